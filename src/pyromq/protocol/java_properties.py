@@ -1,0 +1,150 @@
+"""The text format of Java's `.properties` files: text to a table of strings and back.
+
+The rules, as `java.util.Properties` has them:
+
+1. A line ends at `\\n`, `\\r` or `\\r\\n`. White space is blank, tab and form feed.
+2. A line whose first visible character is `#` or `!` is a comment; it never continues.
+3. A line that ends in an odd number of backslashes continues on the next one, whose
+   leading white space is dropped.
+4. A key ends at the first unescaped `=`, `:` or white space. White space around that
+   separator is dropped; white space at the end of a value belongs to the value.
+5. `\\t \\n \\r \\f` and `\\uXXXX` are escapes; any other escaped character is itself.
+6. The last line of a key wins.
+
+Java reads the bytes as ISO-8859-1. People write UTF-8: bytes that are valid UTF-8 are
+read as such, others as ISO-8859-1; both agree on ASCII.
+
+Pure. Called by the configuration loaders at start-up and by the handlers that read or
+change a configuration over the wire.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+WHITE_SPACE = " \t\f"
+
+
+class PropertiesError(ValueError):
+    """Text that is no `.properties` file; the message names the line."""
+
+
+def parse_properties(text: str | bytes) -> dict[str, str]:
+    """Read a whole file; the table keeps the order of the file."""
+    if isinstance(text, bytes):
+        text = decode_text(text)
+    properties: dict[str, str] = {}
+    for line_number, line in _logical_lines(text):
+        key, value = _split(line)
+        properties[_unescape(key, line_number)] = _unescape(value, line_number)
+    return properties
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """Write one line per key such that `parse_properties` and Java read the same table.
+
+    The result is pure ASCII, so that it does not matter which encoding a reader assumes.
+    """
+    return "".join(
+        f"{_escape(key, in_key=True)}={_escape(value, in_key=False)}\n"
+        for key, value in properties.items()
+    )
+
+
+def decode_text(data: bytes) -> str:
+    """Bytes of a file as text: UTF-8 (with or without a byte order mark), else ISO-8859-1."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("iso-8859-1")
+
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments, continuations joined, each with the number of its first line."""
+    joined: list[str] = []
+    first_number = 0
+    for number, natural in enumerate(_LINE_END.split(text), start=1):
+        line = natural.lstrip(WHITE_SPACE)
+        if not joined:
+            if not line or line[0] in "#!":
+                continue
+            first_number = number
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            joined.append(line[:-1])
+            continue
+        joined.append(line)
+        if logical := "".join(joined):
+            yield first_number, logical
+        joined = []
+    if logical := "".join(joined):
+        yield first_number, logical
+
+
+def _split(line: str) -> tuple[str, str]:
+    position = 0
+    while position < len(line):
+        character = line[position]
+        if character == "\\":
+            position += 2
+            continue
+        if character in "=:" or character in WHITE_SPACE:
+            break
+        position += 1
+    key, rest = line[:position], line[position:].lstrip(WHITE_SPACE)
+    if rest and rest[0] in "=:":
+        rest = rest[1:].lstrip(WHITE_SPACE)
+    return key, rest
+
+
+_NAMED_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.)|$)", re.DOTALL)
+
+
+def _unescape(text: str, line_number: int) -> str:
+    if "\\" not in text:
+        return text
+
+    def replace(match: re.Match[str]) -> str:
+        if match[1] is not None:
+            return chr(int(match[1], 16))
+        if match[2] == "u":
+            raise PropertiesError(
+                f"line {line_number}: \\u must be followed by four hexadecimal digits: {text!r}"
+            )
+        return _NAMED_ESCAPES.get(match[2], match[2]) if match[2] else ""
+
+    unescaped = _ESCAPE.sub(replace, text)
+    # Java's characters are UTF-16 code units: a pair of escapes is one character here.
+    return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+_ESCAPED_CHARACTERS = {
+    "\\": "\\\\",
+    "\t": "\\t",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\f": "\\f",
+    "=": "\\=",
+    ":": "\\:",
+    "#": "\\#",
+    "!": "\\!",
+}
+
+
+def _escape(text: str, *, in_key: bool) -> str:
+    escaped = []
+    for index, character in enumerate(text):
+        if character == " ":
+            escaped.append("\\ " if in_key or index == 0 else " ")
+        elif character in _ESCAPED_CHARACTERS:
+            escaped.append(_ESCAPED_CHARACTERS[character])
+        elif " " < character <= "~":
+            escaped.append(character)
+        else:
+            units = character.encode("utf-16-be", "surrogatepass").hex().upper()
+            escaped += [f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4)]
+    return "".join(escaped)
