@@ -1,0 +1,75 @@
+"""Message properties: `name \\x01 value \\x02 name \\x01 value ...` in UTF-8.
+
+Rules
+1. The separator behind the last property may be missing (Java writes none).
+2. A piece without `\\x01`, and one with nothing before it, is no property and is
+   skipped; a value may be empty. Of a name that stands twice, the last one counts.
+3. At most 32,767 bytes fit in a record.
+
+Pure. The hot path works on the bytes themselves (`find_property`); dictionaries
+are for everyone else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+NAME_VALUE_SEPARATOR: Final = "\x01"
+PROPERTY_SEPARATOR: Final = "\x02"
+MAX_PROPERTIES: Final = 0x7FFF
+
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+CLUSTER: Final = "CLUSTER"
+UNIQ_KEY: Final = "UNIQ_KEY"
+TRAN_MSG: Final = "TRAN_MSG"
+PRODUCER_GROUP: Final = "PGROUP"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE_ID: Final = "REAL_QID"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME: Final = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
+MSG_REGION: Final = "MSG_REGION"
+TRACE_ON: Final = "TRACE_ON"
+KEY_SEPARATOR: Final = " "
+
+
+def decode_properties(text: str | bytes) -> dict[str, str]:
+    """The properties as a dictionary; bytes that are no UTF-8 become U+FFFD as in Java."""
+    if not isinstance(text, str):
+        text = bytes(text).decode(errors="replace")
+    properties: dict[str, str] = {}
+    for piece in text.split(PROPERTY_SEPARATOR):
+        name, separator, value = piece.partition(NAME_VALUE_SEPARATOR)
+        if separator and name:
+            properties[name] = value
+    return properties
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """The bytes for a record or a request; no separator at the end, as Java writes them."""
+    return PROPERTY_SEPARATOR.join(
+        f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items()
+    ).encode()
+
+
+def find_property(properties: bytes, marker: bytes) -> int:
+    """Where the property stands whose name and `\\x01` are `marker`; -1: nowhere."""
+    position = properties.find(marker)
+    while position > 0 and properties[position - 1] != 2:
+        position = properties.find(marker, position + 1)
+    return position
+
+
+def property_value(properties: bytes, marker: bytes) -> bytes | None:
+    """The value of the property whose name and `\\x01` are `marker`; None: not there."""
+    position = find_property(properties, marker)
+    if position < 0:
+        return None
+    start = position + len(marker)
+    end = properties.find(b"\x02", start)
+    return properties[start:] if end < 0 else properties[start:end]

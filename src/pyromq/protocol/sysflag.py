@@ -1,0 +1,50 @@
+"""The bits of a message's sysFlag, of a pull's sysFlag and of permissions.
+
+Pure constants and one-line questions. A message's sysFlag stands in the send
+request and in the commit-log record; the broker owns the host bits, whatever a
+client sent in them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+COMPRESSED: Final = 0x1
+MULTI_TAGS: Final = 0x2
+TRANSACTION_NOT: Final = 0x0
+TRANSACTION_PREPARED: Final = 0x4
+TRANSACTION_COMMIT: Final = 0x8
+TRANSACTION_ROLLBACK: Final = 0xC
+TRANSACTION_MASK: Final = 0xC
+BORN_HOST_V6: Final = 0x10
+STORE_HOST_V6: Final = 0x20
+HOST_MASK: Final = 0x30
+
+PULL_COMMIT_OFFSET: Final = 0x1
+PULL_SUSPEND: Final = 0x2
+PULL_SUBSCRIPTION: Final = 0x4
+PULL_CLASS_FILTER: Final = 0x8
+
+PERM_INHERIT: Final = 0x1
+PERM_WRITE: Final = 0x2
+PERM_READ: Final = 0x4
+
+
+def transaction_type(sys_flag: int) -> int:
+    """TRANSACTION_NOT, _PREPARED, _COMMIT or _ROLLBACK."""
+    return sys_flag & TRANSACTION_MASK
+
+
+def is_consumable(sys_flag: int) -> bool:
+    """Whether a record gets a consume-queue entry: prepared and rolled back ones do not."""
+    return sys_flag & TRANSACTION_MASK in (TRANSACTION_NOT, TRANSACTION_COMMIT)
+
+
+def is_readable(perm: int) -> bool:
+    """Whether a permission lets consumers read."""
+    return perm & PERM_READ != 0
+
+
+def is_writable(perm: int) -> bool:
+    """Whether a permission lets producers write."""
+    return perm & PERM_WRITE != 0
