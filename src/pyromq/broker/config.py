@@ -1,0 +1,502 @@
+"""The broker's configuration: RocketMQ's BrokerConfig and the server part of its network keys.
+
+Defaults are those of RocketMQ 4.9.7, in its units. Keys that RocketMQ knows and that
+mean nothing here are in `KNOWN_WITHOUT_EFFECT`: files of running brokers load without
+noise. One file holds the keys of broker and store: `load_broker_properties` reads it
+into both and applies the rules that tie them together.
+
+Read at start-up by the command line; immutable afterwards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from pyromq.protocol.settings import (
+    ConfigError,
+    format_settings,
+    load_settings,
+    setting,
+    settings_of,
+    unknown_key_hint,
+)
+from pyromq.remoting.address import AddressError, parse_addresses
+from pyromq.store import config as store_config
+from pyromq.store.config import BrokerRole, MessageStoreConfig
+
+#: brokerId of a master; replicas have greater numbers.
+MASTER_ID = 0
+
+
+class BrokerProperties(NamedTuple):
+    """A broker's file as values, and one line for each key in it that nothing knows."""
+
+    broker: BrokerConfig
+    store: MessageStoreConfig
+    warnings: list[str]
+
+
+def load_broker_properties(properties: Mapping[str, str]) -> BrokerProperties:
+    """Read the keys of broker and store from one table, as a broker's start does.
+
+    A master's brokerId is always 0, a replica's must be greater; the replication port is
+    always the one after listenPort.
+    """
+    broker, _ = BrokerConfig.load(properties)
+    store, _ = MessageStoreConfig.load(properties)
+    if store.broker_role is not BrokerRole.SLAVE:
+        broker = dataclasses.replace(broker, broker_id=MASTER_ID)
+    elif broker.broker_id <= MASTER_ID:
+        raise ConfigError(
+            f"brokerId={broker.broker_id}: expected a number above 0, as brokerRole is SLAVE"
+        )
+    if broker.listen_port:
+        store = dataclasses.replace(store, ha_listen_port=min(broker.listen_port + 1, 65535))
+    known = known_keys()
+    warnings = [
+        f"unknown setting {key}{unknown_key_hint(key, known)}: it is ignored"
+        for key in properties
+        if key not in known
+    ]
+    return BrokerProperties(broker, store, warnings)
+
+
+def format_broker_properties(
+    broker: BrokerConfig, store: MessageStoreConfig, *, only_important: bool = False
+) -> str:
+    """All settings (or the important ones) as `key=value` lines: the output of `-p` and `-m`."""
+    return format_settings(broker, only_important=only_important) + format_settings(
+        store, only_important=only_important
+    )
+
+
+def known_keys() -> set[str]:
+    """Every key that a broker's file may hold without a warning."""
+    own = {item.key for kind in (BrokerConfig, MessageStoreConfig) for item in settings_of(kind)}
+    return own | KNOWN_WITHOUT_EFFECT | store_config.KNOWN_WITHOUT_EFFECT
+
+
+def local_address() -> str:
+    """The address under which other machines most likely reach this one."""
+    for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        # Connecting a datagram socket sends nothing: it only asks for the outgoing interface.
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((elsewhere, 9))
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Settings of the broker around its store."""
+
+    listen_port: int = setting(
+        "listenPort",
+        10911,
+        "Port for clients. listenPort - 2 serves them too, listenPort + 1 serves replicas.",
+        minimum=0,
+        maximum=65535,
+    )
+    namesrv_addr: str | None = setting(
+        "namesrvAddr",
+        doc="NameServers as host:port, separated by semicolons; by default NAMESRV_ADDR "
+        "of the environment.",
+        default_factory=lambda: os.environ.get("NAMESRV_ADDR"),
+        important=True,
+    )
+    broker_ip1: str = setting(
+        "brokerIP1",
+        doc="Address under which clients reach the broker; by default that of the machine.",
+        default_factory=local_address,
+        important=True,
+    )
+    broker_ip2: str = setting(
+        "brokerIP2",
+        doc="Address under which replicas reach the broker; by default that of the machine.",
+        default_factory=local_address,
+    )
+    broker_name: str = setting(
+        "brokerName",
+        doc="Name of the master and its replicas together; by default the host name.",
+        default_factory=lambda: socket.gethostname() or "DEFAULT_BROKER",
+        important=True,
+    )
+    broker_cluster_name: str = setting(
+        "brokerClusterName",
+        "DefaultCluster",
+        "Name of the cluster that the broker belongs to.",
+        important=True,
+    )
+    broker_id: int = setting(
+        "brokerId",
+        MASTER_ID,
+        "0 for a master; each replica of a broker has its own number above 0.",
+        important=True,
+        bits=64,
+    )
+    broker_permission: int = setting(
+        "brokerPermission",
+        6,
+        "What clients may do here: 4 read, 2 write, 6 both.",
+        minimum=0,
+        maximum=7,
+    )
+    default_topic_queue_nums: int = setting(
+        "defaultTopicQueueNums",
+        8,
+        "Most queues of a topic that is created by sending to it.",
+        minimum=1,
+    )
+    auto_create_topic_enable: bool = setting(
+        "autoCreateTopicEnable", True, "Create a topic when it is first sent to.", important=True
+    )
+    cluster_topic_enable: bool = setting(
+        "clusterTopicEnable", True, "Let clients use the topic named after the cluster."
+    )
+    broker_topic_enable: bool = setting(
+        "brokerTopicEnable", True, "Let clients use the topic named after the broker."
+    )
+    auto_create_subscription_group: bool = setting(
+        "autoCreateSubscriptionGroup",
+        True,
+        "Create a consumer group when it first appears.",
+        important=True,
+    )
+    msg_trace_topic_name: str = setting(
+        "msgTraceTopicName",
+        "RMQ_SYS_TRACE_TOPIC",
+        "Topic of the message traces.",
+        important=True,
+    )
+    trace_topic_enable: bool = setting(
+        "traceTopicEnable", False, "Create the topic of the message traces.", important=True
+    )
+    flush_consumer_offset_interval: int = setting(
+        "flushConsumerOffsetInterval",
+        5000,
+        "Milliseconds between writes of the consumer offsets to disk.",
+        minimum=1,
+    )
+    reject_transaction_message: bool = setting(
+        "rejectTransactionMessage", False, "Refuse transactional messages.", important=True
+    )
+    send_thread_pool_queue_capacity: int = setting(
+        "sendThreadPoolQueueCapacity",
+        10_000,
+        "Sends that may wait before more are answered [OVERLOAD].",
+        minimum=1,
+    )
+    pull_thread_pool_queue_capacity: int = setting(
+        "pullThreadPoolQueueCapacity",
+        100_000,
+        "Pulls that may wait before more are answered [OVERLOAD].",
+        minimum=1,
+    )
+    reply_thread_pool_queue_capacity: int = setting(
+        "replyThreadPoolQueueCapacity",
+        10_000,
+        "Replies that may wait before more are answered [OVERLOAD].",
+        minimum=1,
+    )
+    query_thread_pool_queue_capacity: int = setting(
+        "queryThreadPoolQueueCapacity",
+        20_000,
+        "Queries that may wait before more are answered [OVERLOAD].",
+        minimum=1,
+    )
+    client_manager_thread_pool_queue_capacity: int = setting(
+        "clientManagerThreadPoolQueueCapacity",
+        1_000_000,
+        "Client requests other than heartbeats that may wait before [OVERLOAD].",
+        minimum=1,
+    )
+    consumer_manager_thread_pool_queue_capacity: int = setting(
+        "consumerManagerThreadPoolQueueCapacity",
+        1_000_000,
+        "Offset requests that may wait before more are answered [OVERLOAD].",
+        minimum=1,
+    )
+    heartbeat_thread_pool_queue_capacity: int = setting(
+        "heartbeatThreadPoolQueueCapacity",
+        50_000,
+        "Heartbeats that may wait before more are answered [OVERLOAD].",
+        minimum=1,
+    )
+    end_transaction_pool_queue_capacity: int = setting(
+        "endTransactionPoolQueueCapacity",
+        100_000,
+        "Ends of transactions that may wait before more are answered [OVERLOAD].",
+        minimum=1,
+    )
+    long_polling_enable: bool = setting(
+        "longPollingEnable", True, "Hold a pull that finds nothing until messages arrive."
+    )
+    short_polling_time_mills: int = setting(
+        "shortPollingTimeMills",
+        1000,
+        "Milliseconds for which a pull is held when long polling is off.",
+        bits=64,
+        minimum=1,
+    )
+    notify_consumer_ids_changed_enable: bool = setting(
+        "notifyConsumerIdsChangedEnable",
+        True,
+        "Tell the members of a group when its membership changes.",
+    )
+    region_id: str = setting(
+        "regionId", "DefaultRegion", "Region that answers to sends name, for message traces."
+    )
+    register_broker_timeout_mills: int = setting(
+        "registerBrokerTimeoutMills",
+        6000,
+        "Milliseconds for a NameServer to answer a registration.",
+        minimum=1,
+    )
+    slave_read_enable: bool = setting(
+        "slaveReadEnable", False, "Send consumers that lag far behind to a replica."
+    )
+    broker_fast_failure_enable: bool = setting(
+        "brokerFastFailureEnable", True, "Refuse requests that waited too long."
+    )
+    wait_time_mills_in_send_queue: int = setting(
+        "waitTimeMillsInSendQueue",
+        200,
+        "Milliseconds a send may wait before it is refused.",
+        bits=64,
+        minimum=1,
+    )
+    wait_time_mills_in_pull_queue: int = setting(
+        "waitTimeMillsInPullQueue",
+        5000,
+        "Milliseconds a pull may wait for its turn before it is refused.",
+        bits=64,
+        minimum=1,
+    )
+    wait_time_mills_in_heartbeat_queue: int = setting(
+        "waitTimeMillsInHeartbeatQueue",
+        31_000,
+        "Milliseconds a heartbeat may wait before it is refused.",
+        bits=64,
+        minimum=1,
+    )
+    wait_time_mills_in_transaction_queue: int = setting(
+        "waitTimeMillsInTransactionQueue",
+        3000,
+        "Milliseconds the end of a transaction may wait before it is refused.",
+        bits=64,
+        minimum=1,
+    )
+    start_accept_send_request_time_stamp: int = setting(
+        "startAcceptSendRequestTimeStamp",
+        0,
+        "Milliseconds since 1970 before which sends are refused.",
+        bits=64,
+        minimum=0,
+    )
+    trace_on: bool = setting("traceOn", True, "Tell producers that message traces are wanted.")
+    enable_calc_filter_bit_map: bool = setting(
+        "enableCalcFilterBitMap",
+        False,
+        "Evaluate filters when a message is stored and keep the result as a bit map.",
+    )
+    expect_consumer_num_use_filter: int = setting(
+        "expectConsumerNumUseFilter",
+        32,
+        "Consumer groups with filters that the bit map is sized for.",
+        minimum=1,
+    )
+    max_error_rate_of_bloom_filter: int = setting(
+        "maxErrorRateOfBloomFilter",
+        20,
+        "Percent of wrong hits that the bit map may have.",
+        minimum=1,
+        maximum=100,
+    )
+    filter_data_clean_time_span: int = setting(
+        "filterDataCleanTimeSpan",
+        24 * 3600 * 1000,
+        "Milliseconds for which the filter of a vanished consumer is kept.",
+        bits=64,
+        minimum=0,
+    )
+    filter_support_retry: bool = setting(
+        "filterSupportRetry", False, "Apply property filters to retried messages too."
+    )
+    enable_property_filter: bool = setting(
+        "enablePropertyFilter", False, "Let consumers filter by SQL92 over properties."
+    )
+    compressed_register: bool = setting(
+        "compressedRegister", False, "Compress the topics in a registration."
+    )
+    force_register: bool = setting(
+        "forceRegister",
+        True,
+        "Register each time; otherwise only at NameServers that have another data version.",
+    )
+    register_name_server_period: int = setting(
+        "registerNameServerPeriod",
+        30_000,
+        "Milliseconds between registrations; used from 10,000 to 60,000.",
+    )
+    transaction_time_out: int = setting(
+        "transactionTimeOut",
+        6000,
+        "Milliseconds after which an unresolved transaction is first checked.",
+        important=True,
+        bits=64,
+        minimum=0,
+    )
+    transaction_check_max: int = setting(
+        "transactionCheckMax",
+        15,
+        "Checks after which an unresolved transaction is given up.",
+        important=True,
+        minimum=0,
+    )
+    transaction_check_interval: int = setting(
+        "transactionCheckInterval",
+        60_000,
+        "Milliseconds between checks of unresolved transactions.",
+        important=True,
+        bits=64,
+        minimum=1,
+    )
+    store_reply_message_enable: bool = setting(
+        "storeReplyMessageEnable", True, "Store the replies of request-reply messages too."
+    )
+    server_channel_max_idle_time_seconds: int = setting(
+        "serverChannelMaxIdleTimeSeconds",
+        120,
+        "Seconds of silence after which a connection is closed.",
+        minimum=1,
+    )
+    server_socket_snd_buf_size: int = setting(
+        "serverSocketSndBufSize",
+        0,
+        "Bytes of a connection's send buffer; 0 leaves it to the system.",
+        minimum=0,
+    )
+    server_socket_rcv_buf_size: int = setting(
+        "serverSocketRcvBufSize",
+        0,
+        "Bytes of a connection's receive buffer; 0 leaves it to the system.",
+        minimum=0,
+    )
+    write_buffer_high_water_mark: int = setting(
+        "writeBufferHighWaterMark",
+        0,
+        "Unsent bytes above which a connection is not read from; 0 takes the default.",
+        minimum=0,
+    )
+    write_buffer_low_water_mark: int = setting(
+        "writeBufferLowWaterMark",
+        0,
+        "Unsent bytes below which a connection is read from again; 0 takes the default.",
+        minimum=0,
+    )
+    server_socket_backlog: int = setting(
+        "serverSocketBacklog", 1024, "Connections that may wait to be accepted.", minimum=1
+    )
+
+    def __post_init__(self) -> None:
+        if self.namesrv_addr:
+            try:
+                parse_addresses(self.namesrv_addr)
+            except AddressError as error:
+                raise ConfigError(
+                    f"namesrvAddr={self.namesrv_addr}: expected host:port, separated by "
+                    f"semicolons; {error}"
+                ) from None
+        for key, value in (
+            ("brokerName", self.broker_name),
+            ("brokerClusterName", self.broker_cluster_name),
+            ("brokerIP1", self.broker_ip1),
+            ("brokerIP2", self.broker_ip2),
+        ):
+            if not value.strip():
+                raise ConfigError(f"{key}={value}: expected a value")
+
+    @classmethod
+    def load(cls, properties: Mapping[str, str]) -> tuple[Self, list[str]]:
+        """Build from a properties table; also returns the keys that are not the broker's."""
+        config, others = load_settings(cls, properties)
+        if properties.get("aclEnable", "false").strip().lower() == "true":
+            # Ignoring this key would leave open a broker that its owner believes closed.
+            raise ConfigError(
+                "aclEnable=true: expected false; this broker cannot check access keys, so it "
+                "must be protected by the network"
+            )
+        return config, [key for key in others if key not in KNOWN_WITHOUT_EFFECT]
+
+    @property
+    def name_servers(self) -> list[str]:
+        """The NameServers' addresses; empty when none is set."""
+        return parse_addresses(self.namesrv_addr) if self.namesrv_addr else []
+
+
+#: Keys of RocketMQ's broker and its network layer that mean nothing here: sizes of thread
+#: pools that this broker does not have, knobs of Netty, and parts of RocketMQ's own
+#: surroundings (address server, filter server, commercial statistics, log directories).
+KNOWN_WITHOUT_EFFECT = frozenset(
+    {
+        "aclEnable",
+        "adminBrokerThreadPoolNums",
+        "autoDeleteUnusedStats",
+        "channelNotActiveInterval",
+        "clientAsyncSemaphoreValue",
+        "clientCallbackExecutorThreads",
+        "clientChannelMaxIdleTimeSeconds",
+        "clientCloseSocketIfTimeout",
+        "clientManageThreadPoolNums",
+        "clientOnewaySemaphoreValue",
+        "clientPooledByteBufAllocatorEnable",
+        "clientSocketRcvBufSize",
+        "clientSocketSndBufSize",
+        "clientWorkerThreads",
+        "commercialBaseCount",
+        "commercialBigCount",
+        "commercialEnable",
+        "commercialTimerCount",
+        "commercialTransCount",
+        "connectTimeoutMillis",
+        "consumerFallbehindThreshold",
+        "consumerManageThreadPoolNums",
+        "disableConsumeIfConsumerReadSlowly",
+        "enableDetailStat",
+        "endTransactionThreadPoolNums",
+        "fetchNamesrvAddrByAddressServer",
+        "filterServerNums",
+        "flushConsumerOffsetHistoryInterval",
+        "heartbeatThreadPoolNums",
+        "highSpeedMode",
+        "isolateLogEnable",
+        "maxDelayTime",
+        "messageStorePlugIn",
+        "processReplyMessageThreadPoolNums",
+        "pullMessageThreadPoolNums",
+        "putMessageFutureThreadPoolNums",
+        "putThreadPoolQueueCapacity",
+        "queryMessageThreadPoolNums",
+        "rmqAddressServerDomain",
+        "rmqAddressServerSubGroup",
+        "rocketmqHome",
+        "sendMessageThreadPoolNums",
+        "serverAsyncSemaphoreValue",
+        "serverCallbackExecutorThreads",
+        "serverOnewaySemaphoreValue",
+        "serverPooledByteBufAllocatorEnable",
+        "serverSelectorThreads",
+        "serverWorkerThreads",
+        "transferMsgByHeap",
+        "useEpollNativeSelector",
+        "useTLS",
+    }
+)

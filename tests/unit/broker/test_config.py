@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import re
+import socket
+
+import pytest
+
+from pyromq.broker import config as broker_config
+from pyromq.broker.config import (
+    KNOWN_WITHOUT_EFFECT,
+    BrokerConfig,
+    format_broker_properties,
+    known_keys,
+    load_broker_properties,
+)
+from pyromq.protocol.java_properties import parse_properties
+from pyromq.protocol.settings import ConfigError, format_settings, settings_of
+from pyromq.store.config import BrokerRole
+
+#: Key and default of RocketMQ 4.9.7's fields that have an effect here.
+JAVA_DEFAULTS = """
+listenPort=10911 namesrvAddr= brokerIP1=10.0.0.1 brokerIP2=10.0.0.1 brokerName=host
+brokerClusterName=DefaultCluster brokerId=0 brokerPermission=6 defaultTopicQueueNums=8
+autoCreateTopicEnable=true clusterTopicEnable=true brokerTopicEnable=true
+autoCreateSubscriptionGroup=true msgTraceTopicName=RMQ_SYS_TRACE_TOPIC traceTopicEnable=false
+flushConsumerOffsetInterval=5000 rejectTransactionMessage=false sendThreadPoolQueueCapacity=10000
+pullThreadPoolQueueCapacity=100000 replyThreadPoolQueueCapacity=10000
+queryThreadPoolQueueCapacity=20000 clientManagerThreadPoolQueueCapacity=1000000
+consumerManagerThreadPoolQueueCapacity=1000000 heartbeatThreadPoolQueueCapacity=50000
+endTransactionPoolQueueCapacity=100000 longPollingEnable=true shortPollingTimeMills=1000
+notifyConsumerIdsChangedEnable=true regionId=DefaultRegion registerBrokerTimeoutMills=6000
+slaveReadEnable=false brokerFastFailureEnable=true waitTimeMillsInSendQueue=200
+waitTimeMillsInPullQueue=5000 waitTimeMillsInHeartbeatQueue=31000
+waitTimeMillsInTransactionQueue=3000 startAcceptSendRequestTimeStamp=0 traceOn=true
+enableCalcFilterBitMap=false expectConsumerNumUseFilter=32 maxErrorRateOfBloomFilter=20
+filterDataCleanTimeSpan=86400000 filterSupportRetry=false enablePropertyFilter=false
+compressedRegister=false forceRegister=true registerNameServerPeriod=30000
+transactionTimeOut=6000 transactionCheckMax=15 transactionCheckInterval=60000
+storeReplyMessageEnable=true serverChannelMaxIdleTimeSeconds=120 serverSocketSndBufSize=0
+serverSocketRcvBufSize=0 writeBufferHighWaterMark=0 writeBufferLowWaterMark=0
+serverSocketBacklog=1024
+"""
+
+#: The important keys of RocketMQ 4.9.7's broker (BrokerConfig), in its order, without the
+#: ones that have no effect here.
+JAVA_IMPORTANT = """
+namesrvAddr brokerIP1 brokerName brokerClusterName brokerId autoCreateTopicEnable
+autoCreateSubscriptionGroup msgTraceTopicName traceTopicEnable rejectTransactionMessage
+transactionTimeOut transactionCheckMax transactionCheckInterval
+"""
+
+#: A file as RocketMQ's users have it.
+REAL_FILE = """
+# a broker of ours
+brokerClusterName=DefaultCluster
+brokerName=broker-a
+brokerId=0
+deleteWhen=04
+fileReservedTime=48
+brokerRole=ASYNC_MASTER
+flushDiskType=ASYNC_FLUSH
+namesrvAddr=10.0.0.8:9876;10.0.0.9:9876
+sendMessageThreadPoolNums=128
+useReentrantLockWhenPutMessage=true
+listenPort=30911
+storePathRootDir=/data/rocketmq
+transferMsgByHeap=false
+"""
+
+
+def test_defaults_are_those_of_rocketmq(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    config = BrokerConfig(broker_ip1="10.0.0.1", broker_ip2="10.0.0.1", broker_name="host")
+    assert format_settings(config).split() == JAVA_DEFAULTS.split()
+    important = format_settings(config, only_important=True)
+    assert [line.split("=")[0] for line in important.split()] == JAVA_IMPORTANT.split()
+
+
+def test_attributes_follow_from_keys_and_each_has_a_doc() -> None:
+    for item in settings_of(BrokerConfig):
+        plain = item.key.replace("IP", "Ip")
+        assert item.attribute == re.sub(r"[A-Z]", lambda m: "_" + m[0].lower(), plain)
+        assert item.doc.endswith(".")
+        assert item.key not in KNOWN_WITHOUT_EFFECT
+
+
+def test_environment_and_machine_give_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.1:9876")
+    config = BrokerConfig()
+    assert config.name_servers == ["10.0.0.1:9876"]
+    assert config.broker_name == socket.gethostname()
+    assert config.broker_ip1
+
+
+def test_machine_without_network_uses_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_network(*_: object) -> socket.socket:
+        raise OSError("no network")
+
+    monkeypatch.setattr(broker_config.socket, "socket", no_network)
+    assert broker_config.local_address() == "127.0.0.1"
+
+
+def test_a_real_file_loads_without_warnings() -> None:
+    broker, store, warnings = load_broker_properties(parse_properties(REAL_FILE))
+    assert warnings == []
+    assert broker.broker_name == "broker-a"
+    assert broker.name_servers == ["10.0.0.8:9876", "10.0.0.9:9876"]
+    assert store.file_reserved_time == 48
+    assert store.store_path_root_dir == "/data/rocketmq"
+
+
+def test_replication_port_follows_listen_port() -> None:
+    properties = {"listenPort": "30911", "haListenPort": "40000"}
+    assert load_broker_properties(properties).store.ha_listen_port == 30912
+
+
+def test_unknown_keys_are_named_with_the_nearest_known_one() -> None:
+    warnings = load_broker_properties(
+        {"maxmessagesize": "1", "brokername": "x", "colour": "red"}
+    ).warnings
+    assert warnings == [
+        "unknown setting maxmessagesize (did you mean maxMessageSize?): it is ignored",
+        "unknown setting brokername (did you mean brokerName?): it is ignored",
+        "unknown setting colour: it is ignored",
+    ]
+
+
+def test_role_decides_the_broker_id() -> None:
+    master = load_broker_properties({"brokerId": "7", "brokerRole": "SYNC_MASTER"})
+    assert master.broker.broker_id == 0
+    replica = load_broker_properties({"brokerId": "7", "brokerRole": "SLAVE"})
+    assert replica.broker.broker_id == 7
+    assert replica.store.broker_role is BrokerRole.SLAVE
+    with pytest.raises(ConfigError, match=r"^brokerId=0: .*SLAVE"):
+        load_broker_properties({"brokerRole": "SLAVE"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("listenPort", "99999"),
+        ("namesrvAddr", "10.0.0.1"),
+        ("namesrvAddr", "10.0.0.1:9876;:1"),
+        ("brokerName", ""),
+        ("brokerPermission", "rw"),
+        ("aclEnable", "true"),
+        ("autoCreateTopicEnable", "1"),
+    ],
+)
+def test_bad_values_are_refused_by_name(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}={value}"):
+        load_broker_properties({key: value})
+
+
+def test_printed_settings_load_to_the_same_settings() -> None:
+    loaded = load_broker_properties(parse_properties(REAL_FILE))
+    printed = format_broker_properties(loaded.broker, loaded.store)
+    again = load_broker_properties(
+        {key: value for key, value in parse_properties(printed).items() if value}
+    )
+    assert again == loaded
+    important = format_broker_properties(loaded.broker, loaded.store, only_important=True)
+    assert set(important.split("\n")) < set(printed.split("\n"))
+
+
+def test_no_key_is_listed_twice() -> None:
+    assert len(known_keys()) == (
+        len(list(settings_of(BrokerConfig)))
+        + len(list(settings_of(broker_config.MessageStoreConfig)))
+        + len(KNOWN_WITHOUT_EFFECT)
+        + len(broker_config.store_config.KNOWN_WITHOUT_EFFECT)
+    )
