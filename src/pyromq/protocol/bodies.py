@@ -33,6 +33,10 @@ from pyromq.protocol.fastjson import BodyError, dump_json, parse_json
 from pyromq.protocol.wire_types import INT32, Int32, Int64, Wire, parse_integer, shorten
 
 __all__ = [
+    "MASTER_ID",
+    "PERM_INHERIT",
+    "PERM_READ",
+    "PERM_WRITE",
     "Body",
     "BodyError",
     "BrokerData",
