@@ -1,0 +1,1 @@
+"""The benchmark: Apache RocketMQ 4.9.7 and pyromq under the same load (`make bench`)."""

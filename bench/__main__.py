@@ -1,0 +1,162 @@
+"""`make bench`: Apache RocketMQ 4.9.7 and pyromq in turn, under the same load, in one table.
+
+Each round starts one server after the other on an empty store, times its start until a send is
+accepted, warms it up with the same sends, runs the cases from a separate process, and stops it.
+Figures are medians over the rounds. Full runs are kept under bench/results/. The exit status is
+1 when a bound is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+
+from bench.cases import CASES, WARM_UP, Case, Kind
+from bench.frames import BATCH_SIZE, PULL_SIZE, QUEUES
+from bench.load import LoadOrder
+from bench.process import memory_mib
+from bench.report import ServerRun, environment, medians, render, save
+from bench.servers import (
+    JavaServer,
+    PyromqServer,
+    Server,
+    ServerError,
+    create_topic,
+    stored_per_queue,
+    wait_for_first_send,
+)
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+#: Beside the code and not in the system's temporary directory, which may be memory.
+DATA = REPOSITORY / ".cache" / "bench"
+
+
+def main() -> int:
+    """Measure, print, keep."""
+    options = _options()
+    console = Console(stderr=True)
+    servers: list[Server] = [
+        server for server in (JavaServer(), PyromqServer()) if options.only in (None, server.name)
+    ]
+    cases = [case for case in CASES if case.name in options.cases]
+    for server in servers:
+        server.prepare()
+    runs: dict[str, list[ServerRun]] = {server.name: [] for server in servers}
+    for number in range(options.rounds):
+        for server in servers:
+            console.print(f"round {number + 1} of {options.rounds}: {server.name}")
+            runs[server.name].append(_measure(server, cases, options, console))
+    figures = {name: medians(rounds) for name, rounds in runs.items()}
+    facts = environment(
+        REPOSITORY,
+        rounds=options.rounds,
+        messages=options.messages,
+        warm_up=options.warm_up,
+    )
+    table, missed = render(figures, cases, facts)
+    sys.stdout.write(table)
+    if options.save:
+        for path in save(REPOSITORY / "bench" / "results", facts, figures, runs, table):
+            console.print(f"kept {path.relative_to(REPOSITORY)}")
+    return 1 if missed else 0
+
+
+def _options() -> argparse.Namespace:
+    names = [case.name for case in CASES]
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a short look; results are not kept")
+    parser.add_argument("--only", choices=("java", "pyromq"), help="measure one server only")
+    parser.add_argument(
+        "--cases", default=",".join(names), help=f"comma-separated, of: {', '.join(names)}"
+    )
+    parser.add_argument("--messages", type=int, help="messages of the send case (1,000,000)")
+    parser.add_argument("--warm-up", type=int, help="sends before the cases (500,000)")
+    parser.add_argument("--rounds", type=int, help="how often to repeat; medians count (3)")
+    options = parser.parse_args()
+    options.cases = options.cases.split(",")
+    unknown = set(options.cases) - set(names)
+    if unknown:
+        parser.error(f"unknown cases {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    if options.messages is None:
+        options.messages = 100_000 if options.quick else 1_000_000
+    if options.warm_up is None:
+        options.warm_up = 100_000 if options.quick else 500_000
+    if options.rounds is None:
+        options.rounds = 1 if options.quick else 3
+    if options.messages < 10_000 or options.warm_up < 10_000 or options.rounds < 1:
+        parser.error("--messages and --warm-up need at least 10,000, --rounds at least 1")
+    options.save = not options.quick and options.only is None and len(options.cases) == len(names)
+    return options
+
+
+def _measure(
+    server: Server, cases: list[Case], options: argparse.Namespace, console: Console
+) -> ServerRun:
+    data = DATA / f"{server.name}-{os.getpid()}"
+    try:
+        began = time.perf_counter()
+        pid = server.start(data)
+        wait_for_first_send(server.port, pid)
+        run: ServerRun = {"": {"startup_s": time.perf_counter() - began}}
+        for topic in {case.topic for case in (WARM_UP, *cases)}:
+            create_topic(server.port, topic)
+        _load(WARM_UP, server.port, pid, options.warm_up, 0, 0)
+        _check_stored(server.port, WARM_UP, options.warm_up)
+        for case in cases:
+            messages = _whole_frames(case, int(options.messages * case.scale))
+            lead_in = _whole_frames(case, messages // 10)
+            stored = min(stored_per_queue(server.port, WARM_UP.topic))
+            figures = _load(case, server.port, pid, messages, lead_in, stored)
+            if case.kind is not Kind.PULL:
+                _check_stored(server.port, case, lead_in + messages)
+            run[case.name] = {**figures, **memory_mib(pid)}
+            console.print(
+                f"  {case.title}: {figures['rate']:,.0f} messages/s, "
+                f"{figures['cpu_us']:.2f} µs of CPU each, p99 {figures['p99_ms']:.2f} ms"
+            )
+        run[""] |= memory_mib(pid)
+        return run
+    finally:
+        server.stop()
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def _load(
+    case: Case, port: int, pid: int, messages: int, lead_in: int, stored: int
+) -> dict[str, float]:
+    order = LoadOrder(case.name, "127.0.0.1", port, pid, messages, lead_in, stored)
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.load", orjson.dumps(asdict(order)).decode()],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ServerError(f"case {case.name} failed; the load generator said why above")
+    figures: dict[str, float] = orjson.loads(done.stdout)
+    return figures
+
+
+def _check_stored(port: int, case: Case, expected: int) -> None:
+    """Every acknowledged message must be in a consume queue by now, and none twice."""
+    stored = sum(stored_per_queue(port, case.topic))
+    if stored != expected:
+        raise ServerError(f"{case.topic}: {expected} sends were acknowledged, {stored} are stored")
+
+
+def _whole_frames(case: Case, messages: int) -> int:
+    size = {Kind.SEND: 1, Kind.BATCH: BATCH_SIZE, Kind.PULL: PULL_SIZE}[case.kind] * QUEUES
+    return max(1, messages // size) * size
+
+
+if __name__ == "__main__":
+    sys.exit(main())

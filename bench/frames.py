@@ -1,0 +1,225 @@
+"""The frames of the benchmark, built before anything is timed.
+
+Requests are written as RocketMQ's Java client writes them: the same fields, the same order, the
+same JSON. Nothing of pyromq is imported, so that the judge shares no code with what it judges.
+Called by bench/load.py (rings of requests) and bench/servers.py (single requests).
+
+A `Ring` is what one connection sends: requests back to back in one buffer, over and over. The
+opaque of a request is OPAQUE_BASE + its slot in the ring, so an answer names its request in
+whatever order answers come. Sends carry keys that are never repeated: `start_lap` writes the
+number of the lap into every key, at the same columns of every frame, in one numpy assignment.
+
+Invariants: every frame of a ring of sends has the same length; a lap is patched only while no
+byte of the ring waits to be written.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+SEND_MESSAGE_V2 = 310
+SEND_BATCH_MESSAGE = 320
+PULL_MESSAGE = 11
+UPDATE_AND_CREATE_TOPIC = 17
+GET_MAX_OFFSET = 30
+
+QUEUES = 8
+PULL_SIZE = 32
+BATCH_SIZE = 32
+OPAQUE_BASE = 100_000  # every opaque has six digits, so frames have one length
+
+_PRODUCER_GROUP = "BenchmarkProducer"
+_CONSUMER_GROUP = "BenchmarkConsumer"
+_BROKER_NAME = "broker-a"
+_LAP = "LAPS"  # stands in each key where the lap's four hexadecimal digits go
+_PULL_SYS_FLAG_SUBSCRIPTION = 4
+_BATCH_HEAD = struct.Struct(">IIIII")  # total size, magic, body CRC, flag, body length
+
+
+@dataclass(slots=True)
+class Ring:
+    """The requests of one connection, back to back, and where each begins."""
+
+    data: bytearray
+    starts: npt.NDArray[np.int64]  # one more than there are frames: the last is the end
+    messages_per_frame: int
+    lap_columns: tuple[int, ...] = ()
+    next_offsets: npt.NDArray[np.int64] | None = None  # of pulls: what each answer must say
+
+    @property
+    def frames(self) -> int:
+        """How many requests one lap has."""
+        return len(self.starts) - 1
+
+    def start_lap(self, lap: int) -> None:
+        """Make all keys of the ring new."""
+        if not self.lap_columns:
+            return
+        digits = np.frombuffer(f"{lap & 0xFFFF:04X}".encode(), dtype=np.uint8)
+        table = np.frombuffer(self.data, dtype=np.uint8).reshape(self.frames, -1)
+        for column in self.lap_columns:
+            table[:, column : column + len(digits)] = digits
+
+
+def send_ring(topic: str, frames: int, body_size: int, connection: int, born: int) -> Ring:
+    """Single sends, spread over the queues in turn."""
+    bodies = random.Random(connection)
+    encoded = [
+        command(
+            SEND_MESSAGE_V2,
+            _send_header(topic, slot % QUEUES, _properties(connection, slot), False, born),
+            bodies.randbytes(body_size),
+            OPAQUE_BASE + slot,
+        )
+        for slot in range(frames)
+    ]
+    return _ring(encoded, 1)
+
+
+def batch_ring(topic: str, frames: int, body_size: int, connection: int, born: int) -> Ring:
+    """Batches of BATCH_SIZE messages, each batch to the next queue."""
+    bodies = random.Random(connection)
+    encoded = []
+    for slot in range(frames):
+        batch = b"".join(
+            _batch_entry(
+                bodies.randbytes(body_size), _properties(connection, slot * BATCH_SIZE + inner)
+            )
+            for inner in range(BATCH_SIZE)
+        )
+        header = _send_header(topic, slot % QUEUES, "WAIT\x01true", True, born)
+        encoded.append(command(SEND_BATCH_MESSAGE, header, batch, OPAQUE_BASE + slot))
+    return _ring(encoded, BATCH_SIZE)
+
+
+def pull_ring(topic: str, connection: int, connections: int, stored_per_queue: int) -> Ring:
+    """Pulls of PULL_SIZE messages; each connection reads its own queues from end to end."""
+    queues = range(connection, QUEUES, connections)
+    offsets = range(0, stored_per_queue - PULL_SIZE + 1, PULL_SIZE)
+    places = [(queue, offset) for offset in offsets for queue in queues]
+    encoded = [
+        pull_request(topic, queue, offset, OPAQUE_BASE + slot)
+        for slot, (queue, offset) in enumerate(places)
+    ]
+    ring = _ring(encoded, PULL_SIZE)
+    ring.next_offsets = np.array([offset + PULL_SIZE for _, offset in places], dtype=np.int64)
+    return ring
+
+
+def pull_request(topic: str, queue: int, offset: int, opaque: int) -> bytes:
+    """One pull with its subscription in the header and no long polling."""
+    fields = {
+        "queueId": str(queue),
+        "maxMsgNums": str(PULL_SIZE),
+        "sysFlag": str(_PULL_SYS_FLAG_SUBSCRIPTION),
+        "suspendTimeoutMillis": "15000",
+        "commitOffset": "0",
+        "topic": topic,
+        "queueOffset": str(offset),
+        "expressionType": "TAG",
+        "subscription": "*",
+        "subVersion": "0",
+        "consumerGroup": _CONSUMER_GROUP,
+    }
+    return command(PULL_MESSAGE, fields, b"", opaque)
+
+
+def create_topic_request(topic: str) -> bytes:
+    """Create a topic with QUEUES queues."""
+    fields = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(QUEUES),
+        "writeQueueNums": str(QUEUES),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    return command(UPDATE_AND_CREATE_TOPIC, fields, b"", OPAQUE_BASE)
+
+
+def max_offset_request(topic: str, queue: int) -> bytes:
+    """Ask how many messages a queue's consume queue holds."""
+    return command(
+        GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue)}, b"", OPAQUE_BASE + queue
+    )
+
+
+def command(code: int, fields: dict[str, str], body: bytes, opaque: int) -> bytes:
+    """One whole frame with a JSON header, its fields in the order of Java's serializer."""
+    header: dict[str, Any] = {
+        "code": code,
+        "extFields": fields,
+        "flag": 0,
+        "language": "JAVA",
+        "opaque": opaque,
+        "serializeTypeCurrentRPC": "JSON",
+        "version": 407,
+    }
+    encoded = orjson.dumps(header)
+    return struct.pack(">II", 4 + len(encoded) + len(body), len(encoded)) + encoded + body
+
+
+def _ring(encoded: Sequence[bytes], messages_per_frame: int) -> Ring:
+    lengths = np.array([len(frame) for frame in encoded], dtype=np.int64)
+    starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+    columns = _columns(encoded[0], _LAP.encode())
+    if columns and lengths.min() != lengths.max():
+        raise ValueError("frames with keys must have one length, or laps cannot be patched")
+    return Ring(bytearray(b"".join(encoded)), starts, messages_per_frame, columns)
+
+
+def _columns(frame: bytes, mark: bytes) -> tuple[int, ...]:
+    found = []
+    position = frame.find(mark)
+    while position >= 0:
+        found.append(position)
+        position = frame.find(mark, position + len(mark))
+    return tuple(found)
+
+
+def _send_header(topic: str, queue: int, properties: str, batch: bool, born: int) -> dict[str, str]:
+    return {
+        "a": _PRODUCER_GROUP,
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue),
+        "f": "0",
+        "g": str(born),
+        "h": "0",
+        "i": properties,
+        "j": "0",
+        "k": "false",
+        "m": "true" if batch else "false",
+        "n": _BROKER_NAME,
+    }
+
+
+def _properties(connection: int, number: int) -> str:
+    """What a Java producer sends along: keys, its unique id of 32 hexadecimal digits, tags."""
+    return (
+        f"KEYS\x01order-{connection:02d}{number:08d}{_LAP}\x02"
+        f"UNIQ_KEY\x017F000001{connection:04X}18B4AAC2{number:08X}{_LAP}\x02"
+        f"WAIT\x01true\x02TAGS\x01Tag{number % 4}"
+    )
+
+
+def _batch_entry(body: bytes, properties: str) -> bytes:
+    encoded = properties.encode()
+    size = _BATCH_HEAD.size + len(body) + 2 + len(encoded)
+    return (
+        _BATCH_HEAD.pack(size, 0, 0, 0, len(body))
+        + body
+        + struct.pack(">H", len(encoded))
+        + encoded
+    )

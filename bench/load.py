@@ -1,0 +1,322 @@
+"""The load generator: one case against one server, in a process of its own.
+
+`python -m bench.load '<json of LoadOrder>'`, started by bench/__main__.py, prints one line of
+JSON. One thread, raw sockets, one epoll: everything that arrived on a socket is read in one
+call, its answers are counted, and as many new requests leave in one write. Per answer there is
+one step over its length prefix and one match of a compiled expression; times are kept per chunk
+and turned into latencies afterwards, so that the generator stays well below one core.
+
+Invariants:
+1. Never more than `in_flight` unanswered requests on a connection.
+2. Every answer must say success and, for pulls, that the full number of messages came; else the
+   run fails with the answer's header.
+3. A latency runs from just before the write of the request's bunch to just after the read of the
+   chunk that completed its answer.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import resource
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from bench.cases import CASES, WARM_UP, Case, Kind
+from bench.frames import (
+    OPAQUE_BASE,
+    PULL_SIZE,
+    Ring,
+    batch_ring,
+    pull_ring,
+    send_ring,
+)
+from bench.process import cpu_seconds, wait_until_resting
+
+_SEND_RING_FRAMES = 16_384
+_BATCH_RING_FRAMES = 1_024
+_RECEIVE_BUFFER = 1 << 20
+_STALL_SECONDS = 30.0
+_OPAQUE = re.compile(rb'"opaque":(\d+)')
+_NEXT_OFFSET = re.compile(rb'"nextBeginOffset":"(\d+)"')
+_PREFIX = struct.Struct(">II")
+
+
+class LoadError(RuntimeError):
+    """An answer was not a success, or none came."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOrder:
+    """What to run: a case by name, where, and how much of it."""
+
+    case: str
+    host: str
+    port: int
+    server_pid: int
+    messages: int
+    lead_in: int  # messages before the measured ones, of the same kind, not measured
+    stored_per_queue: int = 0  # pulls: how many messages each queue of the topic holds
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What one case measured, in the units its names say."""
+
+    messages: int
+    seconds: float
+    rate: float
+    cpu_us: float  # of the server, per message, until it rested
+    cpu_us_until_last_answer: float
+    server_cores: float
+    load_cores: float
+    answers_per_read: float
+    p50_ms: float
+    p99_ms: float
+    p999_ms: float
+
+
+def main() -> None:
+    """Run the order given on the command line."""
+    order = LoadOrder(**orjson.loads(sys.argv[1]))
+    sys.stdout.write(orjson.dumps(asdict(run(order))).decode() + "\n")
+
+
+def run(order: LoadOrder) -> LoadResult:
+    """Connect, lead in, measure, wait until the server rests."""
+    case = next(case for case in (WARM_UP, *CASES) if case.name == order.case)
+    clients = [
+        _Client((order.host, order.port), _ring(case, number, order), case.in_flight)
+        for number in range(case.connections)
+    ]
+    per_frame = clients[0].ring.messages_per_frame
+    gc.collect()
+    gc.disable()
+    _drive(clients, order.lead_in // per_frame)
+    for client in clients:
+        client.forget_times()
+    server_before = wait_until_resting(order.server_pid)
+    load_before = _own_cpu()
+    began = time.perf_counter()
+    frames = order.messages // per_frame
+    _drive(clients, frames)
+    seconds = time.perf_counter() - began
+    load_cpu = _own_cpu() - load_before
+    server_busy = cpu_seconds(order.server_pid) - server_before
+    server_cpu = wait_until_resting(order.server_pid) - server_before
+    measured = np.concatenate([client.latencies() for client in clients]) / 1e6
+    messages = frames * per_frame
+    reads = sum(len(client.answered) for client in clients)
+    p50, p99, p999 = np.percentile(measured, (50, 99, 99.9)).tolist()
+    return LoadResult(
+        messages=messages,
+        seconds=seconds,
+        rate=messages / seconds,
+        cpu_us=server_cpu / messages * 1e6,
+        cpu_us_until_last_answer=server_busy / messages * 1e6,
+        server_cores=server_busy / seconds,
+        load_cores=load_cpu / seconds,
+        answers_per_read=frames / reads,
+        p50_ms=p50,
+        p99_ms=p99,
+        p999_ms=p999,
+    )
+
+
+def _ring(case: Case, connection: int, order: LoadOrder) -> Ring:
+    born = int(time.time() * 1000)
+    match case.kind:
+        case Kind.SEND:
+            return send_ring(case.topic, _SEND_RING_FRAMES, case.body_size, connection, born)
+        case Kind.BATCH:
+            return batch_ring(case.topic, _BATCH_RING_FRAMES, case.body_size, connection, born)
+        case Kind.PULL:
+            return pull_ring(case.topic, connection, case.connections, order.stored_per_queue)
+
+
+def _drive(clients: Sequence[_Client], frames: int) -> None:
+    """Send `frames` requests over all clients, each sending when it may; return when answered."""
+    poll = select.epoll(len(clients))
+    by_descriptor = {client.socket.fileno(): client for client in clients}
+    for descriptor in by_descriptor:
+        poll.register(descriptor, select.EPOLLIN)
+    to_send = to_answer = frames
+    for client in clients:
+        to_send -= client.fill(to_send)
+    with poll:
+        while to_answer:
+            ready = poll.poll(_STALL_SECONDS)
+            if not ready:
+                raise LoadError(f"no answer within {_STALL_SECONDS:g} s, {to_answer} missing")
+            for descriptor, _ in ready:
+                client = by_descriptor[descriptor]
+                to_answer -= client.receive()
+                if to_send:
+                    to_send -= client.fill(to_send)
+
+
+class _Client:
+    """One connection: its ring, how far it is, and when what happened."""
+
+    def __init__(self, address: tuple[str, int], ring: Ring, in_flight: int) -> None:
+        self.ring = ring
+        self.socket = socket.create_connection(address)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        self.socket.setblocking(False)
+        #: (time in ns, how many requests), (time in ns, opaques as text), in order
+        self.sent: list[tuple[int, int]] = []
+        self.answered: list[tuple[int, list[bytes]]] = []
+        self._next_offsets: list[bytes] = []
+        self._first_slot = 0
+        self._slot = 0
+        self._lap = 0
+        self._free = in_flight
+        self._starts: list[int] = ring.starts.tolist()
+        self._requests = memoryview(ring.data)
+        self._buffer = bytearray(_RECEIVE_BUFFER)
+        self._view = memoryview(self._buffer)
+        self._filled = 0
+        ring.start_lap(0)
+
+    def forget_times(self) -> None:
+        """Begin to measure here."""
+        self.sent.clear()
+        self.answered.clear()
+        self._next_offsets.clear()
+        self._first_slot = self._slot
+
+    def fill(self, available: int) -> int:
+        """Send as many requests as are available and may be in flight; return how many."""
+        wanted = min(self._free, available)
+        left = wanted
+        while left:
+            slot = self._slot
+            count = min(left, self.ring.frames - slot)
+            self.sent.append((time.perf_counter_ns(), count))
+            self._write(self._requests[self._starts[slot] : self._starts[slot + count]])
+            left -= count
+            self._slot = slot + count
+            if self._slot == self.ring.frames:
+                self._slot = 0
+                self._lap += 1
+                self.ring.start_lap(self._lap)
+        self._free -= wanted
+        return wanted
+
+    def receive(self) -> int:
+        """Read what there is; return how many answers it completed."""
+        count = self.socket.recv_into(self._view[self._filled :])
+        now = time.perf_counter_ns()
+        if count == 0:
+            raise LoadError("the server closed the connection")
+        end = self._filled + count
+        position = 0
+        heads = []
+        while position + 8 <= end:
+            total, header = _PREFIX.unpack_from(self._buffer, position)
+            following = position + 4 + total
+            if following > end:
+                if 4 + total > _RECEIVE_BUFFER:
+                    raise LoadError(f"an answer of {total} bytes is larger than any expected")
+                break
+            heads.append(self._view[position + 8 : position + 8 + header])
+            position = following
+        if heads:
+            self._count(now, heads)
+        self._filled = end - position
+        if position and self._filled:
+            self._buffer[: self._filled] = self._buffer[position:end]
+        return len(heads)
+
+    def _count(self, now: int, heads: list[memoryview]) -> None:
+        joined = b"".join(heads)
+        opaques = _OPAQUE.findall(joined)
+        if len(opaques) != len(heads) or joined.count(b'"code":0,') != len(heads):
+            opaques = _opaques_slowly(heads)
+        if self.ring.next_offsets is not None:
+            self._next_offsets += _NEXT_OFFSET.findall(joined)
+        self.answered.append((now, opaques))
+        self._free += len(heads)
+
+    def _write(self, data: memoryview) -> None:
+        while data:
+            try:
+                data = data[self.socket.send(data) :]
+            except BlockingIOError:
+                select.select((), (self.socket,), (), _STALL_SECONDS)
+
+    def latencies(self) -> npt.NDArray[np.int64]:
+        """Nanoseconds from each request to its answer, since `forget_times`."""
+        slots = np.fromiter(
+            (int(opaque) for _, opaques in self.answered for opaque in opaques), dtype=np.int64
+        )
+        slots -= OPAQUE_BASE
+        if self.ring.next_offsets is not None:
+            said = np.fromiter((int(offset) for offset in self._next_offsets), dtype=np.int64)
+            if not np.array_equal(said, self.ring.next_offsets[slots]):
+                raise LoadError(f"pulls did not each bring {PULL_SIZE} messages")
+        return latencies(
+            self.sent,
+            [(now, len(opaques)) for now, opaques in self.answered],
+            slots,
+            self._first_slot,
+            self.ring.frames,
+        )
+
+
+def latencies(
+    sent: Sequence[tuple[int, int]],
+    answered: Sequence[tuple[int, int]],
+    slots: npt.NDArray[np.int64],
+    first_slot: int,
+    frames: int,
+) -> npt.NDArray[np.int64]:
+    """Match answers with requests and subtract their times.
+
+    `sent` and `answered` are (time, how many) in order; requests took the slots of a ring of
+    `frames` one after the other from `first_slot`, answers came in the order of `slots`. A slot
+    is sent again only after its answer, so its n-th answer belongs to its n-th request.
+    """
+    if len(slots) == 0:
+        return np.zeros(0, dtype=np.int64)
+    sent_at = np.repeat(*np.array(sent, dtype=np.int64).T)
+    answered_at = np.repeat(*np.array(answered, dtype=np.int64).T)
+    distance = (slots - first_slot) % frames
+    order = np.argsort(distance, kind="stable")
+    grouped = distance[order]
+    group_starts = np.flatnonzero(np.diff(grouped, prepend=-1))
+    group_sizes = np.diff(group_starts, append=len(grouped))
+    occurrence = np.arange(len(grouped)) - np.repeat(group_starts, group_sizes)
+    request = grouped + occurrence * frames
+    result: npt.NDArray[np.int64] = answered_at[order] - sent_at[request]
+    return result
+
+
+def _opaques_slowly(heads: Sequence[memoryview]) -> list[bytes]:
+    """Read headers that are not laid out as the quick expressions expect, or that refuse."""
+    opaques = []
+    for head in heads:
+        header = orjson.loads(head)
+        if header["code"] != 0:
+            raise LoadError(f"the server refused a request: {bytes(head).decode()}")
+        opaques.append(str(header["opaque"]).encode())
+    return opaques
+
+
+def _own_cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+if __name__ == "__main__":
+    main()

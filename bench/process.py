@@ -1,0 +1,65 @@
+"""What /proc says of a server: processor time and memory of a process and its descendants.
+
+Called by bench/load.py and bench/__main__.py.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_RESTING_SHARE = 0.04  # of one core: below this a server only keeps its timers
+_REST_STEP_SECONDS = 0.5
+_REST_LIMIT_SECONDS = 20.0
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of all threads, living and ended, since the process began."""
+    return sum(_cpu_ticks(member) for member in _family(pid)) / _TICKS_PER_SECOND
+
+
+def memory_mib(pid: int) -> dict[str, float]:
+    """Resident memory: all of it, and its anonymous and file-backed parts."""
+    names = {"VmRSS": "rss_mib", "RssAnon": "anonymous_mib", "RssFile": "file_mib"}
+    sums = dict.fromkeys(names.values(), 0.0)
+    for member in _family(pid):
+        for line in Path(f"/proc/{member}/status").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key in names:
+                sums[names[key]] += int(value.split()[0]) / 1024
+    return sums
+
+
+def wait_until_resting(pid: int) -> float:
+    """Block until the server has done what it put off; return its CPU seconds at that point.
+
+    Work that a server does after it answered (flushing, consume queues, the key index) belongs
+    to the messages that caused it, so the clock of a case runs until the server rests.
+    """
+    deadline = time.monotonic() + _REST_LIMIT_SECONDS
+    before = cpu_seconds(pid)
+    while True:
+        time.sleep(_REST_STEP_SECONDS)
+        now = cpu_seconds(pid)
+        if now - before <= _RESTING_SHARE * _REST_STEP_SECONDS or time.monotonic() > deadline:
+            return now
+        before = now
+
+
+def _family(pid: int) -> list[int]:
+    members = [pid]
+    for member in members:
+        for task in Path(f"/proc/{member}/task").iterdir():
+            try:
+                members += [int(child) for child in (task / "children").read_text().split()]
+            except OSError:  # the thread ended meanwhile
+                continue
+    return members
+
+
+def _cpu_ticks(pid: int) -> int:
+    # The command's name may hold blanks and brackets: count fields after its last bracket.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])

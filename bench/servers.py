@@ -1,0 +1,191 @@
+"""The two servers under test: started the way their users start them, in their own processes.
+
+Called by bench/__main__.py. Both write below the directory they are given. The broker's process
+is the one that is measured: Java's NameServer is a process of its own and is left out, pyromq's
+lives in the broker's process and is counted.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from bench.frames import QUEUES, create_topic_request, max_offset_request, send_ring
+from tests.support.apache_rocketmq import VERSION, ApacheRocketMQ, classpath, free_port
+
+#: As RocketMQ's runbroker.sh asks for on Java 9 and later, with the heap cut from 8 GiB to what
+#: fits beside the page cache. Its AlwaysPreTouch is left out: it would make Java's start slower
+#: and its memory larger than what Java uses.
+JAVA_OPTIONS = (
+    "-server",
+    "-Xms4g",
+    "-Xmx4g",
+    "-Xmn2g",
+    "-XX:+UseG1GC",
+    "-XX:G1HeapRegionSize=16m",
+    "-XX:G1ReservePercent=25",
+    "-XX:InitiatingHeapOccupancyPercent=30",
+    "-XX:SoftRefLRUPolicyMSPerMB=0",
+    "-XX:-OmitStackTraceInFastThrow",
+    "-XX:MaxDirectMemorySize=15g",
+)
+
+_START_LIMIT_SECONDS = 90.0
+_POLL_SECONDS = 0.002
+_FIRST_SEND_TOPIC = "BenchmarkFirst"
+
+
+class ServerError(RuntimeError):
+    """A server did not start, did not answer or answered wrongly."""
+
+
+class Server(Protocol):
+    """What the benchmark needs of a server."""
+
+    name: str
+    port: int
+
+    def prepare(self) -> None:
+        """Do what an installation would have done before the start."""
+
+    def start(self, data: Path) -> int:
+        """Start the processes and return at once with the pid to measure."""
+
+    def stop(self) -> None:
+        """End all processes."""
+
+
+class JavaServer:
+    """Apache RocketMQ: a NameServer and a broker, with their default settings."""
+
+    name = "java"
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._java: ApacheRocketMQ | None = None
+
+    def prepare(self) -> None:
+        """Fetch the jars."""
+        for part in ("namesrv", "broker"):
+            classpath(f"org.apache.rocketmq:rocketmq-{part}:{VERSION}")
+
+    def start(self, data: Path) -> int:
+        """Start both processes together."""
+        self._java = ApacheRocketMQ(store=data, jvm_options=JAVA_OPTIONS)
+        self._java.start(wait=False)
+        self.port = int(self._java.broker_address.rpartition(":")[2])
+        assert self._java.broker_pid is not None
+        return self._java.broker_pid
+
+    def stop(self) -> None:
+        """End both."""
+        if self._java is not None:
+            self._java.stop()
+            self._java = None
+
+
+class PyromqServer:
+    """Pyromq: NameServer and broker in one process, as `make run` starts them."""
+
+    name = "pyromq"
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def prepare(self) -> None:
+        """Nothing: it is installed where this runs."""
+
+    def start(self, data: Path) -> int:
+        """Start the one process."""
+        self.port = free_port(-2, 1)
+        data.mkdir(parents=True, exist_ok=True)
+        with (data / "output.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    str(Path(sys.executable).parent / "pyromq"),
+                    "standalone",
+                    "--namesrv-port",
+                    str(free_port()),
+                    "--broker-port",
+                    str(self.port),
+                    "--data",
+                    str(data),
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        return self._process.pid
+
+    def stop(self) -> None:
+        """End it as Ctrl-C would."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise ServerError("pyromq did not stop within 30 s of SIGTERM; killed") from None
+        finally:
+            self._process = None
+
+
+def wait_for_first_send(port: int, pid: int) -> None:
+    """Return as soon as a send to a topic that does not exist yet is answered with success."""
+    frame = bytes(send_ring(_FIRST_SEND_TOPIC, 1, 128, 99, int(time.time() * 1000)).data)
+    deadline = time.monotonic() + _START_LIMIT_SECONDS
+    last: object = "nothing accepted the connection"
+    while time.monotonic() < deadline:
+        try:
+            answer = exchange(port, frame)
+            if answer["code"] == 0:
+                return
+            last = answer
+        except OSError as error:
+            last = error
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            raise ServerError(f"process {pid} ended while starting")
+        time.sleep(_POLL_SECONDS)
+    raise ServerError(f"no send accepted within {_START_LIMIT_SECONDS:g} s; last: {last}")
+
+
+def create_topic(port: int, topic: str) -> None:
+    """Create a topic with the benchmark's number of queues."""
+    answer = exchange(port, create_topic_request(topic))
+    if answer["code"] != 0:
+        raise ServerError(f"creating topic {topic} was refused: {answer}")
+
+
+def stored_per_queue(port: int, topic: str) -> list[int]:
+    """How many messages the consume queue of each queue holds."""
+    counts = []
+    for queue in range(QUEUES):
+        answer = exchange(port, max_offset_request(topic, queue))
+        if answer["code"] != 0:
+            raise ServerError(f"asking for the end of {topic}:{queue} was refused: {answer}")
+        counts.append(int(answer["extFields"]["offset"]))
+    return counts
+
+
+def exchange(port: int, frame: bytes) -> dict[str, Any]:
+    """Send one request on a connection of its own and return the header of its answer."""
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=5.0) as connection,
+        connection.makefile("rb") as answers,
+    ):
+        connection.sendall(frame)
+        prefix = answers.read(8)
+        if len(prefix) < 8:
+            raise ConnectionError("closed before the answer came")
+        _, header = struct.unpack(">II", prefix)
+        decoded: dict[str, Any] = orjson.loads(answers.read(header & 0xFFFFFF))
+        return decoded
