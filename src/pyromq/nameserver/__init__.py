@@ -1,0 +1,1 @@
+"""The NameServer: brokers register here and clients ask here where a topic lives."""

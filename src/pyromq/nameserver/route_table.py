@@ -24,6 +24,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from pyromq.protocol.bodies import (
     MASTER_ID,
@@ -40,6 +41,8 @@ from pyromq.protocol.bodies import (
 )
 
 logger = logging.getLogger(__name__)
+
+ConnectionT = TypeVar("ConnectionT")
 
 #: A broker that did not register for this many seconds is taken for dead.
 BROKER_EXPIRY = 120.0
@@ -68,21 +71,21 @@ class RegistrationResult:
 
 
 @dataclass(slots=True)
-class _LiveBroker:
+class _LiveBroker(Generic[ConnectionT]):
     last_seen: float
     data_version: DataVersion
-    connection: object
+    connection: ConnectionT
     ha_server_addr: str
 
 
-class RouteTable:
+class RouteTable(Generic[ConnectionT]):
     """All routes of one NameServer."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, QueueData]] = {}  # topic -> broker name -> queues
         self._brokers: dict[str, BrokerData] = {}  # by broker name
         self._clusters: dict[str, set[str]] = {}  # cluster name -> broker names
-        self._live: dict[str, _LiveBroker] = {}  # by broker address
+        self._live: dict[str, _LiveBroker[ConnectionT]] = {}  # by broker address
         self._filter_servers: dict[str, list[str]] = {}  # by broker address
 
     # Brokers come and go
@@ -93,7 +96,7 @@ class RouteTable:
         ha_server_addr: str,
         topics: TopicConfigSerializeWrapper,
         filter_servers: list[str] | None,
-        connection: object,
+        connection: ConnectionT,
         now: float,
     ) -> RegistrationResult:
         """Take in what a broker says about itself; `filter_servers` None leaves them alone."""
@@ -141,7 +144,7 @@ class RouteTable:
             logger.info("broker %s at %s left", identity.broker_name, identity.broker_addr)
         self._drop_broker_without_address(broker)
 
-    def remove_connection(self, connection: object) -> list[str]:
+    def remove_connection(self, connection: ConnectionT) -> list[str]:
         """Forget every broker whose latest registration came over this connection, which
         broke. Returns their addresses. A broker that registered again over another
         connection meanwhile stays.
@@ -154,9 +157,9 @@ class RouteTable:
             self._remove_address(address)
         return addresses
 
-    def remove_expired(self, now: float) -> list[object]:
-        """Forget brokers that were silent for too long. Returns their connections, which are
-        of no use any more.
+    def remove_expired(self, now: float) -> list[ConnectionT]:
+        """Forget brokers that were silent for too long. Returns their connections, those that
+        no other broker uses.
         """
         expired = [
             (address, live.connection)
@@ -170,7 +173,8 @@ class RouteTable:
                 BROKER_EXPIRY,
             )
             self._remove_address(address)
-        return [connection for _, connection in expired]
+        used = {id(live.connection) for live in self._live.values()}
+        return [connection for _, connection in expired if id(connection) not in used]
 
     # Versions of brokers' topic tables
 
@@ -254,7 +258,7 @@ class RouteTable:
     # Administration
 
     def wipe_write_permission(self, broker_name: str) -> int:
-        """Stop producers from choosing this broker. Returns how many topics changed hands.
+        """Stop producers from choosing this broker. Returns how many topics it has.
 
         Holds until the master registers a changed topic table.
         """

@@ -1,0 +1,75 @@
+"""The NameServer: builds the table, the handlers and the listening socket; no logic of its own.
+
+Everything runs on the loop that calls `start`. Beside the requests one task looks for dead
+brokers, `FIRST_SCAN` seconds after the start and then every `SCAN_INTERVAL`, as RocketMQ does.
+
+Used by the command line and, in-process, by tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pyromq.nameserver.config import NamesrvConfig
+from pyromq.nameserver.handlers import NameServerHandlers
+from pyromq.nameserver.kv_config import KVConfig
+from pyromq.nameserver.route_table import RouteTable
+from pyromq.remoting.server import Connection, RemotingServer
+
+logger = logging.getLogger(__name__)
+
+FIRST_SCAN = 5.0
+SCAN_INTERVAL = 10.0
+
+
+class NameServer:
+    """One NameServer. NameServers share nothing with each other."""
+
+    def __init__(self, config: NamesrvConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self.routes: RouteTable[Connection] = RouteTable()
+        self._clock = clock
+        self._kv_config = KVConfig(Path(config.kv_config_path))
+        handlers = NameServerHandlers(config, self.routes, self._kv_config, clock)
+        self._server = RemotingServer(
+            handlers.table(),
+            host=config.bind_address,
+            port=config.listen_port,
+            on_disconnect=self._disconnected,
+        )
+        self._scanner: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, also when any free one was asked for."""
+        return self._server.port
+
+    async def start(self) -> None:
+        """Read the KV configuration and listen."""
+        self._kv_config.load()
+        await self._server.start()
+        self._scanner = asyncio.create_task(self._scan(), name="scan for dead brokers")
+
+    async def stop(self) -> None:
+        """Stop listening and close all connections. May be called twice."""
+        if self._scanner is not None:
+            self._scanner.cancel()
+            self._scanner = None
+        await self._server.stop()
+
+    def remove_dead_brokers(self) -> None:
+        """Forget brokers that were silent for too long and close their connections."""
+        for connection in self.routes.remove_expired(self._clock()):
+            connection.close()
+
+    async def _scan(self) -> None:
+        await asyncio.sleep(FIRST_SCAN)
+        while True:
+            self.remove_dead_brokers()
+            await asyncio.sleep(SCAN_INTERVAL)
+
+    def _disconnected(self, connection: Connection) -> None:
+        self.routes.remove_connection(connection)
