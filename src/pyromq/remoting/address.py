@@ -40,8 +40,3 @@ def parse_addresses(text: str) -> list[str]:
     for address in addresses:
         parse_address(address)
     return list(dict.fromkeys(addresses))
-
-
-def format_address(host: str, port: int) -> str:
-    """Join host and port, an IPv6 host in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyromq.remoting.address import AddressError, format_address, parse_address, parse_addresses
+from pyromq.remoting.address import AddressError, parse_address, parse_addresses
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,3 @@ def test_lists_take_both_separators_and_drop_repeated_addresses() -> None:
 def test_lists_without_an_address_or_with_a_bad_one_are_refused(text: str) -> None:
     with pytest.raises(AddressError):
         parse_addresses(text)
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:2", "name:3"])
-def test_format_is_the_reverse_of_parse(address: str) -> None:
-    assert format_address(*parse_address(address)) == address

@@ -1,0 +1,229 @@
+"""Messages as an application sees them: what it sends, and what it receives.
+
+`Message` is what a producer takes, `ReceivedMessage` what a consumer gives.
+`UniqueKeys` makes the id (property UNIQ_KEY) by which every RocketMQ client
+knows a message before any broker has seen it:
+
+    ip 4 | pid 2 | random 4 | milliseconds since the month began 4 | counter 2
+
+as 32 upper-case hex digits. Used on the client's event loop; `UniqueKeys`
+may be called from any thread and after a fork.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+import socket
+import struct
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from pyromq.client.errors import IllegalMessageError
+from pyromq.protocol import properties as property_names
+from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.properties import MAX_PROPERTIES, encode_properties
+from pyromq.protocol.record import MAX_TOPIC, MessageRecord
+
+logger = logging.getLogger(__name__)
+
+#: What a broker takes by default (its setting maxMessageSize).
+MAX_BODY = 4 * 1024 * 1024
+#: A compressed body that grows beyond this is taken for an attack and left compressed.
+MAX_DECOMPRESSED = 64 * 1024 * 1024
+MAX_GROUP = 255
+_LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_SEPARATORS = re.compile("[\x01\x02]")
+
+
+@dataclass(slots=True)
+class Message:
+    """A message to be sent.
+
+    `tags` is what consumers can filter by, `keys` the words under which the message can be
+    looked up (one string, or several), `properties` the application's own.
+    """
+
+    topic: str
+    body: bytes
+    tags: str = ""
+    keys: str | Sequence[str] = ""
+    properties: dict[str, str] = field(default_factory=dict)
+    flag: int = 0
+
+    def check(self) -> None:
+        """Raise IllegalMessageError for what a broker would refuse."""
+        check_topic(self.topic)
+        if not self.body:
+            raise IllegalMessageError(f"message for {self.topic!r} has an empty body")
+        if len(self.body) > MAX_BODY:
+            raise IllegalMessageError(
+                f"message for {self.topic!r} has a body of {len(self.body)} bytes, "
+                f"at most {MAX_BODY} are possible"
+            )
+
+    def wire_properties(self, unique_key: str) -> bytes:
+        """All properties as they are sent: the application's, then the client's."""
+        everything = dict(self.properties)
+        keys = (
+            self.keys
+            if isinstance(self.keys, str)
+            else property_names.KEY_SEPARATOR.join(self.keys)
+        )
+        if keys:
+            everything[property_names.KEYS] = keys
+        if self.tags:
+            everything[property_names.TAGS] = self.tags
+        everything[property_names.UNIQ_KEY] = unique_key
+        everything.setdefault(property_names.WAIT, "true")
+        for name, value in everything.items():
+            if not name or _SEPARATORS.search(name) or _SEPARATORS.search(value):
+                raise IllegalMessageError(
+                    f"property {name!r}={value!r:.40} cannot be sent: names must not be empty, "
+                    "names and values must not hold the characters U+0001 and U+0002"
+                )
+        encoded = encode_properties(everything)
+        if len(encoded) > MAX_PROPERTIES:
+            raise IllegalMessageError(
+                f"properties of a message for {self.topic!r} take {len(encoded)} bytes, "
+                f"at most {MAX_PROPERTIES} are possible"
+            )
+        return encoded
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """A message from a queue, its body decompressed."""
+
+    topic: str
+    body: bytes
+    tags: str
+    keys: str
+    properties: dict[str, str]
+    flag: int
+    queue: MessageQueue
+    queue_offset: int
+    #: The id that the producer gave it, or the offset message id where there is none.
+    msg_id: str
+    offset_msg_id: str
+    born_timestamp: int
+    born_host: tuple[str, int]
+    store_timestamp: int
+    store_host: tuple[str, int]
+    reconsume_times: int
+
+    @classmethod
+    def from_record(cls, record: MessageRecord, queue: MessageQueue) -> ReceivedMessage:
+        """What the record `record` of the queue `queue` means to an application."""
+        properties = record.properties
+        return cls(
+            topic=record.topic,
+            body=_decompressed(record) if record.is_compressed else record.body,
+            tags=properties.get(property_names.TAGS, ""),
+            keys=properties.get(property_names.KEYS, ""),
+            properties=properties,
+            flag=record.flag,
+            queue=queue,
+            queue_offset=record.queue_offset,
+            msg_id=properties.get(property_names.UNIQ_KEY) or record.message_id,
+            offset_msg_id=record.message_id,
+            born_timestamp=record.born_timestamp,
+            born_host=record.born_host,
+            store_timestamp=record.store_timestamp,
+            store_host=record.store_host,
+            reconsume_times=record.reconsume_times,
+        )
+
+
+def check_topic(topic: str) -> None:
+    """Raise IllegalMessageError for what cannot be a topic's name."""
+    if not _LEGAL_NAME.fullmatch(topic) or len(topic) > MAX_TOPIC:
+        raise IllegalMessageError(
+            f"topic {topic!r:.200} is not possible: 1 to {MAX_TOPIC} letters, digits and %|_- are"
+        )
+
+
+def check_group(group: str) -> None:
+    """Raise IllegalMessageError for what cannot be a group's name."""
+    if not _LEGAL_NAME.fullmatch(group) or len(group) > MAX_GROUP:
+        raise IllegalMessageError(
+            f"group {group!r:.300} is not possible: 1 to {MAX_GROUP} letters, digits and %|_- are"
+        )
+
+
+class UniqueKeys:
+    """Makes unique keys, each call another one."""
+
+    def __init__(self) -> None:
+        self._counter = itertools.count()
+        self._process = -1
+        self._prefix = ""
+        self._month_start = self._month_end = 0
+
+    def __call__(self) -> str:
+        """A key that no other client makes."""
+        process = os.getpid()
+        if process != self._process:
+            self._prefix = (
+                socket.inet_aton(local_address())
+                + struct.pack(">H", process & 0xFFFF)
+                + os.urandom(4)
+            ).hex()
+            self._process = process
+        now = time.time_ns() // 1_000_000
+        if now >= self._month_end:
+            self._month_start, self._month_end = _month_around(now)
+        # A clock that was set back must not make the difference negative.
+        elapsed = max(0, now - self._month_start) & 0xFFFFFFFF
+        return f"{self._prefix}{elapsed:08x}{next(self._counter) & 0xFFFF:04x}".upper()
+
+
+#: The process's own: all producers share it, as their keys share one counter.
+create_unique_key = UniqueKeys()
+
+
+@lru_cache(maxsize=1)
+def local_address() -> str:
+    """The IPv4 address by which other machines see this one; loopback when there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Sends nothing: it only asks which interface leads out (192.0.2.0/24 is nobody's).
+            probe.connect(("192.0.2.1", 9))
+            address: str = probe.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+    return address
+
+
+def _month_around(now: int) -> tuple[int, int]:
+    """Begin and end of the month of local time in which `now` lies, in milliseconds."""
+    today = time.localtime(now / 1000)
+    start, end = (
+        time.mktime((today.tm_year, month, 1, 0, 0, 0, 0, 1, -1))
+        for month in (today.tm_mon, today.tm_mon + 1)
+    )
+    return int(start * 1000), int(end * 1000)
+
+
+def _decompressed(record: MessageRecord) -> bytes:
+    decompressor = zlib.decompressobj()
+    try:
+        body = decompressor.decompress(record.body, MAX_DECOMPRESSED)
+    except zlib.error as error:
+        problem = str(error)
+    else:
+        if decompressor.eof:
+            return body
+        problem = f"it is cut off or larger than {MAX_DECOMPRESSED} bytes"
+    logger.warning(
+        "message %s of %s: body marked as compressed cannot be decompressed, given as it is: %s",
+        record.message_id,
+        record.topic,
+        problem,
+    )
+    return record.body

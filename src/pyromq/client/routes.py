@@ -1,0 +1,189 @@
+"""Which brokers serve a topic: asked of the NameServers, kept for a while.
+
+`Routes` is shared by everything in one client, on its event loop. Callers
+that ask for the same topic at the same time share one request. NameServers
+share nothing among themselves, so the first that answers is believed, and
+kept until it fails; one that does not know a topic speaks for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from pyromq.client.errors import (
+    AnswerError,
+    BrokerError,
+    NameServerError,
+    TopicNotFoundError,
+    reading_answer,
+)
+from pyromq.protocol.bodies import BodyError, MessageQueue, TopicRouteData
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.headers import GetRouteInfoRequestHeader
+from pyromq.protocol.sysflag import is_readable, is_writable
+from pyromq.remoting.client import RemotingClient, RemotingError
+
+logger = logging.getLogger(__name__)
+
+#: The topic whose route says which brokers create topics when they are first sent to.
+TEMPLATE_TOPIC = "TBW102"
+MASTER_ID = 0
+#: More queues than any topic has: a route with more of them is a mistake or an attack.
+_MAX_QUEUES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """The brokers of one topic and the queues on them."""
+
+    topic: str
+    #: Queues that take messages, in order; a broker without a master has none.
+    write_queues: tuple[MessageQueue, ...]
+    #: Queues that can be read, in order.
+    read_queues: tuple[MessageQueue, ...]
+    #: Addresses by broker name, then by broker id (0 is the master).
+    addresses: dict[str, dict[int, str]]
+
+    @classmethod
+    def from_body(cls, topic: str, body: TopicRouteData) -> TopicRoute:
+        """The route that a NameServer's answer describes; raises BodyError."""
+        if any(
+            max(data.read_queue_nums, data.write_queue_nums) > _MAX_QUEUES
+            for data in body.queue_datas
+        ):
+            raise BodyError(f"route of topic {topic!r} has more than {_MAX_QUEUES} queues")
+        addresses = {broker.broker_name: dict(broker.broker_addrs) for broker in body.broker_datas}
+        write_queues = [
+            MessageQueue(topic, data.broker_name, queue_id)
+            for data in body.queue_datas
+            if is_writable(data.perm) and MASTER_ID in addresses.get(data.broker_name, {})
+            for queue_id in range(data.write_queue_nums)
+        ]
+        read_queues = [
+            MessageQueue(topic, data.broker_name, queue_id)
+            for data in body.queue_datas
+            if is_readable(data.perm) and addresses.get(data.broker_name)
+            for queue_id in range(data.read_queue_nums)
+        ]
+        return cls(topic, tuple(sorted(write_queues)), tuple(sorted(read_queues)), addresses)
+
+    def for_new_topic(self, topic: str, queue_count: int) -> TopicRoute:
+        """Where `topic` will be once a broker of this template's route has created it."""
+        return replace(
+            self,
+            topic=topic,
+            write_queues=_renamed(self.write_queues, topic, queue_count),
+            read_queues=_renamed(self.read_queues, topic, queue_count),
+        )
+
+    def address_of(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
+        """The address of that broker, or of another of its replicas when it has none."""
+        replicas = self.addresses[broker_name]
+        return replicas.get(broker_id) or replicas[min(replicas)]
+
+    def masters(self) -> set[str]:
+        """The addresses of all masters."""
+        return {ids[MASTER_ID] for ids in self.addresses.values() if MASTER_ID in ids}
+
+
+class Routes:
+    """Routes by topic, as the NameServers `addresses` give them.
+
+    A route is asked for again when it is older than `max_age` seconds; while no NameServer
+    answers, the old one stays in use.
+    """
+
+    def __init__(
+        self,
+        remoting: RemotingClient,
+        addresses: Iterable[str],
+        *,
+        request_timeout: float = 3.0,
+        max_age: float = 30.0,
+    ) -> None:
+        self._remoting = remoting
+        self._addresses = list(addresses)
+        # Clients that start together should not all ask the same NameServer.
+        random.shuffle(self._addresses)
+        self._request_timeout = request_timeout
+        self._max_age = max_age
+        self._known: dict[str, tuple[TopicRoute, float]] = {}
+        self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
+
+    async def get(self, topic: str) -> TopicRoute:
+        """The route of `topic`; raises TopicNotFoundError or NameServerError."""
+        known = self._known.get(topic)
+        if known is None:
+            return await self.refresh(topic)
+        route, asked_at = known
+        if time.monotonic() - asked_at < self._max_age:
+            return route
+        try:
+            return await self.refresh(topic)
+        except NameServerError as error:
+            logger.warning("route of %s is kept although it is old: %s", topic, error)
+            self._known[topic] = (route, time.monotonic())
+            return route
+
+    async def refresh(self, topic: str) -> TopicRoute:
+        """The route of `topic` as the NameServers know it now."""
+        asking = self._asking.get(topic)
+        if asking is None:
+            asking = asyncio.create_task(self._ask(topic))
+            asking.add_done_callback(lambda done: self._asked(topic, done))
+            self._asking[topic] = asking
+        # Shielded: one caller that gives up must not end the others' question.
+        return await asyncio.shield(asking)
+
+    def known(self) -> list[TopicRoute]:
+        """The routes in use."""
+        return [route for route, _ in self._known.values()]
+
+    def _asked(self, topic: str, asking: asyncio.Task[TopicRoute]) -> None:
+        del self._asking[topic]
+        if not asking.cancelled():
+            asking.exception()  # seen, also when every caller has given up
+
+    async def _ask(self, topic: str) -> TopicRoute:
+        failures: dict[str, Exception] = {}
+        for address in list(self._addresses):
+            try:
+                route = await self._ask_one(address, topic)
+            except (RemotingError, BrokerError, AnswerError) as error:
+                failures[address] = error
+                # The next question begins with a NameServer that has not failed just now.
+                self._addresses.remove(address)
+                self._addresses.append(address)
+            except TopicNotFoundError:
+                self._known.pop(topic, None)
+                raise
+            else:
+                self._known[topic] = (route, time.monotonic())
+                return route
+        raise NameServerError(f"tell the route of topic {topic!r}", failures)
+
+    async def _ask_one(self, address: str, topic: str) -> TopicRoute:
+        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+        answer = await self._remoting.request(
+            address,
+            RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields=header.encode()),
+            self._request_timeout,
+        )
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise TopicNotFoundError(topic, answer.remark or "the NameServer does not know it")
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(address, answer.code, answer.remark)
+        with reading_answer(address):
+            return TopicRoute.from_body(topic, TopicRouteData.decode(answer.body))
+
+
+def _renamed(
+    queues: Iterable[MessageQueue], topic: str, queue_count: int
+) -> tuple[MessageQueue, ...]:
+    return tuple(replace(queue, topic=topic) for queue in queues if queue.queue_id < queue_count)

@@ -1,0 +1,262 @@
+"""A NameServer and brokers in memory, just enough to see what clients ask and do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+
+from pyromq.protocol.bodies import (
+    BrokerData,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    QueueData,
+    TopicRouteData,
+)
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import FrameReader, RemotingCommand
+from pyromq.protocol.headers import (
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+from pyromq.protocol.message_id import encode_host
+from pyromq.protocol.properties import decode_properties
+from pyromq.protocol.record import INNER_HEAD, INNER_HEAD_SIZE, MessageRecord, encode_record
+
+HOST = encode_host("127.0.0.1", 10911)
+DEADLINE = 10.0
+
+
+class FakeBroker:
+    """Speaks the NameServer's and the broker's part on one port."""
+
+    def __init__(self, cluster: FakeCluster, name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.requests: list[RemotingCommand] = []
+        #: Answers to give instead of the right ones, by request code, used up in order.
+        self.refusals: dict[int, list[tuple[int, str]]] = defaultdict(list)
+        self.queues: dict[tuple[str, int], list[MessageRecord]] = defaultdict(list)
+        self.offsets: dict[tuple[str, str, int], int] = {}
+        self.members: dict[str, asyncio.StreamWriter] = {}
+        self.arrived = asyncio.Condition()
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def start(self) -> None:
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+
+    async def stop(self) -> None:
+        self.server.close()
+        for writer in self.writers:
+            writer.transport.abort()
+        await self.server.wait_closed()
+
+    def seen(self, code: int) -> list[RemotingCommand]:
+        return [request for request in self.requests if request.code == code]
+
+    async def put(self, topic: str, queue_id: int, body: bytes, **values: object) -> None:
+        records = self.queues[topic, queue_id]
+        properties = values.pop("raw_properties", b"")
+        assert isinstance(properties, bytes)
+        records.append(
+            MessageRecord(
+                topic=topic,
+                queue_id=queue_id,
+                queue_offset=len(records),
+                physical_offset=1000 + len(records),
+                body=body,
+                properties=decode_properties(properties),
+                flag=0,
+                sys_flag=int(str(values.pop("sys_flag", 0))),
+                born_timestamp=1,
+                born_host=("127.0.0.1", 1),
+                store_timestamp=2,
+                store_host=("127.0.0.1", 10911),
+                reconsume_times=0,
+                prepared_transaction_offset=0,
+                body_crc=0,
+                size=0,
+                message_id="",
+                raw_properties=properties,
+            )
+        )
+        assert not values
+        async with self.arrived:
+            self.arrived.notify_all()
+
+    def notify_members(self) -> None:
+        for writer in self.members.values():
+            request = RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, flag=2)
+            writer.write(request.encode())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        frames = FrameReader()
+        async with asyncio.TaskGroup() as answers:
+            with contextlib.suppress(ConnectionError):
+                while data := await reader.read(1 << 16):
+                    for command in frames.feed(data):
+                        answers.create_task(self._answer(command, writer))
+        writer.close()
+
+    async def _answer(self, command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        self.requests.append(command)
+        refusals = self.refusals[command.code]
+        if refusals:
+            answer = command.answer(*refusals.pop(0))
+        else:
+            name = RequestCode(command.code).name.lower()
+            handler: Callable[..., object] = getattr(self, f"_{name}")
+            outcome = handler(command, writer)
+            if asyncio.iscoroutine(outcome):
+                outcome = await outcome
+            assert isinstance(outcome, RemotingCommand)
+            answer = outcome
+        if not command.is_oneway:
+            writer.write(answer.encode())
+
+    def _get_routeinfo_by_topic(self, command: RemotingCommand, _: object) -> RemotingCommand:
+        topic = command.ext_fields["topic"]
+        counts = self.cluster.topics.get(topic)
+        if counts is None:
+            return command.answer(ResponseCode.TOPIC_NOT_EXIST, f"No topic route: {topic}")
+        brokers = [broker for broker in self.cluster.brokers if broker.name in counts]
+        route = TopicRouteData(
+            [QueueData(b.name, counts[b.name], counts[b.name], perm=6) for b in brokers],
+            [BrokerData("cluster", b.name, {0: b.address}) for b in brokers],
+        )
+        return command.answer(body=route.encode(standard_json=True))
+
+    async def _send_message_v2(self, command: RemotingCommand, _: object) -> RemotingCommand:
+        header = SendMessageRequestHeaderV2.decode(command.ext_fields)
+        offset = len(self.queues[header.topic, header.queue_id])
+        for body, properties in self._messages(header, command.body):
+            await self.put(header.topic, header.queue_id, body, raw_properties=properties)
+        self.cluster.topics.setdefault(header.topic, {self.name: header.default_topic_queue_nums})
+        answer = SendMessageResponseHeader("OFFSETID", header.queue_id, offset)
+        return command.answer(ext_fields=answer.encode())
+
+    _send_batch_message = _send_message_v2
+
+    def _messages(
+        self, header: SendMessageRequestHeaderV2, body: bytes
+    ) -> list[tuple[bytes, bytes]]:
+        if not header.batch:
+            return [(body, (header.properties or "").encode())]
+        messages = []
+        while body:
+            size, _, length = INNER_HEAD.unpack_from(body)
+            end = INNER_HEAD_SIZE + length
+            messages.append((body[INNER_HEAD_SIZE:end], body[end + 2 : size]))
+            body = body[size:]
+        return messages
+
+    async def _pull_message(self, command: RemotingCommand, _: object) -> RemotingCommand:
+        header = PullMessageRequestHeader.decode(command.ext_fields)
+        records = self.queues[header.topic, header.queue_id]
+        if header.queue_offset > len(records):
+            return self._pulled(command, ResponseCode.PULL_OFFSET_MOVED, len(records), records)
+        if header.queue_offset == len(records) and header.sys_flag & 2:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(header.suspend_timeout_millis / 1000), self.arrived:
+                    await self.arrived.wait_for(lambda: len(records) > header.queue_offset)
+        found = records[header.queue_offset : header.queue_offset + header.max_msg_nums]
+        if not found:
+            return self._pulled(command, ResponseCode.PULL_NOT_FOUND, len(records), records)
+        body = b"".join(encode_record(record, HOST, HOST) for record in found)
+        next_offset = header.queue_offset + len(found)
+        return self._pulled(command, ResponseCode.SUCCESS, next_offset, records, body)
+
+    def _pulled(
+        self,
+        command: RemotingCommand,
+        code: ResponseCode,
+        next_offset: int,
+        records: list[MessageRecord],
+        body: bytes = b"",
+    ) -> RemotingCommand:
+        header = PullMessageResponseHeader(0, next_offset, 0, len(records))
+        return command.answer(code, ext_fields=header.encode(), body=body)
+
+    def _get_min_offset(self, command: RemotingCommand, _: object) -> RemotingCommand:
+        return command.answer(ext_fields={"offset": "0"})
+
+    def _get_max_offset(self, command: RemotingCommand, _: object) -> RemotingCommand:
+        fields = command.ext_fields
+        records = self.queues[fields["topic"], int(fields["queueId"])]
+        return command.answer(ext_fields={"offset": str(len(records))})
+
+    def _query_consumer_offset(self, command: RemotingCommand, _: object) -> RemotingCommand:
+        offset = self.offsets.get(_offset_key(command))
+        if offset is None:
+            return command.answer(ResponseCode.QUERY_NOT_FOUND, "never consumed")
+        return command.answer(ext_fields={"offset": str(offset)})
+
+    def _update_consumer_offset(self, command: RemotingCommand, _: object) -> RemotingCommand:
+        self.offsets[_offset_key(command)] = int(command.ext_fields["commitOffset"])
+        return command.answer()
+
+    def _heart_beat(
+        self, command: RemotingCommand, writer: asyncio.StreamWriter
+    ) -> RemotingCommand:
+        heartbeat = HeartbeatData.decode(command.body)
+        if heartbeat.consumer_data_set and heartbeat.client_id not in self.members:
+            self.members[heartbeat.client_id] = writer
+            self.notify_members()
+        return command.answer()
+
+    def _unregister_client(self, command: RemotingCommand, _: object) -> RemotingCommand:
+        if self.members.pop(command.ext_fields["clientID"], None):
+            self.notify_members()
+        return command.answer()
+
+    def _get_consumer_list_by_group(self, command: RemotingCommand, _: object) -> RemotingCommand:
+        return command.answer(body=GetConsumerListByGroupResponseBody([*self.members]).encode())
+
+
+class FakeCluster:
+    """Brokers that know each other; any of them answers as the NameServer."""
+
+    def __init__(self) -> None:
+        self.brokers: list[FakeBroker] = []
+        #: topic -> broker name -> how many queues it has there
+        self.topics: dict[str, dict[str, int]] = {}
+
+    @property
+    def namesrv(self) -> str:
+        return self.brokers[0].address
+
+
+@contextlib.asynccontextmanager
+async def running_cluster(
+    topics: dict[str, dict[str, int]], brokers: int = 1
+) -> AsyncIterator[FakeCluster]:
+    """Brokers `b0`, `b1`, ... with these topics; everything within a deadline."""
+    cluster = FakeCluster()
+    cluster.topics = topics
+    for number in range(brokers):
+        broker = FakeBroker(cluster, f"b{number}")
+        await broker.start()
+        cluster.brokers.append(broker)
+    try:
+        async with asyncio.timeout(DEADLINE):
+            yield cluster
+    finally:
+        for broker in cluster.brokers:
+            await broker.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that happens elsewhere."""
+    async with asyncio.timeout(DEADLINE):
+        while not condition():  # noqa: ASYNC110 - the condition is in plain code's hands
+            await asyncio.sleep(0.001)
+
+
+def _offset_key(command: RemotingCommand) -> tuple[str, str, int]:
+    fields = command.ext_fields
+    return fields["consumerGroup"], fields["topic"], int(fields["queueId"])

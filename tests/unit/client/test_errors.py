@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+
+from pyromq.client.errors import AnswerError, BrokerError, NameServerError, reading_answer
+
+
+def test_a_broker_s_error_names_address_code_and_remark() -> None:
+    error = BrokerError("h:1", 17, "no such topic")
+    assert str(error) == "h:1 answered TOPIC_NOT_EXIST (17): no such topic"
+    assert (error.code, error.remark) == (17, "no such topic")
+
+
+def test_codes_of_newer_brokers_are_shown_as_numbers() -> None:
+    assert str(BrokerError("h:1", 9999, None)) == "h:1 answered code 9999: no remark"
+
+
+def test_a_name_server_error_shows_what_each_of_them_did() -> None:
+    causes = {"a:1": OSError("refused"), "b:2": OSError("silent")}
+    error = NameServerError("tell the route of topic 't'", causes)
+    assert str(error) == "no NameServer could tell the route of topic 't': refused; silent"
+    assert error.causes == causes
+
+
+def test_unreadable_answers_name_their_server() -> None:
+    expected = r"h:1 gave an answer that cannot be read: bad"
+    with pytest.raises(AnswerError, match=expected), reading_answer("h:1"):
+        raise ValueError("bad")

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import time
+import zlib
+
+import pytest
+
+from pyromq.client import message as message_module
+from pyromq.client.errors import IllegalMessageError
+from pyromq.client.message import (
+    MAX_BODY,
+    Message,
+    ReceivedMessage,
+    UniqueKeys,
+    check_group,
+    check_topic,
+    local_address,
+)
+from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.message_id import encode_host
+from pyromq.protocol.properties import decode_properties
+from pyromq.protocol.record import MessageRecord, decode_record, encode_record
+
+QUEUE = MessageQueue("t", "b", 3)
+
+
+def record(body: bytes, sys_flag: int = 0, properties: bytes = b"") -> MessageRecord:
+    host = encode_host("127.0.0.1", 10911)
+    values = MessageRecord(
+        "t", 3, 7, 99, body, {}, 5, sys_flag, 1, ("", 0), 2, ("", 0), 4, 0, 0, 0, "", properties
+    )
+    return decode_record(encode_record(values, host, host))
+
+
+def test_properties_carry_tags_keys_and_unique_key() -> None:
+    message = Message("t", b"x", tags="a", keys=["k1", "k2"], properties={"mine": "1"})
+    assert decode_properties(message.wire_properties("KEY")) == {
+        "mine": "1",
+        "KEYS": "k1 k2",
+        "TAGS": "a",
+        "UNIQ_KEY": "KEY",
+        "WAIT": "true",
+    }
+    assert message.properties == {"mine": "1"}
+
+
+def test_an_application_may_decide_not_to_wait() -> None:
+    properties = Message("t", b"x", properties={"WAIT": "false"}).wire_properties("KEY")
+    assert decode_properties(properties) == {"WAIT": "false", "UNIQ_KEY": "KEY"}
+
+
+@pytest.mark.parametrize("properties", [{"a\x01": "b"}, {"a": "b\x02"}, {"": "b"}])
+def test_properties_that_would_change_others_are_refused(properties: dict[str, str]) -> None:
+    with pytest.raises(IllegalMessageError, match="cannot be sent"):
+        Message("t", b"x", properties=properties).wire_properties("KEY")
+
+
+def test_too_many_properties_are_refused() -> None:
+    with pytest.raises(IllegalMessageError, match="at most 32767"):
+        Message("t", b"x", properties={"a": "b" * 32_768}).wire_properties("KEY")
+
+
+def test_messages_that_a_broker_would_refuse_are_refused_here() -> None:
+    Message("t", bytes(MAX_BODY)).check()
+    for bad in (Message("t", b""), Message("t", bytes(MAX_BODY + 1)), Message("no topic", b"x")):
+        with pytest.raises(IllegalMessageError):
+            bad.check()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a.b", "ü", "a\n", "x" * 128])
+def test_illegal_topic_names(name: str) -> None:
+    with pytest.raises(IllegalMessageError):
+        check_topic(name)
+
+
+def test_legal_names() -> None:
+    check_topic("%RETRY%group_1-a|b")
+    check_topic("x" * 127)
+    check_group("x" * 255)
+    with pytest.raises(IllegalMessageError):
+        check_group("x" * 256)
+
+
+def test_received_message_is_the_record_in_the_applications_terms() -> None:
+    received = ReceivedMessage.from_record(
+        record(b"body", properties=b"TAGS\x01a\x02KEYS\x01k\x02UNIQ_KEY\x01ID"), QUEUE
+    )
+    assert (received.body, received.tags, received.keys, received.msg_id) == (
+        b"body",
+        "a",
+        "k",
+        "ID",
+    )
+    assert (received.queue, received.queue_offset, received.flag) == (QUEUE, 7, 5)
+    assert received.offset_msg_id == "7F00000100002A9F0000000000000063"
+
+
+def test_without_a_unique_key_the_offset_id_is_the_id() -> None:
+    received = ReceivedMessage.from_record(record(b"body"), QUEUE)
+    assert received.msg_id == received.offset_msg_id
+
+
+def test_compressed_bodies_are_decompressed() -> None:
+    body = b"long " * 1000
+    assert ReceivedMessage.from_record(record(zlib.compress(body), 1), QUEUE).body == body
+
+
+@pytest.mark.parametrize("body", [b"no zlib", zlib.compress(b"cut off")[:-3], b""])
+def test_what_cannot_be_decompressed_is_given_as_it_is(
+    body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert ReceivedMessage.from_record(record(body, 1), QUEUE).body == body
+    assert "cannot be decompressed" in caplog.text
+
+
+def test_a_decompression_bomb_stays_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_module, "MAX_DECOMPRESSED", 1000)
+    bomb = zlib.compress(bytes(1001))
+    assert ReceivedMessage.from_record(record(bomb, 1), QUEUE).body == bomb
+
+
+def test_unique_keys_have_java_s_layout() -> None:
+    before = time.time()
+    key = UniqueKeys()()
+    assert re.fullmatch("[0-9A-F]{32}", key)
+    ip, pid, _, elapsed, counter = struct.unpack(">4sHIIH", bytes.fromhex(key))
+    assert socket.inet_ntoa(ip) == local_address()
+    assert (pid, counter) == (os.getpid() & 0xFFFF, 0)
+    today = time.localtime(before)
+    month = time.mktime((today.tm_year, today.tm_mon, 1, 0, 0, 0, 0, 0, -1))
+    assert month + elapsed / 1000 == pytest.approx(before, abs=60)
+
+
+def test_unique_keys_differ() -> None:
+    create = UniqueKeys()
+    assert len({create() for _ in range(10_000)}) == 10_000
+
+
+def test_a_forked_process_makes_keys_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = UniqueKeys()
+    first = create()
+    monkeypatch.setattr(os, "getpid", lambda: 0x12345)
+    assert create()[8:12] == "2345"
+    assert first[8:12] != "2345"
+
+
+def test_the_time_of_a_key_begins_again_with_the_month(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = UniqueKeys()
+    end_of_year = time.mktime((2026, 12, 31, 23, 59, 59, 0, 0, -1))
+    monkeypatch.setattr(time, "time_ns", lambda: int(end_of_year * 1e9))
+    assert int(create()[20:28], 16) == (31 * 86400 - 1) * 1000
+    monkeypatch.setattr(time, "time_ns", lambda: int((end_of_year + 3) * 1e9))
+    assert int(create()[20:28], 16) == 2000

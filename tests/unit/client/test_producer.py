@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pyromq.client.errors import (
+    AnswerError,
+    BrokerError,
+    ClientStateError,
+    IllegalMessageError,
+    TopicNotFoundError,
+)
+from pyromq.client.message import Message
+from pyromq.client.producer import Producer, SendStatus
+from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from pyromq.remoting.address import AddressError
+from pyromq.remoting.client import RemotingConnectError, RemotingTimeoutError
+from tests.unit.client.fake_cluster import running_cluster, until
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+async def test_a_sent_message_is_stored_with_its_properties() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        Producer(cluster.namesrv, group="g") as producer,
+    ):
+        result = await producer.send(Message("t", b"hello", tags="a", keys="k", flag=9))
+        (stored,) = cluster.brokers[0].queues["t", 0]
+        assert stored.body == b"hello"
+        assert stored.properties["TAGS"] == "a"
+        assert stored.properties["UNIQ_KEY"] == result.msg_id
+        assert result.queue == MessageQueue("t", "b0", 0)
+        assert (result.queue_offset, result.status) == (0, SendStatus.SEND_OK)
+        assert result.offset_msg_id == "OFFSETID"
+        header = SendMessageRequestHeaderV2.decode(cluster.brokers[0].seen(SEND)[0].ext_fields)
+        assert (header.producer_group, header.flag, header.broker_name) == ("g", 9, "b0")
+
+
+async def test_queues_take_turns() -> None:
+    async with (
+        running_cluster({"t": {"b0": 3, "b1": 1}}, brokers=2) as cluster,
+        Producer(cluster.namesrv) as producer,
+    ):
+        results = [await producer.send(Message("t", b"x")) for _ in range(8)]
+        assert len({result.queue for result in results[:4]}) == 4
+        assert [r.queue for r in results[:4]] == [r.queue for r in results[4:]]
+
+
+async def test_a_queue_may_be_chosen() -> None:
+    async with (
+        running_cluster({"t": {"b0": 8}}) as cluster,
+        Producer(cluster.namesrv) as producer,
+    ):
+        queue = (await producer.queues("t"))[5]
+        results = [await producer.send(Message("t", b"x"), queue) for _ in range(3)]
+        assert [(r.queue, r.queue_offset) for r in results] == [(queue, n) for n in range(3)]
+
+
+async def test_a_queue_of_an_unknown_broker_is_an_error() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        Producer(cluster.namesrv) as producer,
+    ):
+        with pytest.raises(TopicNotFoundError, match="broker 'gone'"):
+            await producer.send(Message("t", b"x"), MessageQueue("t", "gone", 0))
+
+
+async def test_a_batch_is_stored_in_order_on_one_queue() -> None:
+    async with (
+        running_cluster({"t": {"b0": 4}}) as cluster,
+        Producer(cluster.namesrv) as producer,
+    ):
+        bodies = [b"%d" % number for number in range(5)]
+        result = await producer.send_batch([Message("t", body, tags="x") for body in bodies])
+        stored = cluster.brokers[0].queues["t", result.queue.queue_id]
+        assert [record.body for record in stored] == bodies
+        assert [record.properties["UNIQ_KEY"] for record in stored] == result.msg_id.split(",")
+
+
+@pytest.mark.parametrize("batch", [[], [Message("t", b"x"), Message("u", b"x")]])
+async def test_a_batch_is_for_one_topic(batch: list[Message]) -> None:
+    async with Producer("127.0.0.1:1") as producer:
+        with pytest.raises(IllegalMessageError, match="exactly one topic"):
+            await producer.send_batch(batch)
+
+
+async def test_too_large_a_batch_is_refused_before_it_is_sent() -> None:
+    async with Producer("127.0.0.1:1") as producer:
+        with pytest.raises(IllegalMessageError, match="send fewer"):
+            await producer.send_batch([Message("t", bytes(3 << 20)), Message("t", bytes(1 << 20))])
+
+
+async def test_oneway_arrives_also_when_the_producer_closes_at_once() -> None:
+    async with running_cluster({"t": {"b0": 1}}) as cluster:
+        async with Producer(cluster.namesrv) as producer:
+            await producer.send_oneway(Message("t", b"gone"))
+        await until(lambda: bool(cluster.brokers[0].queues["t", 0]))
+        assert cluster.brokers[0].seen(SEND)[0].is_oneway
+
+
+async def test_an_unknown_topic_goes_to_where_topics_are_created() -> None:
+    async with (
+        running_cluster({"TBW102": {"b0": 8}}) as cluster,
+        Producer(cluster.namesrv, topic_queues=2) as producer,
+    ):
+        results = [await producer.send(Message("new", b"x")) for _ in range(4)]
+        assert {result.queue for result in results} == {
+            MessageQueue("new", "b0", 0),
+            MessageQueue("new", "b0", 1),
+        }
+
+
+async def test_an_unknown_topic_that_nobody_creates_is_an_error() -> None:
+    async with running_cluster({}) as cluster, Producer(cluster.namesrv) as producer:
+        with pytest.raises(TopicNotFoundError, match="'new'"):
+            await producer.send(Message("new", b"x"))
+
+
+async def test_a_topic_without_writable_queues_is_an_error() -> None:
+    async with running_cluster({"t": {"b0": 0}}) as cluster, Producer(cluster.namesrv) as producer:
+        with pytest.raises(TopicNotFoundError, match="takes messages"):
+            await producer.send(Message("t", b"x"))
+
+
+async def test_a_busy_broker_is_left_for_another_one() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1, "b1": 1}}, brokers=2) as cluster,
+        Producer(cluster.namesrv) as producer,
+    ):
+        cluster.brokers[1].refusals[SEND] = [(ResponseCode.SYSTEM_BUSY, "busy")] * 9
+        results = [await producer.send(Message("t", b"x")) for _ in range(4)]
+        assert {result.queue.broker_name for result in results} == {"b0"}
+
+
+async def test_the_same_unique_key_is_sent_at_each_attempt() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        Producer(cluster.namesrv) as producer,
+    ):
+        cluster.brokers[0].refusals[SEND] = [(ResponseCode.SYSTEM_BUSY, "busy")]
+        await producer.send(Message("t", b"x"))
+        first, second = (request.ext_fields["i"] for request in cluster.brokers[0].seen(SEND))
+        assert first == second
+
+
+async def test_a_broker_that_stays_busy_is_named() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        Producer(cluster.namesrv, retries=1) as producer,
+    ):
+        cluster.brokers[0].refusals[SEND] = [(ResponseCode.SYSTEM_BUSY, "busy")] * 3
+        with pytest.raises(BrokerError, match="SYSTEM_BUSY") as caught:
+            await producer.send(Message("t", b"x"))
+        assert caught.value.address == cluster.brokers[0].address
+        assert len(cluster.brokers[0].seen(SEND)) == 2
+
+
+async def test_a_refused_message_is_not_tried_again() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        Producer(cluster.namesrv) as producer,
+    ):
+        cluster.brokers[0].refusals[SEND] = [(ResponseCode.MESSAGE_ILLEGAL, "bad")]
+        with pytest.raises(BrokerError, match="MESSAGE_ILLEGAL"):
+            await producer.send(Message("t", b"x"))
+        assert len(cluster.brokers[0].seen(SEND)) == 1
+
+
+async def test_a_message_that_is_stored_less_safely_says_so() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        Producer(cluster.namesrv) as producer,
+    ):
+        header = SendMessageResponseHeader("ID", 0, 4).encode()
+        cluster.brokers[0].refusals[SEND] = [
+            (ResponseCode.FLUSH_SLAVE_TIMEOUT, "slow", header)  # type: ignore[list-item]
+        ]
+        result = await producer.send(Message("t", b"x"))
+        assert (result.status, result.queue_offset) == (SendStatus.FLUSH_SLAVE_TIMEOUT, 4)
+
+
+async def test_an_answer_without_its_header_is_a_typed_error() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        Producer(cluster.namesrv) as producer,
+    ):
+        cluster.brokers[0].refusals[SEND] = [(ResponseCode.SUCCESS, "no header")]
+        with pytest.raises(AnswerError, match="cannot be read"):
+            await producer.send(Message("t", b"x"))
+
+
+async def test_a_dead_broker_is_a_connect_error() -> None:
+    async with (
+        running_cluster({"t": {"b1": 1}}, brokers=2) as cluster,
+        Producer(cluster.namesrv, retries=0) as producer,
+    ):
+        await cluster.brokers[1].stop()
+        with pytest.raises(RemotingConnectError):
+            await producer.send(Message("t", b"x"))
+
+
+async def test_a_silent_broker_is_a_time_out() -> None:
+    async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with running_cluster({"t": {"b1": 1}}, brokers=2) as cluster:
+        await cluster.brokers[1].stop()
+        server = await asyncio.start_server(nothing, "127.0.0.1", 0)
+        cluster.brokers[1].address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with Producer(cluster.namesrv, retries=0, send_timeout=0.1) as producer:
+            with pytest.raises(RemotingTimeoutError):
+                await producer.send(Message("t", b"x"))
+        server.close()
+        await server.wait_closed()
+
+
+async def test_wrong_use_is_told() -> None:
+    with pytest.raises(AddressError):
+        Producer("nowhere")
+    with pytest.raises(IllegalMessageError):
+        Producer("127.0.0.1:1", group="no group")
+    producer = Producer("127.0.0.1:1")
+    with pytest.raises(ClientStateError, match="not started"):
+        await producer.send(Message("t", b"x"))
+    async with producer:
+        pass
+    with pytest.raises(ClientStateError, match="was closed"):
+        await producer.send(Message("t", b"x"))
+    with pytest.raises(ClientStateError, match="was closed"):
+        await producer.start()

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pyromq.client.errors import AnswerError, NameServerError, TopicNotFoundError
+from pyromq.client.routes import Routes, TopicRoute
+from pyromq.protocol.bodies import BodyError, BrokerData, MessageQueue, QueueData, TopicRouteData
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.remoting.client import RemotingClient
+from tests.unit.client.fake_cluster import running_cluster
+
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+NOBODY = "127.0.0.1:1"
+
+
+@contextlib.asynccontextmanager
+async def routes_of(*addresses: str, max_age: float = 30.0) -> AsyncIterator[Routes]:
+    remoting = RemotingClient()
+    try:
+        yield Routes(remoting, addresses, max_age=max_age)
+    finally:
+        await remoting.close()
+
+
+def test_queues_follow_permissions_and_masters() -> None:
+    body = TopicRouteData(
+        [
+            QueueData("read-only", 2, 2, perm=4),
+            QueueData("replica-only", 1, 1, perm=6),
+            QueueData("write-only", 2, 2, perm=2),
+            QueueData("unknown", 2, 2, perm=6),
+        ],
+        [
+            BrokerData("c", "read-only", {0: "a:1"}),
+            BrokerData("c", "replica-only", {1: "b:1", 2: "b:2"}),
+            BrokerData("c", "write-only", {0: "w:1"}),
+        ],
+    )
+    route = TopicRoute.from_body("t", body)
+    assert route.read_queues == (
+        MessageQueue("t", "read-only", 0),
+        MessageQueue("t", "read-only", 1),
+        MessageQueue("t", "replica-only", 0),
+    )
+    assert route.write_queues == (
+        MessageQueue("t", "write-only", 0),
+        MessageQueue("t", "write-only", 1),
+    )
+    assert route.address_of("replica-only") == "b:1"
+    assert route.address_of("replica-only", 2) == "b:2"
+    assert route.masters() == {"a:1", "w:1"}
+
+
+def test_a_new_topic_is_where_the_template_is_with_at_most_as_many_queues() -> None:
+    template = TopicRoute.from_body(
+        "TBW102",
+        TopicRouteData([QueueData("b", 8, 8, perm=7)], [BrokerData("c", "b", {0: "a:1"})]),
+    )
+    route = template.for_new_topic("new", 2)
+    assert route.write_queues == (MessageQueue("new", "b", 0), MessageQueue("new", "b", 1))
+    assert route.topic == "new"
+
+
+def test_a_route_with_absurdly_many_queues_is_refused() -> None:
+    with pytest.raises(BodyError, match="more than 65536"):
+        TopicRoute.from_body("t", TopicRouteData([QueueData("b", 0x7FFFFFFF, 1, perm=6)]))
+
+
+async def test_a_route_is_asked_for_once_and_kept() -> None:
+    async with running_cluster({"t": {"b0": 2}}) as cluster, routes_of(cluster.namesrv) as routes:
+        answers = await asyncio.gather(*(routes.get("t") for _ in range(10)))
+        assert len(answers[0].write_queues) == 2
+        await routes.get("t")
+        assert len(cluster.brokers[0].seen(ROUTE)) == 1
+        assert routes.known() == [answers[0]]
+
+
+async def test_an_old_route_is_asked_for_again() -> None:
+    async with (
+        running_cluster({"t": {"b0": 2}}) as cluster,
+        routes_of(cluster.namesrv, max_age=0) as routes,
+    ):
+        await routes.get("t")
+        cluster.topics["t"]["b0"] = 3
+        assert len((await routes.get("t")).write_queues) == 3
+
+
+async def test_an_old_route_stays_while_no_name_server_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        running_cluster({"t": {"b0": 2}}) as cluster,
+        routes_of(cluster.namesrv, max_age=0) as routes,
+    ):
+        route = await routes.get("t")
+        cluster.brokers[0].refusals[ROUTE] = [(ResponseCode.SYSTEM_ERROR, "ill")]
+        assert await routes.get("t") is route
+        assert [r.levelno for r in caplog.records] == [logging.WARNING]
+
+
+async def test_an_unknown_topic_is_forgotten_and_named() -> None:
+    async with running_cluster({"t": {"b0": 2}}) as cluster, routes_of(cluster.namesrv) as routes:
+        await routes.get("t")
+        del cluster.topics["t"]
+        with pytest.raises(TopicNotFoundError, match="'t' has no route"):
+            await routes.refresh("t")
+        assert routes.known() == []
+
+
+async def test_each_name_server_is_tried_and_the_good_one_remembered() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}, "u": {"b0": 1}}) as cluster,
+        routes_of(NOBODY, cluster.namesrv) as routes,
+    ):
+        await routes.get("t")
+        await routes.get("u")
+        assert routes._addresses == [cluster.namesrv, NOBODY]
+
+
+async def test_when_none_answers_each_one_s_failure_is_told() -> None:
+    async with running_cluster({}) as cluster, routes_of(NOBODY, cluster.namesrv) as routes:
+        cluster.brokers[0].refusals[ROUTE] = [(ResponseCode.SYSTEM_ERROR, "ill")]
+        with pytest.raises(NameServerError) as caught:
+            await routes.get("t")
+        assert NOBODY in str(caught.value)
+        assert "ill" in str(caught.value)
+        assert set(caught.value.causes) == {NOBODY, cluster.namesrv}
+
+
+async def test_an_answer_that_is_no_route_is_a_failure_of_that_name_server() -> None:
+    async with running_cluster({}) as cluster, routes_of(cluster.namesrv) as routes:
+        cluster.brokers[0].refusals[ROUTE] = [(ResponseCode.SUCCESS, "without a body")]
+        with pytest.raises(NameServerError) as caught:
+            await routes.get("t")
+        assert isinstance(caught.value.causes[cluster.namesrv], AnswerError)
