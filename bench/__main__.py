@@ -43,7 +43,7 @@ DATA = REPOSITORY / ".cache" / "bench"
 def main() -> int:
     """Measure, print, keep."""
     options = _options()
-    console = Console(stderr=True)
+    console = Console(stderr=True, soft_wrap=True)
     servers: list[Server] = [
         server for server in (JavaServer(), PyromqServer()) if options.only in (None, server.name)
     ]

@@ -104,7 +104,8 @@ def run(order: LoadOrder) -> LoadResult:
     _drive(clients, order.lead_in // per_frame)
     for client in clients:
         client.forget_times()
-    server_before = wait_until_resting(order.server_pid)
+    wait_until_resting(order.server_pid)
+    server_before = cpu_seconds(order.server_pid)
     load_before = _own_cpu()
     began = time.perf_counter()
     frames = order.messages // per_frame
