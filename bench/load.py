@@ -25,6 +25,7 @@ import struct
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -88,19 +89,24 @@ class LoadResult:
 def main() -> None:
     """Run the order given on the command line."""
     order = LoadOrder(**orjson.loads(sys.argv[1]))
+    gc.disable()  # nothing here makes cycles, and a pause would look like the server's
     sys.stdout.write(orjson.dumps(asdict(run(order))).decode() + "\n")
 
 
 def run(order: LoadOrder) -> LoadResult:
     """Connect, lead in, measure, wait until the server rests."""
     case = next(case for case in (WARM_UP, *CASES) if case.name == order.case)
-    clients = [
-        _Client((order.host, order.port), _ring(case, number, order), case.in_flight)
-        for number in range(case.connections)
-    ]
+    with ExitStack() as connections:
+        clients = []
+        for number in range(case.connections):
+            connection = socket.create_connection((order.host, order.port))
+            connections.enter_context(connection)
+            clients.append(_Client(connection, _ring(case, number, order), case.in_flight))
+        return _measure(clients, order)
+
+
+def _measure(clients: Sequence[_Client], order: LoadOrder) -> LoadResult:
     per_frame = clients[0].ring.messages_per_frame
-    gc.collect()
-    gc.disable()
     _drive(clients, order.lead_in // per_frame)
     for client in clients:
         client.forget_times()
@@ -168,9 +174,9 @@ def _drive(clients: Sequence[_Client], frames: int) -> None:
 class _Client:
     """One connection: its ring, how far it is, and when what happened."""
 
-    def __init__(self, address: tuple[str, int], ring: Ring, in_flight: int) -> None:
+    def __init__(self, connection: socket.socket, ring: Ring, in_flight: int) -> None:
         self.ring = ring
-        self.socket = socket.create_connection(address)
+        self.socket = connection
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self.socket.setblocking(False)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import re
+import struct
+
+import orjson
+import pytest
+
+from bench.frames import BATCH_SIZE, OPAQUE_BASE, QUEUES, Ring, batch_ring, pull_ring, send_ring
+
+
+def _frames(ring: Ring) -> list[tuple[dict[str, object], bytes]]:
+    decoded = []
+    data = bytes(ring.data)
+    for start, end in zip(ring.starts[:-1].tolist(), ring.starts[1:].tolist(), strict=True):
+        total, length = struct.unpack_from(">II", data, start)
+        assert start + 4 + total == end
+        decoded.append(
+            (orjson.loads(data[start + 8 : start + 8 + length]), data[start + 8 + length : end])
+        )
+    return decoded
+
+
+def test_sends_carry_the_fields_of_the_java_client() -> None:
+    frames = _frames(send_ring("T", 16, 128, 3, 1_700_000_000_000))
+    header, body = frames[9]
+    assert header["code"] == 310
+    assert header["opaque"] == OPAQUE_BASE + 9
+    assert len(body) == 128
+    fields = header["extFields"]
+    assert isinstance(fields, dict)
+    assert "".join(fields) == "abcdefghijkmn"
+    assert fields["e"] == str(9 % QUEUES)
+    properties = dict(pair.split("\x01") for pair in fields["i"].split("\x02"))
+    assert list(properties) == ["KEYS", "UNIQ_KEY", "WAIT", "TAGS"]
+    assert len(properties["UNIQ_KEY"]) == 32
+
+
+def test_a_new_lap_makes_every_key_new() -> None:
+    ring = send_ring("T", 64, 128, 0, 1_700_000_000_000)
+    keys: set[bytes] = set()
+    for lap in range(3):
+        ring.start_lap(lap)
+        found = re.findall(rb"UNIQ_KEY\\u0001([0-9A-F]{32})\\u0002", bytes(ring.data))
+        assert len(found) == 64
+        keys.update(found)
+    assert len(keys) == 3 * 64
+
+
+def test_a_batch_holds_its_messages_in_javas_inner_layout() -> None:
+    ring = batch_ring("T", 4, 128, 0, 1_700_000_000_000)
+    ring.start_lap(0xABCD)
+    header, body = _frames(ring)[2]
+    assert header["code"] == 320
+    assert header["extFields"]["m"] == "true"  # type: ignore[index]
+    position = 0
+    unique = set()
+    while position < len(body):
+        total, magic, crc, flag, length = struct.unpack_from(">IIIII", body, position)
+        assert (magic, crc, flag, length) == (0, 0, 0, 128)
+        (properties,) = struct.unpack_from(">H", body, position + 20 + length)
+        assert total == 20 + length + 2 + properties
+        unique.add(body[position + 22 + length : position + total])
+        position += total
+    assert len(unique) == BATCH_SIZE
+    assert all(properties.count(b"ABCD") == 2 for properties in unique)
+
+
+@pytest.mark.parametrize("connections", [1, 4])
+def test_pulls_read_every_queue_from_end_to_end(connections: int) -> None:
+    places = set()
+    for connection in range(connections):
+        ring = pull_ring("T", connection, connections, 100)
+        assert ring.next_offsets is not None
+        for (header, _), following in zip(_frames(ring), ring.next_offsets.tolist(), strict=True):
+            fields = header["extFields"]
+            assert isinstance(fields, dict)
+            assert int(fields["queueOffset"]) + 32 == following
+            places.add((int(fields["queueId"]), int(fields["queueOffset"])))
+    assert places == {(queue, offset) for queue in range(QUEUES) for offset in (0, 32, 64)}

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+
+from bench.cases import BOUNDS, CASES, Bound
+from bench.report import ServerRun, medians, ratio_to_java, render, save
+
+_FIGURES = (
+    "rate",
+    "cpu_us",
+    "p50_ms",
+    "p99_ms",
+    "p999_ms",
+    "rss_mib",
+    "server_cores",
+    "load_cores",
+)
+
+
+def _run(factor: float) -> ServerRun:
+    run = {case.name: dict.fromkeys(_FIGURES, factor) for case in CASES}
+    for case in CASES:
+        run[case.name]["load_cores"] = 0.2
+    run[""] = dict.fromkeys(("startup_s", "rss_mib", "anonymous_mib", "file_mib"), factor)
+    return run
+
+
+def test_medians_are_taken_per_figure() -> None:
+    rounds: list[ServerRun] = [{"a": {"x": 1.0, "y": 9.0}}, {"a": {"x": 3.0, "y": 7.0}}]
+    rounds.append({"a": {"x": 2.0, "y": 100.0}})
+    assert medians(rounds) == {"a": {"x": 2.0, "y": 9.0}}
+
+
+def test_a_bound_works_in_its_own_direction() -> None:
+    assert Bound("c", "f", 0.5).kept(0.5)
+    assert not Bound("c", "f", 0.5).kept(0.51)
+    assert Bound("c", "f", 1.25, at_most=False).kept(1.25)
+    assert not Bound("c", "f", 1.25, at_most=False).kept(1.24)
+
+
+def test_every_bound_names_a_case_and_is_shown() -> None:
+    names = {"", *(case.name for case in CASES)}
+    assert {bound.case for bound in BOUNDS} <= names
+    text, _ = render({"java": _run(1.0), "pyromq": _run(0.1)}, CASES, {})
+    assert text.count("<=") + text.count(">=") >= len(BOUNDS)
+
+
+def test_missed_bounds_are_named() -> None:
+    # A tenth of everything keeps all bounds but the one that asks for more: throughput.
+    text, missed = render({"java": _run(1.0), "pyromq": _run(0.1)}, CASES, {})
+    assert len(missed) == 1
+    assert "messages/s" in missed[0]
+    assert text.count("MISSED") == 2  # in the table and below it
+    _, missed = render({"java": _run(1.0), "pyromq": _run(2.0)}, CASES, {})
+    assert len(missed) == len(BOUNDS) - 1
+
+
+def test_one_server_alone_has_no_ratio_and_no_verdict() -> None:
+    figures = {"java": _run(1.0)}
+    assert ratio_to_java(figures, "send128", "rate") is None
+    text, missed = render(figures, CASES, {})
+    assert missed == []
+    assert "MISSED" not in text
+
+
+def test_a_busy_load_generator_is_pointed_out() -> None:
+    run = _run(1.0)
+    run["pull"]["load_cores"] = 0.97
+    text, _ = render({"java": run}, CASES, {})
+    assert "0.97 cores against java" in text
+
+
+def test_kept_files_hold_rounds_and_table(tmp_path: Path) -> None:
+    run = _run(1.0)
+    facts = {"date": "2026-01-02", "commit": "abc1234"}
+    as_json, as_text = save(tmp_path / "results", facts, {"java": run}, {"java": [run]}, "table\n")
+    assert as_json.name == "2026-01-02-abc1234.json"
+    assert orjson.loads(as_json.read_bytes())["rounds"]["java"] == [run]
+    assert as_text.read_text() == "table\n"
