@@ -267,6 +267,26 @@ def encode_inner_message(body: bytes, properties: bytes, flag: int = 0) -> bytes
     )
 
 
+def peek(buffer: bytes) -> tuple[int, int]:
+    """Size and magic of what begins with `buffer`; (0, 0) for too few bytes to tell."""
+    if len(buffer) < BLANK_SIZE:
+        return 0, 0
+    size, magic = BLANK.unpack_from(buffer)
+    return size, magic
+
+
+def inner_count(batch: bytes) -> int:
+    """How many messages a batch request's body has; what is torn counts as the last one."""
+    count = position = 0
+    while position + INNER_HEAD_SIZE <= len(batch):
+        count += 1
+        (size,) = _INT.unpack_from(batch, position)
+        if size < INNER_FIXED_SIZE:
+            break
+        position += size
+    return count
+
+
 def store_timestamp_at(buffer: bytes | memoryview, offset: int) -> int:
     """The storeTimestamp of the record that begins at `offset`."""
     (sys_flag,) = _INT.unpack_from(buffer, offset + _SYS_FLAG)

@@ -1,0 +1,1 @@
+"""The storage engine: commit log, consume queues, key index. Knows no network."""

@@ -1,0 +1,181 @@
+"""The commit log: every message of the broker, one behind the other.
+
+Puts of one chunk gather as `parts`, pieces of records in log order, and reach the
+mapped segment in one copy when the chunk is sealed. Between, `position` is already
+behind them: answers can be made, and nobody else can look, since everything happens
+in one turn of the loop.
+
+Invariants
+1. written <= position; they are equal, and `parts` is empty, outside a chunk.
+2. The bytes from `written` to `position` are exactly `b"".join(parts)`, all in one
+   segment; `position` + size of a record <= `limit` before it is added.
+3. Behind the last record of a full segment stands a blank record to its end.
+
+Owned by the loop's thread. Other threads read below `written` only.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from pyromq.protocol.record import BLANK, BLANK_MAGIC, BLANK_SIZE
+from pyromq.store.allocation import AHEAD, RESERVE_STEP, AllocationService
+from pyromq.store.mapped_file import MappedFile
+from pyromq.store.results import PutError, PutStatus
+from pyromq.store.segments import Segments
+from pyromq.store.watermarks import Watermarks
+
+logger = logging.getLogger(__name__)
+
+
+class CommitLog:
+    """Appends whole records, reads ranges of bytes."""
+
+    __slots__ = (
+        "_allocation",
+        "_file",
+        "_start",
+        "add",
+        "limit",
+        "now",
+        "parts",
+        "position",
+        "segments",
+        "watermarks",
+    )
+
+    def __init__(self, directory: Path, segment_size: int) -> None:
+        self.segments = Segments(directory, segment_size)
+        self.watermarks = Watermarks()
+        self._allocation = AllocationService(directory, segment_size)
+        self._file: MappedFile | None = None
+        #: Where the gathered parts will begin.
+        self._start = 0
+        #: The offset behind the last put.
+        self.position = 0
+        #: A record must end at or below this offset, or `make_room` is called first.
+        self.limit = 0
+        #: The store timestamp of the chunk's records, in milliseconds.
+        self.now = 0
+        self.parts: list[bytes] = []
+        self.add = self.parts.extend
+
+    def start(self, end: int) -> None:
+        """Begin to append at `end`, the end of what recovery found valid."""
+        self.position = self._start = end
+        self.watermarks.reset(end)
+        self._file = self.segments.find(end)
+        self._allocation.start()
+        if self._file is not None:
+            self._allocation.follow(self._file, end - self._file.base)
+
+    def stop(self) -> None:
+        """Seal, flush and unmap everything."""
+        self.seal()
+        self.flush()
+        self._allocation.stop()
+        self.segments.close()
+        self._file = None
+
+    def make_room(self, size: int) -> int:
+        """Let a record of `size` bytes fit at the returned offset.
+
+        Reserves more of the segment, or seals it with a blank record and goes on in
+        the next one. Raises PutError when the disk gives no room; nothing is changed
+        for the caller then.
+        """
+        file = self._file
+        if size + BLANK_SIZE > self.segments.segment_size:
+            raise PutError(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"{size} bytes do not fit in a segment of {self.segments.segment_size}",
+            )
+        try:
+            if file is None or self.position + size + BLANK_SIZE > file.base + file.size:
+                file = self._roll(file)
+            self._ready(file, size)
+        except OSError as error:
+            logger.error("no room for %d bytes in %s: %s", size, self.segments.directory, error)
+            raise PutError(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
+        return self.position
+
+    def seal(self) -> None:
+        """Copy the gathered parts into the segment: they are written now."""
+        parts = self.parts
+        if parts:
+            assert self._file is not None
+            self._file.write(self._start - self._file.base, b"".join(parts))
+            parts.clear()
+            self._start = self.watermarks.written = self.position
+            self.watermarks.written_timestamp = self.now
+
+    def abandon(self) -> None:
+        """Forget the parts that were gathered since the last seal."""
+        self.parts.clear()
+        self.position = self._start
+
+    def holds(self, offset: int, size: int) -> bool:
+        """Whether `size` bytes from `offset` on are there, in one segment."""
+        file = self.segments.find(offset)
+        return (
+            file is not None
+            and 0 < size <= file.base + file.size - offset
+            and offset + size <= self.watermarks.written
+        )
+
+    def read(self, offset: int, size: int) -> bytes:
+        """`size` bytes from `offset` on; fewer where they are not (or no longer) there."""
+        file = self.segments.find(offset)
+        if file is None:
+            return b""
+        end = min(offset + size, self.watermarks.written)
+        return file.read(offset - file.base, max(offset, end) - file.base)
+
+    def flush(self) -> None:
+        """Wait until all that is written is on the disk. Called by the flush thread."""
+        marks = self.watermarks
+        offset, timestamp = marks.written, marks.written_timestamp
+        if marks.flushed >= offset:
+            return
+        for file in list(self.segments.files):
+            if file.base + file.size > marks.flushed and file.base < offset:
+                file.sync()
+        marks.move_flushed(offset, timestamp)
+
+    @property
+    def min_offset(self) -> int:
+        """The offset of the first byte that is still there."""
+        return self.segments.first_offset
+
+    def segment_after(self, offset: int) -> int:
+        """The base of the segment behind the one that holds `offset`."""
+        size = self.segments.segment_size
+        return offset - offset % size + size
+
+    def _ready(self, file: MappedFile, size: int) -> None:
+        """Have the blocks for the next record and its blank, and go on working ahead."""
+        position = self.position - file.base
+        self._allocation.ensure(file, position + size + BLANK_SIZE)
+        self._allocation.advance(position)
+        step = max(RESERVE_STEP, size + BLANK_SIZE)
+        self.limit = file.base + min(file.reserved, position + step, file.size) - BLANK_SIZE
+
+    def _roll(self, full: MappedFile | None) -> MappedFile:
+        """End the full segment with a blank record and go on with the next one."""
+        base = full.base + full.size if full is not None else self.position
+        file = self._allocation.take_next(base)
+        try:
+            self._allocation.ensure(file, min(AHEAD, file.size))
+        except OSError:
+            file.delete()
+            raise
+        if full is not None:
+            self.seal()
+            rest = base - self.position
+            full.write(self.position - full.base, BLANK.pack(rest, BLANK_MAGIC))
+        self.segments.add(file)
+        self._file = file
+        self.position = self._start = self.watermarks.written = base
+        self._allocation.follow(file, 0)
+        return file

@@ -1,0 +1,270 @@
+"""A consume queue: for one topic and queue id, where each message stands in the log.
+
+Entries of one chunk gather in `pending` and reach the mapped segment when the chunk
+is sealed, as in `commit_log`. The queue also holds what is constant for a put to it:
+its topic's bytes in a record and a record's fixed size.
+
+Invariants
+1. Entry n of the stream is the message with queue offset n; `next_offset` counts
+   those in `pending` too, and is what the next message gets.
+2. An entry is written after its record is: it never points at or past the log's
+   written mark.
+3. `next_offset` < `room` before a put: the blocks for its entry are reserved.
+
+Owned by the loop's thread; `sync` is called by the flush thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from pyromq.protocol.record import HEAD_SIZE_V4, QueueOffset, topic_part
+from pyromq.protocol.units import (
+    CONSUME_QUEUE_ENTRY,
+    CONSUME_QUEUE_ENTRY_SIZE,
+    PRE_BLANK_ENTRY,
+)
+from pyromq.store.mapped_file import MappedFile
+from pyromq.store.results import PutError, PutStatus, StoreError
+from pyromq.store.segments import Segments
+
+logger = logging.getLogger(__name__)
+
+_FIRST_RESERVE: Final = 4096
+_MAX_RESERVE: Final = 256 * 1024
+#: The size that a pre-blank entry has.
+_PRE_BLANK_SIZE: Final = 0x7FFFFFFF
+
+iter_entries = CONSUME_QUEUE_ENTRY.iter_unpack
+
+
+class ConsumeQueue:
+    """The entries of one queue."""
+
+    __slots__ = (
+        "dirty",
+        "fixed_size",
+        "min_offset",
+        "next_offset",
+        "pending",
+        "queue_id",
+        "room",
+        "segments",
+        "topic",
+        "topic_part",
+        "watched",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        segment_size: int,
+        topic: str,
+        queue_id: int,
+        head_size: int = HEAD_SIZE_V4,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.topic_part = topic_part(topic)
+        #: Bytes of a record from an IPv4 client beside its body and properties.
+        self.fixed_size = head_size + len(self.topic_part) + 2
+        self.segments = Segments(directory / topic / str(queue_id), segment_size)
+        self.pending = bytearray()
+        self.next_offset = 0
+        self.min_offset = 0
+        #: Queue offsets below this one have their place reserved.
+        self.room = 0
+        #: Written since the last sync.
+        self.dirty = False
+        #: Somebody waits for the next message of this queue.
+        self.watched = False
+
+    def extend(self, count: int = 1) -> None:
+        """Reserve the place of the next `count` entries; PutError when the disk is full."""
+        position = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE
+        end = position + count * CONSUME_QUEUE_ENTRY_SIZE
+        try:
+            while position < end:
+                file = self.segments.find(position) or self._create(position)
+                start = position - file.base
+                step = min(max(_FIRST_RESERVE, start), _MAX_RESERVE)
+                file.reserve(max(end - file.base, start + step))
+                position = file.base + file.size
+        except OSError as error:
+            raise PutError(
+                PutStatus.CREATE_MAPEDFILE_FAILED, f"{self.segments.directory}: {error}"
+            ) from error
+        self.room = (file.base + file.reserved) // CONSUME_QUEUE_ENTRY_SIZE
+
+    def write_pending(self) -> None:
+        """Copy the gathered entries into their segments."""
+        entries = bytes(self.pending)
+        self.pending.clear()
+        position = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE - len(entries)
+        while entries:
+            file = self.segments.find(position)
+            assert file is not None
+            start = position - file.base
+            fitting = entries[: file.size - start]
+            file.write(start, fitting)
+            entries = entries[len(fitting) :]
+            position += len(fitting)
+
+    def abandon_pending(self) -> None:
+        """Forget the entries that were gathered since the last seal."""
+        self.next_offset -= len(self.pending) // CONSUME_QUEUE_ENTRY_SIZE
+        self.pending.clear()
+
+    def append(self, physical_offset: int, size: int, tags_code: int) -> None:
+        """Add one entry, when entries are made from the log."""
+        if self.next_offset >= self.room:
+            self.extend()
+        self.pending += CONSUME_QUEUE_ENTRY.pack(physical_offset, size, tags_code)
+        self.next_offset += 1
+
+    def skip_to(self, offset: QueueOffset) -> None:
+        """Go on with `offset`: the messages before it are no longer in the log."""
+        missing = offset - self.next_offset
+        if self.segments.files:
+            logger.warning(
+                "%s queue %d: %d entries before offset %d have no message",
+                self.topic,
+                self.queue_id,
+                missing,
+                offset,
+            )
+            if missing * CONSUME_QUEUE_ENTRY_SIZE > self.segments.segment_size:
+                raise StoreError(
+                    f"{self.segments.directory}: offset {offset} follows {self.next_offset}; "
+                    "rebuild the consume queues from the log"
+                )
+            self.extend(missing)
+            self.pending += PRE_BLANK_ENTRY * missing
+        self.next_offset = offset
+        self.room = 0
+
+    def read(self, offset: int, count: int) -> bytes:
+        """The entries from queue offset `offset` on, `count` at most, of one segment."""
+        position = offset * CONSUME_QUEUE_ENTRY_SIZE
+        file = self.segments.find(position)
+        if file is None:
+            return b""
+        end = min(offset + count, self.next_offset) * CONSUME_QUEUE_ENTRY_SIZE
+        return file.read(position - file.base, max(position, end) - file.base)
+
+    def segment_after(self, offset: int) -> int:
+        """The first queue offset of the segment behind the one of `offset`."""
+        count = self.segments.segment_size // CONSUME_QUEUE_ENTRY_SIZE
+        return offset - offset % count + count
+
+    def entry(self, offset: int) -> tuple[int, int, int] | None:
+        """Physical offset, size and tags code of one message; None outside the queue."""
+        if not self.min_offset <= offset < self.next_offset:
+            return None
+        data = self.read(offset, 1)
+        return CONSUME_QUEUE_ENTRY.unpack(data) if data else None
+
+    def recover(self) -> None:
+        """Find the end of the entries in the files that `segments.load` mapped."""
+        self.next_offset = 0
+        self.room = 0
+        for file in reversed(self.segments.files):
+            count = _first(file, file.size, lambda entry: entry[0] < 0 or entry[1] <= 0)
+            if count:
+                self.next_offset = file.base // CONSUME_QUEUE_ENTRY_SIZE + count
+                break
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop the entries whose records end behind `physical_offset`."""
+        self.room = 0
+        for file in reversed(self.segments.files):
+            first = file.base // CONSUME_QUEUE_ENTRY_SIZE
+            used = max(0, self.next_offset - first) * CONSUME_QUEUE_ENTRY_SIZE
+            keep = _first(
+                file,
+                used,
+                lambda entry: entry[1] != _PRE_BLANK_SIZE and entry[0] + entry[1] > physical_offset,
+            )
+            self.next_offset = first + keep
+            end = keep * CONSUME_QUEUE_ENTRY_SIZE
+            if end < used:
+                file.reserve(used)
+                file.write(end, bytes(used - end))
+            if keep:
+                break
+        self.segments.drop_after(self.next_offset * CONSUME_QUEUE_ENTRY_SIZE)
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """The first entry that points into what is left of the log is the first message."""
+        for file in self.segments.files:
+            first = file.base // CONSUME_QUEUE_ENTRY_SIZE
+            count = min(self.next_offset - first, file.size // CONSUME_QUEUE_ENTRY_SIZE)
+            alive = _first(
+                file,
+                max(0, count) * CONSUME_QUEUE_ENTRY_SIZE,
+                lambda entry: entry[1] != _PRE_BLANK_SIZE and entry[0] >= min_physical_offset,
+            )
+            if alive < count:
+                self.min_offset = first + alive
+                return
+        self.min_offset = self.next_offset
+
+    def last_physical_offset(self) -> int:
+        """The end of the record that the last entry points at; 0 for an empty queue."""
+        entry = self.entry(self.next_offset - 1)
+        return entry[0] + entry[1] if entry and entry[1] != _PRE_BLANK_SIZE else 0
+
+    def entries(self) -> Iterator[tuple[int, int, int]]:
+        """All entries, oldest first."""
+        for file in self.segments.files:
+            first = file.base // CONSUME_QUEUE_ENTRY_SIZE
+            count = max(0, self.next_offset - first)
+            yield from iter_entries(file.read(0, min(count * CONSUME_QUEUE_ENTRY_SIZE, file.size)))
+
+    def sync(self) -> None:
+        """Wait until the newest segments are on the disk."""
+        for file in self.segments.files[-2:]:
+            file.sync()
+
+    def close(self) -> None:
+        """Write what is pending and unmap."""
+        if self.pending:
+            self.write_pending()
+        self.room = 0
+        self.segments.close()
+
+    def delete(self) -> None:
+        """Remove the queue's files."""
+        self.pending.clear()
+        self.room = self.next_offset = self.min_offset = 0
+        self.segments.delete()
+
+    def _create(self, position: int) -> MappedFile:
+        """The segment for `position`; blank entries stand before a queue's first one."""
+        size = self.segments.segment_size
+        file = self.segments.create_next(position - position % size)
+        length = position - file.base
+        if length:
+            file.reserve(length)
+            file.write(0, PRE_BLANK_ENTRY * (length // CONSUME_QUEUE_ENTRY_SIZE))
+            self.min_offset = self.next_offset
+        return file
+
+
+def _first(file: MappedFile, used: int, holds: Callable[[tuple[int, int, int]], bool]) -> int:
+    """The number of the first entry below `used` bytes for which `holds`, else how many there are.
+
+    By bisection: physical offsets only grow along a queue, so what holds for an entry
+    holds for all behind it.
+    """
+
+    def test(number: int) -> bool:
+        start = number * CONSUME_QUEUE_ENTRY_SIZE
+        entry = CONSUME_QUEUE_ENTRY.unpack(file.read(start, start + CONSUME_QUEUE_ENTRY_SIZE))
+        return holds(entry)
+
+    return bisect_left(range(used // CONSUME_QUEUE_ENTRY_SIZE), True, key=test)

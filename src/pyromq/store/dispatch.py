@@ -1,0 +1,144 @@
+"""From the log to what is made of it: consume queues and the key index.
+
+On the hot path consume-queue entries are made from values in hand (`message_store`).
+Here they are made from the log's bytes, for recovery and replicas, by the decoder that
+reads many records at once. The key index is always made from the log, by its own
+thread: what an answer does not need is not done on the loop.
+
+Prepared and rolled-back transaction records get no entry.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from pyromq.protocol import bulk
+from pyromq.protocol.java_hash import java_hash_bytes
+from pyromq.protocol.record import MESSAGE_MAGIC, QueueOffset, peek
+from pyromq.protocol.sysflag import is_consumable
+from pyromq.store.commit_log import CommitLog
+from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.index import KeyIndex
+
+logger = logging.getLogger(__name__)
+
+#: The log is read in pieces of about this size.
+PIECE: Final = 4 * 1024 * 1024
+#: How long the index lane lets records gather: many at once cost less each.
+_GATHER_SECONDS: Final = 0.02
+_TAGS: Final = b"TAGS"
+
+
+def dispatch_to_queues(
+    log_bytes: bytes, base: int, queue_of: Callable[[str, int], ConsumeQueue]
+) -> int:
+    """Make the entries of the records at the head of `log_bytes`; returns the bytes taken.
+
+    `base` is the physical offset of the first byte. A record that its queue has
+    already is passed over.
+    """
+    starts, end = bulk.record_starts(log_bytes)
+    if not starts.size:
+        return 0
+    columns = bulk.read_columns(log_bytes, starts)
+    tags = bulk.find_property(log_bytes, columns.properties, _TAGS)
+    rows = zip(
+        starts.tolist(),
+        columns.valid.tolist(),
+        columns.column("total_size").tolist(),
+        columns.column("queue_id").tolist(),
+        columns.column("queue_offset").tolist(),
+        columns.column("sys_flag").tolist(),
+        columns.topics.starts.tolist(),
+        columns.topics.lengths.tolist(),
+        tags.starts.tolist(),
+        tags.lengths.tolist(),
+        strict=True,
+    )
+    for (
+        start,
+        valid,
+        size,
+        queue_id,
+        offset,
+        sys_flag,
+        topic_at,
+        topic_len,
+        tag_at,
+        tag_len,
+    ) in rows:
+        if not valid or not is_consumable(sys_flag):
+            continue
+        topic = log_bytes[topic_at : topic_at + topic_len].decode(errors="replace")
+        queue = queue_of(topic, queue_id)
+        if offset < queue.next_offset:
+            continue
+        if offset > queue.next_offset:
+            queue.skip_to(QueueOffset(offset))
+        tags_code = java_hash_bytes(log_bytes[tag_at : tag_at + tag_len]) if tag_len > 0 else 0
+        queue.append(base + start, size, tags_code)
+    return end
+
+
+class IndexLane:
+    """The thread that keeps the key index up with the log."""
+
+    def __init__(self, log: CommitLog, index: KeyIndex | None) -> None:
+        self._log = log
+        self._index = index
+        self._indexed_to = 0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, offset: int) -> None:
+        """Index what is in the log from `offset` on, and all that comes."""
+        self._indexed_to = offset
+        if self._index is not None:
+            self._thread = threading.Thread(target=self._run, name="pyromq-index", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Index what is left, then end the thread."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    @property
+    def behind(self) -> int:
+        """Bytes of the log that are not indexed yet."""
+        return self._log.watermarks.written - self._indexed_to if self._index is not None else 0
+
+    def _run(self) -> None:
+        while not self._stop.wait(_GATHER_SECONDS):
+            self._catch_up()
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        assert self._index is not None
+        try:
+            while self._indexed_to < self._log.watermarks.written:
+                self._index_piece(self._index)
+        except OSError as error:
+            logger.error("the key index cannot be written, tried again later: %s", error)
+
+    def _index_piece(self, index: KeyIndex) -> None:
+        log = self._log
+        offset = self._indexed_to
+        data = log.read(offset, min(PIECE, log.segment_after(offset) - offset))
+        starts, end = bulk.record_starts(data)
+        if starts.size:
+            index.put(data, starts)
+            self._indexed_to = offset + end
+            return
+        # No record here: the blank one at a segment's end, or a record longer than a piece.
+        size, magic = peek(data)
+        if magic != MESSAGE_MAGIC or offset + size > log.watermarks.written:
+            self._indexed_to = log.segment_after(offset)
+            return
+        record = log.read(offset, size)
+        index.put(record, bulk.record_starts(record)[0])
+        self._indexed_to = offset + size

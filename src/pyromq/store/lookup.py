@@ -1,0 +1,93 @@
+"""Finding single messages: by time in a queue, by offset in the log.
+
+Reads only; called on the loop for one message, from a lane for scans.
+"""
+
+from __future__ import annotations
+
+from pyromq.protocol.record import (
+    BLANK,
+    BLANK_SIZE,
+    HEAD_SIZE_V4,
+    MESSAGE_MAGIC,
+    store_timestamp_at,
+)
+from pyromq.protocol.units import CONSUME_QUEUE_ENTRY, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.store.commit_log import CommitLog
+from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.mapped_file import MappedFile
+
+
+def record_at(log: CommitLog, offset: int) -> bytes | None:
+    """The record that begins at `offset`; None when none does."""
+    if offset < log.min_offset or not log.holds(offset, HEAD_SIZE_V4):
+        return None
+    size, magic = BLANK.unpack(log.read(offset, BLANK_SIZE))
+    if magic != MESSAGE_MAGIC or size < HEAD_SIZE_V4 or not log.holds(offset, size):
+        return None
+    return log.read(offset, size)
+
+
+def store_timestamp(log: CommitLog, offset: int, size: int) -> int:
+    """The store timestamp of the record at `offset`; -1 when it is not there."""
+    if offset < log.min_offset or not log.holds(offset, max(size, HEAD_SIZE_V4)):
+        return -1
+    return store_timestamp_at(log.read(offset, HEAD_SIZE_V4), 0)
+
+
+def offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int) -> int:
+    """The queue offset whose message was stored nearest to `timestamp`.
+
+    RocketMQ's search, with its rounding: of the two neighbours of a time between them
+    the nearer one, the earlier one when both are as near; before the first message the
+    first, behind the last the last. It looks in one segment: the first one that was
+    modified at or after the time, else the newest.
+    """
+    file = _segment_by_time(queue, timestamp)
+    if file is None:
+        return 0
+    first = file.base // CONSUME_QUEUE_ENTRY_SIZE
+    low = max(queue.min_offset - first, 0)
+    high = min(queue.next_offset - first, file.size // CONSUME_QUEUE_ENTRY_SIZE) - 1
+    min_physical = log.min_offset
+    left = right = -1
+    left_time = right_time = -1
+    while low <= high:
+        middle = (low + high) // 2
+        start = middle * CONSUME_QUEUE_ENTRY_SIZE
+        entry = file.read(start, start + CONSUME_QUEUE_ENTRY_SIZE)
+        physical, size, _ = CONSUME_QUEUE_ENTRY.unpack(entry)
+        if physical < min_physical:
+            low = middle + 1
+            left = middle
+            continue
+        stored = store_timestamp(log, physical, size)
+        if stored < 0:
+            return 0
+        if stored == timestamp:
+            return first + middle
+        if stored > timestamp:
+            high = middle - 1
+            right, right_time = middle, stored
+        else:
+            low = middle + 1
+            left, left_time = middle, stored
+    if left_time == -1:
+        found = right
+    elif right_time == -1:
+        found = left
+    else:
+        found = right if timestamp - left_time > right_time - timestamp else left
+    return first + found if found >= 0 else 0
+
+
+def _segment_by_time(queue: ConsumeQueue, timestamp: int) -> MappedFile | None:
+    files = [
+        file
+        for file in queue.segments.files
+        if file.base < queue.next_offset * CONSUME_QUEUE_ENTRY_SIZE
+    ]
+    for file in files:
+        if file.path.stat().st_mtime_ns // 1_000_000 >= timestamp:
+            return file
+    return files[-1] if files else None

@@ -1,0 +1,599 @@
+"""The store's only door: put, get, query.
+
+One chunk at a time. `put` and `put_batch` gather records for the log and entries for
+the consume queues; `seal` copies them in, one copy for the log and one for each
+touched queue, and tells who waits for messages. A caller makes its puts, seals, and
+only then lets the answers go. `get` seals first when something is gathered, so a pull
+in the same chunk sees what was sent before it.
+
+Invariants
+1. A put either raises PutError and leaves nothing behind, or is in the log when the
+   chunk is sealed, at the offset that it returned.
+2. Queue offsets are consecutive; an entry is written right after its record.
+3. Everything but `flush` runs on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import time_ns
+from typing import IO, Protocol
+from zlib import crc32
+
+from pyromq.protocol.java_hash import java_hash_bytes
+from pyromq.protocol.message_id import HOST_SIZE_V4, HOST_SIZE_V6
+from pyromq.protocol.properties import MAX_PROPERTIES, find_property
+from pyromq.protocol.record import (
+    BATCH_HEAD,
+    CRC_MASK,
+    INNER_BODY_LENGTH,
+    INNER_FIXED_SIZE,
+    INNER_HEAD,
+    INNER_HEAD_SIZE,
+    MESSAGE_MAGIC,
+    head_packer,
+    head_size,
+    inner_count,
+    shared_packer,
+    store_timestamp_at,
+)
+from pyromq.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from pyromq.protocol.units import CONSUME_QUEUE_ENTRY
+from pyromq.store import lookup, recovery
+from pyromq.store.checkpoint import Checkpoint
+from pyromq.store.commit_log import CommitLog
+from pyromq.store.config import MessageStoreConfig
+from pyromq.store.consume_queue import ConsumeQueue, iter_entries
+from pyromq.store.dispatch import IndexLane
+from pyromq.store.flush import FlushService
+from pyromq.store.index import KeyIndex
+from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus, StoreError
+
+logger = logging.getLogger(__name__)
+
+_pack_batch_head = BATCH_HEAD.pack
+_unpack_inner = INNER_HEAD.unpack_from
+_pack_entry = CONSUME_QUEUE_ENTRY.pack
+_unpack_entry = CONSUME_QUEUE_ENTRY.unpack_from
+
+_TAGS = b"TAGS\x01"
+
+#: A topic's tags repeat; this many different ones are remembered with their hash.
+_MAX_REMEMBERED_TAGS = 65_536
+#: At most this many entries are looked at for one pull that filters.
+_MIN_FILTER_ENTRIES = 800
+
+
+class MessageFilter(Protocol):
+    """Which messages a pull wants."""
+
+    def matches(
+        self,
+        tags_code: int,
+        physical_offset: int,
+        size: int,
+        read: Callable[[int, int], bytes],
+    ) -> bool:
+        """Whether a message is wanted; `read` gets its record where the tags do not tell."""
+
+
+class MessageStore:
+    """Commit log, consume queues and key index of one broker."""
+
+    def __init__(
+        self,
+        config: MessageStoreConfig,
+        store_host: bytes,
+        on_arrival: Callable[[ConsumeQueue], None] | None = None,
+    ) -> None:
+        self.config = config
+        self._log = CommitLog(config.commit_log_directory, config.mapped_file_size_commit_log)
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._touched: list[ConsumeQueue] = []
+        self._tags_codes: dict[bytes, int] = {}
+        self._on_arrival = on_arrival
+        self._set_host(store_host)
+        self._checkpoint = Checkpoint(config.root / "checkpoint")
+        self._index = KeyIndex(
+            config.index_directory,
+            hash_slot_count=config.max_hash_slot_num,
+            entry_count=config.max_index_num,
+        )
+        self._index_lane = IndexLane(
+            self._log, self._index if config.message_index_enable else None
+        )
+        self._flush = FlushService(config, self._log, self._index, self._checkpoint)
+        self._memory = _physical_memory() * config.access_message_in_memory_max_ratio // 100
+        self._lock_file: IO[bytes] | None = None
+        self._writable = False
+
+    # Life
+
+    def start(self) -> None:
+        """Lock the directory, recover what is there, begin to take messages."""
+        root = self.config.root
+        root.mkdir(parents=True, exist_ok=True)
+        self._lock_file = _lock(root / "lock")
+        abort = root / "abort"
+        clean = not abort.exists()
+        self._checkpoint.load()
+        self._log.segments.load()
+        self._load_queues()
+        self._index.load(drop_later_than=None if clean else self._checkpoint.index_timestamp)
+        end, indexed_to = recovery.recover(
+            self._log,
+            self._queues,
+            self.queue,
+            clean=clean,
+            checkpoint_timestamp=self._checkpoint.safe_timestamp,
+            check_crc=self.config.check_crc_on_recover,
+        )
+        self._log.start(end)
+        self._index_lane.start(indexed_to)
+        abort.touch()
+        self._flush.start()
+        self._writable = True
+
+    def stop(self) -> None:
+        """Flush everything and mark the stop as clean."""
+        if self._lock_file is None:
+            return
+        self._writable = False
+        self.seal()
+        self._index_lane.stop()
+        self._flush.stop()
+        self._log.stop()
+        for queue in self._queues.values():
+            queue.close()
+        self._index.close()
+        (self.config.root / "abort").unlink(missing_ok=True)
+        self._lock_file.close()
+        self._lock_file = None
+
+    # Putting
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The consume queue of that name; it is made when it is not there."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self._queues[topic, queue_id] = ConsumeQueue(
+                self.config.consume_queue_directory,
+                self.config.consume_queue_file_size,
+                topic,
+                queue_id,
+                head_size(self._host_flag),
+            )
+        return queue
+
+    def put(
+        self,
+        queue: ConsumeQueue,
+        body: bytes,
+        properties: bytes,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+    ) -> int:
+        """Gather one message; its queue offset is `queue.next_offset` of before.
+
+        Raises PutError, or struct.error for a number that its field cannot hold.
+        """
+        log = self._log
+        physical = log.position
+        body_length = len(body)
+        properties_length = len(properties)
+        size = queue.fixed_size + body_length + properties_length
+        if len(born_host) == HOST_SIZE_V4:
+            pack = self._pack_head
+            sys_flag |= self._host_flag
+        else:
+            pack = self._pack_head_v6
+            sys_flag |= self._host_flag | BORN_HOST_V6
+            size += HOST_SIZE_V6 - HOST_SIZE_V4
+        if size > MAX_PROPERTIES or physical + size > log.limit:
+            physical = self._make_room(size, body_length, properties_length)
+        offset = queue.next_offset
+        if offset >= queue.room:
+            queue.extend()
+        if not log.parts:
+            log.now = time_ns() // 1_000_000
+        head = pack(
+            size,
+            MESSAGE_MAGIC,
+            crc32(body) & CRC_MASK,
+            queue.queue_id,
+            flag,
+            offset,
+            physical,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            log.now,
+            self._store_host,
+            reconsume_times,
+            0,
+            body_length,
+        )
+        log.add((head, body, queue.topic_part, properties_length.to_bytes(2, "big"), properties))
+        at = properties.find(_TAGS)
+        tags_code = self._tags_code(properties, at) if at >= 0 else 0
+        pending = queue.pending
+        if not pending:
+            self._touched.append(queue)
+        pending += _pack_entry(physical, size, tags_code)
+        queue.next_offset = offset + 1
+        log.position = physical + size
+        return physical
+
+    def put_batch(
+        self,
+        queue: ConsumeQueue,
+        batch: bytes,
+        properties: bytes,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+    ) -> list[int]:
+        """Gather the messages of a batch request; all of them, or none and PutError.
+
+        `properties` are the batch's own; each message gets them behind its own ones.
+        Returns the physical offsets; the first queue offset is `queue.next_offset` of
+        before.
+        """
+        log = self._log
+        host_flag = self._host_flag
+        fixed = queue.fixed_size
+        if len(born_host) != HOST_SIZE_V4:
+            host_flag |= BORN_HOST_V6
+            fixed += HOST_SIZE_V6 - HOST_SIZE_V4
+        self._make_room_for_batch(batch, fixed + len(properties) + 1)
+        if not log.parts:
+            log.now = time_ns() // 1_000_000
+        shared = shared_packer(host_flag)(
+            sys_flag | host_flag,
+            born_timestamp,
+            born_host,
+            log.now,
+            self._store_host,
+            reconsume_times,
+            0,
+        )
+        joined_properties = b"\x02" + properties if properties else b""
+        queue_id, topic = queue.queue_id, queue.topic_part
+        physical: int = log.position
+        offset = queue.next_offset
+        position, end = 0, len(batch)
+        parts: list[bytes] = []
+        entries: list[bytes] = []
+        offsets: list[int] = []
+        add = parts.extend
+        while position < end:
+            inner_size, flag, body_length = _unpack_inner(batch, position)
+            body_start = position + INNER_HEAD_SIZE
+            body_end = body_start + body_length
+            following = position + inner_size
+            own = batch[body_end + 2 : following]
+            if (
+                body_length < 0
+                or following > end
+                or following - body_end != int.from_bytes(batch[body_end : body_end + 2]) + 2
+            ):
+                raise PutError(
+                    PutStatus.MESSAGE_ILLEGAL, f"message at byte {position} of the batch is torn"
+                )
+            # A separator joins the two, unless there are no own ones or they end with it.
+            rest = joined_properties if own and own[-1] != 2 else properties
+            properties_length = len(own) + len(rest)
+            size = fixed + body_length + properties_length
+            add(
+                (
+                    _pack_batch_head(
+                        size,
+                        MESSAGE_MAGIC,
+                        crc32(batch[body_start:body_end]) & CRC_MASK,
+                        queue_id,
+                        flag,
+                        offset,
+                        physical,
+                    ),
+                    shared,
+                    batch[position + INNER_BODY_LENGTH : body_end],
+                    topic,
+                    properties_length.to_bytes(2, "big"),
+                    own,
+                    rest,
+                )
+            )
+            at = own.find(_TAGS)
+            tags_code = self._tags_code(own, at) if at >= 0 else 0
+            entries.append(_pack_entry(physical, size, tags_code))
+            offsets.append(physical)
+            physical += size
+            offset += 1
+            position = following
+        if offset > queue.room:
+            queue.extend(len(entries))
+        log.add(parts)
+        if not queue.pending:
+            self._touched.append(queue)
+        queue.pending += b"".join(entries)
+        queue.next_offset = offset
+        log.position = physical
+        return offsets
+
+    def seal(self) -> None:
+        """Write what was gathered: the log first, then the consume queues."""
+        if not self._log.parts:
+            return
+        self._log.seal()
+        touched, self._touched = self._touched, []
+        for queue in touched:
+            queue.write_pending()
+            if not queue.dirty:
+                queue.dirty = True
+                self._flush.add(queue)
+            if queue.watched and self._on_arrival is not None:
+                self._on_arrival(queue)
+
+    # Getting
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None = None,
+    ) -> GetResult:
+        """Messages of a queue from `offset` on, at most `max_count` and what a pull may carry."""
+        if self._log.parts:
+            self.seal()
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        first, end = queue.min_offset, queue.next_offset
+        if end == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, first, end)
+        if offset < first:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, first, first, end)
+        if offset == end:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, first, end)
+        if offset > end:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, end, first, end)
+        result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, first, end)
+        self._collect(result, queue, offset, max_count, message_filter)
+        return result
+
+    def _collect(
+        self,
+        result: GetResult,
+        queue: ConsumeQueue,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None,
+    ) -> None:
+        """Gather records until the pull is full; neighbours in the log come as one piece."""
+        log = self._log
+        written = log.watermarks.written
+        entries = queue.read(
+            offset, max_count if message_filter is None else max(_MIN_FILTER_ENTRIES, max_count)
+        )
+        if not entries:
+            result.status = GetStatus.OFFSET_FOUND_NULL
+            result.next_offset = queue.segment_after(offset)
+            return
+        max_count, max_bytes = self._pull_limits(max_count, written, entries)
+        pieces = result.pieces
+        count = size = seen = 0
+        piece_start = piece_end = skip_below = -1
+        physical = 0
+        for physical, record_size, tags_code in iter_entries(entries):
+            if physical < skip_below:
+                seen += 1
+                continue
+            if count and (count >= max_count or size + record_size > max_bytes):
+                break
+            seen += 1
+            if message_filter is not None and not message_filter.matches(
+                tags_code, physical, record_size, log.read
+            ):
+                continue
+            if physical != piece_end:
+                if piece_end >= 0:
+                    pieces.append(log.read(piece_start, piece_end - piece_start))
+                    piece_end = -1
+                if not log.holds(physical, record_size):
+                    # Its segment was deleted: go on with the next one that is there.
+                    if not count:
+                        result.status = GetStatus.MESSAGE_WAS_REMOVING
+                    skip_below = log.segment_after(physical)
+                    continue
+                piece_start = physical
+            piece_end = physical + record_size
+            count += 1
+            size += record_size
+        if piece_end >= 0:
+            pieces.append(log.read(piece_start, piece_end - piece_start))
+        if count:
+            result.status = GetStatus.FOUND
+        result.count = count
+        result.size = size
+        result.next_offset = offset + seen
+        result.suggest_replica = written - physical > self._memory
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset that the next message gets; 0 for a queue that is not there."""
+        queue = self._queues.get((topic, queue_id))
+        return queue.next_offset if queue else 0
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset of the first message; -1 for a queue that is not there, as in Java."""
+        queue = self._queues.get((topic, queue_id))
+        return queue.min_offset if queue else -1
+
+    def earliest_time(self, topic: str, queue_id: int) -> int:
+        """The store timestamp of a queue's first message; -1 when it has none."""
+        queue = self._queues.get((topic, queue_id))
+        return self._time_of(queue, queue.min_offset) if queue else -1
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """The queue offset whose message was stored nearest to `timestamp`, as Java rounds it."""
+        if self._log.parts:
+            self.seal()
+        queue = self._queues.get((topic, queue_id))
+        return lookup.offset_by_time(queue, self._log, timestamp) if queue else 0
+
+    def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a message is near enough to the log's end to be in memory."""
+        queue = self._queues.get((topic, queue_id))
+        entry = queue.entry(offset) if queue else None
+        return entry is not None and self._log.watermarks.written - entry[0] <= self._memory
+
+    def read_record(self, physical_offset: int) -> bytes | None:
+        """The record that begins at that offset; None when none does."""
+        if self._log.parts:
+            self.seal()
+        return lookup.record_at(self._log, physical_offset)
+
+    def query(self, topic: str, key: str, max_count: int, begin: int, end: int) -> list[int]:
+        """Physical offsets of the messages with a key, newest first. Slow: not on the loop."""
+        return self._index.query(topic, key, max_count, begin, end)
+
+    def remove_topic(self, topic: str) -> None:
+        """Delete all consume queues of a topic; its records stay until they expire."""
+        self.seal()
+        for name, queue_id in [key for key in self._queues if key[0] == topic]:
+            self._queues.pop((name, queue_id)).delete()
+        directory = self.config.consume_queue_directory / topic
+        if directory.is_dir() and not any(directory.iterdir()):
+            directory.rmdir()
+
+    def queues(self) -> Iterator[ConsumeQueue]:
+        """All consume queues."""
+        return iter(list(self._queues.values()))
+
+    @property
+    def max_physical_offset(self) -> int:
+        """The offset behind the last record."""
+        return self._log.position
+
+    @property
+    def min_physical_offset(self) -> int:
+        """The offset of the first record that is still there."""
+        return self._log.min_offset
+
+    @property
+    def dispatch_behind(self) -> int:
+        """Bytes of the log that the key index does not know yet."""
+        return self._index_lane.behind
+
+    # Inside
+
+    def _set_host(self, store_host: bytes) -> None:
+        self._store_host = store_host
+        self._host_flag = 0 if len(store_host) == HOST_SIZE_V4 else STORE_HOST_V6
+        self._pack_head = head_packer(self._host_flag)
+        self._pack_head_v6 = head_packer(self._host_flag | BORN_HOST_V6)
+        self._max_body = self.config.max_message_size
+
+    def _make_room(self, size: int, body_length: int, properties_length: int) -> int:
+        """The slow side of a put: limits, the segment's end, a store that takes nothing."""
+        if not self._writable:
+            raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, "the store is not running")
+        if body_length > self._max_body:
+            raise PutError(
+                PutStatus.MESSAGE_ILLEGAL, f"body of {body_length} bytes, at most {self._max_body}"
+            )
+        if properties_length > MAX_PROPERTIES:
+            raise PutError(
+                PutStatus.PROPERTIES_SIZE_EXCEEDED,
+                f"properties of {properties_length} bytes, at most {MAX_PROPERTIES}",
+            )
+        log = self._log
+        if log.position + size > log.limit:
+            return log.make_room(size)
+        return log.position
+
+    def _make_room_for_batch(self, batch: bytes, per_message: int) -> None:
+        """Let a batch fit as a whole, in one segment."""
+        length = len(batch)
+        size = length + length // INNER_FIXED_SIZE * per_message
+        if length > self._max_body or self._log.position + size > self._log.limit:
+            # The estimate, that all messages are empty, is far too high: count them.
+            size = length + inner_count(batch) * per_message
+            self._make_room(size, length, 0)
+
+    def _pull_limits(self, max_count: int, written: int, entries: bytes) -> tuple[int, int]:
+        """How many messages and bytes a pull may carry: fewer when they come from the disk."""
+        config = self.config
+        if written - _unpack_entry(entries)[0] > self._memory:
+            return (
+                min(max_count, config.max_transfer_count_on_message_in_disk),
+                config.max_transfer_bytes_on_message_in_disk,
+            )
+        return (
+            min(max_count, config.max_transfer_count_on_message_in_memory),
+            config.max_transfer_bytes_on_message_in_memory,
+        )
+
+    def _tags_code(self, properties: bytes, at: int) -> int:
+        """Java's hash of the tags that `TAGS\\x01` at `at` may announce; 0: none."""
+        if at and properties[at - 1] != 2:
+            at = find_property(properties, _TAGS)
+            if at < 0:
+                return 0
+        end = properties.find(b"\x02", at)
+        tags = properties[at + 5 :] if end < 0 else properties[at + 5 : end]
+        code = self._tags_codes.get(tags)
+        if code is None:
+            if len(self._tags_codes) >= _MAX_REMEMBERED_TAGS:
+                self._tags_codes.clear()
+            code = self._tags_codes[tags] = java_hash_bytes(tags)
+        return code
+
+    def _time_of(self, queue: ConsumeQueue, offset: int) -> int:
+        entry = queue.entry(offset)
+        record = self._log.read(entry[0], entry[1]) if entry else None
+        return store_timestamp_at(record, 0) if record else -1
+
+    def _load_queues(self) -> None:
+        directory = self.config.consume_queue_directory
+        if not directory.is_dir():
+            return
+        for topic in sorted(directory.iterdir()):
+            for path in sorted(topic.iterdir()) if topic.is_dir() else ():
+                if path.name.isdecimal() and path.is_dir():
+                    self.queue(topic.name, int(path.name)).segments.load()
+                else:
+                    logger.warning("%s is no consume queue: left alone", path)
+
+
+def _lock(path: Path) -> IO[bytes]:
+    """Hold the store's lock file, as Java does, until the file is closed."""
+    file = path.open("ab+")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+    except OSError as error:
+        file.close()
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            raise StoreError(
+                f"{path.parent} is in use by another broker: "
+                "stop that one, or set another storePathRootDir"
+            ) from error
+        raise
+    file.truncate(0)
+    file.write(b"lock")
+    file.flush()
+    return file
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

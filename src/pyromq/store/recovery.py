@@ -1,0 +1,160 @@
+"""What happens to a store directory between loading its files and the first put.
+
+1. Where to begin: after a clean stop the third segment from the end; after a crash the
+   newest segment whose first record was stored at or before the checkpoint's time.
+2. The log is walked from there. It ends at the first bytes that are no record of this
+   place: wrong magic, a size that does not fit, another physical offset, a body whose
+   CRC is wrong. After a crash the rest of that segment is emptied, so that nothing
+   stale can ever be taken for a record, and later segments are removed.
+3. Consume queues lose every entry that points behind the log's end; after a crash also
+   those from the beginning of the walk on, which are then made again from the log.
+4. What the queues lack is dispatched to them, and their first offsets are corrected.
+
+Runs once, on the thread that starts the store, before any other thread of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from zlib import crc32
+
+from pyromq.protocol import bulk
+from pyromq.protocol.record import BLANK_MAGIC, BLANK_SIZE, CRC_MASK, HEAD_SIZE_V4, peek
+from pyromq.store import lookup
+from pyromq.store.commit_log import CommitLog
+from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.dispatch import PIECE, dispatch_to_queues
+from pyromq.store.mapped_file import MappedFile
+
+logger = logging.getLogger(__name__)
+
+
+def recover(
+    log: CommitLog,
+    queues: Mapping[tuple[str, int], ConsumeQueue],
+    queue_of: Callable[[str, int], ConsumeQueue],
+    *,
+    clean: bool,
+    checkpoint_timestamp: int,
+    check_crc: bool,
+) -> tuple[int, int]:
+    """Make the store consistent; returns the log's end and where indexing goes on."""
+    files = log.segments.files
+    if not files:
+        for queue in queues.values():
+            queue.delete()
+        return 0, 0
+    # Until the end is known, all that is mapped can be read.
+    log.watermarks.written = log.segments.end_offset
+    first = max(0, len(files) - 3) if clean else _first_unsafe(log, checkpoint_timestamp)
+    walk_from = files[first].base
+    end = _walk(log, files[first:], check_crc=check_crc)
+    if not clean:
+        logger.warning("the last stop was not clean: checked %d bytes of the log", end - walk_from)
+        _empty_behind(log, end)
+    log.segments.drop_after(end)
+    log.watermarks.written = end
+    for queue in queues.values():
+        queue.recover()
+        queue.truncate(end if clean else walk_from)
+    dispatched = (
+        max((queue.last_physical_offset() for queue in queues.values()), default=0)
+        if clean
+        else walk_from
+    )
+    dispatch_from = max(log.min_offset, dispatched)
+    _dispatch(log, dispatch_from, end, queue_of)
+    for queue in queues.values():
+        queue.correct_min_offset(log.min_offset)
+    return end, dispatch_from
+
+
+def _first_unsafe(log: CommitLog, checkpoint_timestamp: int) -> int:
+    """The index of the newest segment that began at or before the checkpoint."""
+    files = log.segments.files
+    for index in range(len(files) - 1, 0, -1):
+        stored = lookup.store_timestamp(log, files[index].base, HEAD_SIZE_V4)
+        if 0 < stored <= checkpoint_timestamp:
+            return index
+    return 0
+
+
+def _walk(log: CommitLog, files: list[MappedFile], *, check_crc: bool) -> int:
+    """The end of the valid records that begin with the first of these segments."""
+    end = files[0].base
+    for file in files:
+        end = file.base
+        segment_end = file.base + file.size
+        while end < segment_end:
+            taken = _valid_bytes(log.read(end, min(PIECE, segment_end - end)), end, check_crc)
+            if taken == 0:
+                # A record longer than a piece, or the end.
+                record = lookup.record_at(log, end)
+                taken = _valid_bytes(record, end, check_crc) if record else 0
+            if taken == 0:
+                break
+            end += taken
+        if not _is_blank(log, end, segment_end):
+            return end
+        end = segment_end
+    return end
+
+
+def _valid_bytes(data: bytes, base: int, check_crc: bool) -> int:
+    """How many bytes at the head of `data` are whole, right records."""
+    starts, end = bulk.record_starts(data)
+    if not starts.size:
+        return 0
+    columns = bulk.read_columns(data, starts)
+    good = columns.valid & (columns.column("physical_offset") == starts + base)
+    if check_crc:
+        crcs = columns.column("body_crc").tolist()
+        begins = columns.bodies.starts.tolist()
+        lengths = columns.bodies.lengths.tolist()
+        for row, (crc, begin, length) in enumerate(zip(crcs, begins, lengths, strict=True)):
+            if crc32(data[begin : begin + length]) & CRC_MASK != crc:
+                good[row] = False
+                break
+    if good.all():
+        return end
+    return int(starts[good.argmin()])
+
+
+def _is_blank(log: CommitLog, offset: int, segment_end: int) -> bool:
+    """Whether a blank record reaches from `offset` to the segment's end."""
+    if offset == segment_end:
+        return True
+    size, magic = peek(log.read(offset, BLANK_SIZE))
+    return magic == BLANK_MAGIC and size == segment_end - offset
+
+
+def _empty_behind(log: CommitLog, end: int) -> None:
+    """Fill the rest of the last segment with zeros."""
+    file = log.segments.find(end)
+    if file is not None:
+        file.empty_from(end - file.base)
+
+
+def _dispatch(
+    log: CommitLog, offset: int, end: int, queue_of: Callable[[str, int], ConsumeQueue]
+) -> None:
+    touched: dict[int, ConsumeQueue] = {}
+
+    def touch(topic: str, queue_id: int) -> ConsumeQueue:
+        queue = queue_of(topic, queue_id)
+        touched[id(queue)] = queue
+        return queue
+
+    while offset < end:
+        segment_end = min(log.segment_after(offset), end)
+        data = log.read(offset, min(PIECE, segment_end - offset))
+        taken = dispatch_to_queues(data, offset, touch)
+        if taken == 0:
+            record = lookup.record_at(log, offset)
+            if record is not None and len(record) > len(data):
+                taken = dispatch_to_queues(record, offset, touch)
+        offset = offset + taken if taken else log.segment_after(offset)
+        for queue in touched.values():
+            if queue.pending:
+                queue.write_pending()
