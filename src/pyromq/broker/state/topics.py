@@ -1,0 +1,252 @@
+"""The broker's topics: which exist, how many queues they have, what clients may do.
+
+The table begins with the system's own topics, then takes what `config/topics.json` says.
+It grows when clients send to topics that do not exist yet (from the template TBW102),
+when a group needs its retry topic, and by administrators.
+
+Invariants:
+1. A `TopicConfig` in the table is never modified, only replaced: readers may keep it
+   until `on_change` names its topic.
+2. Every change makes a new data version, calls the listeners once with the topic's name
+   and is saved. Equal versions therefore mean equal tables.
+3. Names created by clients are legal (see `protocol.names`): a topic is a folder of the
+   store.
+
+All methods are called on the event loop; none of them waits for the disk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.state.persistence import TableFile
+from pyromq.protocol import names
+from pyromq.protocol.bodies import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    DataVersion,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
+
+logger = logging.getLogger(__name__)
+
+#: Flags of a topic: it belongs to a unit, or a group of a unit subscribes to it.
+TOPIC_UNIT = 1
+TOPIC_UNIT_SUBSCRIPTION = 2
+
+_READ_WRITE = PERM_READ | PERM_WRITE
+_SCHEDULE_QUEUES = 18
+_BENCHMARK_QUEUES = 1024
+
+Listener = Callable[[str], None]
+
+
+class TopicTable:
+    """Topics by name; persisted as `topics.json`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        directory: Path,
+        *,
+        on_change: Listener | None = None,
+        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._config = config
+        self._now = now
+        self._listeners: list[Listener] = [on_change] if on_change else []
+        self._topics = {topic.topic_name: topic for topic in system_topics(config)}
+        self._own_system_topics = frozenset(self._topics)
+        self.data_version = DataVersion(now(), 0)
+        self.file = TableFile(directory / "topics.json", self.snapshot)
+
+    def load(self) -> None:
+        """Take the topics of the file over the built-in ones. Raises PersistenceError."""
+        loaded = self.file.load(TopicConfigSerializeWrapper.decode)
+        if loaded is not None:
+            self._topics.update(loaded.topic_config_table)
+            self.data_version = loaded.data_version
+
+    def add_listener(self, on_change: Listener) -> None:
+        """Call `on_change` with the topic's name after each change."""
+        self._listeners.append(on_change)
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """The topic's configuration, if it exists."""
+        return self._topics.get(topic)
+
+    def __contains__(self, topic: object) -> bool:
+        return topic in self._topics
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def names(self) -> Collection[str]:
+        """All topics' names."""
+        return self._topics.keys()
+
+    def is_system_topic(self, topic: str) -> bool:
+        """Whether clients and administrators may not create or delete this topic."""
+        return topic in self._own_system_topics or names.is_system_topic(topic)
+
+    def is_order_topic(self, topic: str) -> bool:
+        """Whether the topic's messages are ordered over all brokers."""
+        config = self._topics.get(topic)
+        return config is not None and config.order
+
+    def snapshot(self) -> TopicConfigSerializeWrapper:
+        """The table as it is now, not shared with later changes."""
+        return TopicConfigSerializeWrapper(dict(self._topics), self.data_version)
+
+    def create_for_send(
+        self,
+        topic: str,
+        template: str,
+        queue_nums: int,
+        *,
+        sys_flag: int = 0,
+        remote_address: str = "",
+    ) -> TopicConfig | None:
+        """The topic of a send, created if need be from the template that the client names.
+
+        None when the topic does not exist and may not be created.
+        """
+        existing = self._topics.get(topic)
+        if existing is not None:
+            return existing
+        fault = names.topic_fault(topic) or self._template_fault(template)
+        if fault is not None:
+            logger.warning("topic %r of %s is not created: %s", topic, remote_address, fault)
+            return None
+        pattern = self._topics[template]
+        created = TopicConfig(
+            topic_name=topic,
+            # A topic without queues could never be sent to, whatever the client asked for.
+            read_queue_nums=(queues := max(1, min(queue_nums, pattern.write_queue_nums))),
+            write_queue_nums=queues,
+            perm=pattern.perm & ~PERM_INHERIT,
+            topic_filter_type=pattern.topic_filter_type,
+            topic_sys_flag=sys_flag,
+        )
+        logger.info("topic %s created from %s for %s", topic, template, remote_address)
+        self._put(created)
+        return created
+
+    def create_for_send_back(
+        self, topic: str, queue_nums: int, perm: int = _READ_WRITE, sys_flag: int = 0
+    ) -> TopicConfig:
+        """The topic that the broker itself needs, such as a group's retry topic."""
+        existing = self._topics.get(topic)
+        if existing is not None:
+            return existing
+        created = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queue_nums,
+            write_queue_nums=queue_nums,
+            perm=perm,
+            topic_sys_flag=sys_flag,
+        )
+        logger.info("topic %s created by the broker", topic)
+        self._put(created)
+        return created
+
+    def update(self, config: TopicConfig) -> None:
+        """Create the topic, or replace its configuration."""
+        verb = "updated" if config.topic_name in self._topics else "created"
+        logger.info("topic %s %s: %s", config.topic_name, verb, config)
+        self._put(config)
+
+    def delete(self, topic: str) -> bool:
+        """Remove a topic; False when it does not exist."""
+        if self._topics.pop(topic, None) is None:
+            logger.warning("topic %r is not deleted: it does not exist", topic)
+            return False
+        logger.info("topic %s deleted", topic)
+        self._changed([topic])
+        return True
+
+    def set_order_topics(self, ordered: Collection[str]) -> None:
+        """Make exactly these topics ordered, as the NameServer's order configuration says."""
+        changed = [
+            config
+            for config in self._topics.values()
+            if config.order != (config.topic_name in ordered)
+        ]
+        for config in changed:
+            logger.info("topic %s: order is now %s", config.topic_name, not config.order)
+            self._topics[config.topic_name] = dataclasses.replace(config, order=not config.order)
+        if changed:
+            self._changed([config.topic_name for config in changed])
+
+    def set_sys_flag(self, topic: str, flag: int, *, present: bool) -> None:
+        """Set or clear a flag (`TOPIC_UNIT`, `TOPIC_UNIT_SUBSCRIPTION`) of a topic that exists."""
+        config = self._topics.get(topic)
+        if config is None:
+            return
+        flags = config.topic_sys_flag | flag if present else config.topic_sys_flag & ~flag
+        if flags != config.topic_sys_flag:
+            self._put(dataclasses.replace(config, topic_sys_flag=flags))
+
+    def adopt(self, queue_counts: Mapping[str, int]) -> None:
+        """Create the topics that the store has queues of and the table does not know.
+
+        Such a topic was created in the instant before the process was killed.
+        """
+        for topic, queue_count in queue_counts.items():
+            if topic not in self._topics:
+                logger.warning("topic %s has messages but no configuration: created", topic)
+                self._put(TopicConfig(topic, queue_count, queue_count))
+
+    def _template_fault(self, template: str) -> str | None:
+        pattern = self._topics.get(template)
+        if pattern is None:
+            return f"the template {template!r} does not exist"
+        if template == names.AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
+            return "autoCreateTopicEnable is false"
+        if not pattern.perm & PERM_INHERIT:
+            return f"{template} is no template, its permission is {pattern.perm}"
+        return None
+
+    def _put(self, config: TopicConfig) -> None:
+        self._topics[config.topic_name] = config
+        self._changed([config.topic_name])
+
+    def _changed(self, topics: Iterable[str]) -> None:
+        self.data_version = self.data_version.next(self._now())
+        for topic in topics:
+            for listener in self._listeners:
+                listener(topic)
+        self.file.save_soon()
+
+
+def system_topics(config: BrokerConfig) -> list[TopicConfig]:
+    """The topics that every broker of this configuration has."""
+
+    def fixed(name: str, queues: int, perm: int = _READ_WRITE) -> TopicConfig:
+        return TopicConfig(name, queues, queues, perm)
+
+    def template_perm(enabled: bool) -> int:
+        return PERM_INHERIT | (_READ_WRITE if enabled else 0)
+
+    topics = [
+        fixed(names.SELF_TEST_TOPIC, 1),
+        fixed(names.BENCHMARK_TOPIC, _BENCHMARK_QUEUES),
+        TopicConfig(config.broker_cluster_name, perm=template_perm(config.cluster_topic_enable)),
+        fixed(config.broker_name, 1, template_perm(config.broker_topic_enable)),
+        fixed(names.OFFSET_MOVED_TOPIC, 1),
+        fixed(names.SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
+        fixed(names.reply_topic(config.broker_cluster_name), 1),
+    ]
+    if config.auto_create_topic_enable:
+        queues = config.default_topic_queue_nums
+        topics.append(fixed(names.AUTO_CREATE_TOPIC, queues, template_perm(True)))
+    if config.trace_topic_enable:
+        topics.append(fixed(config.msg_trace_topic_name, 1))
+    return topics

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.state.groups import SYSTEM_GROUPS, GroupTable
+from pyromq.protocol.bodies import DataVersion, SubscriptionGroupConfig
+
+CONFIG = BrokerConfig(
+    broker_name="broker-a", broker_ip1="127.0.0.1", broker_ip2="127.0.0.1", namesrv_addr=None
+)
+NO_CREATION = dataclasses.replace(CONFIG, auto_create_subscription_group=False)
+
+JAVA_FILE = """{
+\t"dataVersion":{
+\t\t"counter":3,
+\t\t"timestamp":1700000000123
+\t},
+\t"subscriptionGroupTable":{
+\t\t"payments":{
+\t\t\t"brokerId":0,
+\t\t\t"consumeBroadcastEnable":true,
+\t\t\t"consumeEnable":false,
+\t\t\t"consumeFromMinEnable":true,
+\t\t\t"groupName":"payments",
+\t\t\t"notifyConsumerIdsChangedEnable":true,
+\t\t\t"retryMaxTimes":5,
+\t\t\t"retryQueueNums":1,
+\t\t\t"whichBrokerWhenConsumeSlowly":1
+\t\t}
+\t}
+}"""
+PAYMENTS = SubscriptionGroupConfig("payments", consume_enable=False, retry_max_times=5)
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> GroupTable:
+    return GroupTable(CONFIG, tmp_path, now=lambda: 1000)
+
+
+def test_system_groups_exist(groups: GroupTable) -> None:
+    assert set(groups.snapshot().subscription_group_table) == set(SYSTEM_GROUPS)
+    assert len(groups) == 7
+
+
+def test_first_appearance_creates_a_group(groups: GroupTable) -> None:
+    created = groups.find("orders")
+    assert created == SubscriptionGroupConfig("orders")
+    assert groups.find("orders") is created
+    assert groups.data_version == DataVersion(1000, 1)
+
+
+def test_creation_can_be_switched_off_but_not_for_system_groups(tmp_path: Path) -> None:
+    groups = GroupTable(NO_CREATION, tmp_path)
+    assert groups.find("orders") is None
+    assert groups.find("TOOLS_CONSUMER") is not None
+    assert groups.find("CID_RMQ_SYS_TRANS") is not None
+
+
+@pytest.mark.parametrize("name", ["", "a/../../b", "x" * 256, "a@b", "a b"])
+def test_illegal_names_are_not_created(groups: GroupTable, name: str) -> None:
+    assert groups.find(name) is None
+    assert name not in groups
+
+
+def test_update_disable_delete(groups: GroupTable) -> None:
+    config = SubscriptionGroupConfig("orders", retry_queue_nums=3)
+    groups.update(config)
+    assert groups.find("orders") is config
+    groups.disable_consume("orders")
+    disabled = groups.find("orders")
+    assert disabled == dataclasses.replace(config, consume_enable=False)
+    assert config.consume_enable, "a configuration that was handed out must not change"
+    assert groups.delete("orders")
+    assert not groups.delete("orders")
+    assert "orders" not in groups
+    assert groups.data_version.counter == 3
+
+
+def test_reads_and_writes_the_file_of_rocketmq(groups: GroupTable, tmp_path: Path) -> None:
+    (tmp_path / "subscriptionGroup.json").write_text(JAVA_FILE)
+    groups.load()
+    assert groups.find("payments") == PAYMENTS
+    assert groups.data_version == DataVersion(1700000000123, 3)
+    groups.find("orders")
+    saved = json.loads((tmp_path / "subscriptionGroup.json").read_text())
+    assert set(saved) == {"dataVersion", "subscriptionGroupTable"}
+    expected = json.loads(JAVA_FILE)["subscriptionGroupTable"]["payments"]
+    assert saved["subscriptionGroupTable"]["payments"] == expected
+    again = GroupTable(CONFIG, tmp_path)
+    again.load()
+    assert again.snapshot() == groups.snapshot()

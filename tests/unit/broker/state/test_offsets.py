@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from pyromq.broker.state.offsets import ConsumerOffsetTable
+
+
+@pytest.fixture
+def offsets(tmp_path: Path) -> ConsumerOffsetTable:
+    return ConsumerOffsetTable(tmp_path)
+
+
+def test_commit_and_query(offsets: ConsumerOffsetTable) -> None:
+    assert offsets.query("g", "t", 0) is None
+    offsets.commit("g", "t", 0, 10)
+    offsets.commit("g", "t", 1, 0)
+    offsets.commit("g", "t", 0, 12)
+    assert offsets.query("g", "t", 0) == 12
+    assert offsets.query("g", "t", 1) == 0
+    assert offsets.query("g", "t", 2) is None
+    assert offsets.query("other", "t", 0) is None
+    assert offsets.queues("g", "t") == {0: 12, 1: 0}
+    assert offsets.queues("g", "absent") == {}
+
+
+def test_going_back_is_logged(
+    offsets: ConsumerOffsetTable, caplog: pytest.LogCaptureFixture
+) -> None:
+    offsets.commit("g", "t", 0, 10)
+    with caplog.at_level(logging.WARNING):
+        offsets.commit("g", "t", 0, 9, remote_address="10.0.0.1:5")
+    assert offsets.query("g", "t", 0) == 9
+    assert "t@g queue 0: offset goes back from 10 to 9, by 10.0.0.1:5" in caplog.text
+
+
+def test_who_consumes_what(offsets: ConsumerOffsetTable) -> None:
+    for topic, group in (("t", "g"), ("t", "h"), ("%RETRY%g", "g")):
+        offsets.commit(group, topic, 0, 1)
+    assert offsets.topics_of("g") == {"t", "%RETRY%g"}
+    assert offsets.groups_of("t") == {"g", "h"}
+
+
+def test_clone_is_a_copy(offsets: ConsumerOffsetTable) -> None:
+    offsets.commit("g", "t", 0, 5)
+    offsets.clone("g", "h", "t")
+    offsets.clone("absent", "i", "t")
+    offsets.commit("g", "t", 0, 6)
+    assert offsets.query("h", "t", 0) == 5
+    assert offsets.groups_of("t") == {"g", "h"}
+
+
+def test_remove_group(offsets: ConsumerOffsetTable) -> None:
+    for topic, group in (("t", "g"), ("t", "gg"), ("u", "g")):
+        offsets.commit(group, topic, 0, 1)
+    offsets.remove_group("g")
+    assert offsets.topics_of("g") == set()
+    assert offsets.topics_of("gg") == {"t"}
+
+
+@pytest.mark.parametrize("key", ["0", '"0"'])
+def test_reads_quoted_and_unquoted_queue_ids(
+    offsets: ConsumerOffsetTable, tmp_path: Path, key: str
+) -> None:
+    text = f'{{\n\t"offsetTable":{{\n\t\t"t@g":{{{key}:10,1:3\n\t\t}}\n\t}}\n}}'
+    (tmp_path / "consumerOffset.json").write_text(text)
+    offsets.load()
+    assert offsets.queues("g", "t") == {0: 10, 1: 3}
+
+
+def test_writes_what_rocketmq_writes(offsets: ConsumerOffsetTable, tmp_path: Path) -> None:
+    offsets.commit("g", "t", 0, 10)
+    offsets.commit("g", "t", 1, 3)
+    offsets.save_if_changed()
+    saved = (tmp_path / "consumerOffset.json").read_text()
+    assert saved == '{"offsetTable":{"t@g":{0:10,1:3}}}'
+
+
+def test_saves_only_changes(offsets: ConsumerOffsetTable, tmp_path: Path) -> None:
+    offsets.save_if_changed()
+    assert list(tmp_path.iterdir()) == []
+    offsets.commit("g", "t", 0, 10)
+    offsets.save_if_changed()
+    (tmp_path / "consumerOffset.json").unlink()
+    offsets.save_if_changed()
+    assert list(tmp_path.iterdir()) == []
+    offsets.remove_group("g")
+    offsets.save_if_changed()
+    assert (tmp_path / "consumerOffset.json").read_text() == '{"offsetTable":{}}'
+
+
+async def test_commits_during_a_save_are_in_the_next(
+    offsets: ConsumerOffsetTable, tmp_path: Path
+) -> None:
+    for offset in range(100):
+        offsets.commit("g", "t", 0, offset)
+        offsets.save_if_changed()
+        await asyncio.sleep(0)
+    await offsets.file.close()
+    again = ConsumerOffsetTable(tmp_path)
+    again.load()
+    assert again.query("g", "t", 0) == 99

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.state.persistence import PersistenceError
+from pyromq.broker.state.topics import TOPIC_UNIT, TOPIC_UNIT_SUBSCRIPTION, TopicTable
+from pyromq.protocol.bodies import DataVersion, TopicConfig, TopicFilterType
+
+CONFIG = BrokerConfig(
+    broker_name="broker-a", broker_ip1="127.0.0.1", broker_ip2="127.0.0.1", namesrv_addr=None
+)
+
+#: name, read queues, write queues, permission: what RocketMQ 4.9.7 has after its first start.
+SYSTEM = {
+    ("SELF_TEST_TOPIC", 1, 1, 6),
+    ("TBW102", 8, 8, 7),
+    ("BenchmarkTest", 1024, 1024, 6),
+    ("DefaultCluster", 16, 16, 7),
+    ("broker-a", 1, 1, 7),
+    ("OFFSET_MOVED_EVENT", 1, 1, 6),
+    ("SCHEDULE_TOPIC_XXXX", 18, 18, 6),
+    ("DefaultCluster_REPLY_TOPIC", 1, 1, 6),
+}
+
+#: A file as RocketMQ writes it.
+JAVA_FILE = """{
+\t"dataVersion":{
+\t\t"counter":7,
+\t\t"timestamp":1700000000123
+\t},
+\t"topicConfigTable":{
+\t\t"orders":{
+\t\t\t"order":true,
+\t\t\t"perm":6,
+\t\t\t"readQueueNums":4,
+\t\t\t"topicFilterType":"SINGLE_TAG",
+\t\t\t"topicName":"orders",
+\t\t\t"topicSysFlag":0,
+\t\t\t"writeQueueNums":3
+\t\t},
+\t\t"TBW102":{
+\t\t\t"order":false,
+\t\t\t"perm":7,
+\t\t\t"readQueueNums":4,
+\t\t\t"topicFilterType":"SINGLE_TAG",
+\t\t\t"topicName":"TBW102",
+\t\t\t"topicSysFlag":0,
+\t\t\t"writeQueueNums":4
+\t\t}
+\t}
+}"""
+
+
+@pytest.fixture
+def changes() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def make(tmp_path: Path, changes: list[str]) -> Callable[..., TopicTable]:
+    def make(**settings: object) -> TopicTable:
+        config = dataclasses.replace(CONFIG, **settings)  # type: ignore[arg-type]
+        return TopicTable(config, tmp_path, on_change=changes.append, now=lambda: 1000)
+
+    return make
+
+
+@pytest.fixture
+def topics(make: Callable[..., TopicTable]) -> TopicTable:
+    return make()
+
+
+def rows(table: TopicTable) -> set[tuple[str, int, int, int]]:
+    return {
+        (topic.topic_name, topic.read_queue_nums, topic.write_queue_nums, topic.perm)
+        for topic in table.snapshot().topic_config_table.values()
+    }
+
+
+def test_system_topics(make: Callable[..., TopicTable]) -> None:
+    assert rows(make()) == SYSTEM
+    assert rows(make(trace_topic_enable=True)) == SYSTEM | {("RMQ_SYS_TRACE_TOPIC", 1, 1, 6)}
+    assert rows(make(auto_create_topic_enable=False)) == SYSTEM - {("TBW102", 8, 8, 7)}
+    closed = make(cluster_topic_enable=False, broker_topic_enable=False)
+    assert {("DefaultCluster", 16, 16, 1), ("broker-a", 1, 1, 1)} < rows(closed)
+    assert ("TBW102", 3, 3, 7) in rows(make(default_topic_queue_nums=3))
+
+
+def test_send_creates_from_the_template(topics: TopicTable, changes: list[str]) -> None:
+    created = topics.create_for_send("orders", "TBW102", 4, sys_flag=TOPIC_UNIT)
+    assert created == TopicConfig("orders", 4, 4, 6, TopicFilterType.SINGLE_TAG, TOPIC_UNIT)
+    assert topics.get("orders") is created
+    assert topics.create_for_send("orders", "TBW102", 7) is created
+    assert changes == ["orders"]
+    assert topics.data_version == DataVersion(1000, 1)
+
+
+@pytest.mark.parametrize(("asked", "got"), [(4, 4), (100, 8), (2**31 - 1, 8), (0, 1), (-5, 1)])
+def test_queues_are_at_most_the_templates(topics: TopicTable, asked: int, got: int) -> None:
+    created = topics.create_for_send("orders", "TBW102", asked)
+    assert created is not None
+    assert (created.read_queue_nums, created.write_queue_nums) == (got, got)
+
+
+@pytest.mark.parametrize("template", ["absent", "SELF_TEST_TOPIC"])
+def test_send_does_not_create_without_a_template(
+    topics: TopicTable, changes: list[str], template: str
+) -> None:
+    assert topics.create_for_send("orders", template, 4) is None
+    assert "orders" not in topics
+    assert changes == []
+
+
+def test_send_does_not_create_when_switched_off(make: Callable[..., TopicTable]) -> None:
+    table = make(auto_create_topic_enable=False)
+    # The template may come from a file that was written when creation was on.
+    table.update(TopicConfig("TBW102", 8, 8, 7))
+    assert table.create_for_send("orders", "TBW102", 4) is None
+
+
+@pytest.mark.parametrize("name", ["", "a/../b", "x" * 128, "a b", "主题"])
+def test_send_does_not_create_illegal_names(topics: TopicTable, name: str) -> None:
+    assert topics.create_for_send(name, "TBW102", 4) is None
+
+
+def test_send_back_creates_as_asked(topics: TopicTable, changes: list[str]) -> None:
+    created = topics.create_for_send_back("%RETRY%g", 2, 6, TOPIC_UNIT_SUBSCRIPTION)
+    assert created == TopicConfig("%RETRY%g", 2, 2, 6, topic_sys_flag=2)
+    assert topics.create_for_send_back("%RETRY%g", 9) is created
+    assert changes == ["%RETRY%g"]
+
+
+def test_update_and_delete(topics: TopicTable, changes: list[str]) -> None:
+    topics.update(TopicConfig("orders", 1, 1))
+    topics.update(TopicConfig("orders", 2, 2))
+    assert topics.get("orders") == TopicConfig("orders", 2, 2)
+    assert topics.delete("orders")
+    assert not topics.delete("orders")
+    assert topics.get("orders") is None
+    assert changes == ["orders"] * 3
+    assert topics.data_version.counter == 3
+
+
+def test_order_topics_follow_the_name_server(topics: TopicTable, changes: list[str]) -> None:
+    for name in ("a", "b", "c"):
+        topics.update(TopicConfig(name, order=name == "a"))
+    kept = topics.get("a")
+    del changes[:]
+    topics.set_order_topics({"b", "absent"})
+    assert [topics.is_order_topic(name) for name in ("a", "b", "c", "absent")] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert kept is not None
+    assert kept.order, "a configuration that was handed out must not change"
+    assert changes == ["a", "b"]
+    version = topics.data_version
+    topics.set_order_topics(["b"])
+    assert topics.data_version == version
+
+
+def test_unit_flags(topics: TopicTable) -> None:
+    topics.update(TopicConfig("orders"))
+    topics.set_sys_flag("orders", TOPIC_UNIT, present=True)
+    topics.set_sys_flag("orders", TOPIC_UNIT_SUBSCRIPTION, present=True)
+    topics.set_sys_flag("orders", TOPIC_UNIT, present=False)
+    topics.set_sys_flag("absent", TOPIC_UNIT, present=True)
+    config = topics.get("orders")
+    assert config is not None
+    assert config.topic_sys_flag == TOPIC_UNIT_SUBSCRIPTION
+    assert "absent" not in topics
+
+
+def test_system_topics_are_known_by_name(topics: TopicTable) -> None:
+    own = ["broker-a", "DefaultCluster", "DefaultCluster_REPLY_TOPIC", "RMQ_SYS_TRANS_HALF_TOPIC"]
+    assert all(map(topics.is_system_topic, [*own, "rmq_sys_x"]))
+    topics.update(TopicConfig("orders"))
+    assert not topics.is_system_topic("orders")
+
+
+def test_reads_a_file_of_rocketmq(topics: TopicTable, tmp_path: Path) -> None:
+    (tmp_path / "topics.json").write_text(JAVA_FILE)
+    topics.load()
+    assert topics.get("orders") == TopicConfig("orders", 4, 3, 6, order=True)
+    # What the file says of the template counts, also when the setting has changed since.
+    assert rows(topics) == (SYSTEM - {("TBW102", 8, 8, 7)}) | {
+        ("TBW102", 4, 4, 7),
+        ("orders", 4, 3, 6),
+    }
+    assert topics.data_version == DataVersion(1700000000123, 7)
+
+
+def test_saved_table_has_the_shape_of_rocketmq(topics: TopicTable, tmp_path: Path) -> None:
+    topics.update(TopicConfig("orders", 4, 3, 6, order=True))
+    saved = json.loads((tmp_path / "topics.json").read_text())
+    assert set(saved) == {"dataVersion", "topicConfigTable"}
+    assert saved["dataVersion"] == {"counter": 1, "timestamp": 1000}
+    expected = json.loads(JAVA_FILE)["topicConfigTable"]["orders"]
+    assert saved["topicConfigTable"]["orders"] == expected
+
+
+def test_survives_a_restart(make: Callable[..., TopicTable]) -> None:
+    before = make()
+    before.create_for_send("orders", "TBW102", 4)
+    after = make()
+    after.load()
+    assert after.snapshot() == before.snapshot()
+
+
+def test_unreadable_file_is_an_error(topics: TopicTable, tmp_path: Path) -> None:
+    (tmp_path / "topics.json").write_text('{"topicConfigTable":{"a":{"perm":"x"}}}')
+    with pytest.raises(PersistenceError, match=r"topics\.json"):
+        topics.load()
+
+
+def test_topics_with_messages_are_adopted(topics: TopicTable, changes: list[str]) -> None:
+    topics.update(TopicConfig("orders", 2, 2))
+    del changes[:]
+    topics.adopt({"orders": 9, "lost": 3})
+    assert topics.get("lost") == TopicConfig("lost", 3, 3)
+    assert topics.get("orders") == TopicConfig("orders", 2, 2)
+    assert changes == ["lost"]
+
+
+def test_every_listener_hears_each_change(topics: TopicTable, changes: list[str]) -> None:
+    heard: list[str] = []
+    topics.add_listener(heard.append)
+    topics.update(TopicConfig("orders"))
+    assert heard == changes == ["orders"]
