@@ -1,0 +1,310 @@
+"""The clients that are connected now: members of consumer groups and of producer groups.
+
+Clients report themselves by heartbeats every 30 seconds. A member leaves when it says so,
+when its connection is lost, or when it was silent for 120 seconds. Nothing here is
+persisted: after a restart the tables fill within one heartbeat.
+
+Invariants:
+1. A group without members is not in the table, so that forgotten groups cost nothing.
+2. Every entry can be found from its connection: losing one costs its own entries only,
+   however many groups there are.
+3. Each change of a group's members or subscriptions is reported by the return value; the
+   tables themselves send nothing.
+
+All methods are called on the event loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pyromq.protocol.bodies import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
+from pyromq.protocol.codes import LanguageCode
+from pyromq.protocol.frame import RemotingCommand
+
+logger = logging.getLogger(__name__)
+
+#: Seconds of silence after which a client is dropped.
+CLIENT_EXPIRY = 120.0
+
+
+class ClientConnection(Protocol):
+    """What the tables and their users need of a client's connection."""
+
+    @property
+    def remote_address(self) -> str:
+        """The client's address as `host:port`."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+
+    def send(self, command: RemotingCommand) -> None:
+        """Send an answer, or a request that expects none."""
+
+    def close(self) -> None:
+        """End the connection."""
+
+
+@dataclass(slots=True)
+class Client:
+    """A client on its connection, as its last heartbeat described it."""
+
+    connection: ClientConnection
+    client_id: str
+    language: LanguageCode
+    version: int
+    last_seen: float = 0.0
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """The members of a consumer group and what it subscribes to."""
+
+    name: str
+    consume_type: ConsumeType
+    message_model: MessageModel
+    consume_from_where: ConsumeFromWhere
+    members: dict[ClientConnection, Client] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+
+    def client_ids(self) -> list[str]:
+        """The members' ids, in the order in which they came."""
+        return [client.client_id for client in self.members.values()]
+
+    def find_client(self, client_id: str) -> Client | None:
+        """The member with this id."""
+        return next((c for c in self.members.values() if c.client_id == client_id), None)
+
+
+class ConsumerTable:
+    """Consumer groups that have members now."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._groups_of: dict[ClientConnection, set[str]] = {}
+
+    def find(self, group: str) -> ConsumerGroup | None:
+        """The group, if it has members."""
+        return self._groups.get(group)
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """What the group wants of a topic, if it has members that subscribe to it."""
+        members = self._groups.get(group)
+        return None if members is None else members.subscriptions.get(topic)
+
+    def groups_of_topic(self, topic: str) -> set[str]:
+        """The groups that subscribe to a topic now."""
+        return {name for name, group in self._groups.items() if topic in group.subscriptions}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def register(self, data: ConsumerData, client: Client) -> bool:
+        """Note a heartbeat; True when members or subscribed topics changed."""
+        group = self._groups.get(data.group_name)
+        if group is None:
+            group = self._groups[data.group_name] = ConsumerGroup(
+                data.group_name, data.consume_type, data.message_model, data.consume_from_where
+            )
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        joined = self._note_member(group, client)
+        resubscribed = _update_subscriptions(group, data.subscription_data_set)
+        return joined or resubscribed
+
+    def unregister(self, group: str, connection: ClientConnection) -> bool:
+        """Remove a member that leaves; True when it was one."""
+        return self._remove(group, connection, "left")
+
+    def disconnect(self, connection: ClientConnection) -> list[str]:
+        """Remove what a lost connection stood for; the groups whose members changed."""
+        groups = sorted(self._groups_of.get(connection, ()))
+        return [name for name in groups if self._remove(name, connection, "lost its connection")]
+
+    def expire(self) -> list[str]:
+        """Close and remove members that were silent too long; the groups that changed."""
+        deadline = self._now() - CLIENT_EXPIRY
+        changed = []
+        for group in list(self._groups.values()):
+            silent = [c for c in group.members.values() if c.last_seen < deadline]
+            for client in silent:
+                self._remove(group.name, client.connection, "was silent too long")
+                client.connection.close()
+            if silent:
+                changed.append(group.name)
+        return changed
+
+    def _note_member(self, group: ConsumerGroup, client: Client) -> bool:
+        client.last_seen = self._now()
+        known = group.members.get(client.connection)
+        group.members[client.connection] = client
+        if known is None:
+            self._groups_of.setdefault(client.connection, set()).add(group.name)
+            logger.info(
+                "consumer %s of group %s joined from %s",
+                client.client_id,
+                group.name,
+                client.connection.remote_address,
+            )
+        elif known.client_id != client.client_id:
+            logger.error(
+                "consumer %s of group %s calls itself %s now, on the same connection from %s",
+                known.client_id,
+                group.name,
+                client.client_id,
+                client.connection.remote_address,
+            )
+        return known is None
+
+    def _remove(self, group_name: str, connection: ClientConnection, reason: str) -> bool:
+        group = self._groups.get(group_name)
+        client = group.members.pop(connection, None) if group else None
+        if group is None or client is None:
+            return False
+        _forget(self._groups_of, connection, group_name)
+        logger.info(
+            "consumer %s of group %s from %s %s",
+            client.client_id,
+            group_name,
+            connection.remote_address,
+            reason,
+        )
+        if not group.members:
+            del self._groups[group_name]
+        return True
+
+
+def _update_subscriptions(group: ConsumerGroup, wanted: Iterable[SubscriptionData]) -> bool:
+    """Make the group's subscriptions those of its newest heartbeat.
+
+    A newer version of a known subscription replaces it without counting as a change, as
+    in RocketMQ: queues are shared by topic, whatever the expression.
+    """
+    changed = False
+    topics = set()
+    for subscription in wanted:
+        topics.add(subscription.topic)
+        known = group.subscriptions.get(subscription.topic)
+        if known is None or subscription.sub_version > known.sub_version:
+            group.subscriptions[subscription.topic] = subscription
+        if known is None:
+            changed = True
+            logger.info("group %s subscribes to %s", group.name, subscription)
+    for topic in group.subscriptions.keys() - topics:
+        del group.subscriptions[topic]
+        changed = True
+        logger.warning("group %s does not subscribe to topic %s any more", group.name, topic)
+    return changed
+
+
+class ProducerTable:
+    """Producer groups that have members now, for the broker's questions to them."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._groups: dict[str, dict[ClientConnection, Client]] = {}
+        self._groups_of: dict[ClientConnection, set[str]] = {}
+        self._by_client_id: dict[str, ClientConnection] = {}
+        self._turn = itertools.count()
+
+    def members(self, group: str) -> list[Client]:
+        """The members of a producer group."""
+        return list(self._groups.get(group, {}).values())
+
+    def groups(self) -> list[str]:
+        """The names of all producer groups that have members."""
+        return list(self._groups)
+
+    def find_client(self, client_id: str) -> ClientConnection | None:
+        """The connection of a client, for a reply to its request."""
+        return self._by_client_id.get(client_id)
+
+    def pick(self, group: str) -> ClientConnection | None:
+        """A member's connection to ask about a transaction: each in turn, lost ones left out."""
+        alive = [connection for connection in self._groups.get(group, ()) if not connection.closed]
+        return alive[next(self._turn) % len(alive)] if alive else None
+
+    def register(self, group: str, client: Client) -> None:
+        """Note a heartbeat."""
+        client.last_seen = self._now()
+        members = self._groups.setdefault(group, {})
+        known = members.get(client.connection)
+        members[client.connection] = client
+        if known is not None and known.client_id != client.client_id:
+            self._forget_client_id(known)
+        if known is None:
+            self._groups_of.setdefault(client.connection, set()).add(group)
+            logger.info(
+                "producer %s of group %s joined from %s",
+                client.client_id,
+                group,
+                client.connection.remote_address,
+            )
+        self._by_client_id[client.client_id] = client.connection
+
+    def unregister(self, group: str, connection: ClientConnection) -> None:
+        """Remove a member that leaves."""
+        self._remove(group, connection, "left")
+
+    def disconnect(self, connection: ClientConnection) -> None:
+        """Remove what a lost connection stood for."""
+        for group in list(self._groups_of.get(connection, ())):
+            self._remove(group, connection, "lost its connection")
+
+    def expire(self) -> None:
+        """Close and remove members that were silent too long."""
+        deadline = self._now() - CLIENT_EXPIRY
+        for group, members in list(self._groups.items()):
+            for client in [c for c in members.values() if c.last_seen < deadline]:
+                self._remove(group, client.connection, "was silent too long")
+                client.connection.close()
+
+    def _remove(self, group: str, connection: ClientConnection, reason: str) -> None:
+        members = self._groups.get(group, {})
+        client = members.pop(connection, None)
+        if client is None:
+            return
+        if not members:
+            del self._groups[group]
+        _forget(self._groups_of, connection, group)
+        self._forget_client_id(client)
+        logger.info(
+            "producer %s of group %s from %s %s",
+            client.client_id,
+            group,
+            connection.remote_address,
+            reason,
+        )
+
+    def _forget_client_id(self, client: Client) -> None:
+        # A client that came back on a new connection keeps its entry when the old one ends;
+        # one that is still in another group keeps it too.
+        connection = client.connection
+        if self._by_client_id.get(client.client_id) is connection and not any(
+            self._groups[group][connection].client_id == client.client_id
+            for group in self._groups_of.get(connection, ())
+        ):
+            del self._by_client_id[client.client_id]
+
+
+def _forget(
+    groups_of: dict[ClientConnection, set[str]], connection: ClientConnection, group: str
+) -> None:
+    groups = groups_of[connection]
+    groups.discard(group)
+    if not groups:
+        del groups_of[connection]

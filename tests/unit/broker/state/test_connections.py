@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import pytest
+
+from pyromq.broker.state.connections import CLIENT_EXPIRY, Client, ConsumerTable, ProducerTable
+from pyromq.protocol.bodies import ConsumerData, ConsumeType, MessageModel, SubscriptionData
+from pyromq.protocol.codes import LanguageCode
+from tests.unit.broker.fakes import FakeConnection
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def consumers(clock: Clock) -> ConsumerTable:
+    return ConsumerTable(clock)
+
+
+@pytest.fixture
+def producers(clock: Clock) -> ProducerTable:
+    return ProducerTable(clock)
+
+
+def client(connection: FakeConnection, client_id: str = "c1") -> Client:
+    return Client(connection, client_id, LanguageCode.JAVA, 407)
+
+
+def consumer(group: str = "g", *topics: str, version: int = 1) -> ConsumerData:
+    subscriptions = [SubscriptionData(topic, sub_version=version) for topic in topics]
+    return ConsumerData(group, subscription_data_set=subscriptions)
+
+
+def ids(consumers: ConsumerTable, group: str = "g") -> list[str]:
+    found = consumers.find(group)
+    return [] if found is None else found.client_ids()
+
+
+def test_members_join_once(consumers: ConsumerTable) -> None:
+    one, two = FakeConnection(), FakeConnection()
+    assert consumers.register(consumer("g", "t"), client(one))
+    assert not consumers.register(consumer("g", "t"), client(one))
+    assert consumers.register(consumer("g", "t"), client(two, "c2"))
+    assert ids(consumers) == ["c1", "c2"]
+    group = consumers.find("g")
+    assert group is not None
+    found = group.find_client("c2")
+    assert found is not None
+    assert found.connection is two
+    assert group.find_client("absent") is None
+
+
+def test_subscriptions_follow_the_heartbeats(consumers: ConsumerTable) -> None:
+    one = client(FakeConnection())
+    consumers.register(consumer("g", "t", "u"), one)
+    assert consumers.register(consumer("g", "t", "v"), one)
+    assert consumers.subscription("g", "u") is None
+    assert consumers.subscription("g", "v") == SubscriptionData("v", sub_version=1)
+    assert consumers.groups_of_topic("t") == {"g"}
+    assert consumers.groups_of_topic("u") == set()
+    assert consumers.subscription("absent", "t") is None
+
+
+def test_only_a_newer_subscription_replaces_a_known_one(consumers: ConsumerTable) -> None:
+    one = client(FakeConnection())
+    consumers.register(consumer("g", "t", version=5), one)
+    assert not consumers.register(consumer("g", "t", version=4), one)
+    assert consumers.subscription("g", "t") == SubscriptionData("t", sub_version=5)
+    assert not consumers.register(consumer("g", "t", version=6), one)
+    assert consumers.subscription("g", "t") == SubscriptionData("t", sub_version=6)
+
+
+def test_kind_of_consumption_is_that_of_the_newest_heartbeat(consumers: ConsumerTable) -> None:
+    one = client(FakeConnection())
+    consumers.register(consumer(), one)
+    consumers.register(
+        ConsumerData("g", ConsumeType.CONSUME_ACTIVELY, MessageModel.BROADCASTING), one
+    )
+    group = consumers.find("g")
+    assert group is not None
+    assert group.consume_type is ConsumeType.CONSUME_ACTIVELY
+    assert group.message_model is MessageModel.BROADCASTING
+
+
+def test_last_member_takes_the_group_with_it(consumers: ConsumerTable) -> None:
+    one, two = FakeConnection(), FakeConnection()
+    consumers.register(consumer(), client(one))
+    consumers.register(consumer(), client(two, "c2"))
+    assert consumers.unregister("g", one)
+    assert not consumers.unregister("g", one)
+    assert ids(consumers) == ["c2"]
+    assert consumers.unregister("g", two)
+    assert consumers.find("g") is None
+    assert len(consumers) == 0
+    assert consumers._groups_of == {}
+    assert not consumers.unregister("absent", one)
+
+
+def test_lost_connection_leaves_all_its_groups(consumers: ConsumerTable) -> None:
+    one, two = FakeConnection(), FakeConnection()
+    consumers.register(consumer("g"), client(one))
+    consumers.register(consumer("h"), client(one))
+    consumers.register(consumer("h"), client(two, "c2"))
+    assert consumers.disconnect(one) == ["g", "h"]
+    assert consumers.disconnect(one) == []
+    assert ids(consumers, "g") == []
+    assert ids(consumers, "h") == ["c2"]
+
+
+def test_silent_members_expire(consumers: ConsumerTable, clock: Clock) -> None:
+    one, two = FakeConnection(), FakeConnection()
+    consumers.register(consumer(), client(one))
+    clock.now += CLIENT_EXPIRY
+    consumers.register(consumer(), client(two, "c2"))
+    assert consumers.expire() == []
+    clock.now += 0.001
+    assert consumers.expire() == ["g"]
+    assert ids(consumers) == ["c2"]
+    assert one.closed
+    assert not two.closed
+    clock.now += CLIENT_EXPIRY
+    consumers.register(consumer(), client(two, "c2"))
+    assert consumers.expire() == [], "a heartbeat keeps a member alive"
+
+
+def test_changed_client_id_is_taken_over(consumers: ConsumerTable) -> None:
+    one = FakeConnection()
+    consumers.register(consumer(), client(one, "old"))
+    assert not consumers.register(consumer(), client(one, "new"))
+    assert ids(consumers) == ["new"]
+
+
+def test_producers_are_asked_in_turn(producers: ProducerTable) -> None:
+    connections = [FakeConnection() for _ in range(3)]
+    for number, connection in enumerate(connections):
+        producers.register("p", client(connection, f"c{number}"))
+    connections[1].close()
+    picked = [producers.pick("p") for _ in range(4)]
+    assert picked[0] is picked[2]
+    assert picked[1] is picked[3]
+    assert {id(picked[0]), id(picked[1])} == {id(connections[0]), id(connections[2])}
+    assert producers.pick("absent") is None
+    for connection in connections:
+        connection.close()
+    assert producers.pick("p") is None
+
+
+def test_producer_leaves(producers: ProducerTable) -> None:
+    one = FakeConnection()
+    producers.register("p", client(one))
+    producers.register("q", client(one))
+    assert producers.find_client("c1") is one
+    producers.unregister("p", one)
+    assert producers.groups() == ["q"]
+    assert producers.find_client("c1") is one
+    producers.unregister("absent", one)
+    producers.disconnect(one)
+    assert producers.groups() == []
+    assert producers.find_client("c1") is None
+    assert producers._groups_of == {}
+
+
+def test_producer_that_reconnected_keeps_its_entry(producers: ProducerTable) -> None:
+    old, new = FakeConnection(), FakeConnection()
+    producers.register("p", client(old))
+    producers.register("p", client(new))
+    producers.disconnect(old)
+    assert producers.find_client("c1") is new
+    assert [member.connection for member in producers.members("p")] == [new]
+
+
+def test_silent_producers_expire(producers: ProducerTable, clock: Clock) -> None:
+    one, two = FakeConnection(), FakeConnection()
+    producers.register("p", client(one))
+    clock.now += CLIENT_EXPIRY + 1
+    producers.register("p", client(two, "c2"))
+    producers.expire()
+    assert [member.client_id for member in producers.members("p")] == ["c2"]
+    assert one.closed
+    assert not two.closed
+
+
+def test_client_ids_do_not_pile_up_on_one_connection(producers: ProducerTable) -> None:
+    one = FakeConnection()
+    for number in range(10):
+        producers.register("p", client(one, f"p{number}"))
+        producers.register("q", client(one, f"q{number}"))
+    assert producers.find_client("p8") is None
+    assert producers.find_client("p9") is one
+    assert producers.find_client("q9") is one
+    producers.disconnect(one)
+    assert producers._by_client_id == {}
