@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyromq.protocol.header_codec import Header, HeaderError
+from pyromq.protocol.wire_types import Int32, Int64, Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Sample(Header):
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    odd: Annotated[str | None, Wire("o")] = None
+    times: Int32 | None = None
+    unit_mode: bool = False
+    standard: bool | None = None
+
+
+FULL = Sample("t", 1, 2**40, "x", 3, True, False)
+FULL_FIELDS = {
+    "topic": "t", "queueId": "1", "queueOffset": "1099511627776", "o": "x", "times": "3",
+    "unitMode": "true", "standard": "false",
+}  # fmt: skip
+
+
+def test_both_ways() -> None:
+    assert FULL.encode() == FULL_FIELDS
+    assert Sample.decode(FULL_FIELDS) == FULL
+
+
+def test_absent_fields_take_defaults_and_none_is_left_out() -> None:
+    header = Sample.decode({"topic": "t", "queueId": "1", "queueOffset": "2"})
+    assert header == Sample("t", 1, 2, None, None, False, None)
+    assert header.encode() == {
+        "topic": "t", "queueId": "1", "queueOffset": "2", "unitMode": "false"
+    }  # fmt: skip
+
+
+def test_unknown_fields_are_ignored() -> None:
+    assert Sample.decode({**FULL_FIELDS, "bname": "b"}) == FULL
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("true", True), ("TRUE", True), ("false", False), ("1", False), ("", False)]
+)
+def test_booleans_follow_java(text: str, value: bool) -> None:
+    assert Sample.decode({**FULL_FIELDS, "unitMode": text}).unit_mode is value
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"queueId": None}, "Sample: field queueId is missing"),
+        ({"queueId": ""}, "Sample: field queueId: '' is not a number"),
+        (
+            {"queueId": "2147483648"},
+            "Sample: field queueId: 2147483648 is out of range for a 32-bit",
+        ),
+        (
+            {"queueOffset": "9" * 19},
+            "Sample: field queueOffset: 9999999999999999999 is out of range",
+        ),
+        ({"queueOffset": "9" * 1_000_000}, "Sample: field queueOffset: "),
+        ({"times": "x"}, "Sample: field times: 'x' is not a number"),
+    ],
+)
+def test_errors_name_header_and_field(change: dict[str, str | None], message: str) -> None:
+    ext_fields = {
+        key: value for key, value in {**FULL_FIELDS, **change}.items() if value is not None
+    }
+    with pytest.raises(HeaderError) as raised:
+        Sample.decode(ext_fields)
+    assert str(raised.value).startswith(message)
+    assert len(str(raised.value)) < 300
+
+
+def test_an_annotation_without_wire_form_is_a_programming_error() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Wrong(Header):
+        moment: float
+
+    with pytest.raises(TypeError, match="no form in a header"):
+        Wrong.decode({})
+
+
+@given(
+    st.builds(
+        Sample,
+        topic=st.text(),
+        queue_id=st.integers(-(2**31), 2**31 - 1),
+        queue_offset=st.integers(-(2**63), 2**63 - 1),
+        odd=st.none() | st.text(),
+        times=st.none() | st.integers(-(2**31), 2**31 - 1),
+        unit_mode=st.booleans(),
+        standard=st.none() | st.booleans(),
+    )
+)
+def test_every_header_reads_back(header: Sample) -> None:
+    assert Sample.decode(header.encode()) == header
+
+
+@given(st.dictionaries(st.sampled_from(sorted(FULL_FIELDS)), st.text()))
+def test_any_fields_end_in_a_header_or_a_header_error(ext_fields: dict[str, str]) -> None:
+    try:
+        header = Sample.decode(ext_fields)
+    except HeaderError:
+        return
+    assert Sample.decode(header.encode()) == header
