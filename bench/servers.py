@@ -7,9 +7,9 @@ lives in the broker's process and is counted.
 
 from __future__ import annotations
 
+import signal
 import socket
 import struct
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,7 +18,13 @@ from typing import Any, Protocol
 import orjson
 
 from bench.frames import QUEUES, create_topic_request, max_offset_request, send_ring
-from tests.support.apache_rocketmq import VERSION, ApacheRocketMQ, classpath, free_port
+from tests.support.apache_rocketmq import (
+    VERSION,
+    ApacheRocketMQ,
+    ChildProcess,
+    classpath,
+    free_port,
+)
 
 #: As RocketMQ's runbroker.sh asks for on Java 9 and later, with the heap cut from 8 GiB to what
 #: fits beside the page cache. Its AlwaysPreTouch is left out: it would make Java's start slower
@@ -38,6 +44,7 @@ JAVA_OPTIONS = (
 )
 
 _START_LIMIT_SECONDS = 90.0
+_STOP_LIMIT_SECONDS = 30.0
 _POLL_SECONDS = 0.002
 _FIRST_SEND_TOPIC = "BenchmarkFirst"
 
@@ -98,7 +105,7 @@ class PyromqServer:
 
     def __init__(self) -> None:
         self.port = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
 
     def prepare(self) -> None:
         """Nothing: it is installed where this runs."""
@@ -107,36 +114,26 @@ class PyromqServer:
         """Start the one process."""
         self.port = free_port(-2, 1)
         data.mkdir(parents=True, exist_ok=True)
-        with (data / "output.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [
-                    str(Path(sys.executable).parent / "pyromq"),
-                    "standalone",
-                    "--namesrv-port",
-                    str(free_port()),
-                    "--broker-port",
-                    str(self.port),
-                    "--data",
-                    str(data),
-                ],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        return self._process.pid
+        command = [
+            str(Path(sys.executable).parent / "pyromq"),
+            "standalone",
+            "--namesrv-port",
+            str(free_port()),
+            "--broker-port",
+            str(self.port),
+            "--data",
+            str(data / "store"),
+        ]
+        self._process = ChildProcess("pyromq", command, data / "output.log")
+        return self._process.process.pid
 
     def stop(self) -> None:
-        """End it as Ctrl-C would."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            raise ServerError("pyromq did not stop within 30 s of SIGTERM; killed") from None
-        finally:
-            self._process = None
+        """End it as an operator would."""
+        process, self._process = self._process, None
+        if process is not None and not process.end(signal.SIGTERM, _STOP_LIMIT_SECONDS):
+            raise ServerError(
+                f"pyromq did not stop within {_STOP_LIMIT_SECONDS:g} s of SIGTERM; it was killed"
+            )
 
 
 def wait_for_first_send(port: int, pid: int) -> None:

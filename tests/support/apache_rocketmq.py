@@ -179,7 +179,7 @@ class ApacheRocketMQ:
         self._jvm_options = tuple(jvm_options)
         self._log_level = log_level
         self._start_timeout = start_timeout
-        self._children: list[_Child] = []
+        self._children: list[ChildProcess] = []
 
     def __enter__(self) -> Self:
         self.start()
@@ -305,9 +305,9 @@ class ApacheRocketMQ:
         )
         self.broker_pid = child.process.pid
 
-    def _run(self, name: str, jvm: Sequence[str], main: Sequence[str]) -> _Child:
+    def _run(self, name: str, jvm: Sequence[str], main: Sequence[str]) -> ChildProcess:
         command = ["java", *_OPEN_MODULES, f"-Duser.home={self.home}", *jvm, *main]
-        child = _Child(name, command, self.output_log, {"ROCKETMQ_HOME": str(self.home)})
+        child = ChildProcess(name, command, self.output_log, {"ROCKETMQ_HOME": str(self.home)})
         self._children.append(child)
         return child
 
@@ -332,11 +332,18 @@ class ApacheRocketMQ:
         return "\n".join(log.read_text(errors="replace")[-2000:] for log in logs if log.exists())
 
 
-class _Child:
-    """One JVM and the watchdog that outlives this process just long enough to end the JVM."""
+class ChildProcess:
+    """A server process and a watchdog that outlives us just long enough to end the server.
+
+    The benchmark starts pyromq with it too.
+    """
 
     def __init__(
-        self, name: str, command: Sequence[str], output: Path, environment: Mapping[str, str]
+        self,
+        name: str,
+        command: Sequence[str],
+        output: Path,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         with output.open("ab") as log:
@@ -345,7 +352,7 @@ class _Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
+                env={**os.environ, **(environment or {})},
             )
         self._watchdog = subprocess.Popen(
             ["sh", "-c", 'cat >/dev/null; kill -KILL "$1"', "sh", str(self.process.pid)],
@@ -358,7 +365,7 @@ class _Child:
     def end(self, how: signal.Signals, timeout: float) -> bool:
         """Signal, wait, kill if that took too long; False when it had to be killed."""
         # The watchdog goes first: once the child is reaped its pid may belong to someone else.
-        # Its shell ignores nothing, and `cat` ends with the pipe.
+        # Killing its shell leaves `cat`, which ends when the pipe is closed.
         self._watchdog.kill()
         self._watchdog.wait()
         assert self._watchdog.stdin is not None
