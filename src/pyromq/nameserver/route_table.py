@@ -12,9 +12,9 @@ Invariants:
 3. A topic is in the table as long as at least one broker name has queues for it; a cluster
    as long as it has a broker name.
 4. Queues of a broker name change only through its master (id 0), and only when its data
-   version differs from the last one seen, or when it registers anew.
-5. A broker that was silent for `BROKER_EXPIRY` seconds, or whose connection broke, is
-   removed.
+   version differs from the last one seen, or when another address was master before.
+5. Every address of a broker name has an entry that says when it was last heard of. A broker
+   that was silent for `BROKER_EXPIRY` seconds, or whose connection broke, is removed.
 
 Called by `handlers` and `server`, on the loop only: nothing here needs a lock.
 """
@@ -120,7 +120,7 @@ class RouteTable(Generic[ConnectionT]):
                 old_address,
             )
         if broker_id == MASTER_ID and (
-            old_address is None or self.is_changed(address, topics.data_version)
+            old_address != address or self.is_changed(address, topics.data_version)
         ):
             for topic in topics.topic_config_table.values():
                 self._update_queues(identity.broker_name, topic)
@@ -134,15 +134,20 @@ class RouteTable(Generic[ConnectionT]):
         return self._master_of(broker) if broker_id != MASTER_ID else RegistrationResult()
 
     def unregister(self, identity: BrokerIdentity) -> None:
-        """Forget a broker that says goodbye."""
-        self._live.pop(identity.broker_addr, None)
-        self._filter_servers.pop(identity.broker_addr, None)
+        """Forget a broker that says goodbye.
+
+        A late goodbye of a process whose name and id another address has taken over meanwhile
+        changes nothing for the successor.
+        """
+        address = identity.broker_addr
         broker = self._brokers.get(identity.broker_name)
-        if broker is None:
-            return
-        if broker.broker_addrs.pop(identity.broker_id, None) is not None:
-            logger.info("broker %s at %s left", identity.broker_name, identity.broker_addr)
-        self._drop_broker_without_address(broker)
+        if broker is not None and broker.broker_addrs.get(identity.broker_id) == address:
+            del broker.broker_addrs[identity.broker_id]
+            logger.info("broker %s at %s left", identity.broker_name, address)
+            self._drop_broker_without_address(broker)
+        if not any(address in other.broker_addrs.values() for other in self._brokers.values()):
+            self._live.pop(address, None)
+            self._filter_servers.pop(address, None)
 
     def remove_connection(self, connection: ConnectionT) -> list[str]:
         """Forget every broker whose latest registration came over this connection, which
