@@ -166,6 +166,8 @@ def split_frames(
                 return frames, position, FrameError(f"header encoding {encoding}, not 0 or 1")
         except (header_json.DecodeError, header_binary.DecodeError) as error:
             return frames, position, FrameError(f"header cannot be read: {error}")
+        if type(header) is not dict:
+            return frames, position, FrameError("header is no JSON object")
         add((encoding, header, buffer[body_start:end]))
         position = end
     return frames, position, None
@@ -181,8 +183,6 @@ def frame_size(buffer: bytes) -> int | None:
 def command_from(frame: RawFrame) -> RemotingCommand:
     """A raw frame as a command; raises FrameError when a field is of no use."""
     encoding, header, body = frame
-    if not isinstance(header, dict):
-        raise FrameError(f"header is {type(header).__name__}, not an object")
     remark = header.get("remark")
     ext_fields = header.get("extFields") or {}
     if not isinstance(ext_fields, dict):

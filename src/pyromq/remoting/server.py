@@ -1,0 +1,420 @@
+"""The server shell: sockets on one side, handlers on the other, one chunk at a time.
+
+`data_received` gets everything that the socket had. All whole frames in it are parsed,
+handled and answered in one pass, and their answers leave in one write: no task, future
+or queue per message. Requests of hot codes go to their handler as runs of raw frames;
+all others as commands, one by one.
+
+Rules
+1. Answers leave only after `on_chunk_end` has returned: what they say is true then.
+2. A peer that does not read is not read from: while its socket is full, nothing of it
+   is parsed, and frames that are parsed already wait. So a connection holds at most
+   one chunk of input and `MAX_UNSENT` and one answer of output.
+3. Bytes that are no frame, and a connection silent for `idle_seconds`, are closed with
+   one line in the log.
+4. A handler's RequestError becomes the answer's code and remark; any other exception
+   an answer SYSTEM_ERROR with its cause, and one line in the log.
+
+Everything here runs on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, cast
+
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.frame import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    MAX_FRAME,
+    ChunkGatherer,
+    FrameError,
+    RawFrame,
+    RemotingCommand,
+    RequestError,
+    command_from,
+    split_frames,
+)
+from pyromq.protocol.message_id import encode_host, format_address
+from pyromq.remoting.errors import RemotingClosedError, RemotingTimeoutError
+
+logger = logging.getLogger(__name__)
+
+IDLE_SECONDS: Final = 120.0
+#: Answers of one chunk are written at the latest when they have come to this size.
+MAX_UNSENT: Final = 4 * 1024 * 1024
+#: So many frames of one run are handled between two looks at the size of the answers.
+_MAX_RUN: Final = 256
+_BACKLOG: Final = 1024
+#: How long a stopping server waits for a peer to read its last answers.
+_CLOSE_SECONDS: Final = 2.0
+
+Handler = Callable[
+    ["Connection", RemotingCommand],
+    RemotingCommand | Awaitable[RemotingCommand | None] | None,
+]
+#: Takes a run of frames of its code and returns the answers; one that will come later,
+#: or is not wanted (oneway), is left out.
+HotHandler = Callable[["Connection", list[RawFrame]], list[bytes]]
+
+
+class RemotingServer:
+    """Listens on one port and serves every connection to it."""
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        *,
+        host: str = "0.0.0.0",  # noqa: S104 - a server is there to be reached
+        port: int = 0,
+        hot_handlers: Mapping[int, HotHandler] | None = None,
+        on_chunk_end: Callable[[], None] | None = None,
+        on_disconnect: Callable[[Connection], None] | None = None,
+        idle_seconds: float = IDLE_SECONDS,
+        max_frame: int = MAX_FRAME,
+    ) -> None:
+        self.handlers = handlers
+        self.hot_handlers = hot_handlers or {}
+        self.on_chunk_end = on_chunk_end
+        self.on_disconnect = on_disconnect
+        self.max_frame = max_frame
+        self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._host = host
+        self._port = port
+        self._idle_seconds = idle_seconds
+        self._server: asyncio.Server | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; the one asked for until the server is started."""
+        if self._server is not None and self._server.sockets:
+            return cast(int, self._server.sockets[0].getsockname()[1])
+        return self._port
+
+    async def start(self) -> None:
+        """Listen; raises OSError when the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Connection(self, loop), self._host, self._port, backlog=_BACKLOG
+        )
+        self._port = self.port
+        self._look_for_idle(loop)
+
+    async def stop(self) -> None:
+        """Stop listening, then close every connection."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._server is not None:
+            self._server.close()
+        for task in list(self.tasks):
+            task.cancel()
+        closing = [asyncio.ensure_future(gone.end()) for gone in self.connections]
+        if closing:
+            await asyncio.wait(closing)
+        if self._server is not None:
+            await self._server.wait_closed()
+            self._server = None
+
+    def _look_for_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        oldest = loop.time() - self._idle_seconds
+        for connection in list(self.connections):
+            if connection.last_active >= oldest:
+                continue
+            if connection.closed:  # its last answers are not read
+                connection.abort()
+            else:
+                logger.info(
+                    "%s was silent for %g s: closed", connection.remote_address, self._idle_seconds
+                )
+                connection.close()
+        self._idle_timer = loop.call_later(self._idle_seconds / 12, self._look_for_idle, loop)
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection, as the loop and the handlers see it."""
+
+    __slots__ = (
+        "_gatherer",
+        "_gone",
+        "_loop",
+        "_next_opaque",
+        "_pending",
+        "_server",
+        "_transport",
+        "_waiting",
+        "_write_paused",
+        "born_host",
+        "closed",
+        "last_active",
+        "remote_address",
+    )
+
+    def __init__(self, server: RemotingServer, loop: asyncio.AbstractEventLoop) -> None:
+        self._server = server
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._gatherer = ChunkGatherer(server.max_frame)
+        #: Frames that are parsed and wait until the peer reads again.
+        self._waiting: list[RawFrame] = []
+        self._write_paused = False
+        self._next_opaque = 0
+        self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._gone: asyncio.Future[None] = loop.create_future()
+        self.closed = False
+        self.last_active = loop.time()
+        self.remote_address = ""
+        #: The peer's address and port as records carry them.
+        self.born_host = b""
+
+    # What handlers use
+
+    def send(self, command: RemotingCommand) -> None:
+        """Write a late answer, or a request that wants no answer. Nothing after a close."""
+        self.write(command.encode())
+
+    def write(self, frames: bytes) -> None:
+        """Write whole frames that are encoded already."""
+        if not self.closed and self._transport is not None:
+            self.last_active = self._loop.time()
+            self._transport.write(frames)
+
+    async def request(
+        self,
+        command: RemotingCommand,
+        timeout: float,  # noqa: ASYNC109 - part of what is asked, as in RemotingClient
+    ) -> RemotingCommand:
+        """Ask the client something on its own connection."""
+        if self.closed:
+            raise RemotingClosedError(self.remote_address, "the connection is closed")
+        self._next_opaque = command.opaque = (self._next_opaque + 1) & 0x7FFFFFFF
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
+        self._pending[command.opaque] = future
+        try:
+            self.send(command)
+            return await asyncio.wait_for(future, timeout)
+        except TimeoutError:
+            raise RemotingTimeoutError(
+                self.remote_address, f"{self.remote_address} gave no answer within {timeout:g} s"
+            ) from None
+        finally:
+            self._pending.pop(command.opaque, None)
+
+    def close(self) -> None:
+        """Close once what was written has left; what comes in from now on is ignored."""
+        self.closed = True
+        self._waiting = []
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once, whatever has not left yet."""
+        self.close()
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def end(self) -> None:
+        """Close, and come back when the connection is gone; a peer that does not read is cut."""
+        self.close()
+        if not self._gone.done():
+            _, reading = await asyncio.wait((self._gone,), timeout=_CLOSE_SECONDS)
+            if reading:
+                self.abort()
+                await self._gone
+
+    # What the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come."""
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        if peer is None:  # gone already
+            self._transport.abort()
+            return
+        self.remote_address = format_address(peer[0], peer[1])
+        self.born_host = encode_host(peer[0], peer[1])
+        self._server.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's own
+        """The client has gone, or was closed."""
+        self.closed = True
+        self._waiting = []
+        self._server.connections.discard(self)
+        if not self._gone.done():
+            self._gone.set_result(None)
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(
+                    RemotingClosedError(self.remote_address, "the connection was lost")
+                )
+        if self._server.on_disconnect is not None:
+            self._server.on_disconnect(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not read: stop reading from it."""
+        self._write_paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The peer reads again: go on where we stopped."""
+        self._write_paused = False
+        frames, self._waiting = self._waiting, []
+        if frames:
+            self._handle(frames)
+        if not self._write_paused and not self.closed and self._transport is not None:
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, handle and answer everything that the socket had."""
+        if self.closed:
+            return
+        self.last_active = self._loop.time()
+        buffer = self._gatherer.add(data)
+        if buffer is None:
+            return
+        frames, taken, error = split_frames(buffer, self._server.max_frame)
+        if frames:
+            self._handle(frames)
+        if error is None:
+            self._gatherer.keep(buffer, taken)
+        else:
+            self._refuse(error)
+
+    # How a chunk is handled
+
+    def _handle(self, frames: list[RawFrame]) -> None:
+        answers: list[bytes] = []
+        unsent = 0
+        start, count = 0, len(frames)
+        while start < count and not self.closed:
+            try:
+                hot, end = self._next_run(frames, start, count)
+                if hot is None:
+                    run = self._handle_one(frames[start])
+                else:
+                    run = hot(self, frames if end - start == count else frames[start:end])
+            except FrameError as error:
+                self._write_answers(answers)
+                self._refuse(error)
+                return
+            start = end
+            answers += run
+            unsent += sum(map(len, run))
+            if unsent > MAX_UNSENT:
+                self._write_answers(answers)
+                answers, unsent = [], 0
+                if self._write_paused:
+                    self._waiting = frames[start:]
+                    return
+        self._write_answers(answers)
+
+    def _next_run(
+        self, frames: list[RawFrame], start: int, count: int
+    ) -> tuple[HotHandler | None, int]:
+        """The hot handler of the frame at `start`, if it has one, and how far its run goes."""
+        try:
+            header = frames[start][1]
+            code = header["code"]
+            hot = self._server.hot_handlers.get(code)
+            end = start + 1
+            if hot is None or header.get("flag", 0) & FLAG_RESPONSE:
+                return None, end
+            limit = min(count, start + _MAX_RUN)
+            while end < limit:
+                header = frames[end][1]
+                if header["code"] != code or header.get("flag", 0) & FLAG_RESPONSE:
+                    break
+                end += 1
+        except (KeyError, TypeError) as error:
+            raise FrameError(f"header without a code or with a flag of no use: {error}") from error
+        return hot, end
+
+    def _write_answers(self, answers: list[bytes]) -> None:
+        on_chunk_end = self._server.on_chunk_end
+        if on_chunk_end is not None:
+            try:
+                on_chunk_end()
+            except Exception:
+                logger.exception("%s: the chunk could not be ended: closed", self.remote_address)
+                self.close()
+                return
+        if answers and not self.closed and self._transport is not None:
+            self._transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
+
+    def _handle_one(self, frame: RawFrame) -> list[bytes]:
+        command = command_from(frame)
+        if command.is_response:
+            self._take_response(command)
+            return []
+        answer = self.dispatch(command)
+        return [answer.encode()] if answer is not None else []
+
+    def dispatch(self, request: RemotingCommand) -> RemotingCommand | None:
+        """The answer of the request's handler; None when it comes later or is not wanted."""
+        handler = self._server.handlers.get(request.code)
+        if handler is None:
+            answer: RemotingCommand | None = request.answer(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {request.code} not supported",
+            )
+        else:
+            try:
+                result = handler(self, request)
+            except Exception as error:
+                answer = self._error_answer(request, error)
+            else:
+                if inspect.isawaitable(result):
+                    task = asyncio.ensure_future(self._finish(request, result))
+                    self._server.tasks.add(task)
+                    task.add_done_callback(self._server.tasks.discard)
+                    return None
+                answer = result
+        return None if request.is_oneway else answer
+
+    async def _finish(
+        self, request: RemotingCommand, result: Awaitable[RemotingCommand | None]
+    ) -> None:
+        try:
+            answer = await result
+        except Exception as error:
+            answer = self._error_answer(request, error)
+        if answer is not None and not request.is_oneway:
+            if self._server.on_chunk_end is not None:
+                self._server.on_chunk_end()
+            self.send(answer)
+
+    def _error_answer(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
+        if isinstance(error, RequestError):
+            return request.answer(error.code, error.remark)
+        cause = f"{type(error).__name__}: {error}"
+        logger.error(
+            "%s: request %d failed: %s",
+            self.remote_address,
+            request.code,
+            cause,
+            exc_info=not isinstance(error, ValueError),
+        )
+        return request.answer(ResponseCode.SYSTEM_ERROR, cause)
+
+    def _take_response(self, response: RemotingCommand) -> None:
+        future = self._pending.get(response.opaque)
+        if future is None:
+            logger.debug("%s: answer %d to nothing", self.remote_address, response.opaque)
+        elif not future.done():
+            future.set_result(response)
+
+    def _refuse(self, error: Exception) -> None:
+        if not self.closed:
+            logger.warning("%s sent no RocketMQ frame: %s: closed", self.remote_address, error)
+            self.close()
+
+
+def wants_answer(frame: RawFrame) -> bool:
+    """Whether the sender of a raw frame waits for an answer."""
+    return not frame[1].get("flag", 0) & FLAG_ONEWAY
