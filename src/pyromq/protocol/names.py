@@ -79,27 +79,25 @@ def reply_topic(cluster: str) -> str:
 
 
 def topic_fault(topic: str) -> str | None:
-    """What is wrong with a topic's name, in RocketMQ's words; None when nothing is."""
-    if not topic.strip():
-        return "The specified topic is blank."
-    if not _LEGAL.fullmatch(topic):
-        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    if len(topic) > MAX_TOPIC_LENGTH:
-        return "The specified topic is longer than topic max length."
-    return None
+    """What is wrong with a topic's name; None when nothing is."""
+    return _fault("topic", topic, MAX_TOPIC_LENGTH)
 
 
 def group_fault(group: str) -> str | None:
     """What is wrong with a group's name; None when nothing is."""
-    if not group.strip():
-        return "The specified group is blank."
-    if not _LEGAL.fullmatch(group):
-        return "The specified group contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    if len(group) > MAX_GROUP_LENGTH:
-        return "The specified group is longer than group max length."
-    return None
+    return _fault("group", group, MAX_GROUP_LENGTH)
 
 
 def is_system_topic(topic: str) -> bool:
     """Whether a topic exists for the system itself on every broker."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def _fault(kind: str, name: str, max_length: int) -> str | None:
+    if not name.strip():
+        return f"the {kind}'s name is blank"
+    if len(name) > max_length:
+        return f"the {kind}'s name has {len(name)} characters, at most {max_length} are allowed"
+    if not _LEGAL.fullmatch(name):
+        return f"{kind} {name!r} has illegal characters: letters, digits and %|-_ are allowed"
+    return None

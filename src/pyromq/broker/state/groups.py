@@ -81,6 +81,10 @@ class GroupTable:
         self._put(config)
         return config
 
+    def get(self, group: str) -> SubscriptionGroupConfig | None:
+        """The group's configuration, if it exists; never creates one."""
+        return self._groups.get(group)
+
     def __contains__(self, group: object) -> bool:
         return group in self._groups
 

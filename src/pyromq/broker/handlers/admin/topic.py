@@ -1,0 +1,172 @@
+"""Administrators' requests about topics, consumer groups and committed offsets.
+
+UPDATE_AND_CREATE_TOPIC, DELETE_TOPIC_IN_BROKER, GET_ALL_TOPIC_CONFIG,
+UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+DELETE_SUBSCRIPTIONGROUP and GET_ALL_CONSUMER_OFFSET. The GET_ALL requests are also how a
+replica copies its master's tables. The methods are handlers of `broker.routes` and run on
+the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from pyromq.broker.state.connections import ClientConnection
+from pyromq.broker.state.groups import GroupTable
+from pyromq.broker.state.offsets import ConsumerOffsetTable
+from pyromq.broker.state.topics import TopicTable
+from pyromq.protocol.bodies import SubscriptionGroupConfig, TopicConfig, TopicFilterType
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.headers import (
+    CreateTopicRequestHeader,
+    DeleteSubscriptionGroupRequestHeader,
+    DeleteTopicRequestHeader,
+)
+from pyromq.protocol.names import group_fault, topic_fault
+
+logger = logging.getLogger(__name__)
+
+_HIGHEST_PERMISSION = 15
+
+
+class TopicStore(Protocol):
+    """What these handlers ask the store."""
+
+    def remove_topic(self, topic: str) -> None:
+        """Remove the queues of a topic."""
+
+
+class TopicAdminHandlers:
+    """Handlers of the tables that administrators maintain."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ConsumerOffsetTable,
+        store: TopicStore,
+        *,
+        register: Callable[[], Awaitable[None]],
+        is_replica: bool = False,
+    ) -> None:
+        """`register` tells the NameServers of the topics as they are now."""
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._store = store
+        self._register = register
+        self._is_replica = is_replica
+
+    async def update_topic(
+        self, connection: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """UPDATE_AND_CREATE_TOPIC: answered when the NameServers know the topic."""
+        self._refuse_on_replica()
+        header = CreateTopicRequestHeader.decode(request.ext_fields)
+        self._refuse_bad_topic(header.topic)
+        config = _topic_config(header)
+        logger.info("topic %s: update asked for by %s", header.topic, connection.remote_address)
+        self._topics.update(config)
+        await self._register()
+        return request.answer()
+
+    async def delete_topic(
+        self, connection: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """DELETE_TOPIC_IN_BROKER: the topic and its queues are gone."""
+        self._refuse_on_replica()
+        header = DeleteTopicRequestHeader.decode(request.ext_fields)
+        self._refuse_bad_topic(header.topic)
+        logger.info("topic %s: deletion asked for by %s", header.topic, connection.remote_address)
+        self._topics.delete(header.topic)
+        self._store.remove_topic(header.topic)
+        await self._register()
+        return request.answer()
+
+    def all_topics(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+        """GET_ALL_TOPIC_CONFIG: the whole table with its version."""
+        return request.answer(body=self._topics.snapshot().encode())
+
+    def update_group(
+        self, connection: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
+        self._refuse_on_replica()
+        config = SubscriptionGroupConfig.decode(request.body)
+        fault = group_fault(config.group_name)
+        if fault is None and not (config.retry_queue_nums >= 0 and config.retry_max_times >= -1):
+            fault = (
+                f"retryQueueNums {config.retry_queue_nums} must not be negative, "
+                f"retryMaxTimes {config.retry_max_times} must be -1 or more"
+            )
+        if fault is not None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
+        logger.info("group %s: update by %s", config.group_name, connection.remote_address)
+        self._groups.update(config)
+        return request.answer()
+
+    def all_groups(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the whole table with its version."""
+        return request.answer(body=self._groups.snapshot().encode())
+
+    def delete_group(
+        self, connection: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """DELETE_SUBSCRIPTIONGROUP: the group, and if asked its offsets, are gone."""
+        self._refuse_on_replica()
+        header = DeleteSubscriptionGroupRequestHeader.decode(request.ext_fields)
+        logger.info("group %r: deletion by %s", header.group_name, connection.remote_address)
+        self._groups.delete(header.group_name)
+        if header.remove_offset:
+            self._offsets.remove_group(header.group_name)
+        return request.answer()
+
+    def all_offsets(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+        """GET_ALL_CONSUMER_OFFSET: the whole table."""
+        return request.answer(body=self._offsets.snapshot().encode())
+
+    def _refuse_on_replica(self) -> None:
+        if self._is_replica:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                "this broker is a replica: change topics and groups on its master",
+            )
+
+    def _refuse_bad_topic(self, topic: str) -> None:
+        fault = topic_fault(topic)
+        if fault is None and self._topics.is_system_topic(topic):
+            fault = f"topic {topic} belongs to the system"
+        if fault is not None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
+
+
+def _topic_config(header: CreateTopicRequestHeader) -> TopicConfig:
+    if header.topic_filter_type not in TopicFilterType.__members__:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"topicFilterType {header.topic_filter_type!r} is none of "
+            f"{', '.join(TopicFilterType.__members__)}",
+        )
+    if header.read_queue_nums < 0 or header.write_queue_nums < 0:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"readQueueNums {header.read_queue_nums} and writeQueueNums "
+            f"{header.write_queue_nums} must not be negative",
+        )
+    if not 0 <= header.perm <= _HIGHEST_PERMISSION:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"perm {header.perm} is no permission: 2 is write, 4 is read, 6 is both",
+        )
+    # `order` is left out as in RocketMQ: the NameServer's order configuration decides it.
+    return TopicConfig(
+        topic_name=header.topic,
+        read_queue_nums=header.read_queue_nums,
+        write_queue_nums=header.write_queue_nums,
+        perm=header.perm,
+        topic_filter_type=TopicFilterType[header.topic_filter_type],
+        topic_sys_flag=header.topic_sys_flag or 0,
+    )

@@ -1,0 +1,159 @@
+"""Requests by which clients join and leave: heartbeats and what follows from them.
+
+HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG, GET_CONSUMER_LIST_BY_GROUP, and the
+loss or silence of a connection. When the members of a consumer group change, every
+member is told (NOTIFY_CONSUMER_IDS_CHANGED), so that the group shares its queues anew at
+once instead of at its next look.
+
+The methods that take a connection and a request are handlers of `broker.routes`; all run
+on the event loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.state.connections import (
+    Client,
+    ClientConnection,
+    ConsumerTable,
+    ProducerTable,
+)
+from pyromq.broker.state.groups import GroupTable
+from pyromq.broker.state.topics import TOPIC_UNIT_SUBSCRIPTION, TopicTable
+from pyromq.protocol.bodies import (
+    Body,
+    ConsumerData,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    SubscriptionData,
+)
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import FLAG_ONEWAY, RemotingCommand, RequestError
+from pyromq.protocol.headers import (
+    GetConsumerListByGroupRequestHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from pyromq.protocol.names import retry_topic
+
+
+class HeartbeatHandlers:
+    """Handlers of clients' comings and goings."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        groups: GroupTable,
+        consumers: ConsumerTable,
+        producers: ProducerTable,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._producers = producers
+
+    def heart_beat(self, connection: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+        """HEART_BEAT: note all groups of a client."""
+        heartbeat = HeartbeatData.decode(request.body)
+        client = Client(connection, heartbeat.client_id, request.language, request.version)
+        for consumer in heartbeat.consumer_data_set:
+            self._register_consumer(consumer, client)
+        for producer in heartbeat.producer_data_set:
+            self._producers.register(producer.group_name, client)
+        return request.answer()
+
+    def unregister_client(
+        self, connection: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """UNREGISTER_CLIENT: a client leaves a producer group, a consumer group, or both."""
+        header = UnregisterClientRequestHeader.decode(request.ext_fields)
+        if header.producer_group is not None:
+            self._producers.unregister(header.producer_group, connection)
+        if header.consumer_group is not None:
+            left = self._consumers.unregister(header.consumer_group, connection)
+            if left and self._wants_notice(header.consumer_group):
+                self._notify_members(header.consumer_group)
+        return request.answer()
+
+    def check_client_config(
+        self,
+        connection: ClientConnection,  # noqa: ARG002 - the signature of handlers
+        request: RemotingCommand,
+    ) -> RemotingCommand:
+        """CHECK_CLIENT_CONFIG: may a consumer subscribe in this way?"""
+        subscription = CheckClientRequestBody.decode(request.body).subscription_data
+        if subscription is not None and subscription.expression_type not in ("", "TAG"):
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"this broker filters by TAG, not by {subscription.expression_type}",
+            )
+        return request.answer()
+
+    def consumer_list(
+        self,
+        connection: ClientConnection,  # noqa: ARG002 - the signature of handlers
+        request: RemotingCommand,
+    ) -> RemotingCommand:
+        """GET_CONSUMER_LIST_BY_GROUP: the ids of a group's members."""
+        header = GetConsumerListByGroupRequestHeader.decode(request.ext_fields)
+        group = self._consumers.find(header.consumer_group)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"group {header.consumer_group} has no consumer online"
+            )
+        return request.answer(body=GetConsumerListByGroupResponseBody(group.client_ids()).encode())
+
+    def disconnected(self, connection: ClientConnection) -> None:
+        """A connection is lost: its client has left all its groups."""
+        self._producers.disconnect(connection)
+        for group in self._consumers.disconnect(connection):
+            self._notify_members(group)
+
+    def expire(self) -> None:
+        """Drop clients that were silent for 120 seconds; called every 10 seconds."""
+        self._producers.expire()
+        for group in self._consumers.expire():
+            self._notify_members(group)
+
+    def _register_consumer(self, consumer: ConsumerData, client: Client) -> None:
+        config = self._groups.find(consumer.group_name)
+        if config is not None:
+            self._topics.create_for_send_back(
+                retry_topic(consumer.group_name),
+                config.retry_queue_nums,
+                sys_flag=TOPIC_UNIT_SUBSCRIPTION if consumer.unit_mode else 0,
+            )
+        changed = self._consumers.register(consumer, client)
+        if changed and (config is None or config.notify_consumer_ids_changed_enable):
+            self._notify_members(consumer.group_name)
+
+    def _wants_notice(self, group: str) -> bool:
+        # Not `find`: leaving must not create a group.
+        config = self._groups.get(group)
+        return config is None or config.notify_consumer_ids_changed_enable
+
+    def _notify_members(self, group_name: str) -> None:
+        group = self._consumers.find(group_name)
+        if group is None or not self._config.notify_consumer_ids_changed_enable:
+            return
+        notice = RemotingCommand(
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+            ext_fields=NotifyConsumerIdsChangedRequestHeader(group_name).encode(),
+            flag=FLAG_ONEWAY,
+        )
+        for connection in list(group.members):
+            if not connection.closed:
+                connection.send(notice)
+
+
+@dataclass(slots=True)
+class CheckClientRequestBody(Body):
+    """CHECK_CLIENT_CONFIG: the subscription that a consumer is about to use."""
+
+    client_id: str | None = None
+    group: str | None = None
+    subscription_data: SubscriptionData | None = None

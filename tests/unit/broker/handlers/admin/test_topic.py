@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
+from pyromq.broker.state.groups import GroupTable
+from pyromq.broker.state.offsets import ConsumerOffsetTable
+from pyromq.broker.state.topics import TopicTable
+from pyromq.protocol.bodies import (
+    ConsumerOffsetSerializeWrapper,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicFilterType,
+)
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.fastjson import BodyError
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.headers import HeaderError
+from tests.unit.broker.fakes import FakeConnection
+
+CONFIG = BrokerConfig(
+    broker_name="broker-a", broker_ip1="127.0.0.1", broker_ip2="127.0.0.1", namesrv_addr=None
+)
+TOPIC_FIELDS = {
+    "topic": "orders",
+    "defaultTopic": "TBW102",
+    "readQueueNums": "4",
+    "writeQueueNums": "3",
+    "perm": "6",
+    "topicFilterType": "MULTI_TAG",
+    "topicSysFlag": "1",
+    "order": "true",
+}
+
+
+class Broker:
+    """The handlers with real tables."""
+
+    def __init__(self, directory: Path, *, is_replica: bool = False) -> None:
+        self.topics = TopicTable(CONFIG, directory)
+        self.groups = GroupTable(CONFIG, directory)
+        self.offsets = ConsumerOffsetTable(directory)
+        self.removed: list[str] = []
+        self.registered: list[int] = []
+        self.connection = FakeConnection()
+        self.handlers = TopicAdminHandlers(
+            self.topics,
+            self.groups,
+            self.offsets,
+            self,
+            register=self.register,
+            is_replica=is_replica,
+        )
+
+    def remove_topic(self, topic: str) -> None:
+        assert topic not in self.topics, "the topic goes first, so that nobody sends to it"
+        self.removed.append(topic)
+
+    async def register(self) -> None:
+        self.registered.append(self.topics.data_version.counter)
+
+    async def update_topic(self, **fields: str) -> RemotingCommand:
+        request = RemotingCommand(
+            RequestCode.UPDATE_AND_CREATE_TOPIC, opaque=3, ext_fields={**TOPIC_FIELDS, **fields}
+        )
+        return await self.handlers.update_topic(self.connection, request)
+
+    async def delete_topic(self, topic: str) -> RemotingCommand:
+        request = RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, ext_fields={"topic": topic})
+        return await self.handlers.delete_topic(self.connection, request)
+
+    def update_group(self, body: bytes) -> RemotingCommand:
+        request = RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+        return self.handlers.update_group(self.connection, request)
+
+    def delete_group(self, **fields: str) -> RemotingCommand:
+        request = RemotingCommand(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext_fields=fields)
+        return self.handlers.delete_group(self.connection, request)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    return Broker(tmp_path)
+
+
+async def test_topic_is_created_and_registered(broker: Broker) -> None:
+    answer = await broker.update_topic()
+    assert (answer.code, answer.opaque) == (ResponseCode.SUCCESS, 3)
+    assert broker.topics.get("orders") == TopicConfig(
+        "orders", 4, 3, 6, TopicFilterType.MULTI_TAG, 1, order=False
+    )
+    assert broker.registered == [1]
+    await broker.update_topic(writeQueueNums="8")
+    updated = broker.topics.get("orders")
+    assert updated is not None
+    assert updated.write_queue_nums == 8
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"topic": ""},
+        {"topic": "a/../b"},
+        {"topic": "x" * 128},
+        {"topic": "TBW102"},
+        {"topic": "broker-a"},
+        {"topic": "rmq_sys_x"},
+        {"readQueueNums": "-1"},
+        {"writeQueueNums": "-2147483648"},
+        {"perm": "16"},
+        {"perm": "-1"},
+        {"topicFilterType": "ANY"},
+    ],
+)
+async def test_bad_topics_are_refused(broker: Broker, fields: dict[str, str]) -> None:
+    before = broker.topics.snapshot()
+    with pytest.raises(RequestError) as raised:
+        await broker.update_topic(**fields)
+    assert raised.value.code is ResponseCode.SYSTEM_ERROR
+    assert broker.topics.snapshot() == before
+    assert broker.registered == []
+
+
+async def test_bad_number_names_the_field(broker: Broker) -> None:
+    with pytest.raises(HeaderError, match="perm"):
+        await broker.update_topic(perm="rw")
+
+
+async def test_topic_is_deleted_with_its_queues(broker: Broker) -> None:
+    await broker.update_topic()
+    answer = await broker.delete_topic("orders")
+    assert answer.code == ResponseCode.SUCCESS
+    assert "orders" not in broker.topics
+    assert broker.removed == ["orders"]
+    assert broker.registered == [1, 2]
+
+
+async def test_deleting_what_does_not_exist_is_fine(broker: Broker) -> None:
+    assert (await broker.delete_topic("absent")).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "DefaultCluster", "../x", ""])
+async def test_system_topics_are_not_deleted(broker: Broker, topic: str) -> None:
+    with pytest.raises(RequestError):
+        await broker.delete_topic(topic)
+    assert broker.removed == []
+
+
+def test_group_is_created_and_updated(broker: Broker) -> None:
+    config = SubscriptionGroupConfig("payments", retry_max_times=3)
+    assert broker.update_group(config.encode()).code == ResponseCode.SUCCESS
+    assert broker.groups.get("payments") == config
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        SubscriptionGroupConfig("a b").encode(),
+        SubscriptionGroupConfig("").encode(),
+        SubscriptionGroupConfig("g", retry_queue_nums=-1).encode(),
+        SubscriptionGroupConfig("g", retry_max_times=-2).encode(),
+    ],
+)
+def test_bad_groups_are_refused(broker: Broker, body: bytes) -> None:
+    with pytest.raises(RequestError):
+        broker.update_group(body)
+    assert broker.groups.data_version.counter == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"null", b"[1"])
+def test_bodies_that_are_no_group_are_errors(broker: Broker, body: bytes) -> None:
+    with pytest.raises(BodyError):
+        broker.update_group(body)
+
+
+def test_group_is_deleted_with_or_without_its_offsets(broker: Broker) -> None:
+    for group in ("g", "h"):
+        broker.groups.find(group)
+        broker.offsets.commit(group, "t", 0, 5)
+    broker.delete_group(groupName="g")
+    broker.delete_group(groupName="h", removeOffset="true")
+    assert "g" not in broker.groups
+    assert "h" not in broker.groups
+    assert broker.offsets.groups_of("t") == {"g"}
+
+
+async def test_whole_tables_are_answered(broker: Broker) -> None:
+    await broker.update_topic()
+    broker.groups.find("g")
+    broker.offsets.commit("g", "orders", 0, 5)
+    request = RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG)
+    handlers, connection = broker.handlers, broker.connection
+    topics = handlers.all_topics(connection, request).body
+    assert TopicConfigSerializeWrapper.decode(topics) == broker.topics.snapshot()
+    groups = handlers.all_groups(connection, request).body
+    assert SubscriptionGroupWrapper.decode(groups) == broker.groups.snapshot()
+    offsets = handlers.all_offsets(connection, request).body
+    assert offsets == b'{"offsetTable":{"orders@g":{0:5}}}'
+    assert ConsumerOffsetSerializeWrapper.decode(offsets) == broker.offsets.snapshot()
+
+
+async def test_replica_refuses_changes(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, is_replica=True)
+    with pytest.raises(RequestError, match="replica"):
+        await broker.update_topic()
+    with pytest.raises(RequestError, match="replica"):
+        await broker.delete_topic("orders")
+    with pytest.raises(RequestError, match="replica"):
+        broker.update_group(SubscriptionGroupConfig("g").encode())
+    with pytest.raises(RequestError, match="replica"):
+        broker.delete_group(groupName="g")

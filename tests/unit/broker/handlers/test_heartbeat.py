@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.handlers.heartbeat import HeartbeatHandlers
+from pyromq.broker.state.connections import CLIENT_EXPIRY, ConsumerTable, ProducerTable
+from pyromq.broker.state.groups import GroupTable
+from pyromq.broker.state.topics import TopicTable
+from pyromq.protocol.bodies import (
+    ConsumerData,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+)
+from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.fastjson import BodyError
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.headers import HeaderError
+from tests.unit.broker.fakes import FakeConnection
+
+CONFIG = BrokerConfig(
+    broker_name="broker-a", broker_ip1="127.0.0.1", broker_ip2="127.0.0.1", namesrv_addr=None
+)
+
+
+class Broker:
+    """The handlers with real tables."""
+
+    def __init__(self, directory: Path, **settings: bool) -> None:
+        config = dataclasses.replace(CONFIG, **settings)  # type: ignore[arg-type]
+        self.now = 1000.0
+        self.topics = TopicTable(config, directory)
+        self.groups = GroupTable(config, directory)
+        self.consumers = ConsumerTable(lambda: self.now)
+        self.producers = ProducerTable(lambda: self.now)
+        self.handlers = HeartbeatHandlers(
+            config, self.topics, self.groups, self.consumers, self.producers
+        )
+
+    def beat(
+        self,
+        connection: FakeConnection,
+        client_id: str = "c1",
+        *,
+        group: str | None = "g",
+        topics: tuple[str, ...] = ("t",),
+        producer: str | None = None,
+        unit_mode: bool = False,
+    ) -> RemotingCommand:
+        heartbeat = HeartbeatData(client_id)
+        if group is not None:
+            subscriptions = [SubscriptionData(topic) for topic in topics]
+            heartbeat.consumer_data_set.append(
+                ConsumerData(group, subscription_data_set=subscriptions, unit_mode=unit_mode)
+            )
+        if producer is not None:
+            heartbeat.producer_data_set.append(ProducerData(producer))
+        request = RemotingCommand(
+            RequestCode.HEART_BEAT,
+            opaque=7,
+            body=heartbeat.encode(),
+            language=LanguageCode.JAVA,
+            version=400,
+        )
+        return self.handlers.heart_beat(connection, request)
+
+    def members(self, group: str = "g") -> list[str]:
+        request = RemotingCommand(
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext_fields={"consumerGroup": group}
+        )
+        answer = self.handlers.consumer_list(FakeConnection(), request)
+        return GetConsumerListByGroupResponseBody.decode(answer.body).consumer_id_list
+
+    def leave(self, connection: FakeConnection, **fields: str) -> RemotingCommand:
+        request = RemotingCommand(
+            RequestCode.UNREGISTER_CLIENT, ext_fields={"clientID": "c1", **fields}
+        )
+        return self.handlers.unregister_client(connection, request)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    return Broker(tmp_path)
+
+
+def notices(connection: FakeConnection) -> list[str]:
+    sent = [command.ext_fields["consumerGroup"] for command in connection.sent]
+    for command in connection.sent:
+        assert command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+        assert command.is_oneway
+        assert not command.is_response
+    del connection.sent[:]
+    return sent
+
+
+def test_heartbeat_registers_and_creates_group_and_retry_topic(broker: Broker) -> None:
+    connection = FakeConnection()
+    answer = broker.beat(connection, producer="p")
+    assert (answer.code, answer.opaque, answer.remark) == (ResponseCode.SUCCESS, 7, None)
+    assert answer.version == PROTOCOL_VERSION
+    assert "g" in broker.groups
+    assert broker.topics.get("%RETRY%g") == TopicConfig("%RETRY%g", 1, 1, 6)
+    assert broker.members() == ["c1"]
+    (producer,) = broker.producers.members("p")
+    assert (producer.client_id, producer.language, producer.version) == (
+        "c1",
+        LanguageCode.JAVA,
+        400,
+    )
+    assert broker.consumers.subscription("g", "t") == SubscriptionData("t")
+
+
+def test_retry_topic_has_the_groups_queues_and_unit_flag(broker: Broker) -> None:
+    broker.groups.update(SubscriptionGroupConfig("g", retry_queue_nums=3))
+    broker.beat(FakeConnection(), unit_mode=True)
+    assert broker.topics.get("%RETRY%g") == TopicConfig("%RETRY%g", 3, 3, 6, topic_sys_flag=2)
+
+
+def test_members_are_told_of_changes_only(broker: Broker) -> None:
+    one, two = FakeConnection(), FakeConnection()
+    broker.beat(one)
+    assert notices(one) == ["g"]
+    broker.beat(two, "c2")
+    assert (notices(one), notices(two)) == (["g"], ["g"])
+    broker.beat(one)
+    broker.beat(two, "c2")
+    assert (notices(one), notices(two)) == ([], [])
+    broker.beat(one, topics=("t", "u"))
+    assert (notices(one), notices(two)) == (["g"], ["g"])
+
+
+def test_leaving_tells_the_others(broker: Broker) -> None:
+    one, two = FakeConnection(), FakeConnection()
+    broker.beat(one, producer="p")
+    broker.beat(two, "c2")
+    notices(one), notices(two)
+    answer = broker.leave(one, producerGroup="p", consumerGroup="g")
+    assert answer.code == ResponseCode.SUCCESS
+    assert (notices(one), notices(two)) == ([], ["g"])
+    assert broker.members() == ["c2"]
+    assert broker.producers.groups() == []
+    broker.leave(one, consumerGroup="g")
+    assert notices(two) == []
+
+
+def test_leaving_creates_no_group(broker: Broker) -> None:
+    broker.leave(FakeConnection(), consumerGroup="never-seen")
+    assert "never-seen" not in broker.groups
+
+
+def test_lost_connection_tells_the_others(broker: Broker) -> None:
+    one, two = FakeConnection(), FakeConnection()
+    broker.beat(one, producer="p")
+    broker.beat(two, "c2")
+    notices(two)
+    one.close()
+    broker.handlers.disconnected(one)
+    assert notices(two) == ["g"]
+    assert broker.producers.groups() == []
+    broker.handlers.disconnected(FakeConnection())
+
+
+def test_closed_members_are_not_written_to(broker: Broker) -> None:
+    one, two = FakeConnection(), FakeConnection()
+    broker.beat(one)
+    one.close()
+    broker.beat(two, "c2")
+    assert notices(two) == ["g"]
+
+
+def test_silent_clients_are_dropped(broker: Broker) -> None:
+    one, two = FakeConnection(), FakeConnection()
+    broker.beat(one, producer="p")
+    broker.now += CLIENT_EXPIRY + 1
+    broker.beat(two, "c2")
+    notices(two)
+    broker.handlers.expire()
+    assert one.closed
+    assert notices(two) == ["g"]
+    assert broker.members() == ["c2"]
+    assert broker.producers.groups() == []
+
+
+def test_notices_can_be_switched_off_for_the_broker(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, notify_consumer_ids_changed_enable=False)
+    one = FakeConnection()
+    broker.beat(one)
+    assert notices(one) == []
+
+
+def test_notices_can_be_switched_off_for_a_group(broker: Broker) -> None:
+    broker.groups.update(SubscriptionGroupConfig("g", notify_consumer_ids_changed_enable=False))
+    one, two = FakeConnection(), FakeConnection()
+    broker.beat(one)
+    broker.beat(two, "c2")
+    broker.leave(one, consumerGroup="g")
+    assert notices(one) == notices(two) == []
+
+
+def test_unknown_group_joins_without_retry_topic_when_creation_is_off(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, auto_create_subscription_group=False)
+    one = FakeConnection()
+    assert broker.beat(one).code == ResponseCode.SUCCESS
+    assert broker.members() == ["c1"]
+    assert "%RETRY%g" not in broker.topics
+    assert notices(one) == ["g"]
+
+
+def test_illegal_group_name_makes_no_topic(broker: Broker) -> None:
+    before = len(broker.topics)
+    assert broker.beat(FakeConnection(), group="../../x").code == ResponseCode.SUCCESS
+    assert len(broker.topics) == before
+
+
+def test_list_of_a_group_without_members_is_an_error(broker: Broker) -> None:
+    with pytest.raises(RequestError, match="absent has no consumer") as raised:
+        broker.members("absent")
+    assert raised.value.code is ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b"\xff", b'{"clientID":"c","consumerDataSet":3}']
+)
+def test_bad_heartbeats_are_errors(broker: Broker, body: bytes) -> None:
+    with pytest.raises(BodyError):
+        broker.handlers.heart_beat(
+            FakeConnection(), RemotingCommand(RequestCode.HEART_BEAT, body=body)
+        )
+
+
+def test_leaving_without_client_id_is_an_error(broker: Broker) -> None:
+    with pytest.raises(HeaderError, match="clientID"):
+        broker.handlers.unregister_client(
+            FakeConnection(), RemotingCommand(RequestCode.UNREGISTER_CLIENT)
+        )
+
+
+@pytest.mark.parametrize(
+    "subscription", ["null", '{"topic":"t"}', '{"topic":"t","expressionType":"TAG"}']
+)
+def test_tag_subscriptions_are_fine(broker: Broker, subscription: str) -> None:
+    body = f'{{"clientId":"c","group":"g","subscriptionData":{subscription}}}'.encode()
+    request = RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+    answer = broker.handlers.check_client_config(FakeConnection(), request)
+    assert answer.code == ResponseCode.SUCCESS
+
+
+def test_other_subscriptions_are_refused(broker: Broker) -> None:
+    body = b'{"subscriptionData":{"topic":"t","expressionType":"SQL92","subString":"a > 1"}}'
+    request = RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+    with pytest.raises(RequestError, match="SQL92"):
+        broker.handlers.check_client_config(FakeConnection(), request)
