@@ -45,7 +45,7 @@ CASES = (
         "batch", "batch 32 x 128 B, 4 x 8 in flight", Kind.BATCH, "BenchmarkBatch", 128, 4, 8, 2.0
     ),
     Case("pull", "pull 32 at a time, 4 x 2 in flight", Kind.PULL, WARM_TOPIC, 128, 4, 2, 4.0),
-    Case("one", "send 128 B, 1 in flight", Kind.SEND, "BenchmarkOne", 128, 1, 1, 0.02),
+    Case("one", "send 128 B, 1 in flight", Kind.SEND, "BenchmarkOne", 128, 1, 1, 0.04),
 )
 
 

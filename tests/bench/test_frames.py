@@ -6,7 +6,16 @@ import struct
 import orjson
 import pytest
 
-from bench.frames import BATCH_SIZE, OPAQUE_BASE, QUEUES, Ring, batch_ring, pull_ring, send_ring
+from bench.frames import (
+    BATCH_SIZE,
+    OPAQUE_BASE,
+    QUEUES,
+    Ring,
+    batch_ring,
+    pull_request,
+    pull_ring,
+    send_ring,
+)
 
 
 def _frames(ring: Ring) -> list[tuple[dict[str, object], bytes]]:
@@ -19,6 +28,31 @@ def _frames(ring: Ring) -> list[tuple[dict[str, object], bytes]]:
             (orjson.loads(data[start + 8 : start + 8 + length]), data[start + 8 + length : end])
         )
     return decoded
+
+
+#: Printed by RocketMQ 4.9.7's own RemotingCommand.encode() for the same values, opaque aside.
+_JAVA_SEND_HEADER = (
+    rb'{"code":310,"extFields":{"a":"BenchmarkProducer","b":"T","c":"TBW102","d":"4","e":"1",'
+    rb'"f":"0","g":"1700000000000","h":"0","i":"KEYS\u0001order-030000000900AB\u0002UNIQ_KEY\u0001'
+    rb'7F000001000318B4AAC20000000900AB\u0002WAIT\u0001true\u0002TAGS\u0001Tag1","j":"0",'
+    rb'"k":"false","m":"false","n":"broker-a"},"flag":0,"language":"JAVA","opaque":100009,'
+    rb'"serializeTypeCurrentRPC":"JSON","version":407}'
+)
+_JAVA_PULL_HEADER = (
+    rb'{"code":11,"extFields":{"queueId":"1","maxMsgNums":"32","sysFlag":"4",'
+    rb'"suspendTimeoutMillis":"15000","commitOffset":"0","topic":"T","queueOffset":"32",'
+    rb'"expressionType":"TAG","subscription":"*","subVersion":"0",'
+    rb'"consumerGroup":"BenchmarkConsumer"},"flag":0,"language":"JAVA","opaque":100009,'
+    rb'"serializeTypeCurrentRPC":"JSON","version":407}'
+)
+
+
+def test_headers_are_byte_for_byte_what_java_writes() -> None:
+    ring = send_ring("T", 10, 128, 3, 1_700_000_000_000)
+    ring.start_lap(0xAB)
+    frame = bytes(ring.data[ring.starts[9] :])
+    assert frame[8:-128] == _JAVA_SEND_HEADER
+    assert pull_request("T", 1, 32, OPAQUE_BASE + 9)[8:] == _JAVA_PULL_HEADER
 
 
 def test_sends_carry_the_fields_of_the_java_client() -> None:
