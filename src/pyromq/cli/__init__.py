@@ -1,0 +1,1 @@
+"""The command line: `pyromq` and its subcommands, one module each."""

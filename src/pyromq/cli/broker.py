@@ -1,0 +1,87 @@
+"""`pyromq broker`: one broker, with the options of RocketMQ's mqbroker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from pyromq.cli.running import (
+    Servers,
+    bad_setting,
+    log_level_option,
+    read_properties,
+    run_servers,
+    set_up_logging,
+)
+
+if TYPE_CHECKING:
+    from pyromq.broker.config import BrokerProperties
+
+
+@click.command()
+@click.option(
+    "-c", "--config-file", metavar="FILE", help="Settings: a .properties file with RocketMQ's keys."
+)
+@click.option(
+    "-n",
+    "--namesrv",
+    metavar="ADDRESSES",
+    help="NameServers to register with, as host:port[;host:port].",
+)
+@click.option("-p", "--print-config", is_flag=True, help="Print all settings and exit.")
+@click.option("-m", "--print-important", is_flag=True, help="Print important settings and exit.")
+@log_level_option
+def broker(
+    config_file: str | None,
+    namesrv: str | None,
+    print_config: bool,
+    print_important: bool,
+    log_level: str,
+) -> None:
+    """Run a broker: it stores messages and serves producers and consumers.
+
+    The store is in storePathRootDir, by default `store` in the home directory.
+
+    \b
+    Examples
+        pyromq broker -n 127.0.0.1:9876
+        pyromq broker -m                          what is usually set
+        pyromq broker -p > broker.properties      everything that can be set
+        pyromq broker -c broker.properties
+    """
+    from pyromq.broker.config import format_broker_properties, load_broker_properties
+    from pyromq.protocol.settings import ConfigError
+
+    properties = read_properties(config_file)
+    if namesrv is not None:
+        properties["namesrvAddr"] = namesrv
+    try:
+        loaded = load_broker_properties(properties)
+    except ConfigError as error:
+        raise bad_setting(error, config_file) from error
+    if print_config or print_important:
+        click.echo(
+            format_broker_properties(loaded.broker, loaded.store, only_important=not print_config),
+            nl=False,
+        )
+        return
+    set_up_logging(log_level)
+    run_servers(lambda servers: start_broker(servers, loaded, "choose another one with listenPort"))
+
+
+async def start_broker(servers: Servers, loaded: BrokerProperties, other_port: str) -> None:
+    """Start a broker with these settings and print its boot line."""
+    from pyromq.broker.broker import Broker
+
+    for warning in loaded.warnings:
+        click.echo(f"Warning: {warning}", err=True)
+    server = Broker(loaded.broker, loaded.store)
+    await servers.start("broker", server, other_port)
+    line = (
+        f"The broker[{loaded.broker.broker_name}, {server.address}] boot success. "
+        "serializeType=JSON"
+    )
+    if loaded.broker.namesrv_addr:
+        line += f" and name server is {loaded.broker.namesrv_addr}"
+    click.echo(line)

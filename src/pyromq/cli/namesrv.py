@@ -1,0 +1,88 @@
+"""`pyromq namesrv`: one NameServer, with the options of RocketMQ's mqnamesrv."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from pyromq.cli.running import (
+    Servers,
+    bad_setting,
+    log_level_option,
+    read_properties,
+    run_servers,
+    set_up_logging,
+)
+from pyromq.protocol.message_id import format_address
+
+if TYPE_CHECKING:
+    from pyromq.nameserver.config import NamesrvConfig
+    from pyromq.nameserver.server import NameServer
+
+
+@click.command()
+@click.option(
+    "-c", "--config-file", metavar="FILE", help="Settings: a .properties file with RocketMQ's keys."
+)
+@click.option("-p", "--print-config", is_flag=True, help="Print all settings and exit.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on [default: 9876].")
+@log_level_option
+def namesrv(config_file: str | None, print_config: bool, port: int | None, log_level: str) -> None:
+    """Run a NameServer: it tells clients which brokers have a topic.
+
+    Brokers register themselves (pyromq broker -n ADDRESS). Several NameServers know nothing of
+    each other; brokers register with each of them.
+
+    \b
+    Examples
+        pyromq namesrv
+        pyromq namesrv --port 9877
+        pyromq namesrv -p > namesrv.properties
+        pyromq namesrv -c namesrv.properties
+    """
+    from pyromq.protocol.settings import format_settings
+
+    config, warnings = load_namesrv_config(config_file, port)
+    if print_config:
+        click.echo(format_settings(config), nl=False)
+        return
+    set_up_logging(log_level)
+    for warning in warnings:
+        click.echo(f"Warning: {warning}", err=True)
+    run_servers(lambda servers: start_namesrv(servers, config, "choose another one with --port"))
+
+
+def load_namesrv_config(
+    config_file: str | None, port: int | None
+) -> tuple[NamesrvConfig, list[str]]:
+    """The settings of a file and the options above it, with a line for each unknown key."""
+    from pyromq.nameserver.config import KNOWN_WITHOUT_EFFECT, NamesrvConfig
+    from pyromq.protocol.settings import ConfigError, settings_of, unknown_key_hint
+
+    properties = read_properties(config_file)
+    if config_file is not None:
+        properties.setdefault("configStorePath", config_file)
+    if port is not None:
+        properties["listenPort"] = str(port)
+    try:
+        config, unknown = NamesrvConfig.load(properties)
+    except ConfigError as error:
+        raise bad_setting(error, config_file) from error
+    known = {item.key for item in settings_of(NamesrvConfig)} | KNOWN_WITHOUT_EFFECT
+    return config, [
+        f"unknown setting {key}{unknown_key_hint(key, known)}: it is ignored" for key in unknown
+    ]
+
+
+async def start_namesrv(servers: Servers, config: NamesrvConfig, other_port: str) -> NameServer:
+    """Start a NameServer and print its boot line."""
+    from pyromq.nameserver.server import NameServer
+
+    server = NameServer(config)
+    await servers.start("NameServer", server, other_port)
+    click.echo(
+        "The Name Server boot success. serializeType=JSON, "
+        f"listening on {format_address(config.bind_address, server.port)}"
+    )
+    return server

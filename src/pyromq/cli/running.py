@@ -1,0 +1,185 @@
+"""How commands run: event loop, signals, logging, and errors as one clear line.
+
+`run_servers` is for commands that run until they are told to stop, `run_client`
+for those that do their work and end. The first SIGINT or SIGTERM asks for a
+clean stop, the second one ends the process at once (a broker's store then
+recovers at its next start). Called on the main thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import click
+
+from pyromq.protocol.java_properties import PropertiesError, parse_properties
+from pyromq.protocol.settings import ConfigError
+
+#: Exit codes of a process that a signal ended, as shells know them.
+_EXIT_BY_SIGNAL = 128
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Server(Protocol):
+    """What a NameServer and a broker have in common."""
+
+    async def start(self) -> None:
+        """Begin to serve."""
+
+    async def stop(self) -> None:
+        """End cleanly."""
+
+
+class Servers:
+    """The servers of one command; those that were started are stopped in reverse order."""
+
+    def __init__(self, running: AsyncExitStack) -> None:
+        self._running = running
+
+    async def start(self, name: str, server: Server, other_port: str) -> None:
+        """Start one; `other_port` says how to give it another port if its own is taken."""
+        # Before its start: one that fails half-way has something to give back, too.
+        self._running.push_async_callback(server.stop)
+        try:
+            await server.start()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if error.filename is not None:
+                reason = f"{error.filename}: {reason}"
+            if error.errno == errno.EADDRINUSE:
+                reason = f"{reason}; stop the program that has it, or {other_port}"
+            raise click.ClickException(f"{name} cannot start: {reason}") from error
+
+
+def log_level_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--log-level` to a server's command."""
+    return click.option(
+        "--log-level",
+        type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+        default="INFO",
+        show_default=True,
+        help="Least important log lines to write to stderr.",
+    )(command)
+
+
+def namesrv_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--namesrv` to a client's command."""
+    return click.option(
+        "--namesrv",
+        metavar="ADDRESSES",
+        envvar="NAMESRV_ADDR",
+        default="127.0.0.1:9876",
+        show_default=True,
+        help="NameServers as host:port[;host:port]; also from NAMESRV_ADDR in the environment.",
+    )(command)
+
+
+def set_up_logging(level: str) -> None:
+    """Log lines for people, to stderr."""
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s - %(message)s"
+    )
+
+
+def read_properties(path: str | None) -> dict[str, str]:
+    """The table of a `.properties` file; empty without one."""
+    if path is None:
+        return {}
+    try:
+        return parse_properties(Path(path).read_bytes())
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be read: {error.strerror}") from error
+    except PropertiesError as error:
+        raise click.ClickException(f"{path}: {error}") from error
+
+
+def bad_setting(error: ConfigError, path: str | None) -> click.ClickException:
+    """A setting that cannot be used, as the command's error."""
+    return click.ClickException(f"{path}: {error}" if path else str(error))
+
+
+def run_servers(start: Callable[[Servers], Awaitable[object]]) -> None:
+    """Let `start` start servers, wait for a signal, stop them."""
+    from pyromq.store.results import StoreError
+
+    try:
+        _run(_serve(start))
+    except (StoreError, ConfigError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def run_client(work: Coroutine[Any, Any, None]) -> None:
+    """Run a command's work to its end, or until a signal cancels it."""
+    from pyromq.client.errors import ClientError
+    from pyromq.remoting.address import AddressError
+    from pyromq.remoting.errors import RemotingError
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    try:
+        _run(_until_signal(work))
+    except (ClientError, RemotingError, AddressError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(work)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # it is not built for every platform
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(start: Callable[[Servers], Awaitable[object]]) -> None:
+    stopping = asyncio.Event()
+    with _reacting_to_signals(stopping.set):
+        async with AsyncExitStack() as running:
+            await start(Servers(running))
+            await stopping.wait()
+            click.echo("Stopping; a second signal ends the process at once.", err=True)
+
+
+async def _until_signal(work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(work)
+    with _reacting_to_signals(task.cancel) as received:
+        try:
+            await task
+        except asyncio.CancelledError:
+            raise click.exceptions.Exit(_EXIT_BY_SIGNAL + received[0]) from None
+
+
+@contextmanager
+def _reacting_to_signals(react: Callable[[], object]) -> Iterator[list[int]]:
+    """Call `react` on the loop at the first signal; end the process at the second.
+
+    Gives the signals that came. Handlers of the interpreter, not of the loop: they also run
+    while the loop is busy with a long recovery.
+    """
+    loop = asyncio.get_running_loop()
+    received: list[int] = []
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
+            os._exit(_EXIT_BY_SIGNAL + number)
+        loop.call_soon_threadsafe(react)
+
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

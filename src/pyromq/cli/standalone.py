@@ -1,0 +1,127 @@
+"""`pyromq standalone`: a NameServer and a broker in one process, to begin with."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pyromq.cli.broker import start_broker
+from pyromq.cli.namesrv import start_namesrv
+from pyromq.cli.running import (
+    Servers,
+    bad_setting,
+    log_level_option,
+    read_properties,
+    run_servers,
+    set_up_logging,
+)
+from pyromq.protocol.message_id import format_address
+
+if TYPE_CHECKING:
+    from pyromq.broker.config import BrokerProperties
+
+DEFAULT_DATA = "data"
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - recognised here, not bound
+
+
+@click.command()
+@click.option(
+    "--data",
+    metavar="DIR",
+    help=f"Where messages are kept [default: ./{DEFAULT_DATA}, or storePathRootDir of -c].",
+)
+@click.option(
+    "--namesrv-port",
+    type=click.IntRange(0, 65535),
+    default=9876,
+    show_default=True,
+    help="Port of the NameServer; 0 takes a free one.",
+)
+@click.option(
+    "--broker-port",
+    type=click.IntRange(0, 65535),
+    help="Port of the broker; 0 takes a free one [default: 10911, or listenPort of -c].",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on. 0.0.0.0 lets other machines in: there is no access control.",
+)
+@click.option(
+    "-c", "--config-file", metavar="FILE", help="Settings of the broker: a .properties file."
+)
+@log_level_option
+def standalone(
+    data: str | None,
+    namesrv_port: int,
+    broker_port: int | None,
+    host: str,
+    config_file: str | None,
+    log_level: str,
+) -> None:
+    """Run a NameServer and a broker in one process.
+
+    All that is needed to try things out, and enough for one machine. Ctrl-C stops it cleanly;
+    messages stay in the data directory.
+
+    \b
+    Examples
+        pyromq standalone
+        pyromq standalone --data /var/lib/pyromq --host 0.0.0.0
+    """
+    from pyromq.broker.config import load_broker_properties
+    from pyromq.nameserver.config import NamesrvConfig
+    from pyromq.protocol.settings import ConfigError
+
+    properties = read_properties(config_file)
+    if data is not None or "storePathRootDir" not in properties:
+        properties["storePathRootDir"] = str(Path(data or DEFAULT_DATA).absolute())
+    if broker_port is not None:
+        properties["listenPort"] = str(broker_port)
+    try:
+        ipaddress.ip_address(host)  # records hold the broker's address as bytes, not as a name
+    except ValueError:
+        raise click.BadParameter(f"{host!r} is no IP address", param_hint="--host") from None
+    if host not in _EVERYWHERE:
+        # Otherwise the broker announces the machine's own address.
+        properties.setdefault("brokerIP1", host)
+
+    def load(namesrv_address: str) -> BrokerProperties:
+        return load_broker_properties({**properties, "namesrvAddr": namesrv_address})
+
+    try:
+        root = Path(load(format_address("127.0.0.1", 9876)).store.store_path_root_dir)
+    except ConfigError as error:
+        raise bad_setting(error, config_file) from error
+    namesrv_config = NamesrvConfig(
+        listen_port=namesrv_port,
+        bind_address=host,
+        kv_config_path=str(root / "namesrv" / "kvConfig.json"),
+        config_store_path=str(root / "namesrv" / "namesrv.properties"),
+    )
+
+    async def start(servers: Servers) -> None:
+        server = await start_namesrv(
+            servers, namesrv_config, "choose another one with --namesrv-port"
+        )
+        reachable = "127.0.0.1" if host in _EVERYWHERE else host
+        address = format_address(reachable, server.port)
+        await start_broker(servers, load(address), "choose another one with --broker-port")
+        click.echo(_guide(address, root))
+
+    set_up_logging(log_level)
+    run_servers(start)
+
+
+def _guide(namesrv_address: str, root: Path) -> str:
+    option = "" if namesrv_address == "127.0.0.1:9876" else f" --namesrv {namesrv_address}"
+    return (
+        f"Messages are kept in {root}. In another shell:\n"
+        f"    pyromq send{option} greetings 'hello'\n"
+        f"    pyromq consume{option} greetings --from first\n"
+        "Ctrl-C stops."
+    )
