@@ -16,7 +16,6 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pyromq.nameserver import files
 from pyromq.nameserver.config import NamesrvConfig
@@ -54,9 +53,7 @@ from pyromq.protocol.headers_admin import (
 )
 from pyromq.protocol.java_properties import PropertiesError, format_properties, parse_properties
 from pyromq.protocol.settings import ConfigError
-
-if TYPE_CHECKING:
-    from pyromq.remoting.server import Connection, Handler
+from pyromq.remoting.server import Connection, Handler
 
 logger = logging.getLogger(__name__)
 

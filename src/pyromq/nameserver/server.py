@@ -39,6 +39,7 @@ class NameServer:
             host=config.bind_address,
             port=config.listen_port,
             on_disconnect=self._disconnected,
+            idle_seconds=config.server_channel_max_idle_time_seconds,
         )
         self._scanner: asyncio.Task[None] | None = None
 
@@ -48,7 +49,10 @@ class NameServer:
         return self._server.port
 
     async def start(self) -> None:
-        """Read the KV configuration and listen."""
+        """Read the KV configuration and listen.
+
+        Raises `KVConfigFileError`, or `OSError` when the port cannot be had.
+        """
         self._kv_config.load()
         await self._server.start()
         self._scanner = asyncio.create_task(self._scan(), name="scan for dead brokers")

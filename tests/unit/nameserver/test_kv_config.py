@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from pyromq.nameserver import files
+from pyromq.nameserver.kv_config import KVConfig, KVConfigFileError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "namesrv" / "kvConfig.json"
+
+
+def loaded(path: Path) -> KVConfig:
+    config = KVConfig(path)
+    config.load()
+    return config
+
+
+def write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+async def test_keys_survive_a_restart_in_java_s_form(path: Path) -> None:
+    config = loaded(path)
+    assert config.namespace("n") is None
+    await config.put("n", "k", "v")
+    await config.put("n", "ä", "ö")
+    assert json.loads(files.load(path) or b"") == {"configTable": {"n": {"k": "v", "ä": "ö"}}}
+    again = loaded(path)
+    assert again.get("n", "k") == "v"
+    assert again.get("n", "other") is None
+    assert again.get("other", "k") is None
+    assert again.namespace("n") == {"k": "v", "ä": "ö"}
+
+
+async def test_a_deleted_key_is_gone_and_its_namespace_stays(path: Path) -> None:
+    config = loaded(path)
+    await config.put("n", "k", "v")
+    await config.delete("n", "k")
+    await config.delete("n", "k")
+    await config.delete("never", "k")
+    assert loaded(path).namespace("n") == {}
+    assert loaded(path).namespace("never") is None
+
+
+async def test_changes_at_the_same_time_are_all_saved(path: Path) -> None:
+    config = loaded(path)
+    await asyncio.gather(*(config.put("n", str(number), "v") for number in range(20)))
+    assert len(loaded(path).namespace("n") or {}) == 20
+
+
+async def test_a_change_that_cannot_be_saved_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "file" / "kvConfig.json"
+    config = loaded(path)
+    write(path.parent, b"")
+    with pytest.raises(FileExistsError):
+        await config.put("n", "k", "v")
+    assert config.get("n", "k") == "v"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"configTable":{"n":{"k":1}}}', b"\xff"])
+async def test_a_damaged_file_is_replaced_by_its_backup(
+    path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = loaded(path)
+    await config.put("n", "k", "old")
+    await config.put("n", "k", "new")
+    write(path, damage)
+    with caplog.at_level(logging.WARNING):
+        assert loaded(path).get("n", "k") == "old"
+    assert str(path) in caplog.text
+
+
+def test_a_damaged_file_and_backup_are_an_error_that_names_both(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"{")
+    files.backup_of(path).write_bytes(b"")
+    with pytest.raises(KVConfigFileError) as raised:
+        loaded(path)
+    assert f"{path}: " in str(raised.value)
+    assert f"{files.backup_of(path)}: " in str(raised.value)
+
+
+def test_a_lone_damaged_file_is_an_error_too(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"{")
+    with pytest.raises(KVConfigFileError, match="repair the file or move it away"):
+        loaded(path)
