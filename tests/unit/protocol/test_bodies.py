@@ -95,8 +95,8 @@ JAVA = [
             '"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET","consumeType":"CONSUME_PASSIVELY",'
             '"groupName":"cg","messageModel":"CLUSTERING","subscriptionDataSet":['
             '{"classFilterMode":false,"codeSet":[97,98],"expressionType":"TAG",'
-            '"subString":"a || b","subVersion":5,"tagsSet":["a","b"],"topic":"t"}],"unitMode":false}],'
-            '"producerDataSet":[{"groupName":"pg"}]}'
+            '"subString":"a || b","subVersion":5,"tagsSet":["a","b"],"topic":"t"}],'
+            '"unitMode":false}],"producerDataSet":[{"groupName":"pg"}]}'
         ),
     ),
     (
