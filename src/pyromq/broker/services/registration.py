@@ -1,0 +1,307 @@
+"""Keeps every NameServer informed of this broker: where it is and which topics it has.
+
+A registration goes out at start, every `registerNameServerPeriod` and at once when topics
+change. NameServers share nothing, so each has a task of its own: one that is slow or
+unreachable delays nobody else. With `forceRegister` off, a NameServer is first asked
+whether it has the current data version, and only registered at if not.
+
+Invariants:
+1. After a change of topics, a registration that begins after the change follows at every
+   NameServer; changes during a registration share the next one.
+2. A failed registration is tried again after 10 seconds or at the next change.
+3. The order configuration and the master's addresses are taken from the first NameServer
+   of the list that answers, so that differing NameServers do not make them flap.
+
+Runs on the event loop; the body of a registration is encoded in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.state.topics import TopicTable
+from pyromq.protocol.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    DataVersion,
+    KVTable,
+    RegisterBrokerBody,
+    TopicConfigSerializeWrapper,
+)
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.headers import (
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerRequestHeader,
+)
+from pyromq.remoting.errors import RemotingError
+
+logger = logging.getLogger(__name__)
+
+_SHORTEST_PERIOD = 10.0
+_LONGEST_PERIOD = 60.0
+#: Seconds after which a failed registration is tried again.
+_RETRY_DELAY = 10.0
+#: Seconds that the stop of a broker waits for NameServers.
+_UNREGISTER_TIMEOUT = 3.0
+#: RocketMQ's checksum is a CRC-32 without its highest bit.
+_CRC_MASK = 0x7FFFFFFF
+
+
+class NameServerClient(Protocol):
+    """What registration needs of `RemotingClient`."""
+
+    async def request(
+        self,
+        address: str,
+        command: RemotingCommand,
+        timeout: float,  # noqa: ASYNC109 - the time-out is part of the protocol's request
+    ) -> RemotingCommand:
+        """Send a request and return its answer. Raises RemotingError."""
+
+
+class Registration:
+    """Registers one broker at all its NameServers."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        client: NameServerClient,
+        *,
+        broker_address: str,
+        ha_address: str,
+    ) -> None:
+        """`broker_address` is where clients reach the broker, `ha_address` where replicas do."""
+        self._config = config
+        self._topics = topics
+        self._client = client
+        self._broker_address = broker_address
+        self._ha_address = ha_address
+        self._name_servers = [_NameServer(address) for address in config.name_servers]
+        self._body: bytes = b""
+        self._body_version: DataVersion | None = None
+        self._encoding = asyncio.Lock()
+        #: The master's addresses as a NameServer told them; of use to a replica.
+        self.master_address: str | None = None
+        self.master_ha_address: str | None = None
+
+    async def start(self) -> None:
+        """Begin to register; returns when one NameServer knows the broker, or all failed."""
+        self._topics.add_listener(lambda _: self.register_soon())
+        attempts = [name_server.next_attempt() for name_server in self._name_servers]
+        for name_server in self._name_servers:
+            name_server.task = asyncio.create_task(self._keep_registered(name_server))
+        for attempt in asyncio.as_completed(attempts):
+            if await attempt:
+                return
+
+    def register_soon(self) -> None:
+        """Register at every NameServer without waiting."""
+        for name_server in self._name_servers:
+            name_server.wake.set()
+
+    async def register_now(self) -> None:
+        """Register at every NameServer; returns when those that answered last have answered."""
+        attempts = [item.next_attempt() for item in self._name_servers if item.registered]
+        self.register_soon()
+        if attempts:
+            await asyncio.wait(attempts)
+
+    async def stop(self) -> None:
+        """Stop registering and take the broker off every NameServer that knows it."""
+        tasks = [item.task for item in self._name_servers if item.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for name_server in self._name_servers:
+            name_server.give_up()
+        known = [item for item in self._name_servers if item.ever_registered]
+        await asyncio.gather(*map(self._unregister, known))
+
+    async def _keep_registered(self, name_server: _NameServer) -> None:
+        period = self._config.register_name_server_period / 1000
+        period = min(max(period, _SHORTEST_PERIOD), _LONGEST_PERIOD)
+        forced = True
+        while True:
+            with name_server.attempt():
+                await self._register(name_server, forced=forced)
+            delay = period if name_server.registered else min(period, _RETRY_DELAY)
+            forced = await name_server.woken_within(delay) or self._config.force_register
+
+    async def _register(self, name_server: _NameServer, *, forced: bool) -> None:
+        try:
+            if forced or not name_server.registered or await self._is_outdated(name_server):
+                await self._send_registration(name_server)
+        except Exception as error:
+            # Whatever went wrong, the broker must try again: without it nobody finds it.
+            # A ValueError is an answer whose header or body cannot be read.
+            expected = isinstance(error, RemotingError | _RefusedError | ValueError)
+            if name_server.registered or not name_server.reported:
+                logger.warning(
+                    "not registered at NameServer %s: %s",
+                    name_server.address,
+                    error,
+                    exc_info=not expected,
+                )
+            name_server.registered = False
+            name_server.reported = True
+            return
+        if not name_server.registered:
+            logger.info("registered at NameServer %s", name_server.address)
+        name_server.registered = name_server.ever_registered = True
+        name_server.reported = False
+        self._take_answer()
+
+    async def _is_outdated(self, name_server: _NameServer) -> bool:
+        """Whether the NameServer has other topics than the broker now."""
+        version = self._topics.data_version
+        header = QueryDataVersionRequestHeader(
+            broker_name=self._config.broker_name,
+            broker_addr=self._broker_address,
+            cluster_name=self._config.broker_cluster_name,
+            broker_id=self._config.broker_id,
+        )
+        answer = await self._request(
+            name_server,
+            RemotingCommand(
+                RequestCode.QUERY_DATA_VERSION, ext_fields=header.encode(), body=version.encode()
+            ),
+        )
+        if QueryDataVersionResponseHeader.decode(answer.ext_fields).changed:
+            return True
+        return bool(answer.body) and DataVersion.decode(answer.body) != version
+
+    async def _send_registration(self, name_server: _NameServer) -> None:
+        body = await self._registration_body()
+        header = RegisterBrokerRequestHeader(
+            broker_name=self._config.broker_name,
+            broker_addr=self._broker_address,
+            cluster_name=self._config.broker_cluster_name,
+            ha_server_addr=self._ha_address,
+            broker_id=self._config.broker_id,
+            compressed=self._config.compressed_register,
+            body_crc32=zlib.crc32(body) & _CRC_MASK,
+        )
+        answer = await self._request(
+            name_server,
+            RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=header.encode(), body=body),
+        )
+        addresses = RegisterBrokerResponseHeader.decode(answer.ext_fields)
+        ordered = KVTable.decode(answer.body) if answer.body else None
+        name_server.answer = (addresses, ordered)
+
+    async def _registration_body(self) -> bytes:
+        async with self._encoding:
+            if self._body_version != self._topics.data_version:
+                wrapper = self._topics.snapshot()
+                self._body = await asyncio.to_thread(self._encode, wrapper)
+                self._body_version = wrapper.data_version
+            return self._body
+
+    def _encode(self, wrapper: TopicConfigSerializeWrapper) -> bytes:
+        permission = self._config.broker_permission
+        if permission & (PERM_READ | PERM_WRITE) != PERM_READ | PERM_WRITE:
+            wrapper.topic_config_table = {
+                name: dataclasses.replace(topic, perm=permission)
+                for name, topic in wrapper.topic_config_table.items()
+            }
+        return RegisterBrokerBody(wrapper).encode(compress=self._config.compressed_register)
+
+    async def _request(self, name_server: _NameServer, command: RemotingCommand) -> RemotingCommand:
+        answer = await self._client.request(
+            name_server.address, command, self._config.register_broker_timeout_mills / 1000
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise _RefusedError(f"answer {answer.code}: {answer.remark}")
+        return answer
+
+    def _take_answer(self) -> None:
+        """Use what the first NameServer that answers said of order topics and the master."""
+        first = next((item for item in self._name_servers if item.registered), None)
+        if first is None or first.answer is None:
+            return
+        addresses, ordered = first.answer
+        first.answer = None
+        self.master_address = addresses.master_addr
+        self.master_ha_address = addresses.ha_server_addr
+        if ordered is not None:
+            self._topics.set_order_topics(ordered.table.keys())
+
+    async def _unregister(self, name_server: _NameServer) -> None:
+        header = UnRegisterBrokerRequestHeader(
+            broker_name=self._config.broker_name,
+            broker_addr=self._broker_address,
+            cluster_name=self._config.broker_cluster_name,
+            broker_id=self._config.broker_id,
+        )
+        command = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext_fields=header.encode())
+        try:
+            await self._client.request(name_server.address, command, _UNREGISTER_TIMEOUT)
+        except RemotingError as error:
+            logger.warning("not unregistered at NameServer %s: %s", name_server.address, error)
+
+
+class _RefusedError(Exception):
+    """A NameServer answered with an error."""
+
+
+class _NameServer:
+    """One NameServer: what is known of it and who waits for it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.task: asyncio.Task[None] | None = None
+        self.wake = asyncio.Event()
+        #: Whether the last attempt succeeded, whether any ever did, whether a failure is logged.
+        self.registered = False
+        self.ever_registered = False
+        self.reported = False
+        self.answer: tuple[RegisterBrokerResponseHeader, KVTable | None] | None = None
+        self._waiting: list[asyncio.Future[bool]] = []
+
+    def next_attempt(self) -> asyncio.Future[bool]:
+        """The outcome of the next attempt that begins after this call."""
+        outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(outcome)
+        return outcome
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """An attempt that begins now: when it ends, those who waited for it are told."""
+        self.wake.clear()
+        waiting, self._waiting = self._waiting, []
+        try:
+            yield
+        finally:
+            _tell(waiting, self.registered)
+
+    def give_up(self) -> None:
+        """No attempt will follow: let nobody wait for one."""
+        waiting, self._waiting = self._waiting, []
+        _tell(waiting, False)
+
+    async def woken_within(self, seconds: float) -> bool:
+        """Wait for a change of topics, at most so long; whether there was one."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.wake.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+def _tell(waiting: list[asyncio.Future[bool]], outcome: bool) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(outcome)
