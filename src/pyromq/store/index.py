@@ -1,0 +1,322 @@
+"""The key index: from a topic and a key to the places of its messages in the log.
+
+Keys of a message are its UNIQ_KEY and each word of its KEYS. The index is a row of
+`IndexFile`s, each begun when the one before it was full, and can always be built again
+from the log: same log, same bytes (the files' names, times of creation, aside).
+
+Rules, all of them Java's
+1. A record below the end of the index is not indexed again, one that rolls a
+   transaction back never, one whose bytes are no whole record neither.
+2. A new file begins with the first record after the last file became full, be that
+   with one of the record's own keys or with the next record, whether it has keys or not.
+3. The file that became full is synced in the background; its last store time then
+   stands for the checkpoint. After a crash files that end later than the checkpoint
+   says are dropped and built again.
+
+`put` belongs to one thread, the dispatcher's index lane; it is never called on the
+loop. `query`, `flush` and `delete_before` may run on any other at the same time: the
+list of files is replaced, never changed, and a file lives as long as anyone reads it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyromq.protocol.bulk import (
+    Buffer,
+    JoinedProperties,
+    Longs,
+    RecordColumns,
+    last_property,
+    read_columns,
+    read_parts,
+)
+from pyromq.protocol.java_hash import (
+    continue_hash,
+    continue_hashes,
+    index_key_hash,
+    index_key_hashes,
+    java_hash,
+    java_hash_bytes,
+    java_hashes,
+)
+from pyromq.protocol.properties import KEYS, UNIQ_KEY
+from pyromq.protocol.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from pyromq.store.index_file import IndexFile
+
+logger = logging.getLogger(__name__)
+
+_UNIQ_KEY: Final = UNIQ_KEY.encode()
+_KEYS: Final = KEYS.encode()
+_HASH_SIGN: Final = ord("#")
+#: Up to this many records, plain Python is faster than numpy's fixed costs.
+FEW_RECORDS: Final = 16
+_NAME_DIGITS: Final = 17
+
+
+class KeyIndex:
+    """All index files of a store. `load` comes before everything else."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        hash_slot_count: int = 5_000_000,
+        entry_count: int = 20_000_000,
+        max_results: int = 64,
+        on_file_synced: Callable[[int], None] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`hash_slot_count`, `entry_count` and `max_results` are maxHashSlotNum,
+        maxIndexNum and maxMsgsNumBatch; `on_file_synced` hears, on a thread of its own,
+        the store time up to which full files are on the disk.
+        """
+        self._directory = directory
+        self._slot_count = hash_slot_count
+        self._entry_limit = entry_count
+        self._max_results = max_results
+        self._on_file_synced = on_file_synced
+        self._clock = clock
+        self._files: tuple[IndexFile, ...] = ()
+        self._files_lock = threading.Lock()
+        self._syncing: list[threading.Thread] = []
+        self._closed = False
+        #: The store time up to which full files are on the disk, 0 while none was synced.
+        self.synced_timestamp = 0
+
+    def load(self, *, drop_later_than: int | None = None) -> None:
+        """Open the files that are there.
+
+        After a crash `drop_later_than` is the checkpoint's index timestamp: files that
+        end later hold what the disk may not have, and are removed.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        files = []
+        for path in sorted(self._directory.iterdir()):
+            if not (path.name.isascii() and path.name.isdigit() and path.is_file()):
+                logger.warning("%s is no index file, ignored", path)
+                continue
+            file = IndexFile(path, self._slot_count, self._entry_limit)
+            if drop_later_than is not None and file.end_timestamp > drop_later_than:
+                logger.info("index file %s ends after the checkpoint, built again", path)
+                file.delete()
+            else:
+                files.append(file)
+        self._files = tuple(files)
+
+    @property
+    def end_offset(self) -> int:
+        """The physical offset of the last indexed message; 0 when there is none."""
+        files = self._files
+        return files[-1].end_offset if files else 0
+
+    @property
+    def end_timestamp(self) -> int:
+        """The store time of the last indexed message; 0 when there is none."""
+        files = self._files
+        return files[-1].end_timestamp if files else 0
+
+    def put(self, buffer: Buffer, starts: Sequence[int] | Longs) -> None:
+        """Index the records of the log that begin at these positions of `buffer`."""
+        if self._closed:
+            raise ValueError(f"the key index in {self._directory} is closed")
+        if len(starts) <= FEW_RECORDS:
+            self._put_few(buffer, map(int, starts))
+        else:
+            self._put_many(buffer, np.asarray(starts, np.int64))
+
+    def query(self, topic: str, key: str, max_count: int, begin: int, end: int) -> list[int]:
+        """Physical offsets of a key's messages stored from `begin` to `end`, newest first.
+
+        Store times are kept in whole seconds, and keys only as hashes: the caller looks at
+        the messages themselves. At most `max_results` come back, whatever is asked for.
+        """
+        key_hash = index_key_hash(java_hash(f"{topic}#{key}"))
+        wanted = min(max_count, self._max_results)
+        offsets: list[int] = []
+        for file in reversed(self._files):
+            if len(offsets) >= wanted:
+                break
+            if file.covers(begin, end):
+                found = file.find(key_hash, begin, end)
+                offsets.extend(itertools.islice(found, wanted - len(offsets)))
+            if file.begin_timestamp < begin:
+                break
+        return offsets
+
+    def flush(self) -> None:
+        """Wait until everything that was put is on the disk."""
+        for thread in tuple(self._syncing):
+            thread.join()
+        files = self._files
+        if files:
+            files[-1].sync()
+
+    def delete_before(self, physical_offset: int) -> int:
+        """Remove the files all of whose messages lie before `physical_offset`.
+
+        The last file always stays. Returns how many went.
+        """
+        with self._files_lock:
+            expired = tuple(
+                itertools.takewhile(
+                    lambda file: file.end_offset < physical_offset, self._files[:-1]
+                )
+            )
+            self._files = self._files[len(expired) :]
+        for file in expired:
+            logger.info("index file %s removed: its messages left the log", file.path)
+            file.delete()
+        return len(expired)
+
+    def close(self) -> None:
+        """Let go of all files; nothing may be put afterwards, and queries find nothing."""
+        self._closed = True
+        for thread in tuple(self._syncing):
+            thread.join()
+        with self._files_lock:
+            files, self._files = self._files, ()
+        for file in files:
+            file.close()
+
+    def _put_few(self, buffer: Buffer, starts: Iterable[int]) -> None:
+        """`_put_many` without numpy."""
+        records = [record for start in starts if (record := read_parts(buffer, start)) is not None]
+        if not records:
+            return
+        end = self._file_for_next_record().end_offset
+        entries: list[tuple[int, int, int]] = []
+        row_of_last = 0
+        for row, record in enumerate(records):
+            offset = record.physical_offset
+            if offset < end or record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+                continue
+            keys = last_property(record.properties, _KEYS).split(b" ")
+            keys.insert(0, last_property(record.properties, _UNIQ_KEY))
+            beginning = _hash_of_topic(record.topic)
+            for key in keys:
+                if key:
+                    key_hash = index_key_hash(continue_hash(beginning, key))
+                    entries.append((key_hash, offset, record.store_timestamp))
+                    end, row_of_last = offset, row
+        position = 0
+        while position < len(entries):
+            file = self._file_for_next_record()
+            part = slice(position, position + file.room)
+            file.append_few(entries[part])
+            position = part.stop
+        if entries and row_of_last < len(records) - 1:
+            self._file_for_next_record()
+
+    def _put_many(self, buffer: Buffer, starts: Longs) -> None:
+        columns = read_columns(buffer, starts)
+        if not columns.valid.all():
+            columns = read_columns(buffer, starts[columns.valid])
+        records = columns.starts.size
+        if not records:
+            return
+        end = self._file_for_next_record().end_offset
+        rows, hashes = _hashes_of_keys(buffer, columns)
+        if not rows.size:
+            return
+        offsets = columns.column("physical_offset")[rows]
+        # Each record is held against the end of the index at its turn, which is the
+        # largest offset before it.
+        ends = np.empty_like(offsets)
+        ends[0] = end
+        ends[1:] = offsets[:-1]
+        again = offsets < np.maximum.accumulate(ends)
+        if np.count_nonzero(again):
+            rows, hashes, offsets = rows[~again], hashes[~again], offsets[~again]
+        timestamps = columns.column("store_timestamp")[rows]
+        position = 0
+        while position < rows.size:
+            file = self._file_for_next_record()
+            part = slice(position, position + file.room)
+            file.append(hashes[part], offsets[part], timestamps[part])
+            position = part.stop
+        if rows.size and rows[-1] < records - 1:
+            self._file_for_next_record()
+
+    def _file_for_next_record(self) -> IndexFile:
+        """The last file, or a new one behind it when that is full."""
+        files = self._files
+        before = files[-1] if files else None
+        if before is not None and not before.is_full:
+            return before
+        file = IndexFile(self._new_path(before), self._slot_count, self._entry_limit)
+        if before is not None:
+            file.continue_from(before)
+        with self._files_lock:
+            self._files = (*self._files, file)
+        logger.info("index file %s begun", file.path)
+        if before is not None:
+            self._sync_in_background(before)
+        return file
+
+    def _new_path(self, before: IndexFile | None) -> Path:
+        """A name after the time, and in any case behind the last file's: files sort by name."""
+        now = datetime.fromtimestamp(self._clock())
+        name = int(f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}")
+        if before is not None:
+            name = max(name, int(before.path.name) + 1)
+        return self._directory / f"{name:0{_NAME_DIGITS}d}"
+
+    def _sync_in_background(self, file: IndexFile) -> None:
+        def sync() -> None:
+            try:
+                file.sync()
+            except OSError:
+                logger.exception("index file %s could not be synced", file.path)
+                return
+            self.synced_timestamp = max(self.synced_timestamp, file.end_timestamp)
+            if self._on_file_synced is not None:
+                self._on_file_synced(self.synced_timestamp)
+
+        self._syncing = [thread for thread in self._syncing if thread.is_alive()]
+        thread = threading.Thread(target=sync, name="pyromq-index-sync", daemon=True)
+        self._syncing.append(thread)
+        thread.start()
+
+
+def _hashes_of_keys(buffer: Buffer, columns: RecordColumns) -> tuple[Longs, NDArray[np.int32]]:
+    """The hashes of all keys in the order of the index, and the row that each belongs to."""
+    properties = JoinedProperties(buffer, columns.properties)
+    unique_rows, unique = properties.find(_UNIQ_KEY)
+    word_rows, words = properties.find_words(_KEYS)
+    topics = columns.topics
+    # Topics and keys in one go: for small batches it is the number of calls that costs.
+    hashes, units = java_hashes(
+        np.frombuffer(buffer, np.uint8),
+        np.concatenate((topics.starts, unique.starts, words.starts)),
+        np.concatenate((topics.lengths, unique.lengths, words.lengths)),
+    )
+    records = topics.starts.size
+    beginnings = hashes[:records] * np.uint32(31) + np.uint32(_HASH_SIGN)
+    rows = np.concatenate((unique_rows, word_rows))
+    keys = continue_hashes(beginnings[rows], hashes[records:], units[records:])
+    order = rows.argsort(kind="stable")
+    rows = rows[order]
+    ordered = index_key_hashes(keys)[order]
+    rolled_back = columns.heads["sys_flag"] & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+    if np.count_nonzero(rolled_back):
+        indexed = ~rolled_back[rows]
+        rows, ordered = rows[indexed], ordered[indexed]
+    return rows, ordered
+
+
+@functools.lru_cache(maxsize=1024)
+def _hash_of_topic(topic: bytes) -> int:
+    """The hash of a topic and the sign between it and a key."""
+    return java_hash_bytes(topic) * 31 + _HASH_SIGN
