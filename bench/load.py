@@ -9,7 +9,8 @@ and turned into latencies afterwards, so that the generator stays well below one
 Invariants:
 1. Never more than `in_flight` unanswered requests on a connection.
 2. Every answer must say success and, for pulls, that the full number of messages came; else the
-   run fails with the answer's header.
+   run fails with the answer's header. Only "busy", with which a broker defends itself, lets the
+   run go on: it is counted, reported, and its messages are no part of the rate.
 3. A latency runs from just before the write of the request's bunch to just after the read of the
    chunk that completed its answer.
 """
@@ -47,6 +48,7 @@ _SEND_RING_FRAMES = 16_384
 _BATCH_RING_FRAMES = 1_024
 _RECEIVE_BUFFER = 1 << 20
 _STALL_SECONDS = 30.0
+_SYSTEM_BUSY = 2
 _OPAQUE = re.compile(rb'"opaque":(\d+)')
 _NEXT_OFFSET = re.compile(rb'"nextBeginOffset":"(\d+)"')
 _PREFIX = struct.Struct(">II")
@@ -73,7 +75,9 @@ class LoadOrder:
 class LoadResult:
     """What one case measured, in the units its names say."""
 
-    messages: int
+    messages: int  # accepted
+    refused: int
+    refused_in_lead_in: int
     seconds: float
     rate: float
     cpu_us: float  # of the server, per message, until it rested
@@ -90,7 +94,11 @@ def main() -> None:
     """Run the order given on the command line."""
     order = LoadOrder(**orjson.loads(sys.argv[1]))
     gc.disable()  # nothing here makes cycles, and a pause would look like the server's
-    sys.stdout.write(orjson.dumps(asdict(run(order))).decode() + "\n")
+    try:
+        result = run(order)
+    except (LoadError, OSError) as error:
+        sys.exit(f"{order.case} against port {order.port}: {error}")
+    sys.stdout.write(orjson.dumps(asdict(result)).decode() + "\n")
 
 
 def run(order: LoadOrder) -> LoadResult:
@@ -108,6 +116,7 @@ def run(order: LoadOrder) -> LoadResult:
 def _measure(clients: Sequence[_Client], order: LoadOrder) -> LoadResult:
     per_frame = clients[0].ring.messages_per_frame
     _drive(clients, order.lead_in // per_frame)
+    refused_before = sum(client.refused for client in clients) * per_frame
     for client in clients:
         client.forget_times()
     wait_until_resting(order.server_pid)
@@ -121,11 +130,16 @@ def _measure(clients: Sequence[_Client], order: LoadOrder) -> LoadResult:
     server_busy = cpu_seconds(order.server_pid) - server_before
     server_cpu = wait_until_resting(order.server_pid) - server_before
     measured = np.concatenate([client.latencies() for client in clients]) / 1e6
-    messages = frames * per_frame
+    refused = sum(client.refused for client in clients) * per_frame
+    messages = frames * per_frame - refused
+    if not messages:
+        raise LoadError("the server was too busy for every single request")
     reads = sum(len(client.answered) for client in clients)
     p50, p99, p999 = np.percentile(measured, (50, 99, 99.9)).tolist()
     return LoadResult(
         messages=messages,
+        refused=refused,
+        refused_in_lead_in=refused_before,
         seconds=seconds,
         rate=messages / seconds,
         cpu_us=server_cpu / messages * 1e6,
@@ -183,6 +197,7 @@ class _Client:
         #: (time in ns, how many requests), (time in ns, opaques as text), in order
         self.sent: list[tuple[int, int]] = []
         self.answered: list[tuple[int, list[bytes]]] = []
+        self.refused = 0
         self._next_offsets: list[bytes] = []
         self._first_slot = 0
         self._slot = 0
@@ -199,6 +214,7 @@ class _Client:
         """Begin to measure here."""
         self.sent.clear()
         self.answered.clear()
+        self.refused = 0
         self._next_offsets.clear()
         self._first_slot = self._slot
 
@@ -249,7 +265,8 @@ class _Client:
         joined = b"".join(heads)
         opaques = _OPAQUE.findall(joined)
         if len(opaques) != len(heads) or joined.count(b'"code":0,') != len(heads):
-            opaques = _opaques_slowly(heads)
+            opaques, busy = _read_slowly(heads)
+            self.refused += busy
         if self.ring.next_offsets is not None:
             self._next_offsets += _NEXT_OFFSET.findall(joined)
         self.answered.append((now, opaques))
@@ -309,15 +326,21 @@ def latencies(
     return result
 
 
-def _opaques_slowly(heads: Sequence[memoryview]) -> list[bytes]:
-    """Read headers that are not laid out as the quick expressions expect, or that refuse."""
+def _read_slowly(heads: Sequence[memoryview]) -> tuple[list[bytes], int]:
+    """Read headers that are not laid out as the quick expressions expect, or that refuse.
+
+    Returns their opaques and how many said "busy".
+    """
     opaques = []
+    busy = 0
     for head in heads:
         header = orjson.loads(head)
-        if header["code"] != 0:
+        if header["code"] == _SYSTEM_BUSY:
+            busy += 1
+        elif header["code"] != 0:
             raise LoadError(f"the server refused a request: {bytes(head).decode()}")
         opaques.append(str(header["opaque"]).encode())
-    return opaques
+    return opaques, busy
 
 
 def _own_cpu() -> float:

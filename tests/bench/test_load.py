@@ -58,6 +58,16 @@ def test_a_refused_send_fails_the_run_with_the_servers_words() -> None:
         run(LoadOrder("send128", "127.0.0.1", port, os.getpid(), 1_000, 100))
 
 
+def test_busy_answers_are_counted_and_are_no_part_of_the_rate() -> None:
+    def answer(header: dict[str, object], frame: bytes) -> dict[str, object]:
+        busy = header["opaque"] in (100_007, 100_500)
+        return {"code": 2 if busy else 0, "flag": 1, "opaque": header["opaque"]}
+
+    with _server(answer) as port:
+        result = run(LoadOrder("one", "127.0.0.1", port, os.getpid(), 2_000, 400))
+    assert (result.refused_in_lead_in, result.refused, result.messages) == (1, 1, 1_999)
+
+
 def test_a_pull_that_brings_too_few_messages_fails_the_run() -> None:
     def answer(header: dict[str, object], frame: bytes) -> dict[str, object]:
         offset = int(header["extFields"]["queueOffset"])  # type: ignore[index]

@@ -22,7 +22,7 @@ _FIGURES = (
 def _run(factor: float) -> ServerRun:
     run = {case.name: dict.fromkeys(_FIGURES, factor) for case in CASES}
     for case in CASES:
-        run[case.name]["load_cores"] = 0.2
+        run[case.name] |= {"load_cores": 0.2, "refused": 0}
     run[""] = dict.fromkeys(("startup_s", "rss_mib", "anonymous_mib", "file_mib"), factor)
     return run
 
@@ -70,6 +70,18 @@ def test_a_busy_load_generator_is_pointed_out() -> None:
     run["pull"]["load_cores"] = 0.97
     text, _ = render({"java": run}, CASES, {})
     assert "0.97 cores against java" in text
+
+
+def test_refusals_of_any_round_are_told_and_those_of_pyromq_fail() -> None:
+    refusing = _run(1.0)
+    refusing["batch"]["refused"] = 64
+    figures = {"java": medians([_run(1.0), refusing, _run(1.0)]), "pyromq": _run(0.1)}
+    text, missed = render(figures, CASES, {})
+    assert "NOTE  java was too busy for 64 messages" in text
+    assert len(missed) == 1
+    text, missed = render({"pyromq": figures["java"]}, CASES, {})
+    assert missed == ["pyromq was too busy for 64 messages in 'batch 32 x 128 B, 4 x 8 in flight'"]
+    assert missed[0] in text
 
 
 def test_kept_files_hold_rounds_and_table(tmp_path: Path) -> None:
