@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, R
 from pyromq.protocol.fastjson import BodyError
 from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.protocol.headers import HeaderError
+from pyromq.remoting.client import RemotingClient
+from pyromq.remoting.server import RemotingServer
 from tests.unit.broker.fakes import FakeConnection
 
 CONFIG = BrokerConfig(
@@ -257,3 +260,36 @@ def test_other_subscriptions_are_refused(broker: Broker) -> None:
     request = RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG, body=body)
     with pytest.raises(RequestError, match="SQL92"):
         broker.handlers.check_client_config(FakeConnection(), request)
+
+
+async def test_members_hear_of_each_other_over_the_wire(broker: Broker) -> None:
+    server = RemotingServer(
+        {RequestCode.HEART_BEAT: broker.handlers.heart_beat},
+        host="127.0.0.1",
+        on_disconnect=broker.handlers.disconnected,
+    )
+    await server.start()
+    address = f"127.0.0.1:{server.port}"
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    def notified(_: object, notice: RemotingCommand) -> None:
+        heard.put_nowait(notice.ext_fields["consumerGroup"])
+
+    one = RemotingClient({RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: notified})
+    two = RemotingClient()
+    async with asyncio.timeout(10):
+        for client, client_id in ((one, "c1"), (two, "c2")):
+            body = HeartbeatData(client_id, consumer_data_set=[ConsumerData("g")]).encode()
+            answer = await client.request(
+                address, RemotingCommand(RequestCode.HEART_BEAT, body=body)
+            )
+            assert answer.code == ResponseCode.SUCCESS
+            assert await heard.get() == "g"
+        assert broker.members() == ["c1", "c2"]
+        await two.close()
+        assert await heard.get() == "g"
+        assert broker.members() == ["c1"]
+        await one.close()
+        await server.stop()
+        await broker.topics.file.close()
+        await broker.groups.file.close()

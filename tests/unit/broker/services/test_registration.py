@@ -14,10 +14,20 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.services import registration as module
 from pyromq.broker.services.registration import Registration
 from pyromq.broker.state.topics import TopicTable
-from pyromq.protocol.bodies import DataVersion, KVTable, RegisterBrokerBody, TopicConfig
+from pyromq.nameserver.config import NamesrvConfig
+from pyromq.nameserver.server import NameServer
+from pyromq.protocol.bodies import (
+    BrokerData,
+    DataVersion,
+    KVTable,
+    QueueData,
+    RegisterBrokerBody,
+    TopicConfig,
+)
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import RegisterBrokerRequestHeader
+from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingConnectError
 
 ONE, TWO = "10.0.0.1:9876", "10.0.0.2:9876"
@@ -344,3 +354,38 @@ async def test_stop_releases_those_who_wait(cluster: Cluster) -> None:
 
 def test_period_is_bounded() -> None:
     assert (module._SHORTEST_PERIOD, module._LONGEST_PERIOD) == (10.0, 60.0)
+
+
+async def test_real_name_server_knows_the_broker(tmp_path: Path) -> None:
+    name_server = NameServer(
+        NamesrvConfig(
+            listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "kv.json")
+        )
+    )
+    await name_server.start()
+    client = RemotingClient()
+    for compressed in (False, True):
+        config = dataclasses.replace(
+            CONFIG,
+            namesrv_addr=f"127.0.0.1:{name_server.port}",
+            broker_id=0,
+            compressed_register=compressed,
+        )
+        topics = TopicTable(config, tmp_path / "config")
+        registration = Registration(
+            config, topics, client, broker_address="127.0.0.1:10911", ha_address="127.0.0.1:10912"
+        )
+        await registration.start()
+        topics.create_for_send("orders", "TBW102", 4)
+        await registration.register_now()
+        route = name_server.routes.route("orders")
+        assert route is not None
+        assert route.broker_datas == [
+            BrokerData("DefaultCluster", "broker-a", {0: "127.0.0.1:10911"})
+        ]
+        assert route.queue_datas == [QueueData("broker-a", 4, 4, 6, 0)]
+        await registration.stop()
+        assert name_server.routes.route("orders") is None
+        await topics.file.close()
+    await client.close()
+    await name_server.stop()
