@@ -175,6 +175,7 @@ class MessageStore:
         queue: ConsumeQueue,
         body: bytes,
         properties: bytes,
+        tags_code: int,
         flag: int,
         sys_flag: int,
         born_timestamp: int,
@@ -183,6 +184,8 @@ class MessageStore:
     ) -> int:
         """Gather one message; its queue offset is `queue.next_offset` of before.
 
+        `tags_code` is Java's hash of the TAGS in `properties`, 0 without: callers have
+        them at hand, and remember the hashes of the few that there are.
         Raises PutError, or struct.error for a number that its field cannot hold.
         """
         log = self._log
@@ -222,8 +225,6 @@ class MessageStore:
             body_length,
         )
         log.add((head, body, queue.topic_part, properties_length.to_bytes(2, "big"), properties))
-        at = properties.find(_TAGS)
-        tags_code = self._tags_code(properties, at) if at >= 0 else 0
         pending = queue.pending
         if not pending:
             self._touched.append(queue)

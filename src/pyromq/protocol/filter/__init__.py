@@ -1,0 +1,1 @@
+"""Which messages a consumer wants: by tags (SQL over properties will stand beside it)."""

@@ -1,0 +1,531 @@
+"""SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE.
+
+The hot path takes a run of raw frames. What all messages to a queue have in common
+(that the topic exists and may be sent to, the queue itself, the answer's constant
+part) is looked up once and kept as a `_Target` until the topic changes. A message
+without anything special goes from its header's dictionary straight to `store.put`.
+
+Everything else takes the slow path, `_send_one`: first messages to a topic, retry
+topics, properties that the broker must act on, batches inside SEND_MESSAGE_V2, numbers
+that are none, refused messages. It decodes the typed header, makes RocketMQ's checks in
+its order, and puts the same way.
+
+Invariant: a frame is put at most once. The hot path leaves for the slow one only
+before its put.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import orjson
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.handlers.memo import Memo
+from pyromq.broker.state.groups import GroupTable
+from pyromq.broker.state.topics import TOPIC_UNIT, TOPIC_UNIT_SUBSCRIPTION, TopicTable
+from pyromq.protocol import names
+from pyromq.protocol.bodies import TopicConfig, TopicFilterType
+from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.frame import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    RawFrame,
+    RemotingCommand,
+    RequestError,
+    command_from,
+    pack_prefix,
+)
+from pyromq.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.message_id import encode_message_id
+from pyromq.protocol.properties import (
+    CLUSTER,
+    DELAY,
+    MAX_PROPERTIES,
+    MSG_REGION,
+    TAGS,
+    TRACE_ON,
+    TRAN_MSG,
+    WAIT,
+    decode_properties,
+    encode_properties,
+)
+from pyromq.protocol.sysflag import HOST_MASK, MULTI_TAGS, TRANSACTION_MASK, is_writable
+from pyromq.remoting.server import Connection
+from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.message_store import MessageStore
+from pyromq.store.results import PutError, PutStatus
+
+#: The client's version from which its limit of retries counts (RocketMQ 3.4.9).
+_VERSION_WITH_MAX_RECONSUME: Final = 121
+_DEAD_LETTER_QUEUES: Final = 1
+#: Bits of sysFlag that a plain message does not have.
+_SPECIAL_FLAGS: Final = TRANSACTION_MASK | HOST_MASK
+#: What makes a message take the slow path.
+_HOT_ERRORS: Final = (KeyError, TypeError, ValueError, AttributeError, struct.error)
+
+
+SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
+
+#: Where an answer's template gets its numbers; words that no configuration can hold.
+_ID_HOLE: Final = "\ue000id"
+_OFFSET_HOLE: Final = "\ue000offset"
+_OPAQUE_HOLE: Final = "\ue000opaque"
+#: What follows the message id in an answer.
+_ID_END: Final = b'","queueId"'
+
+
+class _Target(NamedTuple):
+    """A queue that may be sent to, and its answer with holes for offsets and opaque."""
+
+    queue: ConsumeQueue
+    answer: bytes
+
+
+class _Fields(NamedTuple):
+    """The names that a request's header fields have."""
+
+    topic: str
+    queue_id: str
+    sys_flag: str
+    born_timestamp: str
+    flag: str
+    properties: str
+    reconsume_times: str
+    batch: str
+
+
+_V1: Final = _Fields(
+    "topic", "queueId", "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes", "batch"
+)
+_V2: Final = _Fields("b", "e", "f", "g", "h", "i", "j", "m")
+
+
+class SendHandlers:
+    """Takes messages from producers."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        store_host: bytes,
+        now: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._store_host = store_host
+        self._now = now
+        self._cluster_property = f"{CLUSTER}\x01{config.broker_cluster_name}"
+        self._targets: dict[str, dict[str, _Target]] = {}
+        self._numbers: Memo[str, int] = Memo(int)
+        self._tags_codes: Memo[str, int] = Memo(java_hash)
+        self._batch_properties: Memo[str, bytes] = Memo(self._make_batch_properties)
+        self._id_prefix = store_host.hex().upper().encode()
+        self._more_ids: Memo[int, bytes] = Memo(
+            lambda count: (b"," + self._id_prefix + b"%016X") * count
+        )
+        topics.add_listener(self._topic_changed)
+
+    def send(self, connection: Connection, frames: list[RawFrame]) -> list[bytes]:
+        """A run of SEND_MESSAGE."""
+        return self._send_run(connection, frames, _V1)
+
+    def send_v2(self, connection: Connection, frames: list[RawFrame]) -> list[bytes]:
+        """A run of SEND_MESSAGE_V2."""
+        return self._send_run(connection, frames, _V2)
+
+    def _send_run(
+        self, connection: Connection, frames: list[RawFrame], fields: _Fields
+    ) -> list[bytes]:
+        answers: list[bytes] = []
+        put = self._store.put
+        targets, numbers, tags_codes = self._targets, self._numbers, self._tags_codes
+        cluster = self._cluster_property
+        born_host = connection.born_host
+        topic, queue_id, sys_flag_name, born, flag, properties_name, reconsume, batch = fields
+        for frame in frames:
+            encoding, header, body = frame
+            try:
+                ext = header["extFields"]
+                queue, template = targets[ext[topic]][ext[queue_id]]
+                sys_flag = numbers[ext[sys_flag_name]]
+                text = ext[properties_name].replace("\x02WAIT\x01true\x02", "\x02")
+                if (
+                    sys_flag & _SPECIAL_FLAGS
+                    or type(header["opaque"]) is not int
+                    or "WAIT\x01" in text
+                    or "DELAY\x01" in text
+                    or "TRAN_MSG\x01" in text
+                    or "CLUSTER\x01" in text
+                    or ext.get(batch) == "true"
+                ):
+                    self._send_slowly(connection, frame, answers)
+                    continue
+                before, found, rest = text.partition("TAGS\x01")
+                tags_code = 0
+                if found:
+                    if before and before[-1] != "\x02":
+                        self._send_slowly(connection, frame, answers)
+                        continue
+                    tags_code = tags_codes[rest.partition("\x02")[0]]
+                separator = "\x02" if text and text[-1] != "\x02" else ""
+                properties = (text + separator + cluster).encode()
+                offset = queue.next_offset
+                physical = put(
+                    queue,
+                    body,
+                    properties,
+                    tags_code,
+                    numbers[ext[flag]],
+                    sys_flag,
+                    numbers[ext[born]],
+                    born_host,
+                    numbers[ext[reconsume]] if reconsume in ext else 0,
+                )
+            except (PutError, *_HOT_ERRORS):
+                self._send_slowly(connection, frame, answers)
+                continue
+            if header.get("flag", 0) & FLAG_ONEWAY:
+                continue
+            if encoding:
+                answer = self._sent(command_from(frame), queue.queue_id, offset, [physical])
+                answers.append(answer.encode())
+                continue
+            answer_header = template % (physical, offset, header["opaque"])
+            length = len(answer_header)
+            answers.append(pack_prefix(4 + length, length))
+            answers.append(answer_header)
+        return answers
+
+    def send_batch(self, connection: Connection, frames: list[RawFrame]) -> list[bytes]:
+        """A run of SEND_BATCH_MESSAGE: each frame holds many messages for one queue."""
+        answers: list[bytes] = []
+        numbers = self._numbers
+        for frame in frames:
+            encoding, header, body = frame
+            try:
+                ext = header["extFields"]
+                queue, template = self._targets[ext["b"]][ext["e"]]
+                sys_flag = numbers[ext["f"]]
+                if (
+                    encoding
+                    or sys_flag & _SPECIAL_FLAGS
+                    or type(header["opaque"]) is not int
+                    or ext["m"] != "true"
+                ):
+                    self._send_slowly(connection, frame, answers)
+                    continue
+                offset = queue.next_offset
+                physicals = self._store.put_batch(
+                    queue,
+                    body,
+                    self._batch_properties[ext["i"]],
+                    sys_flag,
+                    numbers[ext["g"]],
+                    connection.born_host,
+                    numbers[ext["j"]] if "j" in ext else 0,
+                )
+            except (PutError, *_HOT_ERRORS):
+                self._send_slowly(connection, frame, answers)
+                continue
+            if header.get("flag", 0) & FLAG_ONEWAY:
+                continue
+            # The template's hole for one message id gets them all.
+            first, *others = physicals
+            answer_header = template % (first, offset, header["opaque"])
+            if others:
+                ids = self._more_ids[len(others)] % tuple(others)
+                end = answer_header.index(_ID_END)
+                answer_header = answer_header[:end] + ids + answer_header[end:]
+            length = len(answer_header)
+            answers.append(pack_prefix(4 + length, length))
+            answers.append(answer_header)
+        return answers
+
+    # The slow path
+
+    def _send_slowly(self, connection: Connection, frame: RawFrame, answers: list[bytes]) -> None:
+        request = command_from(frame)
+        answer = connection.dispatch(request)
+        if answer is not None:
+            answers.append(answer.encode())
+
+    def send_one(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Any send request, with every check; the handler behind the hot ones."""
+        decode = (
+            SendMessageRequestHeader.decode
+            if request.code == RequestCode.SEND_MESSAGE
+            else SendMessageRequestHeaderV2.decode
+        )
+        header = decode(request.ext_fields)
+        try:
+            topic = self._check(connection, header)
+            if header.batch:
+                return self._put_batch(connection, request, header, topic)
+            return self._put_one(connection, request, header, topic)
+        except PutError as error:
+            refused = self._refused(error)
+        except RequestError as error:
+            refused = error
+        return request.answer(refused.code, refused.remark, self._answer_fields())
+
+    def _check(self, connection: Connection, header: SendHeader) -> TopicConfig:
+        """RocketMQ's checks, in its order; the topic, made when it may be."""
+        config = self._config
+        if self._now() < config.start_accept_send_request_time_stamp:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker unable to service, until {config.start_accept_send_request_time_stamp} ms",
+            )
+        if not is_writable(config.broker_permission) and self._topics.is_order_topic(header.topic):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{config.broker_ip1}] sending message is forbidden",
+            )
+        fault = names.topic_fault(header.topic)
+        if fault is not None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
+        if header.topic in names.TOPICS_CLOSED_TO_SENDERS:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"Sending message to topic[{header.topic}] is forbidden.",
+            )
+        topic = self._topics.get(header.topic) or self._create_topic(connection, header)
+        if header.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"request queueId[{header.queue_id}] is illegal, {topic} "
+                f"Producer: {connection.remote_address}",
+            )
+        return topic
+
+    def _create_topic(self, connection: Connection, header: SendHeader) -> TopicConfig:
+        is_retry = header.topic.startswith(names.RETRY_TOPIC_PREFIX)
+        sys_flag = 0
+        if header.unit_mode:
+            sys_flag = TOPIC_UNIT_SUBSCRIPTION if is_retry else TOPIC_UNIT
+        topic = self._topics.create_for_send(
+            header.topic,
+            header.default_topic,
+            header.default_topic_queue_nums,
+            sys_flag=sys_flag,
+            remote_address=connection.remote_address,
+        )
+        if topic is None and is_retry:
+            topic = self._topics.create_for_send_back(header.topic, 1, sys_flag=sys_flag)
+        if topic is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please!",
+            )
+        return topic
+
+    def _put_one(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: SendHeader,
+        topic: TopicConfig,
+    ) -> RemotingCommand:
+        topic_name, queue_id = header.topic, self._queue_id(header, topic)
+        properties = decode_properties(header.properties or "")
+        if topic_name.startswith(names.RETRY_TOPIC_PREFIX) and self._is_dead(request, header):
+            topic = self._topics.create_for_send_back(
+                names.dead_letter_topic(topic_name[len(names.RETRY_TOPIC_PREFIX) :]),
+                _DEAD_LETTER_QUEUES,
+            )
+            topic_name, queue_id = topic.topic_name, 0
+            properties.pop(DELAY, None)
+        self._refuse_unsupported(properties)
+        properties.pop(WAIT, None)
+        properties[CLUSTER] = self._config.broker_cluster_name
+        sys_flag = header.sys_flag & ~HOST_MASK
+        if topic.topic_filter_type is TopicFilterType.MULTI_TAG:
+            sys_flag |= MULTI_TAGS
+        queue = self._store.queue(topic_name, queue_id)
+        offset = queue.next_offset
+        physical = self._store.put(
+            queue,
+            request.body,
+            encode_properties(properties),
+            java_hash(properties.get(TAGS, "")),
+            header.flag,
+            sys_flag,
+            header.born_timestamp,
+            connection.born_host,
+            header.reconsume_times or 0,
+        )
+        self._remember(topic, queue)
+        return self._sent(request, queue_id, offset, [physical])
+
+    def _put_batch(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: SendHeader,
+        topic: TopicConfig,
+    ) -> RemotingCommand:
+        properties = decode_properties(header.properties or "")
+        if header.sys_flag & TRANSACTION_MASK or _delay_level(properties) > 0:
+            raise PutError(
+                PutStatus.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional"
+            )
+        sys_flag = header.sys_flag & ~HOST_MASK
+        if topic.topic_filter_type is TopicFilterType.MULTI_TAG:
+            sys_flag |= MULTI_TAGS
+        queue_id = self._queue_id(header, topic)
+        queue = self._store.queue(topic.topic_name, queue_id)
+        offset = queue.next_offset
+        physicals = self._store.put_batch(
+            queue,
+            request.body,
+            self._batch_properties[header.properties or ""],
+            sys_flag,
+            header.born_timestamp,
+            connection.born_host,
+            header.reconsume_times or 0,
+        )
+        self._remember(topic, queue)
+        return self._sent(request, queue_id, offset, physicals)
+
+    def _queue_id(self, header: SendHeader, topic: TopicConfig) -> int:
+        if header.queue_id >= 0:
+            return header.queue_id
+        return random.randrange(max(1, topic.write_queue_nums))  # noqa: S311 - any queue will do
+
+    def _is_dead(self, request: RemotingCommand, header: SendHeader) -> bool:
+        """Whether a message that is sent to its retry topic was retried often enough."""
+        group_name = header.topic[len(names.RETRY_TOPIC_PREFIX) :]
+        group = self._groups.find(group_name)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {group_name}",
+            )
+        limit = group.retry_max_times
+        if (
+            request.version >= _VERSION_WITH_MAX_RECONSUME
+            and header.max_reconsume_times is not None
+        ):
+            limit = header.max_reconsume_times
+        return (header.reconsume_times or 0) >= limit
+
+    def _refuse_unsupported(self, properties: dict[str, str]) -> None:
+        """A message that this version could not deliver is not taken."""
+        if properties.get(TRAN_MSG, "").lower() == "true":
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.broker_ip1}] sending transaction message is forbidden",
+            )
+        if _delay_level(properties) > 0:
+            raise PutError(
+                PutStatus.MESSAGE_ILLEGAL, "delayed messages are not supported by this version"
+            )
+
+    # Answers
+
+    def _sent(
+        self, request: RemotingCommand, queue_id: int, offset: int, physicals: list[int]
+    ) -> RemotingCommand:
+        ids = ",".join(encode_message_id(self._store_host, physical) for physical in physicals)
+        return request.answer(
+            ext_fields={
+                "msgId": ids,
+                "queueId": str(queue_id),
+                "queueOffset": str(offset),
+                **self._answer_fields(),
+            }
+        )
+
+    def _answer_fields(self) -> dict[str, str]:
+        return {
+            MSG_REGION: self._config.region_id,
+            TRACE_ON: "true" if self._config.trace_on else "false",
+        }
+
+    def _refused(self, error: PutError) -> RequestError:
+        status = error.status
+        if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
+            return RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message is illegal, maybe msg body or properties length not matched. "
+                f"msg body length limit {self._store.config.max_message_size}B, "
+                f"msg properties length limit {MAX_PROPERTIES}B: {error.reason}",
+            )
+        if status is PutStatus.SERVICE_NOT_AVAILABLE:
+            return RequestError(
+                ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error.reason}"
+            )
+        if status is PutStatus.CREATE_MAPEDFILE_FAILED:
+            return RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"create mapped file failed, server is busy or broken: {error.reason}",
+            )
+        return RequestError(ResponseCode.SYSTEM_ERROR, f"{status.name}: {error.reason}")
+
+    # What is remembered
+
+    def _remember(self, topic: TopicConfig, queue: ConsumeQueue) -> None:
+        """Let the next messages to this queue take the hot path."""
+        if (
+            topic.topic_name.startswith(names.RETRY_TOPIC_PREFIX)
+            or topic.topic_filter_type is TopicFilterType.MULTI_TAG
+        ):
+            return
+        self._targets.setdefault(topic.topic_name, {})[str(queue.queue_id)] = _Target(
+            queue, self._answer_template(queue.queue_id)
+        )
+
+    def _topic_changed(self, topic: str) -> None:
+        self._targets.pop(topic, None)
+
+    def _answer_template(self, queue_id: int) -> bytes:
+        header = {
+            "code": 0,
+            "extFields": {
+                "msgId": _ID_HOLE,
+                "queueId": str(queue_id),
+                "queueOffset": _OFFSET_HOLE,
+                **self._answer_fields(),
+            },
+            "flag": FLAG_RESPONSE,
+            "language": LanguageCode.PYTHON.name,
+            "opaque": _OPAQUE_HOLE,
+            "serializeTypeCurrentRPC": "JSON",
+            "version": PROTOCOL_VERSION,
+        }
+        template = orjson.dumps(header).replace(b"%", b"%%")
+        for hole, form in (
+            (_ID_HOLE, self._id_prefix + b"%016X"),
+            (_OFFSET_HOLE, b"%d"),
+        ):
+            template = template.replace(hole.encode(), form)
+        return template.replace(b'"' + _OPAQUE_HOLE.encode() + b'"', b"%d")
+
+    def _make_batch_properties(self, text: str) -> bytes:
+        """What each message of a batch gets: the batch's own properties and the cluster."""
+        properties = decode_properties(text)
+        properties[CLUSTER] = self._config.broker_cluster_name
+        if _delay_level(properties) > 0:
+            raise ValueError("a batch cannot be delayed")
+        return encode_properties(properties)
+
+
+def _delay_level(properties: dict[str, str]) -> int:
+    level = properties.get(DELAY)
+    if level is None:
+        return 0
+    try:
+        return int(level)
+    except ValueError:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, f"{DELAY} is {level!r:.40}, not a number"
+        ) from None
