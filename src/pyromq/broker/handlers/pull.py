@@ -1,0 +1,332 @@
+"""PULL_MESSAGE: the messages of a queue from an offset on, now or when there are some.
+
+A pull that finds nothing and may wait is parked (`services.long_poll`) and runs again
+when a message arrives or its time is over. Checks, answers and their order are those
+of RocketMQ's PullMessageProcessor.
+
+Runs on the loop; a run of frames at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.handlers.memo import Memo
+from pyromq.broker.services.long_poll import LongPoll, ParkedPull
+from pyromq.broker.state.connections import ConsumerTable
+from pyromq.broker.state.groups import GroupTable
+from pyromq.broker.state.offsets import ConsumerOffsetTable
+from pyromq.broker.state.topics import TopicTable
+from pyromq.protocol.bodies import MASTER_ID, MessageModel, SubscriptionGroupConfig
+from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, ResponseCode
+from pyromq.protocol.filter.tags import SubscriptionError, TagFilter, is_tag_type
+from pyromq.protocol.frame import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    FrameError,
+    RawFrame,
+    RemotingCommand,
+    RequestError,
+    command_from,
+    pack_prefix,
+)
+from pyromq.protocol.header_codec import HeaderError
+from pyromq.protocol.headers import PullMessageRequestHeader
+from pyromq.protocol.sysflag import (
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    is_readable,
+)
+from pyromq.remoting.server import Connection
+from pyromq.store.config import BrokerRole
+from pyromq.store.message_store import MessageStore
+from pyromq.store.results import GetResult, GetStatus
+
+logger = logging.getLogger(__name__)
+
+_FOUND: Final = (
+    (
+        b'{"code":0,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d",'
+        b'"maxOffset":"%d"},"flag":1,"language":"PYTHON","opaque":%d,"remark":"FOUND",'
+        b'"serializeTypeCurrentRPC":"JSON","version":'
+    )
+    + str(PROTOCOL_VERSION).encode()
+    + b"}"
+)
+assert orjson.loads(_FOUND.replace(b"%d", b"1"))["flag"] == FLAG_RESPONSE
+assert orjson.loads(_FOUND.replace(b"%d", b"1"))["language"] == LanguageCode.PYTHON.name
+
+_CODES: Final = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+@dataclass(slots=True)
+class _Pull:
+    """A checked pull: what to read, for whom, and what it may do."""
+
+    header: PullMessageRequestHeader
+    group: SubscriptionGroupConfig
+    message_filter: TagFilter | None
+
+
+class PullHandlers:
+    """Gives messages to consumers."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        consumers: ConsumerTable,
+        offsets: ConsumerOffsetTable,
+        long_poll: LongPoll,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._long_poll = long_poll
+        self._is_replica = store.config.broker_role is BrokerRole.SLAVE
+        self._filters: Memo[str, TagFilter | None] = Memo(TagFilter.of)
+        long_poll.run_again = self._run_again
+
+    def pull(self, connection: Connection, frames: list[RawFrame]) -> list[bytes]:
+        """A run of PULL_MESSAGE."""
+        answers: list[bytes] = []
+        for frame in frames:
+            self._pull_one(connection, frame, answers)
+        return answers
+
+    def _pull_one(self, connection: Connection, frame: RawFrame, answers: list[bytes]) -> None:
+        raw_header = frame[1]
+        oneway = raw_header.get("flag", 0) & FLAG_ONEWAY
+        try:
+            header = PullMessageRequestHeader.decode(raw_header.get("extFields") or {})
+            pull = self._check(connection, header)
+        except (HeaderError, RequestError, TypeError, AttributeError) as error:
+            if not oneway:
+                answers.append(_refused(command_from(frame), error).encode())
+            return
+        result = self._get(pull, header.queue_offset)
+        code = _code(result, header.queue_offset)
+        if header.sys_flag & PULL_COMMIT_OFFSET and not self._is_replica:
+            self._offsets.commit(
+                header.consumer_group,
+                header.topic,
+                header.queue_id,
+                header.commit_offset,
+                remote_address=connection.remote_address,
+            )
+        if oneway:
+            return
+        if code is ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
+            self._park(connection, frame, pull)
+            return
+        self._answer(frame, pull, result, code, answers)
+
+    def _check(self, connection: Connection, header: PullMessageRequestHeader) -> _Pull:
+        """RocketMQ's checks, in its order."""
+        config = self._config
+        if not is_readable(config.broker_permission):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{config.broker_ip1}] pulling message is forbidden",
+            )
+        group = self._groups.find(header.consumer_group)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{header.consumer_group}] does not exist",
+            )
+        if not group.consume_enable:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {header.consumer_group}",
+            )
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please!",
+            )
+        if not is_readable(topic.perm):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{header.topic}] pulling message is forbidden",
+            )
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
+                f"consumer:[{connection.remote_address}]",
+            )
+        return _Pull(header, group, self._filter_of(header, group))
+
+    def _filter_of(
+        self, header: PullMessageRequestHeader, group: SubscriptionGroupConfig
+    ) -> TagFilter | None:
+        """What the pull itself says it wants, or what its group's heartbeats say."""
+        if header.sys_flag & PULL_SUBSCRIPTION:
+            self._refuse_unless_tags(header.expression_type)
+            try:
+                return self._filters[header.subscription or ""]
+            except SubscriptionError as error:
+                raise RequestError(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                    f"parse the consumer's subscription failed: {error}",
+                ) from error
+        members = self._consumers.find(header.consumer_group)
+        if members is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
+            )
+        if (
+            not group.consume_broadcast_enable
+            and members.message_model is MessageModel.BROADCASTING
+        ):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+            )
+        subscription = members.subscriptions.get(header.topic)
+        if subscription is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
+            )
+        if subscription.sub_version < header.sub_version:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        self._refuse_unless_tags(subscription.expression_type)
+        if subscription.class_filter_mode or not subscription.code_set:
+            return self._filters[
+                subscription.sub_string if not subscription.class_filter_mode else ""
+            ]
+        return TagFilter(subscription.code_set)
+
+    def _refuse_unless_tags(self, expression_type: str | None) -> None:
+        if not is_tag_type(expression_type):
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {expression_type}",
+            )
+
+    def _get(self, pull: _Pull, offset: int) -> GetResult:
+        header = pull.header
+        return self._store.get(
+            header.topic, header.queue_id, offset, header.max_msg_nums, pull.message_filter
+        )
+
+    def _answer(
+        self,
+        frame: RawFrame,
+        pull: _Pull,
+        result: GetResult,
+        code: ResponseCode,
+        answers: list[bytes],
+    ) -> None:
+        suggested = self._suggested_broker(pull.group, result)
+        if code is ResponseCode.SUCCESS and frame[0] == 0:
+            header = _FOUND % (
+                suggested,
+                result.next_offset,
+                result.min_offset,
+                result.max_offset,
+                frame[1]["opaque"],
+            )
+            length = len(header)
+            answers.append(pack_prefix(4 + length + result.size, length))
+            answers.append(header)
+            answers += result.pieces
+            return
+        if code is ResponseCode.PULL_OFFSET_MOVED:
+            logger.info(
+                "%s queue %d, group %s: offset %d corrected to %d, there are %d to %d",
+                pull.header.topic,
+                pull.header.queue_id,
+                pull.header.consumer_group,
+                pull.header.queue_offset,
+                result.next_offset,
+                result.min_offset,
+                result.max_offset,
+            )
+        answer = command_from(frame).answer(
+            code,
+            result.status.name,
+            {
+                "suggestWhichBrokerId": str(suggested),
+                "nextBeginOffset": str(result.next_offset),
+                "minOffset": str(result.min_offset),
+                "maxOffset": str(result.max_offset),
+            },
+            b"".join(result.pieces),
+        )
+        answers.append(answer.encode())
+
+    def _suggested_broker(self, group: SubscriptionGroupConfig, result: GetResult) -> int:
+        if not self._config.slave_read_enable:
+            return MASTER_ID
+        return group.which_broker_when_consume_slowly if result.suggest_replica else group.broker_id
+
+    def _park(self, connection: Connection, frame: RawFrame, pull: _Pull) -> None:
+        header = pull.header
+        wait_ms = (
+            header.suspend_timeout_millis
+            if self._config.long_polling_enable
+            else self._config.short_polling_time_mills
+        )
+        self._long_poll.park(
+            self._store.queue(header.topic, header.queue_id),
+            ParkedPull(connection, frame, header.queue_offset, wait_ms / 1000, pull),
+        )
+
+    def _run_again(self, parked: ParkedPull[_Pull], *, is_over: bool) -> bytes | None:
+        """The answer of a parked pull; None: it goes on waiting."""
+        pull = parked.pull
+        result = self._get(pull, parked.offset)
+        if result.status is GetStatus.NO_MATCHED_MESSAGE and not is_over:
+            # What was filtered out once need not be looked at again.
+            parked.offset = result.next_offset
+            return None
+        code = _code(result, pull.header.queue_offset)
+        if code is ResponseCode.PULL_NOT_FOUND and not is_over:
+            return None
+        if code is ResponseCode.PULL_NOT_FOUND and parked.offset != pull.header.queue_offset:
+            # Everything so far was filtered out: the client goes on behind it.
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY
+        answers: list[bytes] = []
+        self._answer(parked.frame, pull, result, code, answers)
+        return b"".join(answers)
+
+
+def _code(result: GetResult, offset: int) -> ResponseCode:
+    code = _CODES.get(result.status)
+    if code is not None:
+        return code
+    # There is no queue, or nothing in it.
+    return ResponseCode.PULL_OFFSET_MOVED if offset != 0 else ResponseCode.PULL_NOT_FOUND
+
+
+def _refused(request: RemotingCommand, error: Exception) -> RemotingCommand:
+    if isinstance(error, RequestError):
+        return request.answer(error.code, error.remark)
+    if isinstance(error, FrameError):
+        raise error
+    return request.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
