@@ -119,13 +119,17 @@ def run_servers(start: Callable[[Servers], Awaitable[object]]) -> None:
 
 def run_client(work: Coroutine[Any, Any, None]) -> None:
     """Run a command's work to its end, or until a signal cancels it."""
-    from pyromq.client.errors import ClientError
+    from pyromq.client.errors import ClientError, NameServerError
     from pyromq.remoting.address import AddressError
     from pyromq.remoting.errors import RemotingError
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         _run(_until_signal(work))
+    except NameServerError as error:
+        raise click.ClickException(
+            f"{error}\nStart a server with `pyromq standalone`, or name another with --namesrv."
+        ) from error
     except (ClientError, RemotingError, AddressError) as error:
         raise click.ClickException(str(error)) from error
 

@@ -22,6 +22,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import cast
 
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import (
@@ -233,8 +234,8 @@ class _ServerConnection(asyncio.Protocol):
     # What the event loop calls, in the order of a connection's life.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A cast: uvloop's transports are not derived from asyncio's class.
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
 
 from pyromq.protocol.bodies import (
     BrokerData,
@@ -225,6 +227,19 @@ class FakeCluster:
         self.brokers: list[FakeBroker] = []
         #: topic -> broker name -> how many queues it has there
         self.topics: dict[str, dict[str, int]] = {}
+        #: Runs a coroutine on the loop of a cluster in a thread.
+        self.call: Callable[[Coroutine[Any, Any, None]], None]
+
+    async def start(self, topics: dict[str, dict[str, int]], brokers: int) -> None:
+        self.topics = topics
+        for number in range(brokers):
+            broker = FakeBroker(self, f"b{number}")
+            await broker.start()
+            self.brokers.append(broker)
+
+    async def stop(self) -> None:
+        for broker in self.brokers:
+            await broker.stop()
 
     @property
     def namesrv(self) -> str:
@@ -237,17 +252,36 @@ async def running_cluster(
 ) -> AsyncIterator[FakeCluster]:
     """Brokers `b0`, `b1`, ... with these topics; everything within a deadline."""
     cluster = FakeCluster()
-    cluster.topics = topics
-    for number in range(brokers):
-        broker = FakeBroker(cluster, f"b{number}")
-        await broker.start()
-        cluster.brokers.append(broker)
+    await cluster.start(topics, brokers)
     try:
         async with asyncio.timeout(DEADLINE):
             yield cluster
     finally:
-        for broker in cluster.brokers:
-            await broker.stop()
+        await cluster.stop()
+
+
+@contextlib.contextmanager
+def cluster_in_a_thread(
+    topics: dict[str, dict[str, int]], brokers: int = 1
+) -> Iterator[FakeCluster]:
+    """The same for callers that have no event loop, or another one."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def call(work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, loop).result(DEADLINE)
+
+    cluster = FakeCluster()
+    cluster.call = call
+    try:
+        call(cluster.start(topics, brokers))
+        yield cluster
+        call(cluster.stop())
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -440,3 +441,27 @@ async def test_command_that_cannot_be_encoded_leaves_the_connection_usable() -> 
         with pytest.raises(TypeError):
             await client.request(server.address, bad)
         assert (await client.request(server.address, command(b"fine"))).body == b"fine"
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        test_concurrent_requests_share_one_connection_and_get_their_own_answers,
+        test_requests_of_one_turn_leave_in_one_write,
+        test_oneway_sets_the_flag_and_waits_for_nothing_and_close_sends_it,
+        test_no_answer_in_time_names_address_and_request,
+        test_refused_connection_names_the_address,
+        test_connect_time_out,
+        test_lost_connection_fails_all_requests_at_once_and_the_next_one_reconnects,
+        test_coroutine_handlers_answer_later,
+        test_senders_wait_while_the_peer_does_not_read,
+        test_close_fails_what_is_open_and_refuses_what_comes_after,
+        test_close_while_connecting_ends_the_attempt,
+    ],
+    ids=lambda scenario: scenario.__name__.removeprefix("test_"),
+)
+def test_on_uvloop(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Its transports and callbacks differ from asyncio's."""
+    uvloop = pytest.importorskip("uvloop")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pyromq.cli.consume import consume
+from tests.unit.cli.processes import running
+from tests.unit.client.fake_cluster import FakeCluster, cluster_in_a_thread
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with cluster_in_a_thread({"t": {"b0": 1}}) as cluster:
+        yield cluster
+
+
+def put(cluster: FakeCluster, *bodies: bytes, properties: bytes = b"") -> None:
+    for body in bodies:
+        cluster.call(cluster.brokers[0].put("t", 0, body, raw_properties=properties))
+
+
+def invoke(cluster: FakeCluster, *arguments: str) -> Result:
+    return CliRunner().invoke(consume, ["t", *arguments, "--namesrv", cluster.namesrv])
+
+
+def test_messages_as_text(cluster: FakeCluster) -> None:
+    put(cluster, "grüß".encode(), b"\xff", properties=b"TAGS\x01a\x02KEYS\x01k")
+    result = invoke(cluster, "--from", "first", "--count", "2")
+    assert result.exit_code == 0
+    first, second = result.output.splitlines()
+    assert first.endswith("b0:0#0 tags=a keys=k grüß")
+    assert second.endswith("b0:0#1 tags=a keys=k \\xff")
+
+
+def test_messages_as_json(cluster: FakeCluster) -> None:
+    put(cluster, b"text", b"\xff", properties=b"TAGS\x01a\x02UNIQ_KEY\x01ID")
+    result = invoke(cluster, "--from", "first", "--count", "2", "--json")
+    first, second = map(json.loads, result.output.splitlines())
+    assert (first["body"], first["queueOffset"], first["msgId"]) == ("text", 0, "ID")
+    assert first["properties"] == {"TAGS": "a", "UNIQ_KEY": "ID"}
+    assert second["bodyBase64"] == "/w=="
+
+
+def test_a_group_goes_on(cluster: FakeCluster) -> None:
+    put(cluster, b"one", b"two", b"three")
+    first = invoke(cluster, "--group", "g", "--from", "first", "--count", "2")
+    assert [line.split()[-1] for line in first.output.splitlines()] == ["one", "two"]
+    second = invoke(cluster, "--group", "g", "--from", "first", "--count", "1")
+    assert second.output.split()[-1] == "three"
+    assert cluster.brokers[0].offsets == {("g", "t", 0): 3}
+
+
+def test_tags(cluster: FakeCluster) -> None:
+    put(cluster, b"one", properties=b"TAGS\x01BB")
+    put(cluster, b"two", properties=b"TAGS\x01Aa")
+    result = invoke(cluster, "--tags", "Aa", "--from", "first", "--count", "1")
+    assert result.output.split()[-1] == "two"
+
+
+def test_errors_are_one_line(cluster: FakeCluster) -> None:
+    result = CliRunner().invoke(consume, ["no topic", "--namesrv", cluster.namesrv])
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: topic 'no topic' is not possible")
+
+
+def test_it_waits_for_a_topic_and_ends_cleanly_at_ctrl_c(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    arguments = ["consume", "new", "--from", "first", "--namesrv", cluster.namesrv]
+    with running(*arguments, directory=tmp_path) as command:
+        command.wait_for("does not exist yet")
+        cluster.topics["new"] = {"b0": 1}
+        cluster.call(cluster.brokers[0].put("new", 0, b"hello"))
+        command.wait_for("hello")
+        assert command.end(signal.SIGINT) == 128 + signal.SIGINT
+        assert "Traceback" not in command.printed
+
+
+def test_a_terminal_gets_a_rate_line(cluster: FakeCluster, tmp_path: Path) -> None:
+    put(cluster, b"[bold]one[/bold]", b"two")
+    arguments = ["consume", "t", "--from", "first", "--namesrv", cluster.namesrv]
+    with running(*arguments, directory=tmp_path, terminal=True) as command:
+        command.wait_for("[bold]one[/bold]")
+        command.wait_for("two")
+        command.wait_for("waiting for more")
+        assert command.end(signal.SIGTERM) == 128 + signal.SIGTERM
+        assert "Traceback" not in command.printed
+
+
+def test_a_closed_pipe_is_no_drama(cluster: FakeCluster) -> None:
+    put(cluster, *[b"line" * 1000] * 100)
+    command = [sys.executable, "-m", "pyromq", "consume", "t", "--from", "first"]
+    process = subprocess.Popen(
+        [*command, "--namesrv", cluster.namesrv], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout
+    assert process.stderr
+    try:
+        assert b"line" in process.stdout.readline()
+        process.stdout.close()
+        put(cluster, *[b"more"] * 10)
+        assert process.wait(30) == 1
+        assert process.stderr.read() == b""
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pyromq.cli.send import send
+from tests.unit.client.fake_cluster import FakeCluster, cluster_in_a_thread
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with cluster_in_a_thread({"t": {"b0": 1}}) as cluster:
+        yield cluster
+
+
+def invoke(cluster: FakeCluster, *arguments: str, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(send, [*arguments, "--namesrv", cluster.namesrv], input=stdin)
+
+
+def test_a_message_with_everything(cluster: FakeCluster) -> None:
+    result = invoke(
+        cluster, "t", "grüß", "--tags", "a", "--keys", "k1 k2", "--property", "x=1", "--property",
+        "y=a=b",
+    )  # fmt: skip
+    assert result.exit_code == 0
+    (record,) = cluster.brokers[0].queues["t", 0]
+    assert record.body == "grüß".encode()
+    unique_key = record.properties.pop("UNIQ_KEY")
+    assert record.properties == {
+        "x": "1", "y": "a=b", "KEYS": "k1 k2", "TAGS": "a", "WAIT": "true"
+    }  # fmt: skip
+    assert result.output == f"msgId={unique_key} queue=b0:0 offset=0 SEND_OK\n"
+
+
+def test_bodies_from_files_stdin_and_of_a_size(cluster: FakeCluster, tmp_path: Path) -> None:
+    file = tmp_path / "body"
+    file.write_bytes(b"\x00\xff")
+    assert invoke(cluster, "t", "--file", str(file)).exit_code == 0
+    assert invoke(cluster, "t", "-", stdin=b"from stdin").exit_code == 0
+    assert invoke(cluster, "t", "--file", "-", stdin=b"also").exit_code == 0
+    assert invoke(cluster, "t", "--size", "25").exit_code == 0
+    bodies = [record.body for record in cluster.brokers[0].queues["t", 0]]
+    assert bodies == [b"\x00\xff", b"from stdin", b"also", b"0123456789012345678901234"]
+
+
+def test_count_sends_more_than_one_window_and_prints_a_rate(cluster: FakeCluster) -> None:
+    result = invoke(cluster, "t", "x", "--count", "150")
+    assert len(result.stdout.splitlines()) == 150
+    assert "150 messages in" in result.stderr
+    assert len(cluster.brokers[0].queues["t", 0]) == 150
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("t",), "exactly one of BODY, --file and --size"),
+        (("t", "x", "--size", "3"), "exactly one of BODY, --file and --size"),
+        (("t", "x", "--property", "novalue"), "expected NAME=VALUE"),
+    ],
+)
+def test_wrong_use(cluster: FakeCluster, arguments: tuple[str, ...], problem: str) -> None:
+    result = invoke(cluster, *arguments)
+    assert result.exit_code == 2
+    assert problem in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("t", ""), "empty body"),
+        (("no topic", "x"), "topic 'no topic' is not possible"),
+        (("unknown", "x"), "topic 'unknown' has no route"),
+        (("t", "--file", "/no/such/file"), "No such file"),
+    ],
+)
+def test_errors_are_one_line(
+    cluster: FakeCluster, arguments: tuple[str, ...], problem: str
+) -> None:
+    result = invoke(cluster, *arguments)
+    assert result.exit_code == 1
+    (line,) = result.output.splitlines()
+    assert line.startswith("Error: ")
+    assert problem in line
