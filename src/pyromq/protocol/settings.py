@@ -112,7 +112,9 @@ class Setting:
     maximum: int
 
     def parse(self, text: str) -> Any:
-        """The value that `text` stands for."""
+        """The value that `text` stands for; nothing stands for "not set" where that exists."""
+        if self.optional and not text:
+            return None
         if self.value_type is str:
             return text
         word = text.strip()

@@ -470,6 +470,8 @@ KNOWN_WITHOUT_EFFECT = frozenset(
         "enableScheduleAsyncDeliver",
         "enableScheduleMessageStats",
         "flushLeastPagesWhenWarmMapedFile",
+        # The same key as RocketMQ writes it when it saves its settings.
+        "isEnableBatchPush",
         "maxLmqConsumeQueueNum",
         "preferredLeaderId",
         "putMsgIndexHightWater",

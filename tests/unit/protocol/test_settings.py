@@ -74,6 +74,11 @@ def test_bad_value_names_key_value_and_expectation(key: str, value: str, expecte
     assert len(message) < 250
 
 
+def test_empty_text_unsets_only_what_can_be_unset() -> None:
+    config, _ = load_settings(Example, {"name": "", "addressIP1": ""})
+    assert (config.name, config.address) == ("", None)
+
+
 def test_prints_as_java_does() -> None:
     config = Example()
     assert format_settings(config) == (
@@ -104,5 +109,5 @@ def test_any_text_is_a_value_or_a_config_error(text: str) -> None:
             value = item.parse(text)
         except ConfigError:
             continue
-        assert isinstance(value, item.value_type)
+        assert isinstance(value, item.value_type) or (item.optional and value is None)
         assert item.parse(item.format(value)) == value

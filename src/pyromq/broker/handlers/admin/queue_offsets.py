@@ -2,8 +2,8 @@
 
 GET_MAX_OFFSET, GET_MIN_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and GET_EARLIEST_MSG_STORETIME.
 The methods are handlers of `broker.routes`. Queues that do not exist are answered with
-RocketMQ's numbers (0 or -1), not with errors: consumers ask about queues that are still
-empty.
+RocketMQ's numbers (offset 0, time -1), not with errors: consumers ask about queues that are
+still empty.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class QueueStore(Protocol):
         """The offset of the next message; 0 for no queue."""
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first offset that is stored; -1 for no queue."""
+        """The first offset that is stored; at most 0 for no queue."""
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
         """The offset of the message stored at a time (milliseconds); 0 for no queue."""
@@ -55,7 +55,7 @@ class QueueOffsetHandlers:
     def min_offset(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_MIN_OFFSET: the first offset that is still stored."""
         header = GetMinOffsetRequestHeader.decode(request.ext_fields)
-        offset = self._store.min_offset(header.topic, header.queue_id)
+        offset = max(0, self._store.min_offset(header.topic, header.queue_id))
         return request.answer(ext_fields=GetMinOffsetResponseHeader(offset).encode())
 
     def search_by_time(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:

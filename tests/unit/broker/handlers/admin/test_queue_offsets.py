@@ -36,7 +36,7 @@ class Store:
     ("method", "more", "asked", "answered"),
     [
         ("max_offset", {}, ("max", "t", 3), {"offset": "42"}),
-        ("min_offset", {}, ("min", "t", 3), {"offset": "-1"}),
+        ("min_offset", {}, ("min", "t", 3), {"offset": "0"}),
         ("search_by_time", {"timestamp": "99"}, ("time", "t", 3, 99), {"offset": "7"}),
         ("earliest_store_time", {}, ("earliest", "t", 3), {"timestamp": "1700000000123"}),
     ],
