@@ -98,6 +98,11 @@ def local_address() -> str:
 class BrokerConfig:
     """Settings of the broker around its store."""
 
+    bind_address: str = setting(
+        "bindAddress",
+        "0.0.0.0",  # noqa: S104 clients are on other machines
+        "Local address to listen on.",
+    )
     listen_port: int = setting(
         "listenPort",
         10911,

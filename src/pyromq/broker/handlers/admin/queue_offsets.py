@@ -58,13 +58,13 @@ class QueueOffsetHandlers:
         offset = max(0, self._store.min_offset(header.topic, header.queue_id))
         return request.answer(ext_fields=GetMinOffsetResponseHeader(offset).encode())
 
-    def search_by_time(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+    def offset_by_time(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """SEARCH_OFFSET_BY_TIMESTAMP: the offset of what was stored at a time."""
         header = SearchOffsetRequestHeader.decode(request.ext_fields)
         offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)
         return request.answer(ext_fields=SearchOffsetResponseHeader(offset).encode())
 
-    def earliest_store_time(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+    def earliest_time(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_EARLIEST_MSG_STORETIME: when the first message that is left was stored."""
         header = GetEarliestMsgStoretimeRequestHeader.decode(request.ext_fields)
         timestamp = self._store.earliest_time(header.topic, header.queue_id)

@@ -37,8 +37,8 @@ class Store:
     [
         ("max_offset", {}, ("max", "t", 3), {"offset": "42"}),
         ("min_offset", {}, ("min", "t", 3), {"offset": "0"}),
-        ("search_by_time", {"timestamp": "99"}, ("time", "t", 3, 99), {"offset": "7"}),
-        ("earliest_store_time", {}, ("earliest", "t", 3), {"timestamp": "1700000000123"}),
+        ("offset_by_time", {"timestamp": "99"}, ("time", "t", 3, 99), {"offset": "7"}),
+        ("earliest_time", {}, ("earliest", "t", 3), {"timestamp": "1700000000123"}),
     ],
 )
 def test_answers_what_the_store_says(
@@ -53,9 +53,7 @@ def test_answers_what_the_store_says(
     assert answer.ext_fields == answered
 
 
-@pytest.mark.parametrize(
-    "method", ["max_offset", "min_offset", "search_by_time", "earliest_store_time"]
-)
+@pytest.mark.parametrize("method", ["max_offset", "min_offset", "offset_by_time", "earliest_time"])
 def test_missing_fields_are_named(method: str) -> None:
     handler = getattr(QueueOffsetHandlers(Store()), method)
     with pytest.raises(HeaderError, match="queueId"):
