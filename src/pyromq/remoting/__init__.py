@@ -1,0 +1,1 @@
+"""Asyncio shells around the protocol: a server and a client."""

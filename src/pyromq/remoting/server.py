@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, cast
 
@@ -87,23 +88,40 @@ class RemotingServer:
         self._host = host
         self._port = port
         self._idle_seconds = idle_seconds
+        self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
 
     @property
     def port(self) -> int:
-        """The port that is listened on; the one asked for until the server is started."""
-        if self._server is not None and self._server.sockets:
-            return cast(int, self._server.sockets[0].getsockname()[1])
+        """The port that was bound; the one asked for until then."""
         return self._port
+
+    def bind(self) -> None:
+        """Take the port, without listening yet; raises OSError when it cannot be had."""
+        if self._socket is not None:
+            return
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((self._host, self._port))
+        except OSError as error:
+            bound.close()
+            raise OSError(
+                error.errno, error.strerror, format_address(self._host, self._port)
+            ) from error
+        self._socket = bound
+        self._port = bound.getsockname()[1]
 
     async def start(self) -> None:
         """Listen; raises OSError when the address cannot be had."""
+        self.bind()
+        assert self._socket is not None
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self, loop), self._host, self._port, backlog=_BACKLOG
+            lambda: Connection(self, loop), sock=self._socket, backlog=_BACKLOG
         )
-        self._port = self.port
         self._look_for_idle(loop)
 
     async def stop(self) -> None:
@@ -120,6 +138,13 @@ class RemotingServer:
         if self._server is not None:
             await self._server.wait_closed()
             self._server = None
+        self.close_socket()
+
+    def close_socket(self) -> None:
+        """Give the port back."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     def _look_for_idle(self, loop: asyncio.AbstractEventLoop) -> None:
         oldest = loop.time() - self._idle_seconds

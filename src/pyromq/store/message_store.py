@@ -481,6 +481,18 @@ class MessageStore:
         """All consume queues."""
         return iter(list(self._queues.values()))
 
+    def queue_counts(self) -> dict[str, int]:
+        """How many queues each topic with messages has, counted up to its highest one."""
+        counts: dict[str, int] = {}
+        for topic, queue_id in self._queues:
+            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        return counts
+
+    @property
+    def indexed_to(self) -> tuple[int, int]:
+        """Store time and physical offset of the last message in the key index."""
+        return self._index.end_timestamp, self._index.end_offset
+
     @property
     def max_physical_offset(self) -> int:
         """The offset behind the last record."""

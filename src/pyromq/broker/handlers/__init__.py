@@ -1,0 +1,1 @@
+"""What the broker does for each request: one file per family."""

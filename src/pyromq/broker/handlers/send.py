@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -115,7 +116,7 @@ class SendHandlers:
         topics: TopicTable,
         groups: GroupTable,
         store_host: bytes,
-        now: Callable[[], int],
+        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._config = config
         self._store = store

@@ -1,0 +1,1 @@
+"""The broker's tables: persisted ones and those of who is connected."""

@@ -1,0 +1,185 @@
+"""A broker: builds its parts, starts them, stops them. No logic of its own.
+
+Order of start: tables, store, long poll, listening (main port and the fast port two
+below it), registration, periodic work. Stop is the reverse: first the NameServers
+forget the broker, then no connection is left, then store and tables are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.handlers.admin.queue_offsets import QueueOffsetHandlers
+from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
+from pyromq.broker.handlers.heartbeat import HeartbeatHandlers
+from pyromq.broker.handlers.offsets import OffsetHandlers
+from pyromq.broker.handlers.pull import PullHandlers
+from pyromq.broker.handlers.query import QueryHandlers
+from pyromq.broker.handlers.send import SendHandlers
+from pyromq.broker.routes import Routes, build_routes
+from pyromq.broker.services.long_poll import LongPoll
+from pyromq.broker.services.registration import Registration
+from pyromq.broker.state.connections import ConsumerTable, ProducerTable
+from pyromq.broker.state.groups import GroupTable
+from pyromq.broker.state.offsets import ConsumerOffsetTable
+from pyromq.broker.state.topics import TopicTable
+from pyromq.protocol.message_id import encode_host, format_address
+from pyromq.remoting.client import RemotingClient
+from pyromq.remoting.server import RemotingServer
+from pyromq.store.config import BrokerRole, MessageStoreConfig
+from pyromq.store.message_store import MessageStore
+
+#: The fast port, where consumers' answers never wait behind sends, is this far below.
+_FAST_PORT_DISTANCE: Final = 2
+_EXPIRY_SECONDS: Final = 10.0
+#: How often another port is tried when any will do and the fast port beside it is taken.
+_PORT_ATTEMPTS: Final = 50
+
+
+class Broker:
+    """Stores messages and serves producers and consumers."""
+
+    def __init__(self, config: BrokerConfig, store_config: MessageStoreConfig) -> None:
+        self._config = config
+        self._store_config = store_config
+        directory = store_config.config_directory
+        self.topics = TopicTable(config, directory)
+        self.groups = GroupTable(config, directory)
+        self.offsets = ConsumerOffsetTable(directory)
+        self.consumers = ConsumerTable()
+        self.producers = ProducerTable()
+        self.long_poll = LongPoll()
+        self.store: MessageStore | None = None
+        self._client = RemotingClient()
+        self._registration: Registration | None = None
+        self._servers: list[RemotingServer] = []
+        self._periodic: list[asyncio.Task[None]] = []
+        self._port = config.listen_port
+
+    @property
+    def port(self) -> int:
+        """The port that clients connect to."""
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """Where clients reach the broker."""
+        return format_address(self._config.broker_ip1, self._port)
+
+    async def start(self) -> None:
+        """Serve; raises OSError, StoreError or PersistenceError when that is not possible."""
+        self._servers = _bind_servers(self._config)
+        self._port = self._servers[0].port
+        for table in (self.topics, self.groups, self.offsets):
+            table.load()
+        store_host = encode_host(self._config.broker_ip1, self._port)
+        self.store = MessageStore(self._store_config, store_host, self.long_poll.arrived)
+        self.store.start()
+        self.topics.adopt(self.store.queue_counts())
+        self._registration = Registration(
+            self._config,
+            self.topics,
+            self._client,
+            broker_address=self.address,
+            ha_address=format_address(self._config.broker_ip2, self._store_config.ha_listen_port),
+        )
+        heartbeat = HeartbeatHandlers(
+            self._config, self.topics, self.groups, self.consumers, self.producers
+        )
+        routes = self._routes(self.store, heartbeat, self._registration, store_host)
+        self.long_poll.start()
+        for server in self._servers:
+            server.handlers = routes.plain
+            server.hot_handlers = routes.hot
+            server.on_chunk_end = self.store.seal
+            server.on_disconnect = heartbeat.disconnected
+            await server.start()
+        await self._registration.start()
+        interval = self._config.flush_consumer_offset_interval / 1000
+        self._periodic = [
+            asyncio.create_task(_every(_EXPIRY_SECONDS, heartbeat.expire)),
+            asyncio.create_task(_every(interval, self.offsets.save_if_changed)),
+        ]
+
+    async def stop(self) -> None:
+        """Take leave of NameServers and clients, then close store and tables."""
+        for task in self._periodic:
+            task.cancel()
+        if self._registration is not None:
+            await self._registration.stop()
+        if self.store is not None:
+            self.long_poll.stop()
+        await asyncio.gather(*(server.stop() for server in self._servers))
+        await self._client.close()
+        if self.store is not None:
+            self.store.stop()
+            for table in (self.topics, self.groups, self.offsets):
+                await table.file.close()
+            self.store = None
+
+    def _routes(
+        self,
+        store: MessageStore,
+        heartbeat: HeartbeatHandlers,
+        registration: Registration,
+        store_host: bytes,
+    ) -> Routes:
+        return build_routes(
+            SendHandlers(self._config, store, self.topics, self.groups, store_host),
+            PullHandlers(
+                self._config,
+                store,
+                self.topics,
+                self.groups,
+                self.consumers,
+                self.offsets,
+                self.long_poll,
+            ),
+            heartbeat,
+            OffsetHandlers(self.offsets, store),
+            QueryHandlers(store),
+            TopicAdminHandlers(
+                self.topics,
+                self.groups,
+                self.offsets,
+                store,
+                register=registration.register_now,
+                is_replica=self._store_config.broker_role is BrokerRole.SLAVE,
+            ),
+            QueueOffsetHandlers(store),
+        )
+
+
+def _bind_servers(config: BrokerConfig) -> list[RemotingServer]:
+    """The main server and the fast one, with their ports taken; handlers come later."""
+    for attempt in range(_PORT_ATTEMPTS):
+        main = _server(config, config.listen_port)
+        main.bind()
+        fast = _server(config, main.port - _FAST_PORT_DISTANCE)
+        try:
+            fast.bind()
+        except OSError:
+            main.close_socket()
+            if config.listen_port or attempt == _PORT_ATTEMPTS - 1:
+                raise
+        else:
+            return [main, fast]
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _server(config: BrokerConfig, port: int) -> RemotingServer:
+    return RemotingServer(
+        {},
+        host=config.bind_address,
+        port=port,
+        idle_seconds=config.server_channel_max_idle_time_seconds,
+    )
+
+
+async def _every(seconds: float, work: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        work()

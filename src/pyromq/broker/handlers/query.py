@@ -1,0 +1,69 @@
+"""QUERY_MESSAGE and VIEW_MESSAGE_BY_ID: messages by key, one message by its place.
+
+A key's messages are scattered over index and log, on the disk at worst: they are looked
+for in a thread, so that a slow query never delays a send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.headers import (
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
+    ViewMessageRequestHeader,
+)
+from pyromq.remoting.server import Connection
+from pyromq.store.message_store import MessageStore
+
+#: Set by clients that look for a unique key, of which there may be any number.
+_UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+
+
+class QueryHandlers:
+    """Handlers that look for single messages."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    async def query_message(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """QUERY_MESSAGE: the records of a key, oldest first."""
+        header = QueryMessageRequestHeader.decode(request.ext_fields)
+        max_num = header.max_num
+        if request.ext_fields.get(_UNIQUE_KEY_QUERY) == "true":
+            max_num = self._store.config.default_query_max_num
+        records = await asyncio.to_thread(
+            self._records,
+            header.topic,
+            header.key,
+            max_num,
+            header.begin_timestamp,
+            header.end_timestamp,
+        )
+        timestamp, offset = self._store.indexed_to
+        found = QueryMessageResponseHeader(timestamp, offset).encode()
+        if not records:
+            return request.answer(
+                ResponseCode.QUERY_NOT_FOUND,
+                "can not find message, maybe time range not correct",
+                found,
+            )
+        return request.answer(ext_fields=found, body=b"".join(records))
+
+    def view_message(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """VIEW_MESSAGE_BY_ID: the record at an offset of the log."""
+        header = ViewMessageRequestHeader.decode(request.ext_fields)
+        record = self._store.read_record(header.offset)
+        if record is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}"
+            )
+        return request.answer(body=record)
+
+    def _records(self, topic: str, key: str, max_num: int, begin: int, end: int) -> list[bytes]:
+        offsets = sorted(self._store.query(topic, key, max_num, begin, end))
+        found = (self._store.read_record(offset) for offset in offsets)
+        return [record for record in found if record is not None]
