@@ -17,10 +17,11 @@ from pyromq.protocol.java_properties import parse_properties
 from pyromq.protocol.settings import ConfigError, format_settings, settings_of
 from pyromq.store.config import BrokerRole
 
-#: Key and default of RocketMQ 4.9.7's fields that have an effect here.
+#: Key and default of RocketMQ 4.9.7's fields that have an effect here; bindAddress is of 5.
 JAVA_DEFAULTS = """
-listenPort=10911 namesrvAddr= brokerIP1=10.0.0.1 brokerIP2=10.0.0.1 brokerName=host
-brokerClusterName=DefaultCluster brokerId=0 brokerPermission=6 defaultTopicQueueNums=8
+bindAddress=0.0.0.0 listenPort=10911 namesrvAddr= brokerIP1=10.0.0.1 brokerIP2=10.0.0.1
+brokerName=host brokerClusterName=DefaultCluster brokerId=0 brokerPermission=6
+defaultTopicQueueNums=8
 autoCreateTopicEnable=true clusterTopicEnable=true brokerTopicEnable=true
 autoCreateSubscriptionGroup=true msgTraceTopicName=RMQ_SYS_TRACE_TOPIC traceTopicEnable=false
 flushConsumerOffsetInterval=5000 rejectTransactionMessage=false sendThreadPoolQueueCapacity=10000
