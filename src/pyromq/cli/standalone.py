@@ -89,6 +89,7 @@ def standalone(
     if host not in _EVERYWHERE:
         # Otherwise the broker announces the machine's own address.
         properties.setdefault("brokerIP1", host)
+    properties.setdefault("bindAddress", host)
 
     def load(namesrv_address: str) -> BrokerProperties:
         return load_broker_properties({**properties, "namesrvAddr": namesrv_address})
