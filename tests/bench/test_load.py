@@ -107,6 +107,7 @@ def _accept(listener: socket.socket, answer: Answer) -> None:
 
 def _serve(connection: socket.socket, answer: Answer) -> None:
     pending = b""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # answers leave in pieces
     with connection:
         while chunk := _receive(connection):
             pending += chunk
