@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import click
 
+from pyromq.cli.tuning import allow_open_files, settle
 from pyromq.protocol.java_properties import PropertiesError, parse_properties
 from pyromq.protocol.settings import ConfigError
 
@@ -151,7 +152,9 @@ async def _serve(start: Callable[[Servers], Awaitable[object]]) -> None:
     stopping = asyncio.Event()
     with _reacting_to_signals(stopping.set):
         async with AsyncExitStack() as running:
+            allow_open_files()
             await start(Servers(running))
+            settle()
             await stopping.wait()
             click.echo("Stopping; a second signal ends the process at once.", err=True)
 
