@@ -90,7 +90,8 @@ class KeyIndex:
         self._clock = clock
         self._files: tuple[IndexFile, ...] = ()
         self._files_lock = threading.Lock()
-        self._syncing: list[threading.Thread] = []
+        self._syncing: threading.Thread | None = None
+        self._sync_failed = False
         self._closed = False
         #: The store time up to which full files are on the disk, 0 while none was synced.
         self.synced_timestamp = 0
@@ -157,8 +158,7 @@ class KeyIndex:
 
     def flush(self) -> None:
         """Wait until everything that was put is on the disk."""
-        for thread in tuple(self._syncing):
-            thread.join()
+        self._wait_for_sync()
         files = self._files
         if files:
             files[-1].sync()
@@ -183,12 +183,16 @@ class KeyIndex:
     def close(self) -> None:
         """Let go of all files; nothing may be put afterwards, and queries find nothing."""
         self._closed = True
-        for thread in tuple(self._syncing):
-            thread.join()
+        self._wait_for_sync()
         with self._files_lock:
             files, self._files = self._files, ()
         for file in files:
             file.close()
+
+    def _wait_for_sync(self) -> None:
+        syncing = self._syncing
+        if syncing is not None:
+            syncing.join()
 
     def _put_few(self, buffer: Buffer, starts: Iterable[int]) -> None:
         """`_put_many` without numpy."""
@@ -221,7 +225,7 @@ class KeyIndex:
 
     def _put_many(self, buffer: Buffer, starts: Longs) -> None:
         columns = read_columns(buffer, starts)
-        if not columns.valid.all():
+        if np.count_nonzero(columns.valid) < starts.size:
             columns = read_columns(buffer, starts[columns.valid])
         records = columns.starts.size
         if not records:
@@ -232,11 +236,9 @@ class KeyIndex:
             return
         offsets = columns.column("physical_offset")[rows]
         # Each record is held against the end of the index at its turn, which is the
-        # largest offset before it.
-        ends = np.empty_like(offsets)
-        ends[0] = end
-        ends[1:] = offsets[:-1]
-        again = offsets < np.maximum.accumulate(ends)
+        # largest offset up to it.
+        ends = np.maximum.accumulate(offsets)
+        again = offsets < np.maximum(ends, end, out=ends)
         if np.count_nonzero(again):
             rows, hashes, offsets = rows[~again], hashes[~again], offsets[~again]
         timestamps = columns.column("store_timestamp")[rows]
@@ -274,20 +276,31 @@ class KeyIndex:
         return self._directory / f"{name:0{_NAME_DIGITS}d}"
 
     def _sync_in_background(self, file: IndexFile) -> None:
-        def sync() -> None:
-            try:
-                file.sync()
-            except OSError:
-                logger.exception("index file %s could not be synced", file.path)
-                return
+        thread = threading.Thread(
+            target=self._sync_full_file,
+            args=(file, self._syncing),
+            name="pyromq-index-sync",
+            daemon=True,
+        )
+        self._syncing = thread
+        thread.start()
+
+    def _sync_full_file(self, file: IndexFile, before: threading.Thread | None) -> None:
+        """Files are synced one after the other: a reported time holds for all before it."""
+        if before is not None:
+            before.join()
+        if self._sync_failed:
+            return
+        try:
+            file.sync()
             self.synced_timestamp = max(self.synced_timestamp, file.end_timestamp)
             if self._on_file_synced is not None:
                 self._on_file_synced(self.synced_timestamp)
-
-        self._syncing = [thread for thread in self._syncing if thread.is_alive()]
-        thread = threading.Thread(target=sync, name="pyromq-index-sync", daemon=True)
-        self._syncing.append(thread)
-        thread.start()
+        except OSError:
+            # What the kernel could not write it may have dropped, and a second sync would
+            # not tell: nothing is reported any more, so a restart builds these files again.
+            self._sync_failed = True
+            logger.exception("index file %s could not be synced; check the disk", file.path)
 
 
 def _hashes_of_keys(buffer: Buffer, columns: RecordColumns) -> tuple[Longs, NDArray[np.int32]]:

@@ -42,6 +42,10 @@ from pyromq.protocol.units import (
     INDEX_SLOT_SIZE,
 )
 
+_SLOT: Final = np.dtype(">u4")
+_ENTRY: Final = np.dtype(INDEX_ENTRY_DTYPE)
+assert _SLOT.itemsize == INDEX_SLOT_SIZE
+assert _ENTRY.itemsize == INDEX_ENTRY_SIZE
 _MAX_SECONDS: Final = 0x7FFFFFFF
 _LONG_MASK: Final = 0xFFFFFFFFFFFFFFFF
 _LONG_SIGN: Final = 0x8000000000000000
@@ -119,14 +123,15 @@ class IndexFile:
         slots = slots_and_rows >> 32
         rows = slots_and_rows & _ROW_MASK
         numbers = rows + first
-        table: NDArray[np.int32] = np.ndarray(
-            (self._slot_count,), ">i4", self._map, INDEX_HEADER_SIZE
+        # Unsigned, so that a negative number in a damaged slot points past the entries too.
+        table: NDArray[np.uint32] = np.ndarray(
+            (self._slot_count,), _SLOT, self._map, INDEX_HEADER_SIZE
         )
         previous = table[slots].astype(np.int64)
-        previous[(previous < 0) | (previous > numbers)] = 0
+        previous *= previous <= numbers
         np.copyto(previous[1:], numbers[:-1], where=slots[1:] == slots[:-1])
 
-        entries = np.empty(hashes.size, INDEX_ENTRY_DTYPE)
+        entries = np.empty(hashes.size, _ENTRY)
         entries["key_hash"] = hashes
         entries["physical_offset"] = offsets
         entries["seconds"] = self._seconds(timestamps)
@@ -282,7 +287,8 @@ class IndexFile:
 def _seconds_behind(begin: int, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
     if begin <= 0:
         return np.zeros(timestamps.size, np.int64)
-    return ((timestamps - begin) // 1000).clip(0, _MAX_SECONDS)
+    seconds: NDArray[np.int64] = np.maximum(timestamps - begin, 0) // 1000
+    return np.minimum(seconds, _MAX_SECONDS, out=seconds)
 
 
 def _seconds_between(begin: int, timestamp: int) -> int:

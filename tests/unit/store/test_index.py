@@ -345,9 +345,36 @@ def test_a_full_file_is_synced_and_its_time_reported(tmp_path: Path) -> None:
     assert reported == []
     index.put(b"".join(records), positions(records)[1:])
     index.flush()
-    assert sorted(reported)[-1] == NOW + 10
+    assert reported == [NOW, NOW + 10]
     assert index.synced_timestamp == NOW + 10
     index.close()
+
+
+def test_after_a_failed_sync_no_time_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reported: list[int] = []
+    index = KeyIndex(
+        tmp_path, hash_slot_count=SLOTS, entry_count=LIMIT, on_file_synced=reported.append
+    )
+    index.load()
+    records = log_of([("T", b"KEYS\x01a b c d e f g", 0, at, 1) for at in range(4)])
+    log, starts = b"".join(records), positions(records)
+
+    def broken(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fdatasync", broken)
+        index.put(log, starts[:2])
+        with pytest.raises(OSError, match="Input/output"):
+            index.flush()
+    index.put(log, starts[2:])
+    index.flush()
+    index.close()
+    assert reported == []
+    assert index.synced_timestamp == 0
+    assert "could not be synced" in caplog.text
 
 
 def test_names_are_times_and_always_ascend(tmp_path: Path) -> None:
