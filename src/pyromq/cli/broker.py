@@ -73,11 +73,13 @@ def broker(
 async def start_broker(servers: Servers, loaded: BrokerProperties, other_port: str) -> None:
     """Start a broker with these settings and print its boot line."""
     from pyromq.broker.broker import Broker
+    from pyromq.broker.state.persistence import PersistenceError
+    from pyromq.store.results import StoreError
 
     for warning in loaded.warnings:
         click.echo(f"Warning: {warning}", err=True)
     server = Broker(loaded.broker, loaded.store)
-    await servers.start("broker", server, other_port)
+    await servers.start("broker", server, other_port, failures=(PersistenceError, StoreError))
     line = (
         f"The broker[{loaded.broker.broker_name}, {server.address}] boot success. "
         "serializeType=JSON"

@@ -77,10 +77,11 @@ def load_namesrv_config(
 
 async def start_namesrv(servers: Servers, config: NamesrvConfig, other_port: str) -> NameServer:
     """Start a NameServer and print its boot line."""
+    from pyromq.nameserver.kv_config import KVConfigFileError
     from pyromq.nameserver.server import NameServer
 
     server = NameServer(config)
-    await servers.start("NameServer", server, other_port)
+    await servers.start("NameServer", server, other_port, failures=(KVConfigFileError,))
     click.echo(
         "The Name Server boot success. serializeType=JSON, "
         f"listening on {format_address(config.bind_address, server.port)}"

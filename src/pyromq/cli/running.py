@@ -46,8 +46,14 @@ class Servers:
     def __init__(self, running: AsyncExitStack) -> None:
         self._running = running
 
-    async def start(self, name: str, server: Server, other_port: str) -> None:
-        """Start one; `other_port` says how to give it another port if its own is taken."""
+    async def start(
+        self, name: str, server: Server, other_port: str, failures: tuple[type[Exception], ...]
+    ) -> None:
+        """Start one.
+
+        `other_port` says how to give it another port if its own is taken; `failures` are the
+        errors of its start that need no more than their own words.
+        """
         # Before its start: one that fails half-way has something to give back, too.
         self._running.push_async_callback(server.stop)
         try:
@@ -59,6 +65,8 @@ class Servers:
             if error.errno == errno.EADDRINUSE:
                 reason = f"{reason}; stop the program that has it, or {other_port}"
             raise click.ClickException(f"{name} cannot start: {reason}") from error
+        except failures as error:
+            raise click.ClickException(f"{name} cannot start: {error}") from error
 
 
 def log_level_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,12 +118,7 @@ def bad_setting(error: ConfigError, path: str | None) -> click.ClickException:
 
 def run_servers(start: Callable[[Servers], Awaitable[object]]) -> None:
     """Let `start` start servers, wait for a signal, stop them."""
-    from pyromq.store.results import StoreError
-
-    try:
-        _run(_serve(start))
-    except (StoreError, ConfigError) as error:
-        raise click.ClickException(str(error)) from error
+    _run(_serve(start))
 
 
 def run_client(work: Coroutine[Any, Any, None]) -> None:

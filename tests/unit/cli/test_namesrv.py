@@ -57,5 +57,5 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
             assert command.exit_code() == 1
             (line,) = command.printed.splitlines()
             assert line.startswith("Error: NameServer cannot start")
-            assert "address already in use" in line
+            assert "ddress already in use" in line
             assert "--port" in line

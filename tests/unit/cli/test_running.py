@@ -11,7 +11,6 @@ import pytest
 
 from pyromq.cli.running import Servers, read_properties, run_client, run_servers
 from pyromq.client.errors import ClientError, NameServerError
-from pyromq.store.results import StoreError
 
 
 class FakeServer:
@@ -29,8 +28,9 @@ class FakeServer:
 
 def serve(events: list[str], failure: Exception | None = None) -> None:
     async def start(servers: Servers) -> None:
-        await servers.start("first", FakeServer(events, "first"), "use --first-port")
-        await servers.start("second", FakeServer(events, "second", failure), "use --second-port")
+        await servers.start("first", FakeServer(events, "first"), "use --first-port", ())
+        second = FakeServer(events, "second", failure)
+        await servers.start("second", second, "use --second-port", (LookupError,))
         os.kill(os.getpid(), signal.SIGTERM)
 
     run_servers(start)
@@ -56,7 +56,7 @@ def test_servers_stop_in_reverse_order_at_a_signal() -> None:
             "second cannot start: /data: Permission denied",
         ),
         (OSError("strange"), "second cannot start: strange"),
-        (StoreError("the store is locked"), "the store is locked"),
+        (LookupError("it is locked"), "second cannot start: it is locked"),
     ],
 )
 def test_a_server_that_cannot_start_ends_the_others_with_one_line(

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import re
+import signal
+import socket
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from pyromq.cli.broker import broker
+from tests.unit.cli.processes import running
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(broker, arguments)
+
+
+def test_print_all_settings(tmp_path: Path) -> None:
+    file = tmp_path / "broker.properties"
+    file.write_text("brokerName=broker-x\nflushDiskType=SYNC_FLUSH\n")
+    result = invoke("-c", str(file), "-n", "127.0.0.1:9876;127.0.0.2:9876", "-p")
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert "brokerName=broker-x" in lines
+    assert "flushDiskType=SYNC_FLUSH" in lines
+    assert "namesrvAddr=127.0.0.1:9876;127.0.0.2:9876" in lines
+    assert "longPollingEnable=true" in lines
+
+
+def test_print_important_settings() -> None:
+    lines = invoke("-m").output.splitlines()
+    assert "autoCreateTopicEnable=true" in lines
+    assert "longPollingEnable=true" not in lines
+
+
+def test_bad_settings_are_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "broker.properties"
+    file.write_text("maxMessageSize=lots\n")
+    result = invoke("-c", str(file))
+    assert result.exit_code == 1
+    assert result.output.startswith(f"Error: {file}: maxMessageSize=lots: expected")
+    assert invoke("-n", "nowhere").output.startswith(
+        "Error: namesrvAddr=nowhere: expected host:port"
+    )
+
+
+def test_it_serves_until_a_signal_and_warns_of_unknown_settings(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text(
+        f"listenPort=0\nstorePathRootDir={tmp_path}/store\nbrokerName=broker-x\n"
+        "brokerIP1=127.0.0.1\nmappedFileSizeCommitLog=1048576\nbrokerNam=y\n"
+    )
+    with running("broker", "-c", "c", directory=tmp_path) as command:
+        printed = command.wait_for("boot success. serializeType=JSON")
+        assert "unknown setting brokerNam (did you mean brokerName?): it is ignored" in printed
+        address = re.search(r"The broker\[broker-x, 127\.0\.0\.1:(\d+)\]", printed)
+        assert address
+        with socket.create_connection(("127.0.0.1", int(address[1])), timeout=10):
+            pass
+        assert command.end(signal.SIGTERM) == 0
+        assert "Traceback" not in command.printed
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+def test_a_store_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "c").write_text(f"listenPort=0\nstorePathRootDir={tmp_path}/file/store\n")
+    with running("broker", "-c", "c", "--log-level", "error", directory=tmp_path) as command:
+        assert command.exit_code() == 1
+        (line,) = command.printed.splitlines()
+        assert line.startswith("Error: ")
+        assert f"{tmp_path}/file" in line
