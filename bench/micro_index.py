@@ -2,58 +2,60 @@
 
     .venv/bin/python bench/micro_index.py
 
-Builds a stretch of log with 50,000 messages of two keys each (properties of about 130
-bytes, as a Java producer's), puts it into fresh index files and prints CPU time per
-message; then the parts of it by themselves. Not part of `make bench`.
+Builds a stretch of log with 50,000 messages of two keys each (properties of about 140
+bytes, as a Java producer's), puts it into fresh index files in ten rounds and prints
+the time per message of the fastest round and of the middle one; then the parts of it
+by themselves. Not part of `make bench`.
 """
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from pyromq.protocol.bulk import JoinedProperties, Longs, read_columns, record_starts
 from pyromq.protocol.record import MessageRecord, encode_record
 from pyromq.store.index import KeyIndex
 
 MESSAGES = 50_000
-BATCHES = (1, 4, 8, 16, 32, 64, 256, 1_000, 4_000)
+ROUNDS = 10
+BATCHES = (1, 4, 8, 16, 32, 64, 256, 1_000, 5_000)
 START_TIME = 1_700_000_000_000
+T = TypeVar("T")
 
 
 def main() -> None:
     """Print the table."""
     log = make_log(MESSAGES)
     starts, _ = record_starts(log)
+    size = MESSAGES // ROUNDS
+    rounds = [starts[at : at + size] for at in range(0, MESSAGES, size)]
     print(f"{MESSAGES} messages, {len(log) / MESSAGES:.0f} bytes each, two keys")
-    walk = cpu_time(lambda: record_starts(log))
-    print(f"walk the sizes            {per_message(walk):6.2f} µs per message")
+    print("µs per message                       fastest  middle")
     for batch in BATCHES:
-        parts = [starts[at : at + batch] for at in range(0, MESSAGES, batch)]
         with tempfile.TemporaryDirectory() as directory:
             index = KeyIndex(Path(directory))
             index.load()
-            spent = cpu_time(partial(put_all, index, log, parts))
+            report(f"put, batches of {batch}", rounds, partial(put, index, log, batch))
             index.close()
-        print(f"put, batches of {batch:5d}     {per_message(spent):6.2f} µs per message")
-    columns = read_columns(log, starts)
-    joined = JoinedProperties(log, columns.properties)
-    for name, work in (
-        ("columns", lambda: read_columns(log, starts)),
-        ("join and cut properties", lambda: JoinedProperties(log, columns.properties)),
-        ("find UNIQ_KEY", lambda: joined.find(b"UNIQ_KEY")),
-        ("find KEYS", lambda: joined.find(b"KEYS")),
-    ):
-        print(f"{name:25s} {per_message(cpu_time(work)):6.2f} µs per message, all at once")
+    report("walk the sizes", rounds, lambda part: record_starts(log, int(part[0]), int(part[-1])))
+    report("columns", rounds, lambda part: read_columns(log, part))
+    spans = [read_columns(log, part).properties for part in rounds]
+    report("join and cut properties", spans, lambda properties: JoinedProperties(log, properties))
+    joined = [JoinedProperties(log, properties) for properties in spans]
+    report("find UNIQ_KEY", joined, lambda properties: properties.find(b"UNIQ_KEY"))
+    report("find words of KEYS", joined, lambda properties: properties.find_words(b"KEYS"))
 
 
-def put_all(index: KeyIndex, log: bytes, parts: list[Longs]) -> None:
-    """Put the log in the given batches."""
-    for part in parts:
-        index.put(log, part)
+def put(index: KeyIndex, log: bytes, batch: int, starts: Longs) -> None:
+    """Put these records in batches of a size."""
+    for at in range(0, starts.size, batch):
+        index.put(log, starts[at : at + batch])
 
 
 def make_log(count: int) -> bytes:
@@ -95,16 +97,14 @@ def make_log(count: int) -> bytes:
     return b"".join(records)
 
 
-def cpu_time(work: Callable[[], object]) -> float:
-    """Seconds of CPU time that `work` takes."""
-    begin = time.process_time()
-    work()
-    return time.process_time() - begin
-
-
-def per_message(seconds: float) -> float:
-    """Microseconds per message."""
-    return seconds * 1e6 / MESSAGES
+def report(name: str, inputs: Sequence[T], work: Callable[[T], object]) -> None:
+    """Do the work for each round's input and print how long it took."""
+    times = []
+    for value in inputs:
+        begin = time.perf_counter()
+        work(value)
+        times.append((time.perf_counter() - begin) * 1e6 * ROUNDS / MESSAGES)
+    print(f"{name:36s} {min(times):7.2f} {statistics.median(times):7.2f}")
 
 
 if __name__ == "__main__":

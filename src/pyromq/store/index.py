@@ -62,6 +62,9 @@ _KEYS: Final = KEYS.encode()
 _HASH_SIGN: Final = ord("#")
 #: Up to this many records, plain Python is faster than numpy's fixed costs.
 FEW_RECORDS: Final = 16
+#: Properties made of separators or of one-letter keys take a hundred times their size in
+#: memory while they are cut up; more bytes than these are taken in several turns.
+MAX_PROPERTIES_AT_ONCE: Final = 1024 * 1024
 _NAME_DIGITS: Final = 17
 
 
@@ -229,6 +232,11 @@ class KeyIndex:
             columns = read_columns(buffer, starts[columns.valid])
         records = columns.starts.size
         if not records:
+            return
+        if records > 1 and int(np.add.reduce(columns.properties.lengths)) > MAX_PROPERTIES_AT_ONCE:
+            half = records // 2
+            self._put_many(buffer, columns.starts[:half])
+            self._put_many(buffer, columns.starts[half:])
             return
         end = self._file_for_next_record().end_offset
         rows, hashes = _hashes_of_keys(buffer, columns)

@@ -9,6 +9,7 @@ import mmap
 import struct
 import threading
 import time
+import tracemalloc
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,6 +155,7 @@ def log_of(rows: list[tuple[str, bytes, int, int, int]]) -> list[bytes]:
     cuts=st.lists(st.integers(0, 30), max_size=6),
     few=st.sampled_from([-1, 4, 100]),
     size=st.sampled_from([(SLOTS, LIMIT), (1, 2), (7, 60)]),
+    at_once=st.sampled_from([1, 200, 1 << 20]),
 )
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -163,10 +165,12 @@ def test_files_are_java_s_whatever_the_batches(
     cuts: list[int],
     few: int,
     size: tuple[int, int],
+    at_once: int,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(index_module, "FEW_RECORDS", few)
+    monkeypatch.setattr(index_module, "MAX_PROPERTIES_AT_ONCE", at_once)
     records = log_of(rows)
     plain = PlainIndex(*size)
     for record in records:
@@ -470,6 +474,23 @@ def test_a_full_disk_is_an_error_and_changes_nothing(
         assert small._files[0].path.read_bytes() == before
     small.put(log, starts[1:3])
     assert small.query("T", "a", 9, 0, FOREVER) == starts[2::-1]
+
+
+def test_properties_of_nothing_but_separators_take_bounded_memory(tmp_path: Path) -> None:
+    index = KeyIndex(tmp_path, hash_slot_count=SLOTS, entry_count=1_000_000)
+    index.load()
+    bombs = [b"\x02" * 32_767, b"KEYS\x01" + b"k " * 16_000]
+    records = log_of([("T", bombs[at % 20 == 0], 0, 0, 1) for at in range(200)])
+    log, starts = b"".join(records), positions(records)
+    tracemalloc.start()
+    try:
+        index.put(log, starts)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert index._files[0].entry_count == 1 + 10 * 16_000
+    assert peak < 100 * 1024 * 1024
+    index.close()
 
 
 def contents(directory: Path) -> list[bytes]:
