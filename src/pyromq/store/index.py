@@ -132,7 +132,12 @@ class KeyIndex:
         return files[-1].end_timestamp if files else 0
 
     def put(self, buffer: Buffer, starts: Sequence[int] | Longs) -> None:
-        """Index the records of the log that begin at these positions of `buffer`."""
+        """Index the records of the log that begin at these positions of `buffer`.
+
+        Large batches are cheap: from 1,000 records on, one costs less than 1 µs, of 64
+        about 4, alone 20 and more. After an OSError (a full disk) the same batch may be put
+        again; only the record at the end of the index can then be in it twice.
+        """
         if self._closed:
             raise ValueError(f"the key index in {self._directory} is closed")
         if len(starts) <= FEW_RECORDS:
@@ -265,14 +270,29 @@ class KeyIndex:
         before = files[-1] if files else None
         if before is not None and not before.is_full:
             return before
-        file = IndexFile(self._new_path(before), self._slot_count, self._entry_limit)
-        if before is not None:
-            file.continue_from(before)
+        file = self._new_file(before)
         with self._files_lock:
             self._files = (*self._files, file)
         logger.info("index file %s begun", file.path)
         if before is not None:
             self._sync_in_background(before)
+        return file
+
+    def _new_file(self, before: IndexFile | None) -> IndexFile:
+        path = self._new_path(before)
+        try:
+            file = IndexFile(path, self._slot_count, self._entry_limit)
+            try:
+                file.reserve()
+                if before is not None:
+                    file.continue_from(before)
+            except BaseException:
+                file.close()
+                raise
+        except BaseException:
+            # Whoever tries again on a full disk must not leave a file each time.
+            path.unlink(missing_ok=True)
+            raise
         return file
 
     def _new_path(self, before: IndexFile | None) -> Path:

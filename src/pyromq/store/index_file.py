@@ -97,9 +97,15 @@ class IndexFile:
         """How many entries still fit."""
         return max(self._entry_limit - self.entry_count, 0)
 
+    def reserve(self) -> None:
+        """Make sure that header and slots have disk blocks; raises OSError on a full disk."""
+        if not self._reserved:
+            os.posix_fallocate(self._descriptor, 0, self._entries_at)
+            self._reserved = True
+
     def continue_from(self, before: IndexFile) -> None:
         """Begin where another file ended, as long as this one has no entry of its own."""
-        self._reserve()
+        self.reserve()
         if before.end_offset > 0:
             self.begin_offset = self.end_offset = before.end_offset
         if before.end_timestamp > 0:
@@ -114,7 +120,7 @@ class IndexFile:
         timestamps: NDArray[np.int64],
     ) -> None:
         """Add an entry for each row; there must be room for all of them."""
-        self._reserve()
+        self.reserve()
         first = self.entry_count
         # One sort by slot, then row: entries that share a slot become neighbours.
         slots_and_rows = (hashes.astype(np.int64) % self._slot_count) << 32
@@ -150,7 +156,7 @@ class IndexFile:
 
     def append_few(self, keys: list[tuple[int, int, int]]) -> None:
         """`append` for a handful of (hash, offset, timestamp), without numpy's fixed costs."""
-        self._reserve()
+        self.reserve()
         number = self.entry_count
         begin = self.begin_timestamp
         newest: dict[int, int] = {}
@@ -226,11 +232,6 @@ class IndexFile:
         """Close and remove the file."""
         self.close()
         self.path.unlink(missing_ok=True)
-
-    def _reserve(self) -> None:
-        if not self._reserved:
-            os.posix_fallocate(self._descriptor, 0, self._entries_at)
-            self._reserved = True
 
     def _slot(self, slot: int) -> int:
         """The number in a slot, read in one piece although a writer may be at it."""

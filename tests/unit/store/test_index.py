@@ -476,6 +476,43 @@ def test_a_full_disk_is_an_error_and_changes_nothing(
     assert small.query("T", "a", 9, 0, FOREVER) == starts[2::-1]
 
 
+@pytest.mark.parametrize("call", ["os.posix_fallocate", "os.ftruncate", "mmap.mmap"])
+def test_a_file_that_cannot_be_made_leaves_nothing(
+    small: KeyIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    records = log_of([("T", b"KEYS\x01a b c d e f g", 0, 0, 1)] * 2)
+    log, starts = b"".join(records), positions(records)
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for present in (0, 1):
+        for _ in range(3):
+            with monkeypatch.context() as patched:
+                patched.setattr(call, full)
+                with pytest.raises(OSError, match="No space"):
+                    small.put(log, starts[present:])
+        assert len(list((tmp_path / "index").iterdir())) == present
+        small.put(log, starts[present : present + 1])
+        small.flush()
+    assert small.query("T", "a", 9, 0, FOREVER) == starts[::-1]
+    # Each file has its own descriptor and its mapping's.
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors + 4
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_kind_of_bytes(small: KeyIndex, kind: type) -> None:
+    records = log_of([("T", b"KEYS\x01a", 0, 0, 1)] * 20)
+    buffer = kind(b"".join(records))
+    small.put(buffer, positions(records)[:1])
+    small.put(buffer, positions(records)[1:])
+    assert small.query("T", "a", 64, 0, FOREVER) == positions(records)[::-1]
+    if isinstance(buffer, bytearray):
+        # Fails as long as anyone holds a view.
+        buffer.append(0)
+
+
 def test_properties_of_nothing_but_separators_take_bounded_memory(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path, hash_slot_count=SLOTS, entry_count=1_000_000)
     index.load()
