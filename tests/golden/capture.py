@@ -127,12 +127,11 @@ def drive_clients(namesrv: str) -> None:
     common = ("--namesrv", namesrv, "--topic", "Traffic")
     total = 0
     for options in ([], binary):
-        for mode in ("sync", "async", "oneway", "batch"):
-            prefix = f"{mode}-{'binary' if options else 'json'}"
-            arguments = ("produce", *common, "--mode", mode, "--count", "4", "--prefix", prefix)
-            with interop_client(*arguments, options=options) as producer:
-                producer.lines()
-            total += 4
+        prefix = "binary" if options else "json"
+        modes = ("--modes", "sync,async,oneway,batch", "--count", "4", "--prefix", prefix)
+        with interop_client("produce", *common, *modes, options=options) as producer:
+            producer.lines()
+        total += 16
     with interop_client(
         "produce", *common, "--count", "2", "--size", "5000", "--prefix", "large"
     ) as producer:

@@ -25,13 +25,14 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * The real Java client, driven from the command line; prints one JSON object per line.
  *
  * <pre>
- * produce --namesrv A --topic T [--mode sync|async|oneway|batch] [--count N] [--prefix P]
- *         [--tags a,b] [--size BYTES]
+ * produce --namesrv A --topic T [--modes sync,async,oneway,batch] [--count N] [--prefix P]
+ *         [--tags a,b] [--size CHARACTERS]
  * consume --namesrv A --topic T --group G --count N [--expression "a || b"] [--consumers 2]
  *         [--deadline SECONDS] [--settle MILLISECONDS]
  * </pre>
  *
- * <p>produce prints the result of each message that has one, and exits with 1 when a send failed.
+ * <p>produce sends N messages in each mode, prints the result of each send that has one, and exits with 1 when one
+ * failed. Bodies and keys begin with the prefix and the mode.
  * consume prints {"event":"ready"} when its consumers share all queues among them, then each message; it ends when
  * N distinct messages came and nothing more did for the settling time (exit 0), or at the deadline (exit 3).
  */
@@ -61,32 +62,39 @@ public final class InteropClient {
         producer.setRetryTimesWhenSendAsyncFailed(0);
         producer.start();
         try {
-            List<Message> messages = messages();
-            switch (option("mode", "sync")) {
-                case "sync":
-                    for (Message message : messages) {
-                        printSent(producer.send(message), message);
-                    }
-                    return 0;
-                case "async":
-                    return sendAsync(producer, messages);
-                case "oneway":
-                    for (Message message : messages) {
-                        producer.sendOneway(message);
-                    }
-                    flushOneway(producer, messages.get(0).getTopic());
-                    return 0;
-                case "batch":
-                    SendResult result = producer.send(messages);
-                    print(Map.of("msgIds", result.getMsgId().split(","), "offsetMsgIds", result.getOffsetMsgId().split(","),
-                        "queueId", result.getMessageQueue().getQueueId(), "queueOffset", result.getQueueOffset(),
-                        "status", result.getSendStatus().name()));
-                    return 0;
-                default:
-                    throw new IllegalArgumentException("unknown mode " + option("mode", ""));
+            for (String mode : option("modes", "sync").split(",")) {
+                send(producer, mode, messages(option("prefix", "message") + "-" + mode));
             }
+            return 0;
         } finally {
             producer.shutdown();
+        }
+    }
+
+    private static void send(DefaultMQProducer producer, String mode, List<Message> messages) throws Exception {
+        switch (mode) {
+            case "sync":
+                for (Message message : messages) {
+                    printSent(producer.send(message), message);
+                }
+                break;
+            case "async":
+                sendAsync(producer, messages);
+                break;
+            case "oneway":
+                for (Message message : messages) {
+                    producer.sendOneway(message);
+                }
+                flushOneway(producer, messages.get(0).getTopic());
+                break;
+            case "batch":
+                SendResult result = producer.send(messages);
+                print(Map.of("msgIds", result.getMsgId().split(","), "offsetMsgIds", result.getOffsetMsgId().split(","),
+                    "queueId", result.getMessageQueue().getQueueId(), "queueOffset", result.getQueueOffset(),
+                    "status", result.getSendStatus().name()));
+                break;
+            default:
+                throw new IllegalArgumentException("unknown mode " + mode);
         }
     }
 
@@ -100,9 +108,8 @@ public final class InteropClient {
         }
     }
 
-    private List<Message> messages() {
+    private List<Message> messages(String prefix) {
         String[] tags = option("tags", "TagA,TagB").split(",");
-        String prefix = option("prefix", "message");
         int size = Integer.parseInt(option("size", "0"));
         List<Message> messages = new ArrayList<>();
         for (int i = 0; i < Integer.parseInt(option("count", "10")); i++) {
@@ -120,7 +127,7 @@ public final class InteropClient {
         return messages;
     }
 
-    private static int sendAsync(DefaultMQProducer producer, List<Message> messages) throws Exception {
+    private static void sendAsync(DefaultMQProducer producer, List<Message> messages) throws Exception {
         CountDownLatch answers = new CountDownLatch(messages.size());
         List<Throwable> failures = java.util.Collections.synchronizedList(new ArrayList<>());
         for (Message message : messages) {
@@ -140,7 +147,9 @@ public final class InteropClient {
         }
         boolean all = answers.await(20, TimeUnit.SECONDS);
         failures.forEach(Throwable::printStackTrace);
-        return all && failures.isEmpty() ? 0 : 1;
+        if (!all || !failures.isEmpty()) {
+            throw new IllegalStateException(failures.size() + " sends failed, " + answers.getCount() + " without answer");
+        }
     }
 
     private int consume() throws Exception {

@@ -1,0 +1,122 @@
+"""pyromq as a child process, with the attributes of `ApacheRocketMQ`: tests run against either.
+
+Called by the interop tests; every call blocks.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_NAMESRV_LINE = re.compile(r"The Name Server boot success.* listening on (\S+)")
+_BROKER_LINE = re.compile(r"The broker\[(\S+), (\S+)\] boot success")
+_START_SECONDS = 30.0
+
+
+class PyromqServer:
+    """`pyromq standalone` on free ports for as long as the `with` block runs.
+
+    After start(): `namesrv_address`, `broker_address`, `broker_name`. A store given by the caller
+    stays; another one is deleted with the server.
+    """
+
+    def __init__(
+        self, *, store: Path | None = None, properties: dict[str, str] | None = None
+    ) -> None:
+        self._scratch = Path(tempfile.mkdtemp(prefix="pyromq-interop-"))
+        self.store = store or self._scratch / "store"
+        self._config = self._scratch / "broker.properties"
+        self._config.write_text(
+            "".join(f"{key}={value}\n" for key, value in (properties or {}).items())
+        )
+        self._log = self._scratch / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.namesrv_address = ""
+        self.broker_address = ""
+        self.broker_name = ""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start, and read from the boot lines which ports it got."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "pyromq", "standalone", "-c", str(self._config)),
+                    *("--namesrv-port", "0", "--broker-port", "0", "--data", str(self.store)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=_read_lines, args=(self._process, lines), daemon=True).start()
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                line = lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                line = None
+            if line is None:
+                self.kill()
+                raise AssertionError(f"pyromq did not start:\n{self.log()}")
+            if found := _NAMESRV_LINE.search(line):
+                self.namesrv_address = found[1]
+            elif found := _BROKER_LINE.search(line):
+                self.broker_name, self.broker_address = found[1], found[2]
+                return
+
+    def stop(self) -> None:
+        """End it as an operator would; it must end by itself and in peace."""
+        code = self._end(signal.SIGTERM)
+        assert code in (0, None), f"pyromq ended with exit code {code}:\n{self.log()}"
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def log(self) -> str:
+        """The end of what it wrote to its log."""
+        return self._log.read_text(errors="replace")[-4000:]
+
+    def _end(self, how: signal.Signals) -> int | None:
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        process.send_signal(how)
+        try:
+            return process.wait(30.0)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _read_lines(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[str | None]) -> None:
+    assert process.stdout is not None
+    with process.stdout as stream:
+        for line in stream:
+            lines.put(line.decode(errors="replace"))
+    lines.put(None)
