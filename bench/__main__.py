@@ -31,6 +31,7 @@ from bench.servers import (
     Server,
     ServerError,
     create_topic,
+    indexed_keys,
     stored_per_queue,
     wait_for_first_send,
 )
@@ -38,6 +39,7 @@ from bench.servers import (
 REPOSITORY = Path(__file__).resolve().parents[1]
 #: Beside the code and not in the system's temporary directory, which may be memory.
 DATA = REPOSITORY / ".cache" / "bench"
+_INDEX_LIMIT_SECONDS = 15.0
 
 
 def main() -> int:
@@ -110,20 +112,21 @@ def _measure(
         for topic in {case.topic for case in (WARM_UP, *cases)}:
             create_topic(server.port, topic)
         warm = _load(WARM_UP, server.port, pid, options.warm_up, 0, 0)
-        _check_stored(server.port, WARM_UP, warm, 0)
+        sent = 1 + _check_stored(server.port, WARM_UP, warm, 0)
         for case in cases:
             messages = _whole_frames(case, int(options.messages * case.scale))
             lead_in = _whole_frames(case, messages // 10)
             stored = min(stored_per_queue(server.port, WARM_UP.topic))
             figures = _load(case, server.port, pid, messages, lead_in, stored)
             if case.kind is not Kind.PULL:
-                _check_stored(server.port, case, figures, lead_in)
+                sent += _check_stored(server.port, case, figures, lead_in)
             run[case.name] = {**figures, **memory_mib(pid)}
             console.print(
                 f"  {case.title}: {figures['rate']:,.0f} messages/s, "
                 f"{figures['cpu_us']:.2f} µs of CPU each, p99 {figures['p99_ms']:.2f} ms"
             )
         run[""] |= memory_mib(pid)
+        _check_indexed(server.store, sent)
         return run
     finally:
         server.stop()
@@ -147,12 +150,23 @@ def _load(
     return figures
 
 
-def _check_stored(port: int, case: Case, figures: dict[str, float], lead_in: int) -> None:
+def _check_stored(port: int, case: Case, figures: dict[str, float], lead_in: int) -> int:
     """Every acknowledged message must be in a consume queue by now, and none twice."""
     accepted = int(figures["messages"] + lead_in - figures["refused_in_lead_in"])
     stored = sum(stored_per_queue(port, case.topic))
     if stored != accepted:
         raise ServerError(f"{case.topic}: {accepted} sends were acknowledged, {stored} are stored")
+    return stored
+
+
+def _check_indexed(store: Path, messages: int) -> None:
+    """Each message has two keys, its own and the producer's; both must be in the key index."""
+    expected = messages * 2
+    deadline = time.monotonic() + _INDEX_LIMIT_SECONDS
+    while (found := indexed_keys(store)) < expected:
+        if time.monotonic() > deadline:
+            raise ServerError(f"the key index holds {found} keys of {expected}")
+        time.sleep(0.1)
 
 
 def _whole_frames(case: Case, messages: int) -> int:

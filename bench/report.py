@@ -40,6 +40,7 @@ _RUN_FIGURES = {
     "file_mib": ("  of it mapped files", "{:,.0f}"),
 }
 _LOAD_LIMIT_CORES = 0.85
+_WARM_SENDS = 500_000
 _BASE = "java"
 _SUBJECT = "pyromq"
 
@@ -72,7 +73,7 @@ def render(
     sections = [(case.name, case.title, _CASE_FIGURES) for case in cases]
     sections.append(("", "whole run", _RUN_FIGURES))
     for name, title, rows in sections:
-        for figure, (label, form) in rows.items():
+        for row, (figure, (label, form)) in enumerate(rows.items()):
             values = [figures[server][name][figure] for server in servers]
             ratio = ratio_to_java(figures, name, figure)
             bound = _bound(name, figure)
@@ -82,19 +83,20 @@ def render(
                 if verdict == "MISSED":
                     missed.append(f"{title}: {label} {ratio:.2f}, bound {_limit(bound)}")
             table.add_row(
-                title,
+                "" if row else title,
                 label,
                 *(form.format(value) for value in values),
                 "" if ratio is None else f"{ratio:.2f}",
                 "" if bound is None else _limit(bound),
                 verdict,
             )
-            title = ""
         table.add_section()
     text = io.StringIO()
     console = Console(file=text, width=120, color_system=None)
     console.print(table)
     console.print(_notes(facts))
+    if isinstance(sends := facts.get("warm_up"), int) and sends < _WARM_SENDS:
+        console.print(f"NOTE  only {sends:,} sends of warm-up: Java's figures are not its best")
     for line in _busy_generators(figures, cases):
         console.print(line)
     for server, case, count in _refusals(figures, cases):

@@ -46,6 +46,8 @@ JAVA_OPTIONS = (
 _START_LIMIT_SECONDS = 90.0
 _STOP_LIMIT_SECONDS = 30.0
 _POLL_SECONDS = 0.002
+_INDEX_HEAD_SIZE = 40
+_INDEX_COUNT_AT = 36
 _FIRST_SEND_TOPIC = "BenchmarkFirst"
 
 
@@ -58,6 +60,7 @@ class Server(Protocol):
 
     name: str
     port: int
+    store: Path  # RocketMQ's store layout is below this, for both
 
     def prepare(self) -> None:
         """Do what an installation would have done before the start."""
@@ -76,6 +79,7 @@ class JavaServer:
 
     def __init__(self) -> None:
         self.port = 0
+        self.store = Path()
         self._java: ApacheRocketMQ | None = None
 
     def prepare(self) -> None:
@@ -85,6 +89,7 @@ class JavaServer:
 
     def start(self, data: Path) -> int:
         """Start both processes together."""
+        self.store = data
         self._java = ApacheRocketMQ(store=data, jvm_options=JAVA_OPTIONS)
         self._java.start(wait=False)
         self.port = int(self._java.broker_address.rpartition(":")[2])
@@ -105,6 +110,7 @@ class PyromqServer:
 
     def __init__(self) -> None:
         self.port = 0
+        self.store = Path()
         self._process: ChildProcess | None = None
 
     def prepare(self) -> None:
@@ -113,6 +119,7 @@ class PyromqServer:
     def start(self, data: Path) -> int:
         """Start the one process."""
         self.port = free_port(-2, 1)
+        self.store = data / "store"
         data.mkdir(parents=True, exist_ok=True)
         command = [
             str(Path(sys.executable).parent / "pyromq"),
@@ -122,7 +129,7 @@ class PyromqServer:
             "--broker-port",
             str(self.port),
             "--data",
-            str(data / "store"),
+            str(self.store),
         ]
         self._process = ChildProcess("pyromq", command, data / "output.log")
         return self._process.process.pid
@@ -171,6 +178,16 @@ def stored_per_queue(port: int, topic: str) -> list[int]:
             raise ServerError(f"asking for the end of {topic}:{queue} was refused: {answer}")
         counts.append(int(answer["extFields"]["offset"]))
     return counts
+
+
+def indexed_keys(store: Path) -> int:
+    """How many keys the key index holds, as the heads of its files say."""
+    total = 0
+    for file in (store / "index").glob("*"):
+        with file.open("rb") as head:
+            (count,) = struct.unpack_from(">I", head.read(_INDEX_HEAD_SIZE), _INDEX_COUNT_AT)
+        total += max(0, count - 1)  # the count of a file begins at 1
+    return total
 
 
 def exchange(port: int, frame: bytes) -> dict[str, Any]:

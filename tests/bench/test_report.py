@@ -51,7 +51,7 @@ def test_missed_bounds_are_named() -> None:
     # A tenth of everything keeps all bounds but the one that asks for more: throughput.
     text, missed = render({"java": _run(1.0), "pyromq": _run(0.1)}, CASES, {})
     assert len(missed) == 1
-    assert "messages/s" in missed[0]
+    assert missed[0].startswith("send 128 B, 4 x 64 in flight: messages/s 0.10")
     assert text.count("MISSED") == 2  # in the table and below it
     _, missed = render({"java": _run(1.0), "pyromq": _run(2.0)}, CASES, {})
     assert len(missed) == len(BOUNDS) - 1
@@ -70,6 +70,12 @@ def test_a_busy_load_generator_is_pointed_out() -> None:
     run["pull"]["load_cores"] = 0.97
     text, _ = render({"java": run}, CASES, {})
     assert "0.97 cores against java" in text
+
+
+def test_a_cold_java_is_pointed_out() -> None:
+    figures = {"java": _run(1.0)}
+    assert "not its best" in render(figures, CASES, {"warm_up": 100_000})[0]
+    assert "not its best" not in render(figures, CASES, {"warm_up": 500_000})[0]
 
 
 def test_refusals_of_any_round_are_told_and_those_of_pyromq_fail() -> None:

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from bench.process import cpu_seconds, memory_mib
+
+
+def test_time_and_memory_of_descendants_are_counted() -> None:
+    work = "data = b'x' * (64 << 20); sum(range(10**7))"
+    script = f"import sys; {work}; print(flush=True); sys.stdin.read()"
+    before_cpu, before = cpu_seconds(os.getpid()), memory_mib(os.getpid())
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert cpu_seconds(child.pid) > 0
+        assert cpu_seconds(os.getpid()) >= before_cpu + cpu_seconds(child.pid)
+        assert memory_mib(os.getpid())["anonymous_mib"] > before["anonymous_mib"] + 60
+        child.communicate()
+
+
+def test_resident_memory_is_the_sum_of_its_parts() -> None:
+    memory = memory_mib(os.getpid())
+    assert memory["rss_mib"] >= memory["anonymous_mib"] + memory["file_mib"] - 0.1
