@@ -107,7 +107,7 @@ def _measure(
     try:
         began = time.perf_counter()
         pid = server.start(data)
-        wait_for_first_send(server.port, pid)
+        wait_for_first_send(server, pid)
         run: ServerRun = {"": {"startup_s": time.perf_counter() - began}}
         for topic in {case.topic for case in (WARM_UP, *cases)}:
             create_topic(server.port, topic)

@@ -68,6 +68,9 @@ class Server(Protocol):
     def start(self, data: Path) -> int:
         """Start the processes and return at once with the pid to measure."""
 
+    def output(self) -> str:
+        """Return the end of what the processes printed."""
+
     def stop(self) -> None:
         """End all processes."""
 
@@ -95,6 +98,10 @@ class JavaServer:
         self.port = int(self._java.broker_address.rpartition(":")[2])
         assert self._java.broker_pid is not None
         return self._java.broker_pid
+
+    def output(self) -> str:
+        """Return the end of what both printed."""
+        return _tail(self._java.output_log) if self._java else ""
 
     def stop(self) -> None:
         """End both."""
@@ -131,8 +138,12 @@ class PyromqServer:
             "--data",
             str(self.store),
         ]
-        self._process = ChildProcess("pyromq", command, data / "output.log")
+        self._process = ChildProcess("pyromq", command, self.store.with_name("output.log"))
         return self._process.process.pid
+
+    def output(self) -> str:
+        """Return the end of what it printed."""
+        return _tail(self.store.with_name("output.log"))
 
     def stop(self) -> None:
         """End it as an operator would."""
@@ -143,23 +154,30 @@ class PyromqServer:
             )
 
 
-def wait_for_first_send(port: int, pid: int) -> None:
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-2000:] if log.is_file() else ""
+
+
+def wait_for_first_send(server: Server, pid: int) -> None:
     """Return as soon as a send to a topic that does not exist yet is answered with success."""
     frame = bytes(send_ring(_FIRST_SEND_TOPIC, 1, 128, 99, int(time.time() * 1000)).data)
     deadline = time.monotonic() + _START_LIMIT_SECONDS
     last: object = "nothing accepted the connection"
     while time.monotonic() < deadline:
         try:
-            answer = exchange(port, frame)
+            answer = exchange(server.port, frame)
             if answer["code"] == 0:
                 return
             last = answer
         except OSError as error:
             last = error
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-            raise ServerError(f"process {pid} ended while starting")
+            raise ServerError(f"{server.name} ended while starting:\n{server.output()}")
         time.sleep(_POLL_SECONDS)
-    raise ServerError(f"no send accepted within {_START_LIMIT_SECONDS:g} s; last: {last}")
+    raise ServerError(
+        f"{server.name} accepted no send within {_START_LIMIT_SECONDS:g} s; last: {last}\n"
+        f"{server.output()}"
+    )
 
 
 def create_topic(port: int, topic: str) -> None:
