@@ -1,3 +1,3 @@
-"""pyromq: Apache RocketMQ's system in Python, compatible with RocketMQ 4.9 on the wire and on disk."""
+"""Apache RocketMQ's system in Python, compatible with RocketMQ 4.9 on the wire and on disk."""
 
 __version__ = "0.1.0"

@@ -1,1 +1,1 @@
-"""The broker: takes, keeps and gives messages. `broker.py` builds it, `routes.py` says who serves what."""
+"""The broker. `broker.py` builds it, `routes.py` says who serves which request."""

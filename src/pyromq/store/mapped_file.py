@@ -73,6 +73,11 @@ class MappedFile:
         """A copy of the bytes from `start` to `end`."""
         return self._map[start:end]
 
+    def read_many(self, entries: list[tuple[int, int, int]]) -> list[bytes]:
+        """Copies of the records that consume-queue entries of this file point at."""
+        data, base = self._map, self.base
+        return [data[at - base : at - base + size] for at, size, _ in entries]
+
     def reserve(self, end: int) -> None:
         """Make sure that the blocks below `end` exist; raises OSError on a full disk."""
         end = min(end, self.size)

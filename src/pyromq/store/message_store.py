@@ -18,20 +18,20 @@ from __future__ import annotations
 import errno
 import fcntl
 import logging
-import os
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import time_ns
-from typing import IO, Protocol
+from typing import IO
 from zlib import crc32
 
 from pyromq.protocol.java_hash import java_hash_bytes
+from pyromq.protocol.memo import Memo
 from pyromq.protocol.message_id import HOST_SIZE_V4, HOST_SIZE_V6
-from pyromq.protocol.properties import MAX_PROPERTIES, find_property
+from pyromq.protocol.properties import MAX_PROPERTIES, property_value
 from pyromq.protocol.record import (
     BATCH_HEAD,
     CRC_MASK,
-    INNER_BODY_LENGTH,
     INNER_FIXED_SIZE,
     INNER_HEAD,
     INNER_HEAD_SIZE,
@@ -48,10 +48,11 @@ from pyromq.store import lookup, recovery
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import MessageStoreConfig
-from pyromq.store.consume_queue import ConsumeQueue, iter_entries
+from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.dispatch import IndexLane
 from pyromq.store.flush import FlushService
 from pyromq.store.index import KeyIndex
+from pyromq.store.reading import MessageFilter, Reader
 from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus, StoreError
 
 logger = logging.getLogger(__name__)
@@ -59,27 +60,9 @@ logger = logging.getLogger(__name__)
 _pack_batch_head = BATCH_HEAD.pack
 _unpack_inner = INNER_HEAD.unpack_from
 _pack_entry = CONSUME_QUEUE_ENTRY.pack
-_unpack_entry = CONSUME_QUEUE_ENTRY.unpack_from
+_unpack_short = struct.Struct(">H").unpack_from
 
 _TAGS = b"TAGS\x01"
-
-#: A topic's tags repeat; this many different ones are remembered with their hash.
-_MAX_REMEMBERED_TAGS = 65_536
-#: At most this many entries are looked at for one pull that filters.
-_MIN_FILTER_ENTRIES = 800
-
-
-class MessageFilter(Protocol):
-    """Which messages a pull wants."""
-
-    def matches(
-        self,
-        tags_code: int,
-        physical_offset: int,
-        size: int,
-        read: Callable[[int, int], bytes],
-    ) -> bool:
-        """Whether a message is wanted; `read` gets its record where the tags do not tell."""
 
 
 class MessageStore:
@@ -95,7 +78,7 @@ class MessageStore:
         self._log = CommitLog(config.commit_log_directory, config.mapped_file_size_commit_log)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._touched: list[ConsumeQueue] = []
-        self._tags_codes: dict[bytes, int] = {}
+        self._tags_codes: Memo[bytes, int] = Memo(java_hash_bytes)
         self._on_arrival = on_arrival
         self._set_host(store_host)
         self._checkpoint = Checkpoint(config.root / "checkpoint")
@@ -103,12 +86,13 @@ class MessageStore:
             config.index_directory,
             hash_slot_count=config.max_hash_slot_num,
             entry_count=config.max_index_num,
+            max_results=config.max_msgs_num_batch,
         )
         self._index_lane = IndexLane(
             self._log, self._index if config.message_index_enable else None
         )
         self._flush = FlushService(config, self._log, self._index, self._checkpoint)
-        self._memory = _physical_memory() * config.access_message_in_memory_max_ratio // 100
+        self._reader = Reader(self._log, config)
         self._lock_file: IO[bytes] | None = None
         self._writable = False
 
@@ -275,28 +259,36 @@ class MessageStore:
         parts: list[bytes] = []
         entries: list[bytes] = []
         offsets: list[int] = []
-        add = parts.extend
+        add, add_entry, tags_codes, find_tags = (
+            parts.extend,
+            entries.append,
+            self._tags_codes,
+            self._find_tags,
+        )
+        pack, pack_entry, unpack, unpack_length = (
+            _pack_batch_head,
+            _pack_entry,
+            _unpack_inner,
+            _unpack_short,
+        )
         while position < end:
-            inner_size, flag, body_length = _unpack_inner(batch, position)
+            inner_size, flag, body_length = unpack(batch, position)
             body_start = position + INNER_HEAD_SIZE
             body_end = body_start + body_length
             following = position + inner_size
+            if body_length < 0 or body_end + 2 > following or following > end:
+                raise _torn(position)
             own = batch[body_end + 2 : following]
-            if (
-                body_length < 0
-                or following > end
-                or following - body_end != int.from_bytes(batch[body_end : body_end + 2]) + 2
-            ):
-                raise PutError(
-                    PutStatus.MESSAGE_ILLEGAL, f"message at byte {position} of the batch is torn"
-                )
+            properties_length = len(own)
+            if unpack_length(batch, body_end)[0] != properties_length:
+                raise _torn(position)
             # A separator joins the two, unless there are no own ones or they end with it.
             rest = joined_properties if own and own[-1] != 2 else properties
-            properties_length = len(own) + len(rest)
+            properties_length += len(rest)
             size = fixed + body_length + properties_length
             add(
                 (
-                    _pack_batch_head(
+                    pack(
                         size,
                         MESSAGE_MAGIC,
                         crc32(batch[body_start:body_end]) & CRC_MASK,
@@ -306,16 +298,20 @@ class MessageStore:
                         physical,
                     ),
                     shared,
-                    batch[position + INNER_BODY_LENGTH : body_end],
+                    batch[body_start - 4 : body_end],
                     topic,
                     properties_length.to_bytes(2, "big"),
                     own,
                     rest,
                 )
             )
-            at = own.find(_TAGS)
-            tags_code = self._tags_code(own, at) if at >= 0 else 0
-            entries.append(_pack_entry(physical, size, tags_code))
+            before, found, after = own.partition(_TAGS)
+            if found:
+                tags = after.partition(b"\x02")[0]
+                tags_code = tags_codes[tags] if not before or before[-1] == 2 else find_tags(own)
+                add_entry(pack_entry(physical, size, tags_code))
+            else:
+                add_entry(pack_entry(physical, size, 0))
             offsets.append(physical)
             physical += size
             offset += 1
@@ -370,65 +366,8 @@ class MessageStore:
         if offset > end:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, end, first, end)
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, first, end)
-        self._collect(result, queue, offset, max_count, message_filter)
+        self._reader.collect(result, queue, offset, max_count, message_filter)
         return result
-
-    def _collect(
-        self,
-        result: GetResult,
-        queue: ConsumeQueue,
-        offset: int,
-        max_count: int,
-        message_filter: MessageFilter | None,
-    ) -> None:
-        """Gather records until the pull is full; neighbours in the log come as one piece."""
-        log = self._log
-        written = log.watermarks.written
-        entries = queue.read(
-            offset, max_count if message_filter is None else max(_MIN_FILTER_ENTRIES, max_count)
-        )
-        if not entries:
-            result.status = GetStatus.OFFSET_FOUND_NULL
-            result.next_offset = queue.segment_after(offset)
-            return
-        max_count, max_bytes = self._pull_limits(max_count, written, entries)
-        pieces = result.pieces
-        count = size = seen = 0
-        piece_start = piece_end = skip_below = -1
-        physical = 0
-        for physical, record_size, tags_code in iter_entries(entries):
-            if physical < skip_below:
-                seen += 1
-                continue
-            if count and (count >= max_count or size + record_size > max_bytes):
-                break
-            seen += 1
-            if message_filter is not None and not message_filter.matches(
-                tags_code, physical, record_size, log.read
-            ):
-                continue
-            if physical != piece_end:
-                if piece_end >= 0:
-                    pieces.append(log.read(piece_start, piece_end - piece_start))
-                    piece_end = -1
-                if not log.holds(physical, record_size):
-                    # Its segment was deleted: go on with the next one that is there.
-                    if not count:
-                        result.status = GetStatus.MESSAGE_WAS_REMOVING
-                    skip_below = log.segment_after(physical)
-                    continue
-                piece_start = physical
-            piece_end = physical + record_size
-            count += 1
-            size += record_size
-        if piece_end >= 0:
-            pieces.append(log.read(piece_start, piece_end - piece_start))
-        if count:
-            result.status = GetStatus.FOUND
-        result.count = count
-        result.size = size
-        result.next_offset = offset + seen
-        result.suggest_replica = written - physical > self._memory
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset that the next message gets; 0 for a queue that is not there."""
@@ -456,7 +395,7 @@ class MessageStore:
         """Whether a message is near enough to the log's end to be in memory."""
         queue = self._queues.get((topic, queue_id))
         entry = queue.entry(offset) if queue else None
-        return entry is not None and self._log.watermarks.written - entry[0] <= self._memory
+        return entry is not None and not self._reader.is_cold(entry[0])
 
     def read_record(self, physical_offset: int) -> bytes | None:
         """The record that begins at that offset; None when none does."""
@@ -544,33 +483,10 @@ class MessageStore:
             size = length + inner_count(batch) * per_message
             self._make_room(size, length, 0)
 
-    def _pull_limits(self, max_count: int, written: int, entries: bytes) -> tuple[int, int]:
-        """How many messages and bytes a pull may carry: fewer when they come from the disk."""
-        config = self.config
-        if written - _unpack_entry(entries)[0] > self._memory:
-            return (
-                min(max_count, config.max_transfer_count_on_message_in_disk),
-                config.max_transfer_bytes_on_message_in_disk,
-            )
-        return (
-            min(max_count, config.max_transfer_count_on_message_in_memory),
-            config.max_transfer_bytes_on_message_in_memory,
-        )
-
-    def _tags_code(self, properties: bytes, at: int) -> int:
-        """Java's hash of the tags that `TAGS\\x01` at `at` may announce; 0: none."""
-        if at and properties[at - 1] != 2:
-            at = find_property(properties, _TAGS)
-            if at < 0:
-                return 0
-        end = properties.find(b"\x02", at)
-        tags = properties[at + 5 :] if end < 0 else properties[at + 5 : end]
-        code = self._tags_codes.get(tags)
-        if code is None:
-            if len(self._tags_codes) >= _MAX_REMEMBERED_TAGS:
-                self._tags_codes.clear()
-            code = self._tags_codes[tags] = java_hash_bytes(tags)
-        return code
+    def _find_tags(self, properties: bytes) -> int:
+        """Java's hash of the tags, when their name also stands in another property's."""
+        tags = property_value(properties, _TAGS)
+        return self._tags_codes[tags] if tags else 0
 
     def _time_of(self, queue: ConsumeQueue, offset: int) -> int:
         entry = queue.entry(offset)
@@ -587,6 +503,10 @@ class MessageStore:
                     self.queue(topic.name, int(path.name)).segments.load()
                 else:
                     logger.warning("%s is no consume queue: left alone", path)
+
+
+def _torn(position: int) -> PutError:
+    return PutError(PutStatus.MESSAGE_ILLEGAL, f"message at byte {position} of the batch is torn")
 
 
 def _lock(path: Path) -> IO[bytes]:
@@ -606,7 +526,3 @@ def _lock(path: Path) -> IO[bytes]:
     file.write(b"lock")
     file.flush()
     return file
-
-
-def _physical_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -16,7 +16,6 @@ from typing import Final
 import orjson
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.handlers.memo import Memo
 from pyromq.broker.services.long_poll import LongPoll, ParkedPull
 from pyromq.broker.state.connections import ConsumerTable
 from pyromq.broker.state.groups import GroupTable
@@ -37,12 +36,14 @@ from pyromq.protocol.frame import (
 )
 from pyromq.protocol.header_codec import HeaderError
 from pyromq.protocol.headers import PullMessageRequestHeader
+from pyromq.protocol.memo import Memo
 from pyromq.protocol.sysflag import (
     PULL_COMMIT_OFFSET,
     PULL_SUBSCRIPTION,
     PULL_SUSPEND,
     is_readable,
 )
+from pyromq.protocol.wire_types import INT32, INT64, parse_integer
 from pyromq.remoting.server import Connection
 from pyromq.store.config import BrokerRole
 from pyromq.store.message_store import MessageStore
@@ -104,6 +105,8 @@ class PullHandlers:
         self._long_poll = long_poll
         self._is_replica = store.config.broker_role is BrokerRole.SLAVE
         self._filters: Memo[str, TagFilter | None] = Memo(TagFilter.of)
+        self._numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT32))
+        self._large_numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT64))
         long_poll.run_again = self._run_again
 
     def pull(self, connection: Connection, frames: list[RawFrame]) -> list[bytes]:
@@ -117,9 +120,9 @@ class PullHandlers:
         raw_header = frame[1]
         oneway = raw_header.get("flag", 0) & FLAG_ONEWAY
         try:
-            header = PullMessageRequestHeader.decode(raw_header.get("extFields") or {})
+            header = self._decode(raw_header["extFields"])
             pull = self._check(connection, header)
-        except (HeaderError, RequestError, TypeError, AttributeError) as error:
+        except (HeaderError, RequestError, KeyError, TypeError, AttributeError) as error:
             if not oneway:
                 answers.append(_refused(command_from(frame), error).encode())
             return
@@ -139,6 +142,26 @@ class PullHandlers:
             self._park(connection, frame, pull)
             return
         self._answer(frame, pull, result, code, answers)
+
+    def _decode(self, ext: dict[str, str]) -> PullMessageRequestHeader:
+        """`PullMessageRequestHeader.decode`, for what most pulls say at a tenth of its cost."""
+        numbers, large_numbers = self._numbers, self._large_numbers
+        try:
+            return PullMessageRequestHeader(
+                ext["consumerGroup"],
+                ext["topic"],
+                numbers[ext["queueId"]],
+                large_numbers[ext["queueOffset"]],
+                numbers[ext["maxMsgNums"]],
+                numbers[ext["sysFlag"]],
+                large_numbers[ext["commitOffset"]],
+                large_numbers[ext["suspendTimeoutMillis"]],
+                large_numbers[ext["subVersion"]],
+                ext.get("subscription"),
+                ext.get("expressionType"),
+            )
+        except (KeyError, ValueError, TypeError):
+            return PullMessageRequestHeader.decode(ext)
 
     def _check(self, connection: Connection, header: PullMessageRequestHeader) -> _Pull:
         """RocketMQ's checks, in its order."""

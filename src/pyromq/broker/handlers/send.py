@@ -25,7 +25,6 @@ from typing import Final, NamedTuple
 import orjson
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.handlers.memo import Memo
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.topics import TOPIC_UNIT, TOPIC_UNIT_SUBSCRIPTION, TopicTable
 from pyromq.protocol import names
@@ -42,6 +41,7 @@ from pyromq.protocol.frame import (
 )
 from pyromq.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.memo import Memo
 from pyromq.protocol.message_id import encode_message_id
 from pyromq.protocol.properties import (
     CLUSTER,

@@ -1,4 +1,4 @@
-"""Small memories for the hot path: what was parsed a moment ago is not parsed again.
+"""Small memories for hot paths: what was parsed a moment ago is not parsed again.
 
 Headers repeat: flags, queue ids, timestamps of the same millisecond, tags,
 subscriptions. A look into a dictionary costs a third of what parsing a number does.

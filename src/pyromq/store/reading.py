@@ -1,0 +1,155 @@
+"""Gathers the records that a pull gets, from a consume queue's entries.
+
+Most pulls want everything and find it in one segment: they are read in one pass.
+Filters, segment ends and deleted segments take the general way, record by record.
+RocketMQ's limits apply: a pull carries fewer messages when they come from the disk,
+and always at least one.
+
+Called by `message_store` on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from pyromq.store.commit_log import CommitLog
+from pyromq.store.config import MessageStoreConfig
+from pyromq.store.consume_queue import ConsumeQueue, iter_entries
+from pyromq.store.results import GetResult, GetStatus
+
+#: At least so many entries are looked at for a pull that filters.
+_FILTER_ENTRIES: Final = 800
+
+
+class MessageFilter(Protocol):
+    """Which messages a pull wants."""
+
+    def matches(
+        self,
+        tags_code: int,
+        physical_offset: int,
+        size: int,
+        read: Callable[[int, int], bytes],
+    ) -> bool:
+        """Whether a message is wanted; `read` gets its record where the tags do not tell."""
+
+
+class Reader:
+    """Reads messages of consume queues out of the log."""
+
+    def __init__(self, log: CommitLog, config: MessageStoreConfig) -> None:
+        self._log = log
+        self._memory = _physical_memory() * config.access_message_in_memory_max_ratio // 100
+        self._warm_limits = (
+            config.max_transfer_count_on_message_in_memory,
+            config.max_transfer_bytes_on_message_in_memory,
+        )
+        self._cold_limits = (
+            config.max_transfer_count_on_message_in_disk,
+            config.max_transfer_bytes_on_message_in_disk,
+        )
+
+    def is_cold(self, physical_offset: int) -> bool:
+        """Whether a message is so far behind the log's end that it is not in memory."""
+        return self._log.watermarks.written - physical_offset > self._memory
+
+    def collect(
+        self,
+        result: GetResult,
+        queue: ConsumeQueue,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None,
+    ) -> None:
+        """Fill `result` with the messages from `offset` on, which the queue has."""
+        max_count = max(1, min(max_count, self._warm_limits[0]))
+        look_at = max_count if message_filter is None else max(_FILTER_ENTRIES, max_count)
+        entries = list(iter_entries(queue.read(offset, look_at)))
+        if not entries:
+            result.status = GetStatus.OFFSET_FOUND_NULL
+            result.next_offset = queue.segment_after(offset)
+            return
+        max_bytes = self._warm_limits[1]
+        if self.is_cold(entries[0][0]):
+            max_count = min(max_count, max(1, self._cold_limits[0]))
+            max_bytes = self._cold_limits[1]
+        if message_filter is not None or not self._read_all(result, entries, max_count, max_bytes):
+            self._read_each(result, entries, max_count, max_bytes, message_filter)
+        seen = result.next_offset - offset
+        result.suggest_replica = seen > 0 and self.is_cold(entries[seen - 1][0])
+
+    def _read_all(
+        self,
+        result: GetResult,
+        entries: list[tuple[int, int, int]],
+        max_count: int,
+        max_bytes: int,
+    ) -> bool:
+        """Read all entries at once; False when they are not all in one segment, or too much."""
+        if len(entries) > max_count:
+            del entries[max_count:]
+        first = entries[0][0]
+        last, last_size, _ = entries[-1]
+        end = last + last_size
+        file = self._log.segments.find(first)
+        size = sum([record_size for _, record_size, _ in entries])
+        if (
+            file is None
+            or size > max_bytes
+            or last < first
+            or end > file.base + file.size
+            or end > self._log.watermarks.written
+        ):
+            return False
+        if end - first == size:
+            result.pieces = [file.read(first - file.base, end - file.base)]
+        else:
+            result.pieces = file.read_many(entries)
+        result.status = GetStatus.FOUND
+        result.count = len(entries)
+        result.size = size
+        result.next_offset += len(entries)
+        return True
+
+    def _read_each(
+        self,
+        result: GetResult,
+        entries: list[tuple[int, int, int]],
+        max_count: int,
+        max_bytes: int,
+        message_filter: MessageFilter | None,
+    ) -> None:
+        """Look at entry after entry until the pull is full."""
+        log = self._log
+        count = size = seen = 0
+        skip_below = -1
+        for physical, record_size, tags_code in entries:
+            if physical < skip_below:
+                seen += 1
+                continue
+            if count and (count >= max_count or size + record_size > max_bytes):
+                break
+            seen += 1
+            if message_filter is not None and not message_filter.matches(
+                tags_code, physical, record_size, log.read
+            ):
+                continue
+            if not log.holds(physical, record_size):
+                # Its segment was deleted: go on with the next one that is there.
+                if not count:
+                    result.status = GetStatus.MESSAGE_WAS_REMOVING
+                skip_below = log.segment_after(physical)
+                continue
+            result.pieces.append(log.read(physical, record_size))
+            result.status = GetStatus.FOUND
+            count += 1
+            size += record_size
+        result.count = count
+        result.size = size
+        result.next_offset += seen
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
