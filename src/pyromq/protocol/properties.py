@@ -2,12 +2,11 @@
 
 Rules
 1. The separator behind the last property may be missing (Java writes none).
-2. A piece without `\\x01`, and one with nothing before it, is no property and is
-   skipped; a value may be empty. Of a name that stands twice, the last one counts.
+2. A piece without `\\x01`, or with nothing before or behind it, is no property, as in
+   Java. Of a name that stands twice, the last one counts.
 3. At most 32,767 bytes fit in a record.
 
-Pure. The hot path works on the bytes themselves (`find_property`); dictionaries
-are for everyone else.
+Pure. Hot paths work on the text itself; dictionaries are for everyone else.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ def decode_properties(text: str | bytes) -> dict[str, str]:
         text = bytes(text).decode(errors="replace")
     properties: dict[str, str] = {}
     for piece in text.split(PROPERTY_SEPARATOR):
-        name, separator, value = piece.partition(NAME_VALUE_SEPARATOR)
-        if separator and name:
+        name, _, value = piece.partition(NAME_VALUE_SEPARATOR)
+        if name and value:
             properties[name] = value
     return properties
 
@@ -55,21 +54,3 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     return PROPERTY_SEPARATOR.join(
         f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items()
     ).encode()
-
-
-def find_property(properties: bytes, marker: bytes) -> int:
-    """Where the property stands whose name and `\\x01` are `marker`; -1: nowhere."""
-    position = properties.find(marker)
-    while position > 0 and properties[position - 1] != 2:
-        position = properties.find(marker, position + 1)
-    return position
-
-
-def property_value(properties: bytes, marker: bytes) -> bytes | None:
-    """The value of the property whose name and `\\x01` are `marker`; None: not there."""
-    position = find_property(properties, marker)
-    if position < 0:
-        return None
-    start = position + len(marker)
-    end = properties.find(b"\x02", start)
-    return properties[start:] if end < 0 else properties[start:end]

@@ -25,10 +25,10 @@ from time import time_ns
 from typing import IO
 from zlib import crc32
 
-from pyromq.protocol.java_hash import java_hash_bytes
+from pyromq.protocol.java_hash import java_hash, java_hash_bytes
 from pyromq.protocol.memo import Memo
 from pyromq.protocol.message_id import HOST_SIZE_V4, HOST_SIZE_V6
-from pyromq.protocol.properties import MAX_PROPERTIES, property_value
+from pyromq.protocol.properties import MAX_PROPERTIES, TAGS, decode_properties
 from pyromq.protocol.record import (
     BATCH_HEAD,
     CRC_MASK,
@@ -305,7 +305,7 @@ class MessageStore:
                     rest,
                 )
             )
-            before, found, after = own.partition(_TAGS)
+            before, found, after = own.rpartition(_TAGS)
             if found:
                 tags = after.partition(b"\x02")[0]
                 tags_code = tags_codes[tags] if not before or before[-1] == 2 else find_tags(own)
@@ -485,8 +485,7 @@ class MessageStore:
 
     def _find_tags(self, properties: bytes) -> int:
         """Java's hash of the tags, when their name also stands in another property's."""
-        tags = property_value(properties, _TAGS)
-        return self._tags_codes[tags] if tags else 0
+        return java_hash(decode_properties(properties).get(TAGS, ""))
 
     def _time_of(self, queue: ConsumeQueue, offset: int) -> int:
         entry = queue.entry(offset)

@@ -170,7 +170,7 @@ class SendHandlers:
                 ):
                     self._send_slowly(connection, frame, answers)
                     continue
-                before, found, rest = text.partition("TAGS\x01")
+                before, found, rest = text.rpartition("TAGS\x01")
                 tags_code = 0
                 if found:
                     if before and before[-1] != "\x02":
