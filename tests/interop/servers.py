@@ -58,7 +58,7 @@ class PyromqServer:
         try:
             self.stop()
         finally:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            self.clean_up()
 
     def start(self) -> None:
         """Start, and read from the boot lines which ports it got."""
@@ -97,6 +97,11 @@ class PyromqServer:
     def kill(self) -> None:
         """End it as a crash would."""
         self._end(signal.SIGKILL)
+
+    def clean_up(self) -> None:
+        """End it if it still runs, and delete what it leaves, but not the caller's store."""
+        self.kill()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def log(self) -> str:
         """The end of what it wrote to its log."""
