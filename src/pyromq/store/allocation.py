@@ -114,8 +114,7 @@ class AllocationService:
                         self._directory, file.base + file.size, self._segment_size
                     )
                     self._next.reserve(RESERVE_STEP)
-                # Page-aligned from below: the page in use is mapped already.
-                start = self._populated & ~0xFFF
+                start = self._populated
                 stop = min(start + POPULATE_STEP, end)
                 if start < stop:
                     file.populate(start, stop)

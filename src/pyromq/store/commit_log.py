@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Final
 
 from pyromq.protocol.record import BLANK, BLANK_MAGIC, BLANK_SIZE
 from pyromq.store.allocation import AHEAD, RESERVE_STEP, AllocationService
@@ -27,6 +28,9 @@ from pyromq.store.segments import Segments
 from pyromq.store.watermarks import Watermarks
 
 logger = logging.getLogger(__name__)
+
+#: The log's end, which consumers that keep up read, stays mapped.
+_KEPT_IN_MEMORY: Final = 64 * 1024 * 1024
 
 
 class CommitLog:
@@ -142,6 +146,13 @@ class CommitLog:
             if file.base + file.size > marks.flushed and file.base < offset:
                 file.sync()
         marks.move_flushed(offset, timestamp)
+
+    def release_old_pages(self) -> None:
+        """Keep only the log's end in this process's memory. Called by the flush thread."""
+        end = self.watermarks.flushed - _KEPT_IN_MEMORY
+        for file in list(self.segments.files):
+            if file.base < end:
+                file.release(end - file.base)
 
     @property
     def min_offset(self) -> int:

@@ -5,7 +5,8 @@ Here they are made from the log's bytes, for recovery and replicas, by the decod
 reads many records at once. The key index is always made from the log, by its own
 thread: what an answer does not need is not done on the loop.
 
-Prepared and rolled-back transaction records get no entry.
+Prepared and rolled-back transaction records get no entry; the entry of a delayed message
+holds its time of delivery.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from collections.abc import Callable
 from typing import Final
 
 from pyromq.protocol import bulk
+from pyromq.protocol.delay import DelayLevels
 from pyromq.protocol.java_hash import java_hash_bytes
-from pyromq.protocol.record import MESSAGE_MAGIC, QueueOffset, peek
+from pyromq.protocol.names import SCHEDULE_TOPIC
+from pyromq.protocol.properties import DELAY
+from pyromq.protocol.record import MESSAGE_MAGIC, QueueOffset, decode_record, peek
 from pyromq.protocol.sysflag import is_consumable
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
@@ -33,7 +37,10 @@ _TAGS: Final = b"TAGS"
 
 
 def dispatch_to_queues(
-    log_bytes: bytes, base: int, queue_of: Callable[[str, int], ConsumeQueue]
+    log_bytes: bytes,
+    base: int,
+    queue_of: Callable[[str, int], ConsumeQueue],
+    delay_levels: DelayLevels,
 ) -> int:
     """Make the entries of the records at the head of `log_bytes`; returns the bytes taken.
 
@@ -79,8 +86,19 @@ def dispatch_to_queues(
         if offset > queue.next_offset:
             queue.skip_to(QueueOffset(offset))
         tags_code = java_hash_bytes(log_bytes[tag_at : tag_at + tag_len]) if tag_len > 0 else 0
+        if topic == SCHEDULE_TOPIC:
+            tags_code = _time_of_delivery(log_bytes[start : start + size], delay_levels, tags_code)
         queue.append(base + start, size, tags_code)
     return end
+
+
+def _time_of_delivery(data: bytes, delay_levels: DelayLevels, tags_code: int) -> int:
+    """What the entry of a delayed message holds instead of its tags."""
+    record = decode_record(data)
+    level = record.properties.get(DELAY, "")
+    if not level.isdecimal() or int(level) == 0:
+        return tags_code
+    return delay_levels.due(int(level), record.store_timestamp)
 
 
 class IndexLane:

@@ -79,6 +79,7 @@ class FlushService:
         thorough = now - self._last_log_flush >= config.flush_commit_log_thorough_interval / 1000
         if dirty_pages >= config.flush_commit_log_least_pages or thorough:
             self._flush_log()
+            self._log.release_old_pages()
             self._last_log_flush = now
         if now - self._last_queue_flush >= config.flush_interval_consume_queue / 1000:
             self._flush_queues()

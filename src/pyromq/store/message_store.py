@@ -25,6 +25,7 @@ from time import time_ns
 from typing import IO
 from zlib import crc32
 
+from pyromq.protocol.delay import DelayLevels
 from pyromq.protocol.java_hash import java_hash, java_hash_bytes
 from pyromq.protocol.memo import Memo
 from pyromq.protocol.message_id import HOST_SIZE_V4, HOST_SIZE_V6
@@ -116,6 +117,7 @@ class MessageStore:
             clean=clean,
             checkpoint_timestamp=self._checkpoint.safe_timestamp,
             check_crc=self.config.check_crc_on_recover,
+            delay_levels=DelayLevels(self.config.message_delay_level),
         )
         self._log.start(end)
         self._index_lane.start(indexed_to)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from zlib import crc32
 
 from pyromq.protocol import bulk
+from pyromq.protocol.delay import DelayLevels
 from pyromq.protocol.record import BLANK_MAGIC, BLANK_SIZE, CRC_MASK, HEAD_SIZE_V4, peek
 from pyromq.store import lookup
 from pyromq.store.commit_log import CommitLog
@@ -38,6 +39,7 @@ def recover(
     clean: bool,
     checkpoint_timestamp: int,
     check_crc: bool,
+    delay_levels: DelayLevels,
 ) -> tuple[int, int]:
     """Make the store consistent; returns the log's end and where indexing goes on."""
     files = log.segments.files
@@ -64,7 +66,7 @@ def recover(
         else walk_from
     )
     dispatch_from = max(log.min_offset, dispatched)
-    _dispatch(log, dispatch_from, end, queue_of)
+    _dispatch(log, dispatch_from, end, queue_of, delay_levels)
     for queue in queues.values():
         queue.correct_min_offset(log.min_offset)
     return end, dispatch_from
@@ -137,7 +139,11 @@ def _empty_behind(log: CommitLog, end: int) -> None:
 
 
 def _dispatch(
-    log: CommitLog, offset: int, end: int, queue_of: Callable[[str, int], ConsumeQueue]
+    log: CommitLog,
+    offset: int,
+    end: int,
+    queue_of: Callable[[str, int], ConsumeQueue],
+    delay_levels: DelayLevels,
 ) -> None:
     touched: dict[int, ConsumeQueue] = {}
 
@@ -149,11 +155,11 @@ def _dispatch(
     while offset < end:
         segment_end = min(log.segment_after(offset), end)
         data = log.read(offset, min(PIECE, segment_end - offset))
-        taken = dispatch_to_queues(data, offset, touch)
+        taken = dispatch_to_queues(data, offset, touch, delay_levels)
         if taken == 0:
             record = lookup.record_at(log, offset)
             if record is not None and len(record) > len(data):
-                taken = dispatch_to_queues(record, offset, touch)
+                taken = dispatch_to_queues(record, offset, touch, delay_levels)
         offset = offset + taken if taken else log.segment_after(offset)
         for queue in touched.values():
             if queue.pending:
