@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from typing import get_type_hints
+from typing import Any, cast, get_type_hints
 
 import pytest
 
@@ -121,7 +121,7 @@ def test_header_reads_every_field(entry: Entry) -> None:
     hints = get_type_hints(type(header), include_extras=True)
     ours = {
         wire_name(field.name, hints[field.name]): getattr(header, field.name)
-        for field in fields(header)
+        for field in fields(cast(Any, header))
     }
     java = dict(entry["headerValues"])
     # The target broker's name, which every 4.9.7 request header inherits and no server reads.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -23,7 +21,7 @@ from tests.golden.golden_data import Entry, read_index
 VALUES: dict[str, list[Entry]] = read_index("values")
 
 
-def rows(name: str) -> Any:
+def rows(name: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "row", VALUES[name], ids=lambda row: ascii(str(next(iter(row.values()))))[:40]
     )
