@@ -55,6 +55,9 @@ _HEAD_FIELDS: Final = (
 )
 _HOST_FORMATS: Final = {False: "V8", True: "V20"}
 _MIN_RECORD: Final = HEAD_SIZE_V4 + 3
+_MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
+#: From so many bytes on, numpy's fixed cost per call is paid back.
+_WORTH_SEARCHING: Final = 64 * 1024
 _SEPARATOR: Final = 2
 _SPACE: Final = 0x20
 
@@ -107,10 +110,10 @@ def record_starts(buffer: Buffer, offset: int = 0, end: int | None = None) -> tu
     """
     size = len(buffer)
     end = size if end is None else min(end, size)
+    chained, position = _chain_by_magic(buffer, offset, end)
     starts: list[int] = []
     found = starts.append
     unpack = BLANK.unpack_from
-    position = offset
     last = end - _MIN_RECORD
     while 0 <= position <= last:
         total_size, magic = unpack(buffer, position)
@@ -119,7 +122,32 @@ def record_starts(buffer: Buffer, offset: int = 0, end: int | None = None) -> tu
             break
         found(position)
         position = following
-    return np.array(starts, np.int64), position
+    walked = np.array(starts, np.int64)
+    return (np.concatenate((chained, walked)) if chained.size else walked), position
+
+
+def _chain_by_magic(buffer: Buffer, offset: int, end: int) -> tuple[Longs, int]:
+    """The records at the head whose sizes lead from one magic number to the next.
+
+    Walking from size to size takes 0.3 µs a record; looking for the magic numbers all at
+    once and checking that each record ends where the next one begins, a third of that.
+    It gives up where something else looks like a magic number, and the walk goes on.
+    """
+    if not 0 <= offset <= end - _WORTH_SEARCHING:
+        return np.empty(0, np.int64), offset
+    data = np.frombuffer(buffer, np.uint8)[offset:end]
+    at = np.flatnonzero(data[4:-3] == _MAGIC_BYTES[0]) + 4
+    for distance in (1, 2, 3):
+        at = at[data[at + distance] == _MAGIC_BYTES[distance]]
+    starts = at - 4
+    sizes = _windows(data, np.dtype(">u4"))[starts].astype(np.int64)
+    ends = starts + sizes
+    follows = np.empty(starts.size, np.bool_)
+    follows[:1] = starts[:1] == 0
+    follows[1:] = starts[1:] == ends[:-1]
+    good = follows & (sizes >= _MIN_RECORD) & (ends <= data.size)
+    count = starts.size if good.all() else int(good.argmin())
+    return starts[:count] + offset, offset + (int(ends[count - 1]) if count else 0)
 
 
 def read_columns(buffer: Buffer, starts: Longs) -> RecordColumns:
