@@ -37,6 +37,9 @@ assert _PREFIX.size == 8
 _TOTAL_SIZE: Final = 4
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
+#: So many chunks of an unfinished frame are kept apart before they are merged.
+_MERGE_CHUNKS: Final = 256
+
 _LANGUAGES = {language.name: language for language in LanguageCode}
 
 
@@ -126,6 +129,10 @@ class RemotingCommand:
 
 def frame_prefix(encoding: int, header_length: int, body_length: int) -> bytes:
     """The eight bytes in front of a header of that length and a body of that length."""
+    if header_length > _HEADER_LENGTH_MASK:
+        raise ValueError(
+            f"header of {header_length} bytes: at most {_HEADER_LENGTH_MASK} are possible"
+        )
     return _PREFIX.pack(4 + header_length + body_length, encoding << 24 | header_length)
 
 
@@ -183,16 +190,26 @@ def frame_size(buffer: bytes) -> int | None:
 def command_from(frame: RawFrame) -> RemotingCommand:
     """A raw frame as a command; raises FrameError when a field is of no use."""
     encoding, header, body = frame
+    if "code" not in header:
+        raise FrameError("header field code is missing")
     remark = header.get("remark")
-    ext_fields = header.get("extFields") or {}
-    if not isinstance(ext_fields, dict):
+    if remark is not None and type(remark) is not str:
+        raise FrameError(f"remark is {type(remark).__name__}, not text")
+    ext_fields = header.get("extFields")
+    if ext_fields is None:
+        ext_fields = {}
+    elif type(ext_fields) is not dict:
         raise FrameError(f"extFields is {type(ext_fields).__name__}, not an object")
+    try:
+        texts = header_json.text_fields(ext_fields)
+    except ValueError as error:
+        raise FrameError(str(error)) from error
     return RemotingCommand(
         code=_integer(header, "code"),
         opaque=_integer(header, "opaque"),
-        ext_fields=header_json.text_fields(ext_fields),
+        ext_fields=texts,
         body=body,
-        remark=remark if remark is None else str(remark),
+        remark=remark,
         flag=_integer(header, "flag"),
         language=_language(header.get("language")),
         version=_integer(header, "version"),
@@ -232,15 +249,18 @@ class FrameReader:
 class ChunkGatherer:
     """Keeps the cut-off tail of a chunk until its frame can be whole.
 
-    A frame of many chunks is joined once, when enough has come, so that a peer
-    that sends a large frame in small pieces costs linear, not quadratic, time.
+    A frame of many chunks is joined when enough has come, and tiny chunks are merged
+    once before that: a peer that sends a large frame in small pieces costs linear,
+    not quadratic, time, and not much more memory than the frame.
     """
 
-    __slots__ = ("_chunks", "_have", "_max_frame", "_need")
+    __slots__ = ("_chunks", "_have", "_max_frame", "_merged", "_need")
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self._max_frame = max_frame
         self._chunks: list[bytes] = []
+        #: So many of them are results of a merge.
+        self._merged = 0
         self._have = 0
         self._need = 0
 
@@ -251,9 +271,13 @@ class ChunkGatherer:
         self._chunks.append(data)
         self._have += len(data)
         if self._have < self._need:
+            if len(self._chunks) - self._merged >= _MERGE_CHUNKS:
+                self._chunks[self._merged :] = [b"".join(self._chunks[self._merged :])]
+                self._merged += 1
             return None
         buffer = b"".join(self._chunks)
         self._chunks.clear()
+        self._merged = 0
         return buffer
 
     def keep(self, buffer: bytes, taken: int) -> None:
@@ -264,8 +288,8 @@ class ChunkGatherer:
         self._chunks.append(rest)
         self._have = len(rest)
         size = frame_size(rest)
-        # Of a frame that is too long, one more byte is enough to refuse it.
-        self._need = 8 if size is None else max(8, min(size, self._max_frame))
+        # A frame that is too long is refused as soon as its prefix is whole.
+        self._need = 8 if size is None or size > self._max_frame else max(8, size)
 
 
 def _bad_lengths(total: int, word: int, max_frame: int) -> FrameError:
@@ -277,13 +301,13 @@ def _bad_lengths(total: int, word: int, max_frame: int) -> FrameError:
 def _integer(header: Header, name: str) -> int:
     value: Any = header.get(name, 0)
     if type(value) is not int or not -0x80000000 <= value <= 0x7FFFFFFF:
-        raise FrameError(f"header field {name} is {value!r:.40}, not a 32-bit integer")
+        # The text of a nested value may be too deep to be made.
+        shown = type(value).__name__ if isinstance(value, list | dict) else f"{value!r:.40}"
+        raise FrameError(f"header field {name} is {shown}, not a 32-bit integer")
     return value
 
 
 def _language(value: object) -> LanguageCode:
-    return (
-        _LANGUAGES.get(value, LanguageCode.OTHER)
-        if isinstance(value, str)
-        else (LanguageCode.OTHER)
-    )
+    if isinstance(value, str):
+        return _LANGUAGES.get(value, LanguageCode.OTHER)
+    return LanguageCode.OTHER

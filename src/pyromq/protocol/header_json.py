@@ -53,17 +53,23 @@ def encode(
 
 
 def text_fields(ext_fields: dict[str, Any]) -> dict[str, str]:
-    """The extFields with every value as text; absent (null) values are dropped."""
+    """The extFields with every value as text; absent (null) values are dropped.
+
+    Raises ValueError for a value that is nested too deep to be written again.
+    """
     return {
-        name: value if type(value) is str else _text(value)
+        name: value if type(value) is str else _text(name, value)
         for name, value in ext_fields.items()
         if value is not None
     }
 
 
-def _text(value: object) -> str:
+def _text(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return str(value)
-    return orjson.dumps(value).decode()
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError as error:
+        raise ValueError(f"extField {name:.40} cannot be text: {error}") from error

@@ -41,8 +41,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NewType
 
-from pyromq.protocol.message_id import decode_host, encode_message_id
-from pyromq.protocol.properties import decode_properties
+from pyromq.protocol.message_id import (
+    HOST_SIZE_V4,
+    HOST_SIZE_V6,
+    decode_host,
+    encode_message_id,
+)
+from pyromq.protocol.properties import MAX_PROPERTIES, decode_properties
 from pyromq.protocol.sysflag import BORN_HOST_V6, COMPRESSED, HOST_MASK, STORE_HOST_V6
 
 PhysicalOffset = NewType("PhysicalOffset", int)
@@ -160,6 +165,9 @@ def encode_record(record: MessageRecord, born_host: bytes, store_host: bytes) ->
     """A whole record; the plain counterpart of what the store does in parts."""
     topic = topic_part(record.topic)
     properties = record.raw_properties
+    _check_properties(properties)
+    _check_host("born", born_host, is_v6=record.sys_flag & BORN_HOST_V6 != 0)
+    _check_host("store", store_host, is_v6=record.sys_flag & STORE_HOST_V6 != 0)
     size = head_size(record.sys_flag) + len(record.body) + len(topic) + 2 + len(properties)
     head = head_packer(record.sys_flag)(
         size,
@@ -179,6 +187,19 @@ def encode_record(record: MessageRecord, born_host: bytes, store_host: bytes) ->
         len(record.body),
     )
     return b"".join((head, record.body, topic, _SHORT.pack(len(properties)), properties))
+
+
+def _check_properties(properties: bytes) -> None:
+    if len(properties) > MAX_PROPERTIES:
+        raise RecordError(
+            f"properties of {len(properties)} bytes, at most {MAX_PROPERTIES} are possible"
+        )
+
+
+def _check_host(name: str, host: bytes, *, is_v6: bool) -> None:
+    # A struct would cut or pad it without a word.
+    if len(host) != (HOST_SIZE_V6 if is_v6 else HOST_SIZE_V4):
+        raise RecordError(f"{name} host of {len(host)} bytes does not fit the bits of sysFlag")
 
 
 def decode_record(buffer: bytes | memoryview, offset: int = 0) -> MessageRecord:
@@ -214,12 +235,13 @@ def decode_record(buffer: bytes | memoryview, offset: int = 0) -> MessageRecord:
     topic_start = body_start + body_length + 1
     if size > available or body_length < 0 or topic_start > end:
         raise RecordError(f"record of {size} bytes with a body of {body_length} at {offset}")
-    properties_start = topic_start + buffer[topic_start - 1] + 2
-    if properties_start > end:
-        raise RecordError(f"topic of record at {offset} runs past its end")
+    topic_length = buffer[topic_start - 1]
+    properties_start = topic_start + topic_length + 2
+    if topic_length > MAX_TOPIC or properties_start > end:
+        raise RecordError(f"topic of {topic_length} bytes in record at {offset}")
     (properties_length,) = _SHORT.unpack_from(buffer, properties_start - 2)
-    if properties_start + properties_length != end:
-        raise RecordError(f"properties of record at {offset} do not end with it")
+    if properties_length > MAX_PROPERTIES or properties_start + properties_length != end:
+        raise RecordError(f"properties of {properties_length} bytes in record at {offset}")
     raw_properties = bytes(buffer[properties_start:end])
     return MessageRecord(
         topic=bytes(buffer[topic_start : properties_start - 2]).decode(errors="replace"),
@@ -256,6 +278,7 @@ def decode_records(buffer: bytes | memoryview) -> list[MessageRecord]:
 
 def encode_inner_message(body: bytes, properties: bytes, flag: int = 0) -> bytes:
     """One message of a batch request's body; the broker computes the CRC itself."""
+    _check_properties(properties)
     size = INNER_FIXED_SIZE + len(body) + len(properties)
     return b"".join(
         (

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from pyromq.protocol.java_hash import java_hash
 
 SUBSCRIBE_ALL = "*"
+#: What Java's trim takes away: other spaces are part of a tag.
+_TRIMMED = "".join(map(chr, range(0x21)))
 TAG_EXPRESSION_TYPE = "TAG"
 
 
@@ -29,7 +31,7 @@ def parse_tags(expression: str | None) -> frozenset[str]:
     """The tags of an expression; none of them means all messages."""
     if expression is None or expression == "" or expression == SUBSCRIBE_ALL:
         return frozenset()
-    tags = frozenset(tag for part in expression.split("||") if (tag := part.strip()))
+    tags = frozenset(tag for part in expression.split("||") if (tag := part.strip(_TRIMMED)))
     if not tags:
         raise SubscriptionError(f"{expression!r:.80} names no tag: write * or tagA || tagB")
     return tags
