@@ -76,9 +76,11 @@ class Broker:
         for table in (self.topics, self.groups, self.offsets):
             table.load()
         store_host = encode_host(self._config.broker_ip1, self._port)
-        self.store = MessageStore(self._store_config, store_host, self.long_poll.arrived)
-        self.store.start()
-        self.topics.adopt(self.store.queue_counts())
+        store = MessageStore(self._store_config, store_host, self.long_poll.arrived)
+        store.start()
+        # Only now: a store that another broker holds, and its tables, are not ours to close.
+        self.store = store
+        self.topics.adopt(store.queue_counts())
         self._registration = Registration(
             self._config,
             self.topics,
@@ -89,12 +91,12 @@ class Broker:
         heartbeat = HeartbeatHandlers(
             self._config, self.topics, self.groups, self.consumers, self.producers
         )
-        routes = self._routes(self.store, heartbeat, self._registration, store_host)
+        routes = self._routes(store, heartbeat, self._registration, store_host)
         self.long_poll.start()
         for server in self._servers:
             server.handlers = routes.plain
             server.hot_handlers = routes.hot
-            server.on_chunk_end = self.store.seal
+            server.on_chunk_end = store.seal
             server.on_disconnect = heartbeat.disconnected
             await server.start()
         await self._registration.start()

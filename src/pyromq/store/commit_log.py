@@ -114,11 +114,6 @@ class CommitLog:
             self._start = self.watermarks.written = self.position
             self.watermarks.written_timestamp = self.now
 
-    def abandon(self) -> None:
-        """Forget the parts that were gathered since the last seal."""
-        self.parts.clear()
-        self.position = self._start
-
     def holds(self, offset: int, size: int) -> bool:
         """Whether `size` bytes from `offset` on are there, in one segment."""
         file = self.segments.find(offset)

@@ -102,22 +102,20 @@ class ConsumeQueue:
 
     def write_pending(self) -> None:
         """Copy the gathered entries into their segments."""
-        entries = bytes(self.pending)
-        self.pending.clear()
-        position = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE - len(entries)
-        while entries:
+        pending = self.pending
+        position = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE - len(pending)
+        while pending:
             file = self.segments.find(position)
             assert file is not None
             start = position - file.base
-            fitting = entries[: file.size - start]
-            file.write(start, fitting)
-            entries = entries[len(fitting) :]
-            position += len(fitting)
-
-    def abandon_pending(self) -> None:
-        """Forget the entries that were gathered since the last seal."""
-        self.next_offset -= len(self.pending) // CONSUME_QUEUE_ENTRY_SIZE
-        self.pending.clear()
+            fitting = file.size - start
+            if len(pending) <= fitting:
+                file.write(start, pending)
+                pending.clear()
+            else:
+                file.write(start, pending[:fitting])
+                del pending[:fitting]
+                position += fitting
 
     def append(self, physical_offset: int, size: int, tags_code: int) -> None:
         """Add one entry, when entries are made from the log."""

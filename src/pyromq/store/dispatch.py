@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 PIECE: Final = 4 * 1024 * 1024
 #: How long the index lane lets records gather: many at once cost less each.
 _GATHER_SECONDS: Final = 0.02
+#: How long it waits after an error, such as a full disk.
+_RETRY_SECONDS: Final = 1.0
 _TAGS: Final = b"TAGS"
 
 
@@ -131,17 +133,25 @@ class IndexLane:
         return self._log.watermarks.written - self._indexed_to if self._index is not None else 0
 
     def _run(self) -> None:
-        while not self._stop.wait(_GATHER_SECONDS):
-            self._catch_up()
-        self._catch_up()
-
-    def _catch_up(self) -> None:
         assert self._index is not None
-        try:
-            while self._indexed_to < self._log.watermarks.written:
-                self._index_piece(self._index)
-        except OSError as error:
-            logger.error("the key index cannot be written, tried again later: %s", error)
+        failing = False
+        while True:
+            stopping = self._stop.wait(_RETRY_SECONDS if failing else _GATHER_SECONDS)
+            try:
+                while self._indexed_to < self._log.watermarks.written:
+                    self._index_piece(self._index)
+                failing = False
+            except OSError as error:
+                if not failing:
+                    logger.error("the key index cannot be written, tried again: %s", error)
+                failing = True
+            except Exception:
+                logger.exception(
+                    "indexing ends at offset %d; queries miss later messages", self._indexed_to
+                )
+                return
+            if stopping:
+                return
 
     def _index_piece(self, index: KeyIndex) -> None:
         log = self._log

@@ -67,7 +67,7 @@ class MappedFile:
         """An existing file; nothing is known of its blocks until `reserve` is called."""
         return cls(path, path.stat().st_size, reserved=0)
 
-    def write(self, position: int, data: bytes) -> None:
+    def write(self, position: int, data: bytes | bytearray) -> None:
         """Copy `data` to `position`; the caller has reserved the room."""
         self._map[position : position + len(data)] = data
 

@@ -100,17 +100,43 @@ class MessageStore:
     # Life
 
     def start(self) -> None:
-        """Lock the directory, recover what is there, begin to take messages."""
+        """Lock the directory, recover what is there, begin to take messages.
+
+        Raises StoreError or OSError; nothing is held then, and nothing marked as clean.
+        """
         root = self.config.root
         root.mkdir(parents=True, exist_ok=True)
         self._lock_file = _lock(root / "lock")
-        abort = root / "abort"
-        clean = not abort.exists()
+        try:
+            clean = not (root / "abort").exists()
+            end, indexed_to = self._recover(clean=clean)
+            (root / "abort").touch()
+        except BaseException:
+            self._close_files()
+            raise
+        self._log.start(end)
+        self._index_lane.start(indexed_to)
+        self._flush.start()
+        self._writable = True
+
+    def stop(self) -> None:
+        """Flush everything and mark the stop as clean. Nothing when it is not started."""
+        if not self._writable:
+            return
+        self._writable = False
+        self.seal()
+        self._index_lane.stop()
+        self._flush.stop()
+        self._log.stop()
+        (self.config.root / "abort").unlink(missing_ok=True)
+        self._close_files()
+
+    def _recover(self, *, clean: bool) -> tuple[int, int]:
         self._checkpoint.load()
         self._log.segments.load()
         self._load_queues()
         self._index.load(drop_later_than=None if clean else self._checkpoint.index_timestamp)
-        end, indexed_to = recovery.recover(
+        return recovery.recover(
             self._log,
             self._queues,
             self.queue,
@@ -119,27 +145,15 @@ class MessageStore:
             check_crc=self.config.check_crc_on_recover,
             delay_levels=DelayLevels(self.config.message_delay_level),
         )
-        self._log.start(end)
-        self._index_lane.start(indexed_to)
-        abort.touch()
-        self._flush.start()
-        self._writable = True
 
-    def stop(self) -> None:
-        """Flush everything and mark the stop as clean."""
-        if self._lock_file is None:
-            return
-        self._writable = False
-        self.seal()
-        self._index_lane.stop()
-        self._flush.stop()
-        self._log.stop()
+    def _close_files(self) -> None:
+        self._log.segments.close()
         for queue in self._queues.values():
             queue.close()
         self._index.close()
-        (self.config.root / "abort").unlink(missing_ok=True)
-        self._lock_file.close()
-        self._lock_file = None
+        if self._lock_file is not None:
+            self._lock_file.close()
+            self._lock_file = None
 
     # Putting
 
