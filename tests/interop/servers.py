@@ -18,32 +18,45 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-_NAMESRV_LINE = re.compile(r"The Name Server boot success.* listening on (\S+)")
+_NAMESRV_LINE = re.compile(r"The Name Server boot success.* listening on \S+:(\d+)")
 _BROKER_LINE = re.compile(r"The broker\[(\S+), (\S+)\] boot success")
 _START_SECONDS = 30.0
 
 
 class PyromqServer:
-    """`pyromq standalone` on free ports for as long as the `with` block runs.
+    """pyromq on free ports for as long as the `with` block runs.
 
-    After start(): `namesrv_address`, `broker_address`, `broker_name`. A store given by the caller
-    stays; another one is deleted with the server.
+    `pyromq standalone`, or only the NameServer (`namesrv_only`), or only a broker that registers
+    at the NameServer at `namesrv_address`. After start(): `namesrv_address`, and with a broker
+    `broker_address` and `broker_name`. A store given by the caller stays; another one is deleted
+    with the server.
     """
 
     def __init__(
-        self, *, store: Path | None = None, properties: dict[str, str] | None = None
+        self,
+        *,
+        store: Path | None = None,
+        namesrv_only: bool = False,
+        namesrv_address: str = "",
     ) -> None:
         self._scratch = Path(tempfile.mkdtemp(prefix="pyromq-interop-"))
         self.store = store or self._scratch / "store"
-        self._config = self._scratch / "broker.properties"
-        self._config.write_text(
-            "".join(f"{key}={value}\n" for key, value in (properties or {}).items())
-        )
         self._log = self._scratch / "log"
         self._process: subprocess.Popen[bytes] | None = None
-        self.namesrv_address = ""
+        self.namesrv_address = namesrv_address
         self.broker_address = ""
         self.broker_name = ""
+        self._runs_broker = not namesrv_only
+        config = self._scratch / "properties"
+        if namesrv_only:
+            self._command = ["namesrv", "--port", "0", "-c", str(config)]
+            config.write_text(f"kvConfigPath={self._scratch / 'kvConfig.json'}\n")
+        elif namesrv_address:
+            self._command = ["broker", "-n", namesrv_address, "-c", str(config)]
+            config.write_text(f"listenPort=0\nbrokerIP1=127.0.0.1\nstorePathRootDir={self.store}\n")
+        else:
+            self._command = ["standalone", "--namesrv-port", "0", "--broker-port", "0"]
+            self._command += ["--data", str(self.store)]
 
     def __enter__(self) -> Self:
         self.start()
@@ -64,10 +77,7 @@ class PyromqServer:
         """Start, and read from the boot lines which ports it got."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "pyromq", "standalone", "-c", str(self._config)),
-                    *("--namesrv-port", "0", "--broker-port", "0", "--data", str(self.store)),
-                ],
+                [sys.executable, "-m", "pyromq", *self._command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -84,7 +94,9 @@ class PyromqServer:
                 self.kill()
                 raise AssertionError(f"pyromq did not start:\n{self.log()}")
             if found := _NAMESRV_LINE.search(line):
-                self.namesrv_address = found[1]
+                self.namesrv_address = f"127.0.0.1:{found[1]}"
+                if not self._runs_broker:
+                    return
             elif found := _BROKER_LINE.search(line):
                 self.broker_name, self.broker_address = found[1], found[2]
                 return

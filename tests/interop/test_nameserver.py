@@ -1,0 +1,111 @@
+"""A Java broker under our NameServer, and our broker under Java's, seen by the Java client."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from pyromq.protocol.bodies import ClusterInfo
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.remoting.client import RemotingClient, RemotingError
+from tests.interop.java_programs import interop_client, javac_or_skip
+from tests.interop.servers import PyromqServer
+from tests.support.apache_rocketmq import ApacheRocketMQ, java_or_skip
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+
+#: Both forms in which a Java broker writes its registration.
+REGISTRATIONS = {"plain": "false", "compressed": "true"}
+
+
+@pytest.fixture(autouse=True)
+def java() -> None:
+    java_or_skip()
+    javac_or_skip()
+
+
+@pytest.fixture
+def our_nameserver() -> Iterator[PyromqServer]:
+    with PyromqServer(namesrv_only=True) as server:
+        yield server
+
+
+@pytest.mark.parametrize("form", REGISTRATIONS)
+async def test_java_broker_under_our_nameserver(our_nameserver: PyromqServer, form: str) -> None:
+    address = our_nameserver.namesrv_address
+    broker = ApacheRocketMQ(
+        broker_only=True,
+        namesrv_address=address,
+        jvm_options=("-Xms256m", "-Xmx512m"),
+        broker_properties={"compressedRegister": REGISTRATIONS[form]},
+    )
+    try:
+        broker.start()
+        assert await brokers(address) == {"broker-a": broker.broker_address}
+        await asyncio.to_thread(assert_messages_pass, address)
+    finally:
+        broker.kill()
+    await until_gone(address)
+
+
+async def test_our_broker_under_java_nameserver() -> None:
+    nameserver = ApacheRocketMQ(namesrv_only=True)
+    try:
+        nameserver.start()
+        address = nameserver.namesrv_address
+        await until_it_answers(address)
+        with PyromqServer(namesrv_address=address) as broker:
+            assert await brokers(address) == {broker.broker_name: broker.broker_address}
+            await asyncio.to_thread(assert_messages_pass, address)
+        assert await brokers(address) == {}
+    finally:
+        nameserver.kill()
+
+
+def assert_messages_pass(namesrv: str) -> None:
+    """Produce to a topic that is made by the first send, and consume it."""
+    common = ("--namesrv", namesrv, "--topic", "UnderAnother", "--count", "6")
+    with interop_client("produce", *common) as producer:
+        assert len(producer.lines()) == 6
+    with interop_client("consume", *common, "--group", "under_another") as consumer:
+        received = Counter(line["keys"].split()[0] for line in consumer.lines())
+    assert received == Counter(f"message-sync-{number}" for number in range(6))
+
+
+async def brokers(namesrv: str) -> dict[str, str]:
+    """The masters that a NameServer knows."""
+    client = RemotingClient()
+    try:
+        command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = await client.request(namesrv, command)
+    finally:
+        await client.close()
+    assert answer.code == ResponseCode.SUCCESS
+    info = ClusterInfo.decode(answer.body)
+    return {name: data.broker_addrs[0] for name, data in info.broker_addr_table.items()}
+
+
+async def until_gone(namesrv: str) -> None:
+    """A broker whose connection broke is forgotten, not only after two minutes of silence."""
+    deadline = time.monotonic() + 10.0
+    while await brokers(namesrv):
+        assert time.monotonic() < deadline, "the NameServer keeps a broker that is dead"
+        await asyncio.sleep(0.05)
+
+
+async def until_it_answers(namesrv: str) -> None:
+    """Java listens a moment after its process exists."""
+    deadline = time.monotonic() + 30.0
+    while True:
+        try:
+            await brokers(namesrv)
+        except RemotingError:
+            assert time.monotonic() < deadline, "the Java NameServer did not start"
+            await asyncio.sleep(0.05)
+        else:
+            return
