@@ -151,10 +151,10 @@ class PullHandlers:
                 ext["consumerGroup"],
                 ext["topic"],
                 numbers[ext["queueId"]],
-                large_numbers[ext["queueOffset"]],
+                parse_integer(ext["queueOffset"], INT64),
                 numbers[ext["maxMsgNums"]],
                 numbers[ext["sysFlag"]],
-                large_numbers[ext["commitOffset"]],
+                parse_integer(ext["commitOffset"], INT64),
                 large_numbers[ext["suspendTimeoutMillis"]],
                 large_numbers[ext["subVersion"]],
                 ext.get("subscription"),
@@ -266,13 +266,14 @@ class PullHandlers:
         answers: list[bytes],
     ) -> None:
         suggested = self._suggested_broker(pull.group, result)
-        if code is ResponseCode.SUCCESS and frame[0] == 0:
+        opaque = frame[1].get("opaque", 0)
+        if code is ResponseCode.SUCCESS and frame[0] == 0 and type(opaque) is int:
             header = _FOUND % (
                 suggested,
                 result.next_offset,
                 result.min_offset,
                 result.max_offset,
-                frame[1]["opaque"],
+                opaque,
             )
             length = len(header)
             answers.append(pack_prefix(4 + length + result.size, length))
