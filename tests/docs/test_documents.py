@@ -1,0 +1,245 @@
+"""The documents are true: links, files, commands, settings and snippets are those of the code."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import runpy
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from pyromq.cli.main import main
+from tests.interop.java_programs import CLIENT, compiled, javac_or_skip
+from tests.support.apache_rocketmq import java_or_skip
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "pyromq"
+README = ROOT / "README.md"
+FOR_READERS = ROOT / "docs" / "for-rocketmq-readers.md"
+CONFIGURATION = ROOT / "docs" / "configuration.md"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench/README.md"])
+
+NAMESRV = "127.0.0.1:9876"
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+INLINE_CODE = re.compile(r"`([^`\n]+)`")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+#: What is meant as a file or folder of this repository, in backticks.
+FILE_NAME = re.compile(r"(?:src|tests|docs|bench|\.ci)/[\w./-]+|[\w/]+\.py|[A-Z]+\.md")
+#: Named, but only there after a run.
+MADE_BY_RUNS = {"bench/results/"}
+
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+
+
+def test_the_expected_documents_are_there() -> None:
+    names = {str(document.relative_to(ROOT)) for document in DOCUMENTS}
+    assert names >= {
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "docs/for-rocketmq-readers.md",
+        "docs/configuration.md",
+        "docs/adr/README.md",
+    }
+
+
+@every_document
+def test_relative_links_work(document: Path) -> None:
+    for target in LINK.findall(prose(document)):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        file = (document.parent / name).resolve() if name else document
+        assert file.exists(), f"{document.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(file), f"{document.name} links to {target}"
+
+
+@every_document
+def test_named_files_exist(document: Path) -> None:
+    for name in set(named_files(document)) - MADE_BY_RUNS:
+        places = (ROOT / name, PACKAGE / name, document.parent / name)
+        assert any(place.exists() for place in places), f"{document.name} names {name}"
+
+
+def test_every_module_is_in_the_table_for_rocketmq_readers() -> None:
+    modules = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if not path.name.startswith("__")
+    }
+    missing = modules - set(named_files(FOR_READERS))
+    assert not missing, f"name them in {FOR_READERS.relative_to(ROOT)}: {sorted(missing)}"
+
+
+def test_every_decision_is_listed() -> None:
+    folder = ROOT / "docs" / "adr"
+    notes = {path.name for path in folder.glob("*.md")} - {"README.md"}
+    assert notes == set(LINK.findall((folder / "README.md").read_text()))
+    assert all(re.match(r"\d{4}-\d{2}-\d{2}-[a-z-]+\.md", name) for name in notes)
+
+
+def test_readme_names_the_two_commands() -> None:
+    mentioned = make_targets(README)
+    assert {"run", "test"} <= mentioned
+
+
+@every_document
+def test_make_targets_exist(document: Path) -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert make_targets(document) <= targets
+
+
+@every_document
+def test_commands_and_options_exist(document: Path) -> None:
+    for line, is_whole in pyromq_commands(document):
+        try:
+            parse_command(line)
+        except click.MissingParameter:
+            assert not is_whole, f"{document.name}: {line}"
+        except click.UsageError as error:
+            pytest.fail(f"{document.name}: {line}: {error.format_message()}")
+
+
+def test_readme_shows_every_command() -> None:
+    shown = {line.split()[1] for line, _ in pyromq_commands(README)}
+    assert shown == set(main.list_commands(click.Context(main)))
+
+
+def test_configuration_page_is_up_to_date() -> None:
+    render: Callable[[], str] = runpy.run_path(str(ROOT / "docs" / "generate_configuration.py"))[
+        "render"
+    ]
+    assert CONFIGURATION.read_text() == render(), (
+        "run .venv/bin/python docs/generate_configuration.py"
+    )
+
+
+async def test_readme_s_embedded_cluster_works() -> None:
+    await embedded_snippet()["test_an_order_arrives"]()
+
+
+async def test_readme_s_python_client_works(tmp_path: Path) -> None:
+    client, _ = snippets(README, "python")
+    assert NAMESRV in client
+    async with cluster(tmp_path) as address:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-W",
+            "error",
+            "-c",
+            client.replace(NAMESRV, address),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            printed, errors = await asyncio.wait_for(process.communicate(), 30)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    assert process.returncode == 0, errors.decode()
+    first, second = printed.decode().splitlines()
+    assert first.startswith("SEND_OK MessageQueue(topic='orders'")
+    assert second == "new one book"
+
+
+@pytest.mark.interop
+def test_readme_s_java_client_compiles(tmp_path: Path) -> None:
+    java_or_skip()
+    javac_or_skip()
+    (snippet,) = snippets(README, "java")
+    (tmp_path / "Hello.java").write_text(snippet)
+    compiled(tmp_path, CLIENT)
+
+
+# What is read from a document
+
+
+def prose(document: Path) -> str:
+    """The text without its blocks of code."""
+    return FENCE.sub("", document.read_text())
+
+
+def snippets(document: Path, language: str) -> list[str]:
+    return [code for kind, code in FENCE.findall(document.read_text()) if kind == language]
+
+
+def anchors(document: Path) -> set[str]:
+    """The names of a document's headings in links, as GitHub makes them."""
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in HEADING.findall(prose(document))
+    }
+
+
+def named_files(document: Path) -> list[str]:
+    return [name for name in INLINE_CODE.findall(prose(document)) if FILE_NAME.fullmatch(name)]
+
+
+def make_targets(document: Path) -> set[str]:
+    """Targets of every `make x` that stands in code."""
+    return set(re.findall(r"(?:^|`| )make (\w+)", "\n".join(code_lines(document)), re.MULTILINE))
+
+
+def pyromq_commands(document: Path) -> Iterator[tuple[str, bool]]:
+    """Every line `pyromq ...` in code; whether it stands in a block, so that it can be run."""
+    for language, block in FENCE.findall(document.read_text()):
+        if language in ("", "sh", "bash"):
+            for line in block.splitlines():
+                if line.strip().startswith("pyromq "):
+                    yield line.strip(), True
+    for code in INLINE_CODE.findall(prose(document)):
+        if code.startswith("pyromq "):
+            yield code, False
+
+
+def code_lines(document: Path) -> list[str]:
+    lines = [
+        line for _, block in FENCE.findall(document.read_text()) for line in block.splitlines()
+    ]
+    return lines + [f"`{code}`" for code in INLINE_CODE.findall(prose(document))]
+
+
+def parse_command(line: str) -> None:
+    """Parse a command line as the command would, without running it."""
+    words = list(_until_redirection(shlex.split(line.replace("…", ""), comments=True)))[1:]
+    command: click.Command = main
+    while isinstance(command, click.Group):
+        assert words, f"{line} is not whole"
+        found = command.get_command(click.Context(command), words[0])
+        if found is None:
+            raise click.UsageError(f"there is no command {words[0]}")
+        command, words = found, words[1:]
+    with command.make_context(command.name, words):
+        pass
+
+
+def _until_redirection(words: list[str]) -> Iterator[str]:
+    for word in words:
+        if word in (">", "|", "<"):
+            return
+        yield word
+
+
+def embedded_snippet() -> dict[str, Any]:
+    """The names that the README's second Python snippet defines."""
+    _, snippet = snippets(README, "python")
+    names: dict[str, Any] = {"__name__": "readme"}
+    exec(compile(snippet, "README.md", "exec"), names)
+    return names
+
+
+def cluster(directory: Path) -> AbstractAsyncContextManager[str]:
+    make: Callable[[Path], AbstractAsyncContextManager[str]] = embedded_snippet()["cluster"]
+    return make(directory)
