@@ -174,6 +174,28 @@ def test_encodes_standard_json_when_asked(name: str) -> None:
     assert plain(json.loads(encoded)) == plain(json.loads(BODIES[name]["standard"]))
 
 
+@pytest.mark.parametrize("compressed", [False, True])
+def test_registration_in_both_forms(compressed: bool) -> None:
+    """The same registration, plain and deflated, as Java put it into a frame.
+
+    The deflated form has a line per topic, without its system flag and its order.
+    """
+    name = f"register-broker{'-compressed' if compressed else ''}-json"
+    (entry,) = (entry for entry in read_index("frames") if entry["name"] == name)
+    topics = dict(TOPIC_CONFIGS.topic_config_table)
+    if compressed:
+        topics["GoldenTopic"] = dataclasses.replace(
+            topics["GoldenTopic"], topic_sys_flag=0, order=False
+        )
+    expected = bodies.RegisterBrokerBody(
+        topic_config_serialize_wrapper=bodies.TopicConfigSerializeWrapper(topics, VERSION),
+        filter_server_list=["127.0.0.1:30000"],
+    )
+    decode = bodies.RegisterBrokerBody.decode
+    assert decode(bytes.fromhex(entry["body"]), compressed=compressed) == expected
+    assert decode(expected.encode(compress=compressed), compressed=compressed) == expected
+
+
 @pytest.mark.parametrize("name", sorted(UNTYPED))
 def test_reads_maps_keyed_by_queues(name: str) -> None:
     table = parse_json(BODIES[name]["text"].encode())["offsetTable"]

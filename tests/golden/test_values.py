@@ -16,6 +16,7 @@ from pyromq.protocol.java_hash import (
 from pyromq.protocol.message_id import decode_message_id, encode_host, encode_message_id
 from pyromq.protocol.properties import decode_properties, encode_properties
 from pyromq.protocol.record import body_crc
+from pyromq.store.mapped_file import file_name
 from tests.golden.golden_data import Entry, read_index
 
 VALUES: dict[str, list[Entry]] = read_index("values")
@@ -80,3 +81,8 @@ def test_properties(row: Entry) -> None:
     assert encode_properties(row["pairs"]) == row["text"].encode()
     assert decode_properties(row["text"]) == row["read"]
     assert decode_properties(row["text"].encode()) == row["read"]
+
+
+@rows("fileNames")
+def test_file_name(row: Entry) -> None:
+    assert file_name(row["offset"]) == row["name"]
