@@ -345,7 +345,7 @@ class SendHandlers:
             )
             topic_name, queue_id = topic.topic_name, 0
             properties.pop(DELAY, None)
-        self._refuse_unsupported(properties)
+        self._refuse_unsupported(properties, header.sys_flag)
         properties.pop(WAIT, None)
         properties[CLUSTER] = self._config.broker_cluster_name
         sys_flag = header.sys_flag & ~HOST_MASK
@@ -419,9 +419,9 @@ class SendHandlers:
             limit = header.max_reconsume_times
         return (header.reconsume_times or 0) >= limit
 
-    def _refuse_unsupported(self, properties: dict[str, str]) -> None:
+    def _refuse_unsupported(self, properties: dict[str, str], sys_flag: int) -> None:
         """A message that this version could not deliver is not taken."""
-        if properties.get(TRAN_MSG, "").lower() == "true":
+        if sys_flag & TRANSACTION_MASK or properties.get(TRAN_MSG, "").lower() == "true":
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._config.broker_ip1}] sending transaction message is forbidden",
