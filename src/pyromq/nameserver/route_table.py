@@ -28,8 +28,6 @@ from typing import Generic, TypeVar
 
 from pyromq.protocol.bodies import (
     MASTER_ID,
-    PERM_READ,
-    PERM_WRITE,
     BrokerData,
     ClusterInfo,
     DataVersion,
@@ -39,6 +37,7 @@ from pyromq.protocol.bodies import (
     TopicList,
     TopicRouteData,
 )
+from pyromq.protocol.sysflag import PERM_READ, PERM_WRITE
 
 logger = logging.getLogger(__name__)
 

@@ -30,13 +30,11 @@ from typing import Annotated, Self
 
 from pyromq.protocol.body_codec import Body
 from pyromq.protocol.fastjson import BodyError, dump_json, parse_json
+from pyromq.protocol.sysflag import PERM_READ, PERM_WRITE
 from pyromq.protocol.wire_types import INT32, Int32, Int64, Wire, parse_integer, shorten
 
 __all__ = [
     "MASTER_ID",
-    "PERM_INHERIT",
-    "PERM_READ",
-    "PERM_WRITE",
     "Body",
     "BodyError",
     "BrokerData",
@@ -70,10 +68,6 @@ __all__ = [
 ]
 
 MASTER_ID = 0
-
-PERM_READ = 4
-PERM_WRITE = 2
-PERM_INHERIT = 1
 
 
 # Routes

@@ -20,9 +20,8 @@ own thread.
 from __future__ import annotations
 
 import functools
-import mmap
 import struct
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,10 @@ from pyromq.protocol.properties import MAX_PROPERTIES
 from pyromq.protocol.record import BLANK, HEAD_SIZE_V4, MAX_TOPIC, MESSAGE_MAGIC, head_size
 from pyromq.protocol.sysflag import BORN_HOST_V6, HOST_MASK, STORE_HOST_V6
 
-Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
+if TYPE_CHECKING:
+    from mmap import mmap  # a mapped segment is decoded where it lies; nothing is mapped here
+
+Buffer: TypeAlias = Union[bytes, bytearray, memoryview, "mmap"]  # noqa: UP007 - a late name
 Bytes: TypeAlias = NDArray[np.uint8]
 Longs: TypeAlias = NDArray[np.int64]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -118,7 +119,7 @@ def test_in_any_chunks(cuts: list[int]) -> None:
     reader = FrameReader()
     edges = [0, *sorted(cuts), len(STREAM)]
     found: list[RemotingCommand] = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         found += reader.feed(STREAM[start:end])
     assert found == SAMPLES
 
@@ -349,7 +350,7 @@ def test_other_fields_have_defaults() -> None:
     "value", [b"[]", b"[1]", b'"x"', b'""', b"0", b"1", b"false", b"[" * 900 + b"]" * 900]
 )
 def test_ext_fields_that_are_no_object(value: bytes) -> None:
-    with pytest.raises(FrameError, match="extFields is .*, not an object"):
+    with pytest.raises(FrameError, match=r"extFields is .*, not an object"):
         FrameReader().feed(json_frame(b'{"code":1,"extFields":%s}' % value))
 
 
@@ -384,7 +385,7 @@ def test_ext_field_nested_too_deep(depth: int) -> None:
 
 @pytest.mark.parametrize("value", [b"1", b"true", b"[]", b"{}", b"[" * 1000 + b"]" * 1000])
 def test_remark_that_is_no_text(value: bytes) -> None:
-    with pytest.raises(FrameError, match="remark is .*, not text"):
+    with pytest.raises(FrameError, match=r"remark is .*, not text"):
         FrameReader().feed(json_frame(b'{"code":1,"remark":%s}' % value))
 
 

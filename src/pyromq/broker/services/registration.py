@@ -28,8 +28,6 @@ from typing import Protocol
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.topics import TopicTable
 from pyromq.protocol.bodies import (
-    PERM_READ,
-    PERM_WRITE,
     DataVersion,
     KVTable,
     RegisterBrokerBody,
@@ -44,6 +42,7 @@ from pyromq.protocol.headers import (
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
+from pyromq.protocol.sysflag import PERM_READ, PERM_WRITE
 from pyromq.remoting.errors import RemotingError
 
 logger = logging.getLogger(__name__)

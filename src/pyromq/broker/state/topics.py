@@ -26,14 +26,8 @@ from pathlib import Path
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.persistence import TableFile
 from pyromq.protocol import names
-from pyromq.protocol.bodies import (
-    PERM_INHERIT,
-    PERM_READ,
-    PERM_WRITE,
-    DataVersion,
-    TopicConfig,
-    TopicConfigSerializeWrapper,
-)
+from pyromq.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from pyromq.protocol.sysflag import PERM_INHERIT, PERM_READ, PERM_WRITE
 
 logger = logging.getLogger(__name__)
 

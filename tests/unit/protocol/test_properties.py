@@ -1,0 +1,63 @@
+"""Message properties: pieces, separators in odd places, text that is none."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyromq.protocol.properties import decode_properties, encode_properties
+
+words = st.text(
+    st.characters(exclude_categories=("Cs",), exclude_characters="\x01\x02"),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(st.dictionaries(words, words, max_size=8))
+def test_round_trip(properties: dict[str, str]) -> None:
+    encoded = encode_properties(properties)
+    assert decode_properties(encoded) == properties
+    assert decode_properties(encoded + b"\x02") == properties
+    assert decode_properties(encoded.decode()) == properties
+
+
+def test_bytes() -> None:
+    assert encode_properties({}) == b""
+    assert encode_properties({"KEYS": "a b", "T": "\u20ac"}) == b"KEYS\x01a b\x02T\x01\xe2\x82\xac"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("\x02\x02\x02", {}),
+        ("\x01", {}),
+        ("\x01value", {}),
+        ("name\x01", {}),
+        ("name\x01\x02other\x01x", {"other": "x"}),
+        ("no separator", {}),
+        ("none\x02a\x01b", {"a": "b"}),
+        ("a\x01b\x01c", {"a": "b\x01c"}),
+        ("a\x011\x02a\x012", {"a": "2"}),
+        ("a\x01 \x02 \x01b", {"a": " ", " ": "b"}),
+    ],
+    ids=ascii,
+)
+def test_pieces(text: str, expected: dict[str, str]) -> None:
+    assert decode_properties(text) == expected
+    assert decode_properties(text.encode()) == expected
+
+
+def test_bytes_that_are_no_utf8() -> None:
+    assert decode_properties(b"a\x01\xff\x02\xfe\x01b") == {"a": "\ufffd", "\ufffd": "b"}
+    assert decode_properties(memoryview(b"a\x01b")) == {"a": "b"}
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_properties(data: bytes) -> None:
+    properties = decode_properties(data)
+    assert all(properties)
+    assert all(properties.values())
+    assert decode_properties(encode_properties(properties)) == properties
