@@ -9,11 +9,13 @@ Rules
 1. Answers leave only after `on_chunk_end` has returned: what they say is true then.
 2. A peer that does not read is not read from: while its socket is full, nothing of it
    is parsed, and frames that are parsed already wait. So a connection holds at most
-   one chunk of input and `MAX_UNSENT` and one answer of output.
+   one chunk of input, and as output `MAX_UNSENT` and the answers of one run.
+   One whose coroutines have much to do is not read from either.
 3. Bytes that are no frame, and a connection silent for `idle_seconds`, are closed with
    one line in the log.
 4. A handler's RequestError becomes the answer's code and remark; any other exception
-   an answer SYSTEM_ERROR with its cause, and one line in the log.
+   an answer SYSTEM_ERROR with its cause, and one line in the log. A hot handler answers
+   for itself: what it lets through closes the connection.
 
 Everything here runs on the loop's thread.
 """
@@ -50,6 +52,8 @@ IDLE_SECONDS: Final = 120.0
 MAX_UNSENT: Final = 4 * 1024 * 1024
 #: So many frames of one run are handled between two looks at the size of the answers.
 _MAX_RUN: Final = 256
+#: A connection with more unfinished coroutines than this is not read from.
+_MAX_UNFINISHED: Final = 1024
 _BACKLOG: Final = 1024
 #: How long a stopping server waits for a peer to read its last answers.
 _CLOSE_SECONDS: Final = 2.0
@@ -58,9 +62,9 @@ Handler = Callable[
     ["Connection", RemotingCommand],
     RemotingCommand | Awaitable[RemotingCommand | None] | None,
 ]
-#: Takes a run of frames of its code and returns the answers; one that will come later,
-#: or is not wanted (oneway), is left out.
-HotHandler = Callable[["Connection", list[RawFrame]], list[bytes]]
+#: Takes a run of frames of its code and appends the answers, as pieces of bytes; one that
+#: will come later, or is not wanted (oneway), is left out. A FrameError ends the run.
+HotHandler = Callable[["Connection", list[RawFrame], list[bytes]], None]
 
 
 class RemotingServer:
@@ -73,6 +77,7 @@ class RemotingServer:
         host: str = "0.0.0.0",  # noqa: S104 - a server is there to be reached
         port: int = 0,
         hot_handlers: Mapping[int, HotHandler] | None = None,
+        max_runs: Mapping[int, int] | None = None,
         on_chunk_end: Callable[[], None] | None = None,
         on_disconnect: Callable[[Connection], None] | None = None,
         idle_seconds: float = IDLE_SECONDS,
@@ -80,11 +85,14 @@ class RemotingServer:
     ) -> None:
         self.handlers = handlers
         self.hot_handlers = hot_handlers or {}
+        #: Shorter runs for the hot codes whose answers are large.
+        self.max_runs = max_runs or {}
         self.on_chunk_end = on_chunk_end
         self.on_disconnect = on_disconnect
         self.max_frame = max_frame
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.stopping = False
         self._host = host
         self._port = port
         self._idle_seconds = idle_seconds
@@ -118,6 +126,7 @@ class RemotingServer:
         """Listen; raises OSError when the address cannot be had."""
         self.bind()
         assert self._socket is not None
+        self.stopping = False
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: Connection(self, loop), sock=self._socket, backlog=_BACKLOG
@@ -126,15 +135,19 @@ class RemotingServer:
 
     async def stop(self) -> None:
         """Stop listening, then close every connection."""
+        self.stopping = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         if self._server is not None:
             self._server.close()
-        for task in list(self.tasks):
+        tasks = list(self.tasks)
+        for task in tasks:
             task.cancel()
         closing = [asyncio.ensure_future(gone.end()) for gone in self.connections]
         if closing:
             await asyncio.wait(closing)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
         if self._server is not None:
             await self._server.wait_closed()
             self._server = None
@@ -172,6 +185,7 @@ class Connection(asyncio.Protocol):
         "_pending",
         "_server",
         "_transport",
+        "_unfinished",
         "_waiting",
         "_write_paused",
         "born_host",
@@ -188,6 +202,8 @@ class Connection(asyncio.Protocol):
         #: Frames that are parsed and wait until the peer reads again.
         self._waiting: list[RawFrame] = []
         self._write_paused = False
+        #: Requests whose coroutines are under way.
+        self._unfinished = 0
         self._next_opaque = 0
         self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._gone: asyncio.Future[None] = loop.create_future()
@@ -258,7 +274,7 @@ class Connection(asyncio.Protocol):
         """A client has come."""
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        if peer is None:  # gone already
+        if peer is None or self._server.stopping:  # gone already, or too late
             self._transport.abort()
             return
         self.remote_address = format_address(peer[0], peer[1])
@@ -292,7 +308,15 @@ class Connection(asyncio.Protocol):
         frames, self._waiting = self._waiting, []
         if frames:
             self._handle(frames)
-        if not self._write_paused and not self.closed and self._transport is not None:
+        self._read_again()
+
+    def _read_again(self) -> None:
+        if (
+            not self._write_paused
+            and self._unfinished <= _MAX_UNFINISHED
+            and not self.closed
+            and self._transport is not None
+        ):
             self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
@@ -317,16 +341,23 @@ class Connection(asyncio.Protocol):
         answers: list[bytes] = []
         unsent = 0
         start, count = 0, len(frames)
+        run: list[bytes]
         while start < count and not self.closed:
             try:
+                run = []
                 hot, end = self._next_run(frames, start, count)
                 if hot is None:
                     run = self._handle_one(frames[start])
                 else:
-                    run = hot(self, frames if end - start == count else frames[start:end])
+                    hot(self, frames if end - start == count else frames[start:end], run)
             except FrameError as error:
-                self._write_answers(answers)
+                self._write_answers(answers + run)
                 self._refuse(error)
+                return
+            except Exception:
+                self._write_answers(answers)
+                logger.exception("%s: a request could not be handled: closed", self.remote_address)
+                self.close()
                 return
             start = end
             answers += run
@@ -350,14 +381,17 @@ class Connection(asyncio.Protocol):
             end = start + 1
             if hot is None or header.get("flag", 0) & FLAG_RESPONSE:
                 return None, end
-            limit = min(count, start + _MAX_RUN)
+        except (KeyError, TypeError) as error:
+            raise FrameError(f"header without a code or with a flag of no use: {error}") from error
+        limit = min(count, start + self._server.max_runs.get(code, _MAX_RUN))
+        try:
             while end < limit:
                 header = frames[end][1]
                 if header["code"] != code or header.get("flag", 0) & FLAG_RESPONSE:
                     break
                 end += 1
-        except (KeyError, TypeError) as error:
-            raise FrameError(f"header without a code or with a flag of no use: {error}") from error
+        except (KeyError, TypeError):
+            return hot, end  # What is wrong there is said when its turn comes.
         return hot, end
 
     def _write_answers(self, answers: list[bytes]) -> None:
@@ -378,7 +412,7 @@ class Connection(asyncio.Protocol):
             self._take_response(command)
             return []
         answer = self.dispatch(command)
-        return [answer.encode()] if answer is not None else []
+        return [self._encoded(command, answer)] if answer is not None else []
 
     def dispatch(self, request: RemotingCommand) -> RemotingCommand | None:
         """The answer of the request's handler; None when it comes later or is not wanted."""
@@ -395,12 +429,24 @@ class Connection(asyncio.Protocol):
                 answer = self._error_answer(request, error)
             else:
                 if inspect.isawaitable(result):
-                    task = asyncio.ensure_future(self._finish(request, result))
-                    self._server.tasks.add(task)
-                    task.add_done_callback(self._server.tasks.discard)
+                    self._begin(request, result)
                     return None
                 answer = result
         return None if request.is_oneway else answer
+
+    def _begin(self, request: RemotingCommand, result: Awaitable[RemotingCommand | None]) -> None:
+        task = asyncio.ensure_future(self._finish(request, result))
+        self._server.tasks.add(task)
+        task.add_done_callback(self._finished)
+        self._unfinished += 1
+        if self._unfinished > _MAX_UNFINISHED and not self.closed and self._transport is not None:
+            self._transport.pause_reading()
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._server.tasks.discard(task)
+        self._unfinished -= 1
+        if self._unfinished == _MAX_UNFINISHED:
+            self._read_again()
 
     async def _finish(
         self, request: RemotingCommand, result: Awaitable[RemotingCommand | None]
@@ -410,9 +456,14 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             answer = self._error_answer(request, error)
         if answer is not None and not request.is_oneway:
-            if self._server.on_chunk_end is not None:
-                self._server.on_chunk_end()
-            self.send(answer)
+            self.last_active = self._loop.time()
+            self._write_answers([self._encoded(request, answer)])
+
+    def _encoded(self, request: RemotingCommand, answer: RemotingCommand) -> bytes:
+        try:
+            return answer.encode()
+        except (ValueError, TypeError) as error:
+            return self._error_answer(request, error).encode()
 
     def _error_answer(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
         if isinstance(error, RequestError):

@@ -78,6 +78,7 @@ class CommitLog:
         """Seal, flush and unmap everything."""
         self.seal()
         self.flush()
+        self.limit = 0
         self._allocation.stop()
         self.segments.close()
         self._file = None
@@ -173,6 +174,9 @@ class CommitLog:
         file = self._allocation.take_next(base)
         try:
             self._allocation.ensure(file, min(AHEAD, file.size))
+            if full is not None:
+                # A segment from before the last start has nothing reserved yet.
+                self._allocation.ensure(full, self.position - full.base + BLANK_SIZE)
         except OSError:
             file.delete()
             raise

@@ -10,7 +10,8 @@ Invariants
 1. A put either raises PutError and leaves nothing behind, or is in the log when the
    chunk is sealed, at the offset that it returned.
 2. Queue offsets are consecutive; an entry is written right after its record.
-3. Everything but `flush` runs on the loop's thread.
+3. Everything runs on the loop's thread, but `query` and `read_record`, which read only
+   what is sealed and may be called from any.
 """
 
 from __future__ import annotations
@@ -123,8 +124,8 @@ class MessageStore:
         """Flush everything and mark the stop as clean. Nothing when it is not started."""
         if not self._writable:
             return
-        self._writable = False
         self.seal()
+        self._writable = False
         self._index_lane.stop()
         self._flush.stop()
         self._log.stop()
@@ -268,6 +269,8 @@ class MessageStore:
             0,
         )
         joined_properties = b"\x02" + properties if properties else b""
+        # Of tags that stand twice, the last ones count: the batch's before a message's own.
+        shared_tags_code = self._find_tags(properties) if _TAGS in properties else 0
         queue_id, topic = queue.queue_id, queue.topic_part
         physical: int = log.position
         offset = queue.next_offset
@@ -287,51 +290,67 @@ class MessageStore:
             _unpack_inner,
             _unpack_short,
         )
-        while position < end:
-            inner_size, flag, body_length = unpack(batch, position)
-            body_start = position + INNER_HEAD_SIZE
-            body_end = body_start + body_length
-            following = position + inner_size
-            if body_length < 0 or body_end + 2 > following or following > end:
-                raise _torn(position)
-            own = batch[body_end + 2 : following]
-            properties_length = len(own)
-            if unpack_length(batch, body_end)[0] != properties_length:
-                raise _torn(position)
-            # A separator joins the two, unless there are no own ones or they end with it.
-            rest = joined_properties if own and own[-1] != 2 else properties
-            properties_length += len(rest)
-            size = fixed + body_length + properties_length
-            add(
-                (
-                    pack(
-                        size,
-                        MESSAGE_MAGIC,
-                        crc32(batch[body_start:body_end]) & CRC_MASK,
-                        queue_id,
-                        flag,
-                        offset,
-                        physical,
-                    ),
-                    shared,
-                    batch[body_start - 4 : body_end],
-                    topic,
-                    properties_length.to_bytes(2, "big"),
-                    own,
-                    rest,
+        try:
+            while position < end:
+                inner_size, flag, body_length = unpack(batch, position)
+                body_start = position + INNER_HEAD_SIZE
+                body_end = body_start + body_length
+                following = position + inner_size
+                if body_length < 0 or body_end + 2 > following or following > end:
+                    raise _torn(position)
+                own = batch[body_end + 2 : following]
+                properties_length = len(own)
+                if unpack_length(batch, body_end)[0] != properties_length:
+                    raise _torn(position)
+                # A separator joins the two, unless there are no own ones or they end with it.
+                rest = joined_properties if own and own[-1] != 2 else properties
+                properties_length += len(rest)
+                if properties_length > MAX_PROPERTIES:
+                    raise PutError(
+                        PutStatus.PROPERTIES_SIZE_EXCEEDED,
+                        f"properties of {properties_length} bytes, at most {MAX_PROPERTIES}",
+                    )
+                size = fixed + body_length + properties_length
+                add(
+                    (
+                        pack(
+                            size,
+                            MESSAGE_MAGIC,
+                            crc32(batch[body_start:body_end]) & CRC_MASK,
+                            queue_id,
+                            flag,
+                            offset,
+                            physical,
+                        ),
+                        shared,
+                        batch[body_start - 4 : body_end],
+                        topic,
+                        properties_length.to_bytes(2, "big"),
+                        own,
+                        rest,
+                    )
                 )
-            )
-            before, found, after = own.rpartition(_TAGS)
-            if found:
-                tags = after.partition(b"\x02")[0]
-                tags_code = tags_codes[tags] if not before or before[-1] == 2 else find_tags(own)
-                add_entry(pack_entry(physical, size, tags_code))
-            else:
-                add_entry(pack_entry(physical, size, 0))
-            offsets.append(physical)
-            physical += size
-            offset += 1
-            position = following
+                before, found, after = own.rpartition(_TAGS)
+                if shared_tags_code:
+                    add_entry(pack_entry(physical, size, shared_tags_code))
+                elif found:
+                    tags = after.partition(b"\x02")[0]
+                    plain = tags and (not before or before[-1] == 2)
+                    tags_code = tags_codes[tags] if plain else find_tags(own)
+                    add_entry(pack_entry(physical, size, tags_code))
+                else:
+                    add_entry(pack_entry(physical, size, 0))
+                offsets.append(physical)
+                physical += size
+                offset += 1
+                position = following
+        except struct.error:
+            raise _torn(position) from None
+        if not entries:
+            raise PutError(PutStatus.MESSAGE_ILLEGAL, "the batch is empty")
+        if _TAGS in properties and (tags_code := find_tags(properties)):
+            # The last tags of a record count: those of the batch, in each of its messages.
+            entries = [entry[:12] + tags_code.to_bytes(8, "big", signed=True) for entry in entries]
         if offset > queue.room:
             queue.extend(len(entries))
         log.add(parts)
@@ -414,9 +433,10 @@ class MessageStore:
         return entry is not None and not self._reader.is_cold(entry[0])
 
     def read_record(self, physical_offset: int) -> bytes | None:
-        """The record that begins at that offset; None when none does."""
-        if self._log.parts:
-            self.seal()
+        """The record that begins at that offset; None when none does, or not yet sealed.
+
+        May be called from any thread.
+        """
         return lookup.record_at(self._log, physical_offset)
 
     def query(self, topic: str, key: str, max_count: int, begin: int, end: int) -> list[int]:

@@ -109,12 +109,10 @@ class PullHandlers:
         self._large_numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT64))
         long_poll.run_again = self._run_again
 
-    def pull(self, connection: Connection, frames: list[RawFrame]) -> list[bytes]:
+    def pull(self, connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
         """A run of PULL_MESSAGE."""
-        answers: list[bytes] = []
         for frame in frames:
             self._pull_one(connection, frame, answers)
-        return answers
 
     def _pull_one(self, connection: Connection, frame: RawFrame, answers: list[bytes]) -> None:
         raw_header = frame[1]

@@ -56,6 +56,7 @@ class QueryHandlers:
     def view_message(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """VIEW_MESSAGE_BY_ID: the record at an offset of the log."""
         header = ViewMessageRequestHeader.decode(request.ext_fields)
+        self._store.seal()  # it may have been sent in the same chunk
         record = self._store.read_record(header.offset)
         if record is None:
             raise RequestError(

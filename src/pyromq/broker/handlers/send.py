@@ -5,7 +5,7 @@ The hot path takes a run of raw frames. What all messages to a queue have in com
 part) is looked up once and kept as a `_Target` until the topic changes. A message
 without anything special goes from its header's dictionary straight to `store.put`.
 
-Everything else takes the slow path, `_send_one`: first messages to a topic, retry
+Everything else takes the slow path, `send_one`: first messages to a topic, retry
 topics, properties that the broker must act on, batches inside SEND_MESSAGE_V2, numbers
 that are none, refused messages. It decodes the typed header, makes RocketMQ's checks in
 its order, and puts the same way.
@@ -56,6 +56,7 @@ from pyromq.protocol.properties import (
     encode_properties,
 )
 from pyromq.protocol.sysflag import HOST_MASK, MULTI_TAGS, TRANSACTION_MASK, is_writable
+from pyromq.protocol.wire_types import INT64, parse_integer
 from pyromq.remoting.server import Connection
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.message_store import MessageStore
@@ -66,8 +67,18 @@ _VERSION_WITH_MAX_RECONSUME: Final = 121
 _DEAD_LETTER_QUEUES: Final = 1
 #: Bits of sysFlag that a plain message does not have.
 _SPECIAL_FLAGS: Final = TRANSACTION_MASK | HOST_MASK
+_INT_MIN: Final = -0x80000000
+_INT_MAX: Final = 0x7FFFFFFF
 #: What makes a message take the slow path.
-_HOT_ERRORS: Final = (KeyError, TypeError, ValueError, AttributeError, struct.error)
+_HOT_ERRORS: Final = (
+    PutError,
+    RequestError,
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    struct.error,
+)
 
 
 SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
@@ -126,7 +137,7 @@ class SendHandlers:
         self._now = now
         self._cluster_property = f"{CLUSTER}\x01{config.broker_cluster_name}"
         self._targets: dict[str, dict[str, _Target]] = {}
-        self._numbers: Memo[str, int] = Memo(int)
+        self._numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT64))
         self._tags_codes: Memo[str, int] = Memo(java_hash)
         self._batch_properties: Memo[str, bytes] = Memo(self._make_batch_properties)
         self._id_prefix = store_host.hex().upper().encode()
@@ -135,18 +146,21 @@ class SendHandlers:
         )
         topics.add_listener(self._topic_changed)
 
-    def send(self, connection: Connection, frames: list[RawFrame]) -> list[bytes]:
+    def send(self, connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
         """A run of SEND_MESSAGE."""
-        return self._send_run(connection, frames, _V1)
+        self._send_run(connection, frames, answers, _V1)
 
-    def send_v2(self, connection: Connection, frames: list[RawFrame]) -> list[bytes]:
+    def send_v2(self, connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
         """A run of SEND_MESSAGE_V2."""
-        return self._send_run(connection, frames, _V2)
+        self._send_run(connection, frames, answers, _V2)
 
     def _send_run(
-        self, connection: Connection, frames: list[RawFrame], fields: _Fields
-    ) -> list[bytes]:
-        answers: list[bytes] = []
+        self,
+        connection: Connection,
+        frames: list[RawFrame],
+        answers: list[bytes],
+        fields: _Fields,
+    ) -> None:
         put = self._store.put
         targets, numbers, tags_codes = self._targets, self._numbers, self._tags_codes
         cluster = self._cluster_property
@@ -161,22 +175,23 @@ class SendHandlers:
                 text = ext[properties_name].replace("\x02WAIT\x01true\x02", "\x02")
                 if (
                     sys_flag & _SPECIAL_FLAGS
-                    or type(header["opaque"]) is not int
+                    or not _INT_MIN <= header["opaque"] <= _INT_MAX
                     or "WAIT\x01" in text
                     or "DELAY\x01" in text
                     or "TRAN_MSG\x01" in text
                     or "CLUSTER\x01" in text
-                    or ext.get(batch) == "true"
+                    or ext.get(batch, "false") != "false"
                 ):
                     self._send_slowly(connection, frame, answers)
                     continue
                 before, found, rest = text.rpartition("TAGS\x01")
                 tags_code = 0
                 if found:
-                    if before and before[-1] != "\x02":
+                    tags = rest.partition("\x02")[0]
+                    if not tags or (before and before[-1] != "\x02"):
                         self._send_slowly(connection, frame, answers)
                         continue
-                    tags_code = tags_codes[rest.partition("\x02")[0]]
+                    tags_code = tags_codes[tags]
                 separator = "\x02" if text and text[-1] != "\x02" else ""
                 properties = (text + separator + cluster).encode()
                 offset = queue.next_offset
@@ -191,7 +206,7 @@ class SendHandlers:
                     born_host,
                     numbers[ext[reconsume]] if reconsume in ext else 0,
                 )
-            except (PutError, *_HOT_ERRORS):
+            except _HOT_ERRORS:
                 self._send_slowly(connection, frame, answers)
                 continue
             if header.get("flag", 0) & FLAG_ONEWAY:
@@ -204,11 +219,11 @@ class SendHandlers:
             length = len(answer_header)
             answers.append(pack_prefix(4 + length, length))
             answers.append(answer_header)
-        return answers
 
-    def send_batch(self, connection: Connection, frames: list[RawFrame]) -> list[bytes]:
+    def send_batch(
+        self, connection: Connection, frames: list[RawFrame], answers: list[bytes]
+    ) -> None:
         """A run of SEND_BATCH_MESSAGE: each frame holds many messages for one queue."""
-        answers: list[bytes] = []
         numbers = self._numbers
         for frame in frames:
             encoding, header, body = frame
@@ -219,7 +234,7 @@ class SendHandlers:
                 if (
                     encoding
                     or sys_flag & _SPECIAL_FLAGS
-                    or type(header["opaque"]) is not int
+                    or not _INT_MIN <= header["opaque"] <= _INT_MAX
                     or ext["m"] != "true"
                 ):
                     self._send_slowly(connection, frame, answers)
@@ -234,7 +249,7 @@ class SendHandlers:
                     connection.born_host,
                     numbers[ext["j"]] if "j" in ext else 0,
                 )
-            except (PutError, *_HOT_ERRORS):
+            except (PutError, RequestError, *_HOT_ERRORS):
                 self._send_slowly(connection, frame, answers)
                 continue
             if header.get("flag", 0) & FLAG_ONEWAY:
@@ -249,7 +264,6 @@ class SendHandlers:
             length = len(answer_header)
             answers.append(pack_prefix(4 + length, length))
             answers.append(answer_header)
-        return answers
 
     # The slow path
 
@@ -374,11 +388,8 @@ class SendHandlers:
         header: SendHeader,
         topic: TopicConfig,
     ) -> RemotingCommand:
-        properties = decode_properties(header.properties or "")
-        if header.sys_flag & TRANSACTION_MASK or _delay_level(properties) > 0:
-            raise PutError(
-                PutStatus.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional"
-            )
+        if header.sys_flag & TRANSACTION_MASK:
+            raise PutError(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be transactional")
         sys_flag = header.sys_flag & ~HOST_MASK
         if topic.topic_filter_type is TopicFilterType.MULTI_TAG:
             sys_flag |= MULTI_TAGS
@@ -516,7 +527,7 @@ class SendHandlers:
         properties = decode_properties(text)
         properties[CLUSTER] = self._config.broker_cluster_name
         if _delay_level(properties) > 0:
-            raise ValueError("a batch cannot be delayed")
+            raise PutError(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be delayed")
         return encode_properties(properties)
 
 
