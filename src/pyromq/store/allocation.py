@@ -79,6 +79,8 @@ class AllocationService:
     def take_next(self, base: int) -> MappedFile:
         """The file that begins at `base`: the one made ahead, or a new one; OSError if neither."""
         with self._lock:
+            # Nothing is made ahead until `follow`: the file behind the current one is this one.
+            self._current = None
             file, self._next = self._next, None
             if file is not None and file.base != base:
                 file.delete()

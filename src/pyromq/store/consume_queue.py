@@ -54,6 +54,7 @@ class ConsumeQueue:
         "queue_id",
         "room",
         "segments",
+        "synced_below",
         "topic",
         "topic_part",
         "watched",
@@ -78,6 +79,8 @@ class ConsumeQueue:
         self.min_offset = 0
         #: Queue offsets below this one have their place reserved.
         self.room = 0
+        #: Segments that begin below this position are full and on the disk.
+        self.synced_below = 0
         #: Written since the last sync.
         self.dirty = False
         #: Somebody waits for the next message of this queue.
@@ -168,7 +171,7 @@ class ConsumeQueue:
 
     def recover(self) -> None:
         """Find the end of the entries in the files that `segments.load` mapped."""
-        self.next_offset = 0
+        self.next_offset = self.segments.first_offset // CONSUME_QUEUE_ENTRY_SIZE
         self.room = 0
         for file in reversed(self.segments.files):
             count = _first(file, file.size, lambda entry: entry[0] < 0 or entry[1] <= 0)
@@ -181,20 +184,22 @@ class ConsumeQueue:
         self.room = 0
         for file in reversed(self.segments.files):
             first = file.base // CONSUME_QUEUE_ENTRY_SIZE
-            used = max(0, self.next_offset - first) * CONSUME_QUEUE_ENTRY_SIZE
+            if first > self.next_offset:
+                continue  # made ahead of its first entry
+            used = (self.next_offset - first) * CONSUME_QUEUE_ENTRY_SIZE
             keep = _first(
                 file,
                 used,
                 lambda entry: entry[1] != _PRE_BLANK_SIZE and entry[0] + entry[1] > physical_offset,
             )
             self.next_offset = first + keep
-            end = keep * CONSUME_QUEUE_ENTRY_SIZE
-            if end < used:
-                file.reserve(used)
-                file.write(end, bytes(used - end))
+            # Up to the file's end: nothing stale may be taken for an entry later.
+            file.empty_from(keep * CONSUME_QUEUE_ENTRY_SIZE)
             if keep:
                 break
-        self.segments.drop_after(self.next_offset * CONSUME_QUEUE_ENTRY_SIZE)
+        end = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE
+        self.segments.drop_after(end)
+        self.synced_below = end - end % self.segments.segment_size
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """The first entry that points into what is left of the log is the first message."""
@@ -224,9 +229,14 @@ class ConsumeQueue:
             yield from iter_entries(file.read(0, min(count * CONSUME_QUEUE_ENTRY_SIZE, file.size)))
 
     def sync(self) -> None:
-        """Wait until the newest segments are on the disk."""
-        for file in self.segments.files[-2:]:
+        """Wait until all that was written is on the disk."""
+        for file in list(self.segments.files):
+            if file.base < self.synced_below:
+                continue
+            full = any(file.read(file.size - CONSUME_QUEUE_ENTRY_SIZE, file.size))
             file.sync()
+            if full:
+                self.synced_below = file.base + file.size
 
     def close(self) -> None:
         """Write what is pending and unmap."""
@@ -238,7 +248,7 @@ class ConsumeQueue:
     def delete(self) -> None:
         """Remove the queue's files."""
         self.pending.clear()
-        self.room = self.next_offset = self.min_offset = 0
+        self.room = self.next_offset = self.min_offset = self.synced_below = 0
         self.segments.delete()
 
     def _create(self, position: int) -> MappedFile:

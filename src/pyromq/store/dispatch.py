@@ -38,22 +38,33 @@ _RETRY_SECONDS: Final = 1.0
 _TAGS: Final = b"TAGS"
 
 
+class MissingEntriesError(Exception):
+    """A queue lacks entries before the one that a record wants to have."""
+
+
 def dispatch_to_queues(
     log_bytes: bytes,
     base: int,
     queue_of: Callable[[str, int], ConsumeQueue],
     delay_levels: DelayLevels,
+    *,
+    allow_missing: bool = True,
 ) -> int:
     """Make the entries of the records at the head of `log_bytes`; returns the bytes taken.
 
-    `base` is the physical offset of the first byte. A record that its queue has
-    already is passed over.
+    `base` is the physical offset of the first byte; the queues have nothing pending. A
+    record that its queue has already is passed over. One that wants to be the first of a
+    queue which has messages belongs to a topic that was deleted and made anew: what the
+    queue has then goes. Where entries are missing they are left blank, or MissingEntriesError
+    is raised when that is not allowed.
     """
     starts, end = bulk.record_starts(log_bytes)
     if not starts.size:
         return 0
     columns = bulk.read_columns(log_bytes, starts)
     tags = bulk.find_property(log_bytes, columns.properties, _TAGS)
+    #: Where each queue's last record ends: physical offsets only grow along a queue.
+    ends: dict[ConsumeQueue, int] = {}
     rows = zip(
         starts.tolist(),
         columns.valid.tolist(),
@@ -83,10 +94,31 @@ def dispatch_to_queues(
             continue
         topic = log_bytes[topic_at : topic_at + topic_len].decode(errors="replace")
         queue = queue_of(topic, queue_id)
-        if offset < queue.next_offset:
+        last_end = ends.get(queue)
+        if last_end is None:
+            last_end = queue.last_physical_offset()
+        if base + start < last_end:
             continue
-        if offset > queue.next_offset:
+        if offset < queue.next_offset:
+            if offset:
+                logger.warning(
+                    "record at %d has offset %d of %s queue %d, which is at %d: passed over",
+                    base + start,
+                    offset,
+                    topic,
+                    queue_id,
+                    queue.next_offset,
+                )
+                continue
+            queue.delete()
+        elif offset > queue.next_offset:
+            if not allow_missing:
+                raise MissingEntriesError(
+                    f"{topic} queue {queue_id} ends at {queue.next_offset}, "
+                    f"the record at {base + start} has offset {offset}"
+                )
             queue.skip_to(QueueOffset(offset))
+        ends[queue] = base + start + size
         tags_code = java_hash_bytes(log_bytes[tag_at : tag_at + tag_len]) if tag_len > 0 else 0
         if topic == SCHEDULE_TOPIC:
             tags_code = _time_of_delivery(log_bytes[start : start + size], delay_levels, tags_code)

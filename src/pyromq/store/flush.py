@@ -99,8 +99,13 @@ class FlushService:
             queue.dirty = False
             try:
                 queue.sync()
-            except FileNotFoundError:
-                continue  # its topic was deleted meanwhile
+            except (FileNotFoundError, ValueError):
+                continue  # its topic was deleted meanwhile: no file, or no mapping any more
+            except OSError:
+                # Once more than needed does no harm: the loop may have added it again.
+                queue.dirty = True
+                self._dirty.append(queue)
+                raise
         if timestamp:
             self._checkpoint.queue_timestamp = timestamp
 

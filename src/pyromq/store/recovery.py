@@ -4,11 +4,12 @@
    newest segment whose first record was stored at or before the checkpoint's time.
 2. The log is walked from there. It ends at the first bytes that are no record of this
    place: wrong magic, a size that does not fit, another physical offset, a body whose
-   CRC is wrong. After a crash the rest of that segment is emptied, so that nothing
-   stale can ever be taken for a record, and later segments are removed.
+   CRC is wrong. The rest of that segment is emptied, so that nothing stale can ever be
+   taken for a record, and later segments are removed.
 3. Consume queues lose every entry that points behind the log's end; after a crash also
    those from the beginning of the walk on, which are then made again from the log.
-4. What the queues lack is dispatched to them, and their first offsets are corrected.
+4. What the queues lack is dispatched to them, and their first offsets are corrected. If
+   a queue lacks entries from before the walk too, all are made again from the whole log.
 
 Runs once, on the thread that starts the store, before any other thread of it.
 """
@@ -25,7 +26,7 @@ from pyromq.protocol.record import BLANK_MAGIC, BLANK_SIZE, CRC_MASK, HEAD_SIZE_
 from pyromq.store import lookup
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
-from pyromq.store.dispatch import PIECE, dispatch_to_queues
+from pyromq.store.dispatch import PIECE, MissingEntriesError, dispatch_to_queues
 from pyromq.store.mapped_file import MappedFile
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def recover(
     end = _walk(log, files[first:], check_crc=check_crc)
     if not clean:
         logger.warning("the last stop was not clean: checked %d bytes of the log", end - walk_from)
-        _empty_behind(log, end)
+    _empty_behind(log, end)
     log.segments.drop_after(end)
     log.watermarks.written = end
     for queue in queues.values():
@@ -66,7 +67,16 @@ def recover(
         else walk_from
     )
     dispatch_from = max(log.min_offset, dispatched)
-    _dispatch(log, dispatch_from, end, queue_of, delay_levels)
+    try:
+        _dispatch(log, dispatch_from, end, queue_of, delay_levels, allow_missing=clean)
+    except MissingEntriesError as missing:
+        logger.warning("%s: all consume queues are made again from the log", missing)
+        dispatch_from = log.min_offset
+        for queue in queues.values():
+            queue.pending.clear()
+            queue.recover()
+            queue.truncate(dispatch_from)
+        _dispatch(log, dispatch_from, end, queue_of, delay_levels, allow_missing=True)
     for queue in queues.values():
         queue.correct_min_offset(log.min_offset)
     return end, dispatch_from
@@ -144,6 +154,8 @@ def _dispatch(
     end: int,
     queue_of: Callable[[str, int], ConsumeQueue],
     delay_levels: DelayLevels,
+    *,
+    allow_missing: bool,
 ) -> None:
     touched: dict[int, ConsumeQueue] = {}
 
@@ -155,11 +167,13 @@ def _dispatch(
     while offset < end:
         segment_end = min(log.segment_after(offset), end)
         data = log.read(offset, min(PIECE, segment_end - offset))
-        taken = dispatch_to_queues(data, offset, touch, delay_levels)
+        taken = dispatch_to_queues(data, offset, touch, delay_levels, allow_missing=allow_missing)
         if taken == 0:
             record = lookup.record_at(log, offset)
             if record is not None and len(record) > len(data):
-                taken = dispatch_to_queues(record, offset, touch, delay_levels)
+                taken = dispatch_to_queues(
+                    record, offset, touch, delay_levels, allow_missing=allow_missing
+                )
         offset = offset + taken if taken else log.segment_after(offset)
         for queue in touched.values():
             if queue.pending:

@@ -52,6 +52,11 @@ class Segments:
                     "that the store was written with, or move the file away"
                 )
             file = MappedFile.open(path)
+            if file.base % self.segment_size:
+                raise StoreError(
+                    f"{path} begins at no multiple of {self.segment_size}: set the segment size "
+                    "that the store was written with, or move the file away"
+                )
             if self.files and file.base != self.files[-1].base + self.segment_size:
                 raise StoreError(
                     f"{path} does not follow {self.files[-1].path.name}: a file between is missing"
@@ -109,7 +114,8 @@ class Segments:
             self.directory.rmdir()
 
     def _belongs(self, path: Path) -> bool:
-        if path.is_file() and len(path.name) == 20 and path.name.isdecimal():
+        name = path.name
+        if len(name) == 20 and name.isascii() and name.isdecimal() and path.is_file():
             return True
         logger.warning("%s is no segment of this store: left alone", path)
         return False

@@ -1,0 +1,28 @@
+"""What holds for every test of the store."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from pyromq.store.mapped_file import MappedFile
+
+
+@pytest.fixture(autouse=True)
+def writes_are_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write into a hole of a file could end in a SIGBUS on a full disk."""
+    write = MappedFile.write
+
+    def checked(self: MappedFile, position: int, data: bytes) -> None:
+        assert position + len(data) <= self.reserved, (self.path, position, len(data))
+        write(self, position, data)
+
+    monkeypatch.setattr(MappedFile, "write", checked)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here outlives the kernel, and hundreds of syncs are most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: None)
