@@ -19,6 +19,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import logging
+import os
+import re
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,6 +67,9 @@ _pack_entry = CONSUME_QUEUE_ENTRY.pack
 _unpack_short = struct.Struct(">H").unpack_from
 
 _TAGS = b"TAGS\x01"
+_QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}")
+#: struct flock: the first byte, for writing.
+_LOCK = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 
 
 class MessageStore:
@@ -153,7 +158,7 @@ class MessageStore:
             queue.close()
         self._index.close()
         if self._lock_file is not None:
-            self._lock_file.close()
+            _unlock(self._lock_file)
             self._lock_file = None
 
     # Putting
@@ -201,7 +206,7 @@ class MessageStore:
             pack = self._pack_head_v6
             sys_flag |= self._host_flag | BORN_HOST_V6
             size += HOST_SIZE_V6 - HOST_SIZE_V4
-        if size > MAX_PROPERTIES or physical + size > log.limit:
+        if size > self._surely_allowed or physical + size > log.limit:
             physical = self._make_room(size, body_length, properties_length)
         offset = queue.next_offset
         if offset >= queue.room:
@@ -363,7 +368,8 @@ class MessageStore:
 
     def seal(self) -> None:
         """Write what was gathered: the log first, then the consume queues."""
-        if not self._log.parts:
+        # Not the log's parts: a roll within the chunk has written those already.
+        if not self._touched:
             return
         self._log.seal()
         touched, self._touched = self._touched, []
@@ -386,7 +392,7 @@ class MessageStore:
         message_filter: MessageFilter | None = None,
     ) -> GetResult:
         """Messages of a queue from `offset` on, at most `max_count` and what a pull may carry."""
-        if self._log.parts:
+        if self._touched:
             self.seal()
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -421,7 +427,7 @@ class MessageStore:
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
         """The queue offset whose message was stored nearest to `timestamp`, as Java rounds it."""
-        if self._log.parts:
+        if self._touched:
             self.seal()
         queue = self._queues.get((topic, queue_id))
         return lookup.offset_by_time(queue, self._log, timestamp) if queue else 0
@@ -491,6 +497,10 @@ class MessageStore:
         self._pack_head = head_packer(self._host_flag)
         self._pack_head_v6 = head_packer(self._host_flag | BORN_HOST_V6)
         self._max_body = self.config.max_message_size
+        #: A record of at most this size keeps to all limits.
+        self._plain_size = min(MAX_PROPERTIES, self._max_body)
+        #: A record up to this size breaks no limit of its body or its properties.
+        self._surely_allowed = min(self._max_body, MAX_PROPERTIES)
 
     def _make_room(self, size: int, body_length: int, properties_length: int) -> int:
         """The slow side of a put: limits, the segment's end, a store that takes nothing."""
@@ -534,7 +544,7 @@ class MessageStore:
             return
         for topic in sorted(directory.iterdir()):
             for path in sorted(topic.iterdir()) if topic.is_dir() else ():
-                if path.name.isdecimal() and path.is_dir():
+                if _QUEUE_ID.fullmatch(path.name) and path.is_dir():
                     self.queue(topic.name, int(path.name)).segments.load()
                 else:
                     logger.warning("%s is no consume queue: left alone", path)
@@ -544,20 +554,35 @@ def _torn(position: int) -> PutError:
     return PutError(PutStatus.MESSAGE_ILLEGAL, f"message at byte {position} of the batch is torn")
 
 
+#: Stores that are open in this process: the system's locks are between processes.
+_held_locks: set[Path] = set()
+
+
 def _lock(path: Path) -> IO[bytes]:
-    """Hold the store's lock file, as Java does, until the file is closed."""
+    """Hold the store's lock file, as Java does, until `_unlock`."""
+    path = path.resolve()
+    in_use = StoreError(
+        f"{path.parent} is in use by another broker: "
+        "stop that one, or set another storePathRootDir"
+    )
+    # To open and close the file once more would give the lock up.
+    if path in _held_locks:
+        raise in_use
     file = path.open("ab+")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
     except OSError as error:
         file.close()
         if error.errno in (errno.EACCES, errno.EAGAIN):
-            raise StoreError(
-                f"{path.parent} is in use by another broker: "
-                "stop that one, or set another storePathRootDir"
-            ) from error
+            raise in_use from error
         raise
+    _held_locks.add(path)
     file.truncate(0)
     file.write(b"lock")
     file.flush()
     return file
+
+
+def _unlock(file: IO[bytes]) -> None:
+    file.close()
+    _held_locks.discard(Path(file.name))
