@@ -19,7 +19,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import logging
-import os
 import re
 import struct
 from collections.abc import Callable, Iterator
@@ -68,8 +67,6 @@ _unpack_short = struct.Struct(">H").unpack_from
 
 _TAGS = b"TAGS\x01"
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}")
-#: struct flock: the first byte, for writing.
-_LOCK = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 
 
 class MessageStore:
@@ -497,8 +494,6 @@ class MessageStore:
         self._pack_head = head_packer(self._host_flag)
         self._pack_head_v6 = head_packer(self._host_flag | BORN_HOST_V6)
         self._max_body = self.config.max_message_size
-        #: A record of at most this size keeps to all limits.
-        self._plain_size = min(MAX_PROPERTIES, self._max_body)
         #: A record up to this size breaks no limit of its body or its properties.
         self._surely_allowed = min(self._max_body, MAX_PROPERTIES)
 
