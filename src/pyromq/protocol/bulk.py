@@ -33,7 +33,7 @@ from pyromq.protocol.sysflag import BORN_HOST_V6, HOST_MASK, STORE_HOST_V6
 if TYPE_CHECKING:
     from mmap import mmap  # a mapped segment is decoded where it lies; nothing is mapped here
 
-Buffer: TypeAlias = Union[bytes, bytearray, memoryview, "mmap"]  # noqa: UP007 - a late name
+Buffer: TypeAlias = Union[bytes, bytearray, memoryview, "mmap"]
 Bytes: TypeAlias = NDArray[np.uint8]
 Longs: TypeAlias = NDArray[np.int64]
 

@@ -455,7 +455,7 @@ class Connection(asyncio.Protocol):
             answer = await result
         except Exception as error:
             answer = self._error_answer(request, error)
-        if answer is not None and not request.is_oneway:
+        if answer is not None and not request.is_oneway and not self.closed:
             self.last_active = self._loop.time()
             self._write_answers([self._encoded(request, answer)])
 

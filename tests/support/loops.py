@@ -1,0 +1,59 @@
+"""Tests that run on asyncio's own loop and on uvloop's, and fail on what a loop has to report."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+
+#: What waits for a condition gives up after so many seconds.
+DEADLINE = 30.0
+
+AsyncTest = Callable[..., Coroutine[Any, Any, None]]
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+
+_LOOPS: dict[str, NewLoop] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def on_both_loops(test: AsyncTest) -> Callable[..., None]:
+    """Run an asynchronous test on each loop; an exception that nobody handled fails it."""
+
+    @functools.wraps(test)
+    def run(new_loop: NewLoop, **fixtures: Any) -> None:
+        unhandled: list[dict[str, Any]] = []
+
+        async def limited() -> None:
+            asyncio.get_running_loop().set_exception_handler(
+                lambda _, context: unhandled.append(context)
+            )
+            async with asyncio.timeout(2 * DEADLINE):
+                await test(**fixtures)
+
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(limited())
+        assert unhandled == []
+
+    # pytest reads the fixtures' names from the signature.
+    signature = inspect.signature(test)
+    loop = inspect.Parameter("new_loop", inspect.Parameter.KEYWORD_ONLY)
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in signature.parameters.values()
+    ]
+    run.__signature__ = signature.replace(parameters=[loop, *parameters])  # type: ignore[attr-defined]
+    del run.__wrapped__
+    mark = pytest.mark.parametrize("new_loop", list(_LOOPS.values()), ids=list(_LOOPS))
+    marked: Callable[..., None] = mark(run)
+    return marked
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition that plain code brings about."""
+    async with asyncio.timeout(DEADLINE):
+        while not condition():  # noqa: ASYNC110 - the condition is in plain code's hands
+            await asyncio.sleep(0.001)
