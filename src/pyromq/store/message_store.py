@@ -112,13 +112,13 @@ class MessageStore:
         self._lock_file = _lock(root / "lock")
         try:
             clean = not (root / "abort").exists()
-            end, indexed_to = self._recover(clean=clean)
+            end, dispatched_from = self._recover(clean=clean)
             (root / "abort").touch()
         except BaseException:
             self._close_files()
             raise
         self._log.start(end)
-        self._index_lane.start(indexed_to)
+        self._index_lane.start(recovery.index_from(self._log, self._index, dispatched_from))
         self._flush.start()
         self._writable = True
 

@@ -27,6 +27,7 @@ from pyromq.store import lookup
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.dispatch import PIECE, MissingEntriesError, dispatch_to_queues
+from pyromq.store.index import KeyIndex
 from pyromq.store.mapped_file import MappedFile
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def recover(
     check_crc: bool,
     delay_levels: DelayLevels,
 ) -> tuple[int, int]:
-    """Make the store consistent; returns the log's end and where indexing goes on."""
+    """Make the store consistent; returns the log's end and where dispatching began."""
     files = log.segments.files
     if not files:
         for queue in queues.values():
@@ -80,6 +81,19 @@ def recover(
     for queue in queues.values():
         queue.correct_min_offset(log.min_offset)
     return end, dispatch_from
+
+
+def index_from(log: CommitLog, index: KeyIndex, dispatched_from: int) -> int:
+    """Where the key index goes on: behind its last message, or at the log's beginning.
+
+    Not where dispatching began: after a crash index files go that hold older messages.
+    """
+    if not index.end_timestamp:
+        return log.min_offset
+    last = lookup.record_at(log, index.end_offset)
+    if last is None:
+        return max(log.min_offset, dispatched_from)
+    return index.end_offset + len(last)
 
 
 def _first_unsafe(log: CommitLog, checkpoint_timestamp: int) -> int:
