@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from pyromq.broker.state.connections import ConsumerTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
-from pyromq.protocol.codes import RequestCode
+from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import (
     FLAG_ONEWAY,
     Encoding,
@@ -135,6 +136,7 @@ class Wired:
         self.host = encode_host(*STORE_HOST)
         self.store = MessageStore(store_config, self.host, self.long_poll.arrived)
         self.store.start()
+        self.long_poll.start()
         self.now = BORN
         self.send = SendHandlers(
             self.config, self.store, self.topics, self.groups, self.host, lambda: self.now
@@ -171,9 +173,19 @@ class Wired:
         return Client(self.server, peer)
 
     async def close(self) -> None:
+        self.long_poll.stop()
         self.store.stop()
         for table in (self.topics, self.groups, self.offsets):
             await table.file.close()
+
+    def put(self, *bodies: bytes, topic: str = "T", tags: str = "", queue_id: int = 0) -> None:
+        """Store messages, one chunk each."""
+        properties = f"TAGS\x01{tags}" if tags else ""
+        for body in bodies:
+            request = send_request(
+                body=body, topic=topic, queueId=str(queue_id), properties=properties
+            )
+            assert self.fast.ask(request).code == ResponseCode.SUCCESS
 
     def records(self, since: int = 0) -> list[MessageRecord]:
         """Everything in the log from a physical offset on, in its order."""
@@ -299,3 +311,11 @@ def raw_frame(header: dict[str, Any] | bytes, body: bytes = b"") -> bytes:
     """A frame with any JSON header."""
     data = header if isinstance(header, bytes) else orjson.dumps(header)
     return struct.pack(">II", 4 + len(data) + len(body), len(data)) + data + body
+
+
+async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait for something that must come."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it did not come"
+        await asyncio.sleep(0.005)

@@ -21,6 +21,7 @@ from pyromq.broker.state.connections import ConsumerTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
+from pyromq.protocol import header_json
 from pyromq.protocol.bodies import MASTER_ID, MessageModel, SubscriptionGroupConfig
 from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, ResponseCode
 from pyromq.protocol.filter.tags import SubscriptionError, TagFilter, is_tag_type
@@ -34,7 +35,6 @@ from pyromq.protocol.frame import (
     command_from,
     pack_prefix,
 )
-from pyromq.protocol.header_codec import HeaderError
 from pyromq.protocol.headers import PullMessageRequestHeader
 from pyromq.protocol.memo import Memo
 from pyromq.protocol.sysflag import (
@@ -120,7 +120,7 @@ class PullHandlers:
         try:
             header = self._decode(raw_header["extFields"])
             pull = self._check(connection, header)
-        except (HeaderError, RequestError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, RequestError, KeyError, TypeError, AttributeError) as error:
             if not oneway:
                 answers.append(_refused(command_from(frame), error).encode())
             return
@@ -159,7 +159,7 @@ class PullHandlers:
                 ext.get("expressionType"),
             )
         except (KeyError, ValueError, TypeError):
-            return PullMessageRequestHeader.decode(ext)
+            return PullMessageRequestHeader.decode(header_json.text_fields(ext))
 
     def _check(self, connection: Connection, header: PullMessageRequestHeader) -> _Pull:
         """RocketMQ's checks, in its order."""
@@ -308,6 +308,7 @@ class PullHandlers:
         return group.which_broker_when_consume_slowly if result.suggest_replica else group.broker_id
 
     def _park(self, connection: Connection, frame: RawFrame, pull: _Pull) -> None:
+        command_from(frame)  # One that cannot be answered later is refused now.
         header = pull.header
         wait_ms = (
             header.suspend_timeout_millis
@@ -323,10 +324,12 @@ class PullHandlers:
         """The answer of a parked pull; None: it goes on waiting."""
         pull = parked.pull
         result = self._get(pull, parked.offset)
-        if result.status is GetStatus.NO_MATCHED_MESSAGE and not is_over:
+        while result.status is GetStatus.NO_MATCHED_MESSAGE and not is_over:
             # What was filtered out once need not be looked at again.
             parked.offset = result.next_offset
-            return None
+            if parked.offset >= result.max_offset:
+                return None
+            result = self._get(pull, parked.offset)
         code = _code(result, pull.header.queue_offset)
         if code is ResponseCode.PULL_NOT_FOUND and not is_over:
             return None

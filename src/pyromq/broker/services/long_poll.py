@@ -11,6 +11,7 @@ Everything on the loop's thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -18,8 +19,10 @@ from pyromq.protocol.frame import RawFrame
 from pyromq.remoting.server import Connection
 from pyromq.store.consume_queue import ConsumeQueue
 
+logger = logging.getLogger(__name__)
+
 _TICK_SECONDS: Final = 0.5
-#: More pulls than this of one client on one queue cannot be meant: the oldest is answered.
+#: More pulls than this on one queue cannot be meant: the oldest is answered.
 _MAX_PER_QUEUE: Final = 10_000
 
 Pull = TypeVar("Pull")
@@ -117,9 +120,18 @@ class LongPoll:
         queue.watched = queue in self._parked
 
     def _run(self, parked: ParkedPull[Any], *, is_over: bool) -> bool:
-        """Whether the pull got its answer."""
+        """Whether the pull is done with: it got its answer, or never will."""
         assert self.run_again is not None
-        answer = self.run_again(parked, is_over=is_over)
+        try:
+            answer = self.run_again(parked, is_over=is_over)
+        except Exception:
+            # The pulls beside it must not suffer; its client asks again when it is closed.
+            logger.exception(
+                "%s: a waiting pull could not be answered: closed",
+                parked.connection.remote_address,
+            )
+            parked.connection.close()
+            return True
         if answer is not None:
             parked.connection.write(answer)
         return answer is not None

@@ -1,0 +1,697 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.services import long_poll as long_poll_module
+from pyromq.broker.state.connections import Client as Member
+from pyromq.protocol.bodies import (
+    ConsumerData,
+    MessageModel,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+)
+from pyromq.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.frame import Encoding, RemotingCommand
+from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.record import decode_records
+from pyromq.protocol.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from pyromq.store.results import GetResult, GetStatus
+from tests.unit.broker.wired import Wired, pull_request, raw_frame, send_request, until
+
+BOTH_ENCODINGS = (Encoding.JSON, Encoding.ROCKETMQ)
+#: A pull with its subscription that waits.
+WAITING = str(PULL_SUSPEND | PULL_SUBSCRIPTION)
+
+
+@pytest.fixture(autouse=True)
+def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_poll_module, "_TICK_SECONDS", 0.01)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Wired]:
+    wired = Wired(tmp_path)
+    wired.topics.update(TopicConfig("T", 4, 4))
+    yield wired
+    await wired.close()
+
+
+def bodies(answer: RemotingCommand) -> list[bytes]:
+    return [record.body for record in decode_records(answer.body)]
+
+
+def offsets_of(answer: RemotingCommand) -> tuple[int, int, int]:
+    fields = answer.ext_fields
+    return tuple(int(fields[f"{name}Offset"]) for name in ("nextBegin", "min", "max"))  # type: ignore[return-value]
+
+
+def subscribe(
+    broker: Wired,
+    expression: str,
+    *,
+    version: int = 1,
+    model: MessageModel = MessageModel.CLUSTERING,
+    **values: Any,
+) -> None:
+    """A heartbeat of a member of the group `consumers`."""
+    tags = {tag.strip() for tag in expression.split("||")} - {"*", ""}
+    subscription = SubscriptionData(
+        "T", expression, tags, {java_hash(tag) for tag in tags}, version, **values
+    )
+    broker.consumers.register(
+        ConsumerData("consumers", message_model=model, subscription_data_set=[subscription]),
+        Member(broker.fast.connection, "id", LanguageCode.JAVA, 407),
+    )
+
+
+# What a pull gets
+
+
+@pytest.mark.parametrize("encoding", BOTH_ENCODINGS)
+async def test_messages_come_whole_and_in_order(broker: Wired, encoding: Encoding) -> None:
+    broker.put(*(b"%d" % number for number in range(5)))
+
+    answer = broker.fast.ask(pull_request(opaque=9, queueOffset="1", encoding=encoding))
+
+    assert (answer.code, answer.opaque, answer.encoding) == (0, 9, encoding)
+    assert answer.is_response
+    assert answer.remark == "FOUND"
+    assert answer.ext_fields == {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": "5",
+        "minOffset": "0",
+        "maxOffset": "5",
+    }
+    assert bodies(answer) == [b"1", b"2", b"3", b"4"]
+    assert decode_records(answer.body) == broker.records()[1:]
+
+
+async def test_a_pull_sees_what_was_sent_before_it_in_the_same_chunk(broker: Wired) -> None:
+    answers = broker.fast.exchange(
+        send_request(body=b"new", queueId="0", opaque=1), pull_request(opaque=2)
+    )
+
+    assert [answer.opaque for answer in answers] == [1, 2]
+    assert bodies(answers[1]) == [b"new"]
+
+
+async def test_other_queues_and_topics_are_not_seen(broker: Wired) -> None:
+    broker.put(b"here", queue_id=0)
+    broker.put(b"beside", queue_id=1)
+    broker.put(b"elsewhere", topic="U")
+    broker.put(b"here too", queue_id=0)
+
+    assert bodies(broker.fast.ask(pull_request())) == [b"here", b"here too"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "got"), [("1", 1), ("3", 3), ("32", 32), ("100", 32), ("0", 1), ("-1", 1)]
+)
+async def test_a_pull_is_limited_and_never_empty(broker: Wired, asked: str, got: int) -> None:
+    broker.put(*[b"x"] * 40)
+
+    for subscription in ("*", "a || b"):
+        answer = broker.fast.ask(pull_request(maxMsgNums=asked, subscription=subscription))
+        if subscription == "*":
+            assert len(bodies(answer)) == got
+            assert offsets_of(answer) == (got, 0, 40)
+        else:
+            assert offsets_of(answer) == (40, 0, 40)
+
+
+async def test_a_pull_ends_at_its_bytes_but_gets_one_message_at_least(broker: Wired) -> None:
+    broker.put(bytes(100_000), bytes(100_000), bytes(100_000), bytes(300_000), b"last")
+
+    first = broker.fast.ask(pull_request())
+    second = broker.fast.ask(pull_request(queueOffset=first.ext_fields["nextBeginOffset"]))
+    third = broker.fast.ask(pull_request(queueOffset="3"))
+
+    assert [len(body) for body in bodies(first)] == [100_000, 100_000]
+    assert [len(body) for body in bodies(second)] == [100_000]
+    assert [len(body) for body in bodies(third)] == [300_000]
+
+
+@pytest.mark.parametrize("oneway", [True, False])
+async def test_a_oneway_pull_gets_nothing(broker: Wired, oneway: bool) -> None:
+    broker.put(b"x")
+    for fields in ({}, {"topic": "none"}, {"queueOffset": "x"}, {"sysFlag": WAITING}):
+        assert len(broker.fast.exchange(pull_request(oneway=oneway, **fields))) == (not oneway)
+    assert len(broker.long_poll) == 0
+
+
+# Where there is nothing
+
+
+async def test_codes_and_offsets_where_there_is_nothing(broker: Wired) -> None:
+    empty = broker.fast.ask(pull_request())
+    assert (empty.code, empty.remark) == (ResponseCode.PULL_NOT_FOUND, "NO_MATCHED_LOGIC_QUEUE")
+    assert offsets_of(empty)[0] == 0
+    corrected = broker.fast.ask(pull_request(queueOffset="7"))
+    assert corrected.code == ResponseCode.PULL_OFFSET_MOVED
+    assert offsets_of(corrected)[0] == 0
+
+    broker.put(b"0", b"1", b"2")
+    for offset, code, status, following in (
+        ("3", ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", 3),
+        ("4", ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", 3),
+        (str(2**63 - 1), ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", 3),
+        ("-1", ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", 0),
+        (str(-(2**63)), ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", 0),
+    ):
+        for encoding in BOTH_ENCODINGS:
+            answer = broker.fast.ask(pull_request(queueOffset=offset, encoding=encoding))
+            assert (answer.code, answer.remark) == (code, status)
+            assert offsets_of(answer) == (following, 0, 3)
+            assert answer.body == b""
+
+
+@pytest.mark.parametrize(
+    ("status", "offset", "code"),
+    [
+        (GetStatus.MESSAGE_WAS_REMOVING, "5", ResponseCode.PULL_RETRY_IMMEDIATELY),
+        (GetStatus.NO_MATCHED_MESSAGE, "5", ResponseCode.PULL_RETRY_IMMEDIATELY),
+        (GetStatus.OFFSET_FOUND_NULL, "5", ResponseCode.PULL_NOT_FOUND),
+        (GetStatus.OFFSET_OVERFLOW_ONE, "5", ResponseCode.PULL_NOT_FOUND),
+        (GetStatus.OFFSET_OVERFLOW_BADLY, "5", ResponseCode.PULL_OFFSET_MOVED),
+        (GetStatus.OFFSET_TOO_SMALL, "5", ResponseCode.PULL_OFFSET_MOVED),
+        (GetStatus.NO_MATCHED_LOGIC_QUEUE, "5", ResponseCode.PULL_OFFSET_MOVED),
+        (GetStatus.NO_MATCHED_LOGIC_QUEUE, "0", ResponseCode.PULL_NOT_FOUND),
+        (GetStatus.NO_MESSAGE_IN_QUEUE, "5", ResponseCode.PULL_OFFSET_MOVED),
+        (GetStatus.NO_MESSAGE_IN_QUEUE, "0", ResponseCode.PULL_NOT_FOUND),
+    ],
+)
+async def test_every_status_has_rocketmqs_code(
+    broker: Wired,
+    monkeypatch: pytest.MonkeyPatch,
+    status: GetStatus,
+    offset: str,
+    code: ResponseCode,
+) -> None:
+    monkeypatch.setattr(broker.store, "get", lambda *_: GetResult(status, 11, 2, 22))
+
+    answer = broker.fast.ask(pull_request(queueOffset=offset))
+
+    assert (answer.code, answer.remark) == (code, status.name)
+    assert offsets_of(answer) == (11, 2, 22)
+
+
+@pytest.mark.parametrize(
+    ("enabled", "behind", "suggested"), [(True, True, "3"), (True, False, "2"), (False, True, "0")]
+)
+async def test_a_reader_far_behind_is_sent_to_a_replica(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    enabled: bool,
+    behind: bool,
+    suggested: str,
+) -> None:
+    broker = Wired(tmp_path, BrokerConfig(broker_ip1="127.0.0.1", slave_read_enable=enabled))
+    broker.groups.update(
+        SubscriptionGroupConfig("consumers", broker_id=2, which_broker_when_consume_slowly=3)
+    )
+    broker.put(b"x")
+    result = broker.store.get("T", 0, 0, 32)
+    result.suggest_replica = behind
+    monkeypatch.setattr(broker.store, "get", lambda *_: result)
+
+    for encoding in BOTH_ENCODINGS:
+        answer = broker.fast.ask(pull_request(encoding=encoding))
+        assert answer.ext_fields["suggestWhichBrokerId"] == suggested
+    await broker.close()
+
+
+# Checks
+
+
+async def test_refusals_come_in_rocketmqs_order(tmp_path: Path) -> None:
+    everything_wrong = {
+        "consumerGroup": "unknown",
+        "topic": "unknown",
+        "queueId": "-1",
+        "sysFlag": "0",
+    }
+    config = {"broker_ip1": "127.0.0.1", "auto_create_subscription_group": False}
+    closed = Wired(tmp_path / "closed", BrokerConfig(broker_permission=2, **config))
+    answer = closed.fast.ask(pull_request(**everything_wrong))
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert answer.remark == "the broker[127.0.0.1] pulling message is forbidden"
+    await closed.close()
+
+    broker = Wired(tmp_path / "open", BrokerConfig(**config))
+    answer = broker.fast.ask(pull_request(**everything_wrong))
+    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert "subscription group [unknown] does not exist" in (answer.remark or "")
+    assert "unknown" not in broker.groups
+
+    broker.groups.update(SubscriptionGroupConfig("unknown", consume_enable=False))
+    answer = broker.fast.ask(pull_request(**everything_wrong))
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert answer.remark == "subscription group no permission, unknown"
+
+    broker.groups.update(SubscriptionGroupConfig("unknown"))
+    answer = broker.fast.ask(pull_request(**everything_wrong))
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    assert "topic[unknown] not exist, apply first please!" in (answer.remark or "")
+
+    broker.topics.update(TopicConfig("unknown", 2, 2, perm=2))
+    answer = broker.fast.ask(pull_request(**everything_wrong))
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert answer.remark == "the topic[unknown] pulling message is forbidden"
+
+    broker.topics.update(TopicConfig("unknown", 2, 4))
+    for queue_id in ("-1", "2", str(2**31 - 1)):
+        answer = broker.fast.ask(pull_request(**{**everything_wrong, "queueId": queue_id}))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert f"queueId[{queue_id}] is illegal, topic:[unknown]" in (answer.remark or "")
+
+    answer = broker.fast.ask(pull_request(**{**everything_wrong, "queueId": "0"}))
+    assert answer.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    assert "the consumer's group info not exist" in (answer.remark or "")
+    await broker.close()
+
+
+async def test_a_group_that_may_be_made_is_made(broker: Wired) -> None:
+    broker.fast.ask(pull_request(consumerGroup="new"))
+
+    assert "new" in broker.groups
+    for illegal in ("a b", "", "g" * 256, "a/b"):
+        answer = broker.fast.ask(pull_request(consumerGroup=illegal))
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert illegal not in broker.groups
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "consumerGroup",
+        "topic",
+        "queueId",
+        "queueOffset",
+        "maxMsgNums",
+        "sysFlag",
+        "commitOffset",
+        "suspendTimeoutMillis",
+        "subVersion",
+    ],
+)
+async def test_a_field_of_no_use_is_named(broker: Wired, name: str) -> None:
+    broker.put(b"x")
+    values = [None]
+    if name not in ("consumerGroup", "topic"):
+        values += ["", "x", " 1", "1_0", "1.5", "9" * 20, "9" * 5000]
+    for value in values:
+        answer = broker.fast.ask(pull_request(**{name: value}))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert name in (answer.remark or "")
+    assert not broker.fast.closed
+
+
+def header_of(**changes: Any) -> dict[str, Any]:
+    header = {
+        "code": int(RequestCode.PULL_MESSAGE),
+        "language": "JAVA",
+        "version": 407,
+        "opaque": 1,
+        "flag": 0,
+        "extFields": pull_request().ext_fields,
+    }
+    for name, value in changes.items():
+        if value is ...:
+            del header[name]
+        else:
+            header[name] = value
+    return header
+
+
+async def test_numbers_may_come_unquoted(broker: Wired) -> None:
+    broker.put(b"x", b"y")
+    fields = {**pull_request().ext_fields, "queueId": 0, "queueOffset": 1, "maxMsgNums": 32}
+
+    assert bodies(broker.fast.ask(raw_frame(header_of(extFields=fields)))) == [b"y"]
+
+
+async def test_a_pull_without_an_opaque_counts_as_zero(broker: Wired) -> None:
+    broker.put(b"x")
+
+    answer = broker.fast.ask(raw_frame(header_of(opaque=...)))
+
+    assert (answer.code, answer.opaque, bodies(answer)) == (0, 0, [b"x"])
+
+
+@pytest.mark.parametrize("sys_flag", ["4", WAITING])
+@pytest.mark.parametrize("offset", ["0", "1", "9"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"opaque": "1"},
+        {"opaque": None},
+        {"opaque": [1]},
+        {"opaque": 2**31},
+        {"version": "x"},
+        {"extFields": []},
+        {"extFields": "x"},
+        {"extFields": 7},
+        {"extFields": None},
+        {"extFields": ...},
+        {"flag": "0"},
+        {"flag": None},
+    ],
+)
+async def test_a_bad_header_is_answered_or_ends_the_connection(
+    broker: Wired, changes: dict[str, Any], offset: str, sys_flag: str
+) -> None:
+    """At once, found or not: a parked pull of that kind would hurt those beside it."""
+    broker.put(b"x")
+    fields = {**pull_request().ext_fields, "queueOffset": offset, "sysFlag": sys_flag}
+    client = broker.connect()
+
+    client.connection.data_received(raw_frame(header_of(**{"extFields": fields, **changes})))
+
+    assert client.closed or client.transport.written
+    assert len(broker.long_poll) == 0
+
+
+@pytest.mark.parametrize("name", ["consumerGroup", "topic", "subscription", "expressionType"])
+@pytest.mark.parametrize("value", [5, True, [1], {"a": 1}])
+async def test_texts_that_are_none_are_refused(broker: Wired, name: str, value: Any) -> None:
+    broker.put(b"x")
+    fields = {**pull_request().ext_fields, name: value}
+
+    answer = broker.fast.ask(raw_frame(header_of(extFields=fields)))
+
+    assert answer.is_response
+    assert not broker.fast.closed
+    assert len(broker.long_poll) == 0
+
+
+# Filters
+
+
+async def test_only_messages_with_the_tags_come(broker: Wired) -> None:
+    for number, tags in enumerate(["red", "blue", "", "red", "green"]):
+        broker.put(b"%d" % number, tags=tags)
+
+    for expression, expected in (
+        ("red", [b"0", b"3"]),
+        ("red || blue", [b"0", b"1", b"3"]),
+        (" red||green ", [b"0", b"3", b"4"]),
+        ("*", [b"0", b"1", b"2", b"3", b"4"]),
+        ("", [b"0", b"1", b"2", b"3", b"4"]),
+        (None, [b"0", b"1", b"2", b"3", b"4"]),
+    ):
+        for expression_type in ("TAG", "", None):
+            answer = broker.fast.ask(
+                pull_request(subscription=expression, expressionType=expression_type)
+            )
+            assert bodies(answer) == expected
+            assert offsets_of(answer) == (5, 0, 5)
+
+
+async def test_a_pull_that_filters_everything_goes_on_behind_it(broker: Wired) -> None:
+    broker.put(b"x", b"y", tags="red")
+
+    answer = broker.fast.ask(pull_request(subscription="blue", sysFlag=WAITING))
+
+    assert (answer.code, answer.remark) == (
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        "NO_MATCHED_MESSAGE",
+    )
+    assert offsets_of(answer) == (2, 0, 2)
+
+
+async def test_an_expression_without_a_tag_is_refused(broker: Wired) -> None:
+    for expression in ("||", " || ", "   "):
+        answer = broker.fast.ask(pull_request(subscription=expression))
+        assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        assert "parse the consumer's subscription failed" in (answer.remark or "")
+
+
+async def test_the_heartbeats_subscription_filters(broker: Wired) -> None:
+    broker.put(b"r", tags="red")
+    broker.put(b"b", tags="blue")
+    for version, (expression, expected) in enumerate(
+        [("*", [b"r", b"b"]), ("blue", [b"b"]), ("red || blue", [b"r", b"b"])], 1
+    ):
+        subscribe(broker, expression, version=version)
+        answer = broker.fast.ask(pull_request(sysFlag="0", subVersion=str(version)))
+        assert bodies(answer) == expected
+
+
+async def test_a_heartbeat_without_hashes_is_read_by_its_expression(broker: Wired) -> None:
+    broker.put(b"r", tags="red")
+    broker.put(b"b", tags="blue")
+    subscription = SubscriptionData("T", "blue", sub_version=1)
+    broker.consumers.register(
+        ConsumerData("consumers", subscription_data_set=[subscription]),
+        Member(broker.fast.connection, "id", LanguageCode.JAVA, 407),
+    )
+
+    assert bodies(broker.fast.ask(pull_request(sysFlag="0"))) == [b"b"]
+
+
+async def test_a_heartbeats_expression_without_a_tag_is_refused(broker: Wired) -> None:
+    subscribe(broker, " || ")
+
+    answer = broker.fast.ask(pull_request(sysFlag="0"))
+
+    assert answer.code in (ResponseCode.SUBSCRIPTION_PARSE_FAILED, ResponseCode.SYSTEM_ERROR)
+    assert "names no tag" in (answer.remark or "")
+    assert not broker.fast.closed
+
+
+async def test_a_broker_without_the_newest_subscription_says_so(broker: Wired) -> None:
+    subscribe(broker, "*", version=5)
+
+    older = broker.fast.ask(pull_request(sysFlag="0", subVersion="4"))
+    same = broker.fast.ask(pull_request(sysFlag="0", subVersion="5"))
+    newer = broker.fast.ask(pull_request(sysFlag="0", subVersion="6"))
+
+    assert (older.code, same.code) == (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_NOT_FOUND)
+    assert newer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+    assert newer.remark == "the consumer's subscription not latest"
+
+
+async def test_a_topic_that_the_group_does_not_subscribe_to_is_refused(broker: Wired) -> None:
+    subscribe(broker, "*")
+    broker.topics.update(TopicConfig("U", 4, 4))
+
+    answer = broker.fast.ask(pull_request(sysFlag="0", topic="U"))
+
+    assert answer.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    assert answer.remark == "the consumer's subscription not exist"
+
+
+async def test_broadcasting_may_be_forbidden(broker: Wired) -> None:
+    broker.groups.update(SubscriptionGroupConfig("consumers", consume_broadcast_enable=False))
+    subscribe(broker, "*")
+    assert broker.fast.ask(pull_request(sysFlag="0")).code == ResponseCode.PULL_NOT_FOUND
+    subscribe(broker, "*", model=MessageModel.BROADCASTING)
+
+    answer = broker.fast.ask(pull_request(sysFlag="0"))
+
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert "can not consume by broadcast way" in (answer.remark or "")
+
+
+async def test_sql_is_refused_clearly(broker: Wired) -> None:
+    own = broker.fast.ask(pull_request(subscription="a > 1", expressionType="SQL92"))
+    subscribe(broker, "a > 1", expression_type="SQL92")
+    heartbeat = broker.fast.ask(pull_request(sysFlag="0"))
+
+    for answer in (own, heartbeat):
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark == "The broker does not support consumer to filter message by SQL92"
+
+
+# Commits
+
+
+async def test_a_pull_may_commit_an_offset(broker: Wired) -> None:
+    broker.put(b"x")
+    commit = str(PULL_COMMIT_OFFSET | PULL_SUBSCRIPTION)
+
+    broker.fast.ask(pull_request(commitOffset="5"))
+    assert broker.offsets.query("consumers", "T", 0) is None
+    broker.fast.ask(pull_request(commitOffset="5", sysFlag=commit))
+    assert broker.offsets.query("consumers", "T", 0) == 5
+    broker.fast.ask(pull_request(commitOffset="6", sysFlag=commit, queueOffset="99"))
+    assert broker.offsets.query("consumers", "T", 0) == 6
+    broker.fast.exchange(pull_request(commitOffset="7", sysFlag=commit, oneway=True))
+    assert broker.offsets.query("consumers", "T", 0) == 7
+    broker.fast.ask(pull_request(commitOffset="8", sysFlag=commit, queueId="9"))
+    assert broker.offsets.query("consumers", "T", 9) is None
+
+
+async def test_a_pull_that_waits_commits_once_at_its_coming(broker: Wired) -> None:
+    flags = str(PULL_COMMIT_OFFSET | PULL_SUBSCRIPTION | PULL_SUSPEND)
+    assert broker.fast.exchange(pull_request(commitOffset="5", sysFlag=flags)) == []
+    assert broker.offsets.query("consumers", "T", 0) == 5
+
+    broker.offsets.commit("consumers", "T", 0, 9)
+    broker.put(b"x")
+    await until(lambda: broker.fast.transport.written)
+
+    assert broker.offsets.query("consumers", "T", 0) == 9
+
+
+# Waiting
+
+
+@pytest.mark.parametrize("encoding", BOTH_ENCODINGS)
+async def test_a_waiting_pull_gets_the_next_message(broker: Wired, encoding: Encoding) -> None:
+    client = broker.connect()
+    assert client.exchange(pull_request(opaque=7, sysFlag=WAITING, encoding=encoding)) == []
+
+    broker.put(b"beside", queue_id=1)
+    await asyncio.sleep(0)
+    assert client.received() == []
+    broker.put(b"new")
+    await until(lambda: client.transport.written)
+
+    (answer,) = client.received()
+    assert (answer.code, answer.opaque, answer.encoding) == (0, 7, encoding)
+    assert bodies(answer) == [b"new"]
+    assert offsets_of(answer) == (1, 0, 1)
+    assert len(broker.long_poll) == 0
+
+
+async def test_a_waiting_pull_is_answered_when_its_time_is_over(broker: Wired) -> None:
+    broker.put(b"x")
+    client = broker.connect()
+    client.exchange(
+        pull_request(sysFlag=WAITING, queueOffset="1", suspendTimeoutMillis="40", opaque=3)
+    )
+
+    await until(lambda: client.transport.written)
+
+    (answer,) = client.received()
+    assert (answer.code, answer.opaque) == (ResponseCode.PULL_NOT_FOUND, 3)
+    assert offsets_of(answer) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("millis", ["0", "-1", str(-(2**63))])
+async def test_a_pull_that_may_not_wait_is_answered_soon(broker: Wired, millis: str) -> None:
+    broker.fast.exchange(pull_request(sysFlag=WAITING, suspendTimeoutMillis=millis))
+    await until(lambda: broker.fast.transport.written)
+
+    assert broker.fast.received()[0].code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_the_longest_wait_is_possible(broker: Wired) -> None:
+    broker.fast.exchange(pull_request(sysFlag=WAITING, suspendTimeoutMillis=str(2**63 - 1)))
+    assert len(broker.long_poll) == 1
+    broker.put(b"x")
+    await until(lambda: broker.fast.transport.written)
+    assert bodies(broker.fast.received()[0]) == [b"x"]
+
+
+async def test_filtered_messages_do_not_end_the_wait(broker: Wired) -> None:
+    client = broker.connect()
+    client.exchange(pull_request(sysFlag=WAITING, subscription="red"))
+
+    for tags in ("blue", "", "green"):
+        broker.put(b"x", tags=tags)
+        await asyncio.sleep(0)
+    assert client.received() == []
+    assert len(broker.long_poll) == 1
+    broker.put(b"wanted", tags="red")
+    await until(lambda: client.transport.written)
+
+    (answer,) = client.received()
+    assert bodies(answer) == [b"wanted"]
+    assert offsets_of(answer) == (4, 0, 4)
+
+
+async def test_a_wait_in_which_all_was_filtered_ends_behind_it(broker: Wired) -> None:
+    client = broker.connect()
+    client.exchange(
+        pull_request(sysFlag=WAITING, subscription="red", suspendTimeoutMillis="60", opaque=8)
+    )
+    broker.put(b"x", b"y", tags="blue")
+    await until(lambda: client.transport.written)
+
+    (answer,) = client.received()
+    assert (answer.code, answer.opaque) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 8)
+    assert offsets_of(answer) == (2, 0, 2)
+
+
+async def test_a_wanted_message_behind_many_others_of_its_chunk_ends_the_wait(
+    broker: Wired,
+) -> None:
+    """More than one look at the queue is needed to come to it."""
+    client = broker.connect()
+    client.exchange(pull_request(sysFlag=WAITING, subscription="red"))
+    others = [send_request(queueId="0", properties="TAGS\x01blue")] * 2000
+    wanted = send_request(body=b"wanted", queueId="0", properties="TAGS\x01red")
+
+    broker.connect().exchange(*others, wanted)
+    await until(lambda: client.transport.written, 3.0)
+
+    (answer,) = client.received()
+    if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:  # RocketMQ's way
+        answer = client.ask(
+            pull_request(subscription="red", queueOffset=answer.ext_fields["nextBeginOffset"])
+        )
+    assert bodies(answer) == [b"wanted"]
+
+
+async def test_short_polling_waits_its_own_time(tmp_path: Path) -> None:
+    config = BrokerConfig(
+        broker_ip1="127.0.0.1", long_polling_enable=False, short_polling_time_mills=30
+    )
+    broker = Wired(tmp_path, config)
+    broker.topics.update(TopicConfig("T", 4, 4))
+
+    broker.fast.exchange(pull_request(sysFlag=WAITING, suspendTimeoutMillis="900000"))
+    await until(lambda: broker.fast.transport.written)
+
+    assert broker.fast.received()[0].code == ResponseCode.PULL_NOT_FOUND
+    await broker.close()
+
+
+async def test_a_pull_of_a_wrong_offset_does_not_wait(broker: Wired) -> None:
+    broker.put(b"x")
+    answer = broker.fast.ask(pull_request(sysFlag=WAITING, queueOffset="9"))
+    assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+    assert len(broker.long_poll) == 0
+
+
+async def test_a_pull_waits_in_a_queue_that_has_no_message_yet_and_may_be_deleted(
+    broker: Wired,
+) -> None:
+    client = broker.connect()
+    client.exchange(pull_request(sysFlag=WAITING, suspendTimeoutMillis="60"))
+    broker.topics.delete("T")
+    broker.store.remove_topic("T")
+
+    await until(lambda: client.transport.written)
+
+    assert client.received()[0].code in (
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.TOPIC_NOT_EXIST,
+    )
+    assert len(broker.long_poll) == 0
+
+
+@pytest.mark.xfail(strict=True, reason="a waiting pull keeps the subscription it came with")
+async def test_a_changed_subscription_is_never_skipped_by_a_waiting_pull(broker: Wired) -> None:
+    """What the old expression filtered out may be what the new one wants."""
+    subscribe(broker, "red", version=1)
+    client = broker.connect()
+    client.exchange(pull_request(sysFlag="2", subVersion="1", suspendTimeoutMillis="100"))
+    subscribe(broker, "blue", version=2)
+    broker.put(b"wanted now", tags="blue")
+    await until(lambda: client.transport.written)
+
+    (answer,) = client.received()
+    if answer.code != ResponseCode.SUCCESS:
+        following = answer.ext_fields["nextBeginOffset"]
+        answer = client.ask(pull_request(sysFlag="0", subVersion="2", queueOffset=following))
+    assert bodies(answer) == [b"wanted now"]

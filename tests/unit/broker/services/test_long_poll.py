@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyromq.broker.services import long_poll as module
+from pyromq.broker.services.long_poll import LongPoll, ParkedPull
+from pyromq.store.consume_queue import ConsumeQueue
+from tests.unit.broker.wired import until
+
+
+class Peer:
+    """A client's connection that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.remote_address = "10.0.0.1:1"
+        self.closed = False
+        self.written: list[bytes] = []
+
+    def write(self, frames: bytes) -> None:
+        assert not self.closed
+        self.written.append(frames)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Answers:
+    """Stands for the pull handler: parked pulls get an answer when `ready` or over."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.runs: list[tuple[Any, bool]] = []
+        self.failing: set[Any] = set()
+
+    def __call__(self, parked: ParkedPull[Any], *, is_over: bool) -> bytes | None:
+        self.runs.append((parked.pull, is_over))
+        if parked.pull in self.failing:
+            raise RuntimeError("broken pull")
+        if self.ready or is_over:
+            return b"%s %s" % (str(parked.pull).encode(), b"over" if is_over else b"found")
+        return None
+
+
+@pytest.fixture(autouse=True)
+def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TICK_SECONDS", 0.01)
+
+
+@pytest.fixture
+def answers() -> Answers:
+    return Answers()
+
+
+@pytest.fixture
+async def long_poll(answers: Answers) -> Any:
+    parked = LongPoll()
+    parked.run_again = answers
+    parked.start()
+    yield parked
+    answers.failing.clear()
+    parked.stop()
+
+
+@pytest.fixture
+def queues(tmp_path: Path) -> list[ConsumeQueue]:
+    return [ConsumeQueue(tmp_path, 2000, "T", number) for number in range(2)]
+
+
+def pull(name: object, peer: Peer, seconds: float = 100.0) -> ParkedPull[Any]:
+    return ParkedPull(peer, (0, {}, b""), 0, seconds, name)  # type: ignore[arg-type]
+
+
+async def test_an_arrival_wakes_all_that_wait_on_its_queue(
+    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
+) -> None:
+    peers = [Peer() for _ in range(100)]
+    for number, peer in enumerate(peers):
+        long_poll.park(queues[0], pull(number, peer))
+    beside = Peer()
+    long_poll.park(queues[1], pull("beside", beside))
+    assert len(long_poll) == 101
+    assert [queue.watched for queue in queues] == [True, True]
+
+    answers.ready = True
+    long_poll.arrived(queues[0])
+    assert answers.runs == []  # the chunk is not over yet
+    await asyncio.sleep(0)
+
+    assert [peer.written for peer in peers] == [[b"%d found" % n] for n in range(100)]
+    assert beside.written == []
+    assert len(long_poll) == 1
+    assert [queue.watched for queue in queues] == [False, True]
+
+
+async def test_arrivals_of_one_turn_wake_once(
+    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
+) -> None:
+    peer = Peer()
+    long_poll.park(queues[0], pull("a", peer))
+    long_poll.park(queues[1], pull("b", peer))
+    for _ in range(5):
+        long_poll.arrived(queues[0])
+        long_poll.arrived(queues[1])
+    await asyncio.sleep(0)
+
+    assert sorted(answers.runs) == [("a", False), ("b", False)]
+    assert len(long_poll) == 2  # nothing for them: they go on waiting
+    assert all(queue.watched for queue in queues)
+
+    answers.ready = True
+    long_poll.arrived(queues[0])
+    await asyncio.sleep(0)
+    assert peer.written == [b"a found"]
+
+
+async def test_an_arrival_in_a_queue_where_nobody_waits_any_more_does_nothing(
+    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
+) -> None:
+    queues[0].watched = True
+    long_poll.arrived(queues[0])
+    await asyncio.sleep(0)
+
+    assert answers.runs == []
+    assert not queues[0].watched
+
+
+async def test_only_those_whose_time_is_over_are_answered(
+    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
+) -> None:
+    peer = Peer()
+    long_poll.park(queues[0], pull("short", peer, 0.02))
+    long_poll.park(queues[0], pull("long", peer))
+    await until(lambda: peer.written)
+
+    assert peer.written == [b"short over"]
+    assert len(long_poll) == 1
+    assert queues[0].watched
+
+
+async def test_closed_connections_are_forgotten(
+    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
+) -> None:
+    gone, there = Peer(), Peer()
+    long_poll.park(queues[0], pull("gone", gone))
+    long_poll.park(queues[1], pull("gone too", gone))
+    long_poll.park(queues[1], pull("there", there))
+    gone.close()
+    await until(lambda: len(long_poll) == 1)
+
+    assert not queues[0].watched
+    assert queues[1].watched
+    assert "gone" not in [name for name, _ in answers.runs]
+
+
+async def test_a_stop_answers_all(answers: Answers, queues: list[ConsumeQueue]) -> None:
+    long_poll = LongPoll()
+    long_poll.run_again = answers
+    long_poll.start()
+    peers = [Peer() for _ in range(4)]
+    for number, peer in enumerate(peers):
+        long_poll.park(queues[number % 2], pull(number, peer))
+    peers[3].close()
+
+    long_poll.stop()
+
+    assert [peer.written for peer in peers[:3]] == [[b"0 over"], [b"1 over"], [b"2 over"]]
+    assert peers[3].written == []
+    assert len(long_poll) == 0
+    seen = len(answers.runs)
+    await asyncio.sleep(0.05)
+    assert len(answers.runs) == seen  # no tick any more
+
+
+async def test_a_stop_before_the_start_does_nothing() -> None:
+    LongPoll().stop()
+
+
+async def test_too_many_on_one_queue_push_out_the_oldest(
+    long_poll: LongPoll, queues: list[ConsumeQueue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MAX_PER_QUEUE", 3)
+    peer = Peer()
+    for number in range(5):
+        long_poll.park(queues[0], pull(number, peer))
+
+    assert peer.written == [b"0 over", b"1 over"]
+    assert len(long_poll) == 3
+
+
+async def test_a_pull_that_fails_hurts_nobody_beside_it(
+    long_poll: LongPoll,
+    answers: Answers,
+    queues: list[ConsumeQueue],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken, fine, later = Peer(), Peer(), Peer()
+    answers.failing = {"broken"}
+    long_poll.park(queues[0], pull("broken", broken, 0.0))
+    long_poll.park(queues[0], pull("fine", fine, 0.0))
+    with caplog.at_level(logging.ERROR):
+        await until(lambda: fine.written)
+
+    assert broken.closed
+    assert [record.getMessage() for record in caplog.records] == [
+        "10.0.0.1:1: a waiting pull could not be answered: closed"
+    ]
+    long_poll.park(queues[0], pull("later", later, 0.0))
+    await until(lambda: later.written)  # the ticks go on
