@@ -102,7 +102,10 @@ def shorten(value: object, limit: int = 80) -> str:
     """The value quoted for an error message, cut so that nobody can flood a log."""
     if isinstance(value, str | bytes):
         value = value[: limit + 1]
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:  # JSON may be nested deeper than Python can show
+        text = f"a {type(value).__name__} nested too deep"
     return text if len(text) <= limit else text[:limit] + "..."
 
 

@@ -99,3 +99,7 @@ def test_shorten_bounds_what_an_error_quotes() -> None:
     assert shorten("abc") == "'abc'"
     assert len(shorten("x" * 10_000_000)) < 100
     assert len(shorten(b"\xff" * 10_000_000)) < 100
+    deep: list[object] = []
+    for _ in range(2000):
+        deep = [deep]
+    assert shorten(deep) == "a list nested too deep"
