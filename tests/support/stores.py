@@ -146,7 +146,11 @@ def bodies(store: MessageStore, topic: str = TOPIC, queue_id: int = 0) -> list[b
 
 
 def killed_copy(store: MessageStore, target: Path) -> Path:
-    """What a kill -9 at this moment would leave behind: a copy of the files as they are."""
+    """What a kill -9 at this moment would leave behind: a copy of the files as they are.
+
+    The key index is let come to rest, since a copy of several files is not of one moment.
+    """
+    wait_until(lambda: store.dispatch_behind == 0)
     shutil.copytree(store.config.root, target)
     assert (target / "abort").exists()
     return target
