@@ -8,6 +8,10 @@ forget the broker, then no connection is left, then store and tables are closed.
 from __future__ import annotations
 
 import asyncio
+import errno
+import ipaddress
+import logging
+import socket
 from collections.abc import Callable
 from typing import Final
 
@@ -31,6 +35,8 @@ from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.server import RemotingServer
 from pyromq.store.config import BrokerRole, MessageStoreConfig
 from pyromq.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
 
 #: The fast port, where consumers' answers never wait behind sends, is this far below.
 _FAST_PORT_DISTANCE: Final = 2
@@ -71,11 +77,12 @@ class Broker:
 
     async def start(self) -> None:
         """Serve; raises OSError, StoreError or PersistenceError when that is not possible."""
+        record_address = await _resolve(self._config.broker_ip1)
         self._servers = _bind_servers(self._config)
         self._port = self._servers[0].port
         for table in (self.topics, self.groups, self.offsets):
             table.load()
-        store_host = encode_host(self._config.broker_ip1, self._port)
+        store_host = encode_host(record_address, self._port)
         store = MessageStore(self._store_config, store_host, self.long_poll.arrived)
         store.start()
         # Only now: a store that another broker holds, and its tables, are not ours to close.
@@ -110,6 +117,7 @@ class Broker:
         """Take leave of NameServers and clients, then close store and tables."""
         for task in self._periodic:
             task.cancel()
+        await asyncio.gather(*self._periodic, return_exceptions=True)
         if self._registration is not None:
             await self._registration.stop()
         if self.store is not None:
@@ -118,9 +126,8 @@ class Broker:
         await self._client.close()
         if self.store is not None:
             self.store.stop()
-            for table in (self.topics, self.groups, self.offsets):
-                await table.file.close()
             self.store = None
+            await _close_tables(self.topics, self.groups, self.offsets)
 
     def _routes(
         self,
@@ -181,7 +188,39 @@ def _server(config: BrokerConfig, port: int) -> RemotingServer:
     )
 
 
+async def _resolve(host: str) -> str:
+    """The IP address that records and message ids carry, where brokerIP1 is a name."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        loop = asyncio.get_running_loop()
+    else:
+        return host
+    try:
+        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise OSError(
+            errno.EADDRNOTAVAIL, f"brokerIP1={host} cannot be resolved: {reason}"
+        ) from error
+    # IPv4 first: every client can read the records then.
+    found.sort(key=lambda address: address[0] != socket.AF_INET)
+    return str(found[0][4][0])
+
+
+async def _close_tables(*tables: TopicTable | GroupTable | ConsumerOffsetTable) -> None:
+    """Save every table, also when one of them cannot be; raises the first PersistenceError."""
+    faults = await asyncio.gather(*(table.file.close() for table in tables), return_exceptions=True)
+    for fault in faults:
+        if fault is not None:
+            raise fault
+
+
 async def _every(seconds: float, work: Callable[[], None]) -> None:
+    """Do some work again and again, whatever becomes of one time."""
     while True:
         await asyncio.sleep(seconds)
-        work()
+        try:
+            work()
+        except Exception:
+            logger.exception("%s failed, tried again in %g s", work.__qualname__, seconds)

@@ -11,7 +11,9 @@ Read at start-up by the command line; immutable afterwards.
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +33,11 @@ from pyromq.store.config import BrokerRole, MessageStoreConfig
 
 #: brokerId of a master; replicas have greater numbers.
 MASTER_ID = 0
+
+#: How far below listenPort the second port is.
+_FAST_PORT_DISTANCE = 2
+_MAX_HOST_NAME = 253
+_HOST_NAME = re.compile(r"[a-zA-Z0-9_]([a-zA-Z0-9_.-]*[a-zA-Z0-9_])?\.?")
 
 
 class BrokerProperties(NamedTuple):
@@ -428,6 +435,16 @@ class BrokerConfig:
         ):
             if not value.strip():
                 raise ConfigError(f"{key}={value}: expected a value")
+        for key, value in (("brokerIP1", self.broker_ip1), ("brokerIP2", self.broker_ip2)):
+            if not _is_host(value):
+                raise ConfigError(
+                    f"{key}={value}: expected an IP address or a host name, without a port"
+                )
+        if 0 < self.listen_port <= _FAST_PORT_DISTANCE:
+            raise ConfigError(
+                f"listenPort={self.listen_port}: expected 0 or a number above "
+                f"{_FAST_PORT_DISTANCE}, as listenPort - {_FAST_PORT_DISTANCE} is a port too"
+            )
 
     @classmethod
     def load(cls, properties: Mapping[str, str]) -> tuple[Self, list[str]]:
@@ -445,6 +462,14 @@ class BrokerConfig:
     def name_servers(self) -> list[str]:
         """The NameServers' addresses; empty when none is set."""
         return parse_addresses(self.namesrv_addr) if self.namesrv_addr else []
+
+
+def _is_host(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return len(text) <= _MAX_HOST_NAME and _HOST_NAME.fullmatch(text) is not None
+    return True
 
 
 #: Keys of RocketMQ's broker and its network layer that mean nothing here: sizes of thread

@@ -2,8 +2,7 @@
 
 `hot` handlers take runs of raw frames (see `remoting.server`); `plain` ones take one
 command each. A code that is in neither is answered REQUEST_CODE_NOT_SUPPORTED. The
-sends and the pull are in both: their hot handler hands over what is out of the
-ordinary.
+sends are in both: their hot handler hands over what is out of the ordinary.
 """
 
 from __future__ import annotations

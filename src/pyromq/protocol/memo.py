@@ -2,7 +2,8 @@
 
 Headers repeat: flags, queue ids, timestamps of the same millisecond, tags,
 subscriptions. A look into a dictionary costs a third of what parsing a number does.
-Each memory is emptied when it is full, so that hostile input cannot make it grow.
+Each memory is emptied when it is full, and long texts are not kept, so that hostile
+input cannot make it grow beyond some megabytes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 _MAX_ENTRIES: Final = 8192
+_MAX_LENGTH: Final = 1024
 
 
 class Memo(dict[Key, Value], Generic[Key, Value]):
-    """`memo[key]` is `make(key)`, made once. What `make` raises is not remembered."""
+    """`memo[key]` is `make(key)`, made once for short texts and for all that is none.
+
+    What `make` raises is not remembered.
+    """
 
     def __init__(self, make: Callable[[Key], Value]) -> None:
         super().__init__()
@@ -25,7 +30,12 @@ class Memo(dict[Key, Value], Generic[Key, Value]):
 
     def __missing__(self, key: Key) -> Value:
         value = self._make(key)
-        if len(self) >= _MAX_ENTRIES:
-            self.clear()
-        self[key] = value
+        if _is_small(key) and _is_small(value):
+            if len(self) >= _MAX_ENTRIES:
+                self.clear()
+            self[key] = value
         return value
+
+
+def _is_small(item: object) -> bool:
+    return not isinstance(item, str | bytes) or len(item) <= _MAX_LENGTH

@@ -168,3 +168,21 @@ def test_no_key_is_listed_twice() -> None:
         + len(KNOWN_WITHOUT_EFFECT)
         + len(broker_config.store_config.KNOWN_WITHOUT_EFFECT)
     )
+
+
+@pytest.mark.parametrize("key", ["brokerIP1", "brokerIP2"])
+def test_a_host_may_be_an_address_or_a_name(key: str) -> None:
+    for host in ("10.0.0.1", "2001:db8::1", "fe80::1%eth0", "broker-a", "host.example.org", "my_h"):
+        config, _ = BrokerConfig.load({key: host})
+        assert host in (config.broker_ip1, config.broker_ip2)
+    for host in ("10.0.0.1:10911", "a b", "http://a", "-a", "a;b", "a..b/", "ä", "a" * 254):
+        with pytest.raises(ConfigError, match=f"{key}=.*without a port"):
+            BrokerConfig.load({key: host})
+
+
+def test_a_listen_port_leaves_room_for_the_one_below_it() -> None:
+    for port in ("1", "2"):
+        with pytest.raises(ConfigError, match=f"listenPort={port}: expected 0 or a number above 2"):
+            BrokerConfig.load({"listenPort": port})
+    for port in ("0", "3", "65535"):
+        assert BrokerConfig.load({"listenPort": port})[0].listen_port == int(port)

@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyromq.broker import broker as module
+from pyromq.broker.broker import Broker
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.state.persistence import PersistenceError
+from pyromq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.message_id import decode_message_id
+from pyromq.protocol.record import decode_records
+from pyromq.remoting.client import RemotingClient
+from pyromq.store.results import StoreError
+from tests.unit.broker.wired import pull_request, send_request, small_store, until
+
+
+def make_broker(root: Path, **settings: Any) -> Broker:
+    config = BrokerConfig(
+        **{
+            "bind_address": "127.0.0.1",
+            "broker_ip1": "127.0.0.1",
+            "broker_ip2": "127.0.0.1",
+            "broker_name": "a",
+            "listen_port": 0,
+            "namesrv_addr": None,
+            **settings,
+        }
+    )
+    return Broker(config, small_store(root))
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[RemotingClient]:
+    remoting = RemotingClient()
+    yield remoting
+    await remoting.close()
+
+
+async def ask(client: RemotingClient, broker: Broker, request: RemotingCommand) -> RemotingCommand:
+    return await client.request(f"127.0.0.1:{broker.port}", request)
+
+
+async def test_a_restart_keeps_topics_groups_offsets_and_messages(
+    tmp_path: Path, client: RemotingClient
+) -> None:
+    broker = make_broker(tmp_path)
+    await broker.start()
+    for number in range(3):
+        request = send_request(body=b"%d" % number, queueId="0", properties="TAGS\x01red")
+        assert (await ask(client, broker, request)).code == ResponseCode.SUCCESS
+    broker.topics.update(TopicConfig("wide", 9, 9))
+    broker.groups.update(SubscriptionGroupConfig("consumers", retry_max_times=3))
+    broker.offsets.commit("consumers", "T", 0, 2)
+    await broker.stop()
+
+    again = make_broker(tmp_path)
+    await again.start()
+
+    wide, group = again.topics.get("wide"), again.groups.get("consumers")
+    assert wide is not None
+    assert wide.write_queue_nums == 9
+    assert group is not None
+    assert group.retry_max_times == 3
+    assert again.offsets.query("consumers", "T", 0) == 2
+    answer = await ask(client, again, pull_request(subscription="red"))
+    assert [record.body for record in decode_records(answer.body)] == [b"0", b"1", b"2"]
+    following = await ask(client, again, send_request(queueId="0"))
+    assert following.ext_fields["queueOffset"] == "3"
+    await again.stop()
+
+
+async def test_topics_that_only_the_store_knows_are_adopted(
+    tmp_path: Path, client: RemotingClient
+) -> None:
+    broker = make_broker(tmp_path)
+    await broker.start()
+    await ask(client, broker, send_request(queueId="2"))
+    await broker.stop()
+    for path in (tmp_path / "config").glob("topics.json*"):
+        path.unlink()
+
+    again = make_broker(tmp_path)
+    await again.start()
+
+    topic = again.topics.get("T")
+    assert topic is not None
+    assert topic.write_queue_nums == 3
+    await again.stop()
+
+
+async def test_the_fast_port_serves_the_same(tmp_path: Path, client: RemotingClient) -> None:
+    broker = make_broker(tmp_path)
+    await broker.start()
+    await ask(client, broker, send_request(body=b"main", queueId="0"))
+
+    fast = f"127.0.0.1:{broker.port - 2}"
+    sent = await client.request(fast, send_request(body=b"fast", queueId="0"))
+    pulled = await client.request(fast, pull_request())
+
+    assert sent.ext_fields["queueOffset"] == "1"
+    assert [record.body for record in decode_records(pulled.body)] == [b"main", b"fast"]
+    await broker.stop()
+
+
+@pytest.mark.parametrize("distance", [0, -2])
+async def test_a_port_that_is_taken_is_named(tmp_path: Path, distance: int) -> None:
+    first = make_broker(tmp_path / "first")
+    await first.start()
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        taken = holder.getsockname()[1]
+        second = make_broker(tmp_path / "second", listen_port=taken - distance)
+        with pytest.raises(OSError, match="in use") as caught:
+            await second.start()
+        assert caught.value.errno == errno.EADDRINUSE
+        assert caught.value.filename == f"127.0.0.1:{taken}"
+        await second.stop()
+    assert not (tmp_path / "second").exists()
+    # What it had taken already is free again.
+    third = make_broker(tmp_path / "third", listen_port=taken - distance)
+    await third.start()
+    await third.stop()
+    await first.stop()
+
+
+async def test_any_port_will_do_until_one_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fast port beside a free one may be taken."""
+    attempts = []
+    bind = module.RemotingServer.bind
+
+    def refuse_some(server: Any) -> None:
+        attempts.append(server.port)
+        if len(attempts) in (2, 4):
+            raise OSError(errno.EADDRINUSE, "in use", "somewhere")
+        bind(server)
+
+    monkeypatch.setattr(module.RemotingServer, "bind", refuse_some)
+    broker = make_broker(tmp_path)
+    await broker.start()
+    assert len(attempts) >= 6
+    await broker.stop()
+
+
+async def test_a_store_in_use_stops_the_start_and_keeps_its_files(
+    tmp_path: Path, client: RemotingClient
+) -> None:
+    first = make_broker(tmp_path)
+    await first.start()
+    await ask(client, first, send_request(queueId="0"))
+    second = make_broker(tmp_path)
+
+    with pytest.raises(StoreError, match="in use by another broker"):
+        await second.start()
+    await second.stop()
+
+    assert (tmp_path / "abort").exists()
+    assert (await ask(client, first, send_request(queueId="0"))).code == ResponseCode.SUCCESS
+    await first.stop()
+    assert not (tmp_path / "abort").exists()
+
+
+async def test_a_broken_table_stops_the_start_and_is_left_alone(tmp_path: Path) -> None:
+    broken = tmp_path / "config" / "topics.json"
+    broken.parent.mkdir()
+    broken.write_text("{no json")
+    broker = make_broker(tmp_path)
+
+    with pytest.raises(PersistenceError, match=r"topics\.json"):
+        await broker.start()
+    port = broker.port
+    await broker.stop()
+
+    assert broken.read_text() == "{no json"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", port))
+
+
+async def test_a_stop_without_a_start_and_a_second_stop_do_nothing(tmp_path: Path) -> None:
+    broker = make_broker(tmp_path)
+    await broker.stop()
+    assert not (tmp_path / "config").exists()
+
+    broker = make_broker(tmp_path)
+    await broker.start()
+    await broker.stop()
+    await broker.stop()
+
+
+async def test_a_stop_answers_those_that_wait(tmp_path: Path, client: RemotingClient) -> None:
+    broker = make_broker(tmp_path)
+    await broker.start()
+    broker.topics.update(TopicConfig("T", 4, 4))
+    waiting = asyncio.create_task(
+        client.request(f"127.0.0.1:{broker.port}", pull_request(sysFlag="6"), 30.0)
+    )
+    await until(lambda: len(broker.long_poll))
+
+    await broker.stop()
+
+    assert (await waiting).code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_a_table_that_cannot_be_saved_does_not_keep_the_others_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = make_broker(tmp_path)
+    await broker.start()
+    broker.offsets.commit("consumers", "T", 0, 7)
+
+    def fail(*_: object) -> None:
+        raise PersistenceError("cannot write topics.json: disk full")
+
+    monkeypatch.setattr(broker.topics.file, "_write", fail)
+    with pytest.raises(PersistenceError, match="disk full"):
+        await broker.stop()
+
+    assert b'"T@consumers"' in (tmp_path / "config" / "consumerOffset.json").read_bytes()
+    assert not (tmp_path / "abort").exists()
+
+
+async def test_offsets_are_saved_while_the_broker_runs(tmp_path: Path) -> None:
+    broker = make_broker(tmp_path, flush_consumer_offset_interval=10)
+    await broker.start()
+    broker.offsets.commit("consumers", "T", 0, 7)
+    path = tmp_path / "config" / "consumerOffset.json"
+
+    await until(path.exists)
+
+    assert b"consumers" in path.read_bytes()
+    await broker.stop()
+
+
+async def test_periodic_work_survives_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    runs = []
+
+    def work() -> None:
+        runs.append(1)
+        if len(runs) < 3:
+            raise RuntimeError("no luck")
+
+    with caplog.at_level(logging.ERROR):
+        task = asyncio.create_task(module._every(0.001, work))
+        await until(lambda: len(runs) >= 4)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    assert len(caplog.records) == 2
+    assert "work failed, tried again in 0.001 s" in caplog.records[0].getMessage()
+    assert caplog.records[0].exc_info is not None
+
+
+async def test_a_host_name_is_announced_and_resolved_for_records(
+    tmp_path: Path, client: RemotingClient
+) -> None:
+    broker = make_broker(tmp_path, broker_ip1="localhost")
+    await broker.start()
+
+    answer = await ask(client, broker, send_request(queueId="0"))
+
+    assert broker.address == f"localhost:{broker.port}"
+    host, port, _ = decode_message_id(answer.ext_fields["msgId"])
+    assert (host, port) == ("127.0.0.1", broker.port)
+    await broker.stop()
+
+
+async def test_a_host_name_that_cannot_be_resolved_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
+    broker = make_broker(tmp_path, broker_ip1="nowhere.invalid")
+
+    with pytest.raises(OSError, match=r"brokerIP1=nowhere\.invalid cannot be resolved: Name or"):
+        await broker.start()
+    await broker.stop()
+
+
+async def test_an_ipv6_broker_marks_its_records(tmp_path: Path, client: RemotingClient) -> None:
+    broker = make_broker(tmp_path, broker_ip1="2001:db8::5")
+    await broker.start()
+
+    answer = await ask(client, broker, send_request(body=b"x", queueId="0"))
+    pulled = await ask(client, broker, pull_request())
+
+    (record,) = decode_records(pulled.body)
+    assert record.store_host == ("2001:db8::5", broker.port)
+    assert record.message_id == answer.ext_fields["msgId"]
+    assert broker.address == f"[2001:db8::5]:{broker.port}"
+    await broker.stop()
+
+
+async def test_a_code_that_nobody_serves_is_answered(
+    tmp_path: Path, client: RemotingClient
+) -> None:
+    broker = make_broker(tmp_path)
+    await broker.start()
+
+    answer = await ask(client, broker, RemotingCommand(9999))
+    answer_end = await ask(client, broker, RemotingCommand(RequestCode.END_TRANSACTION))
+
+    assert answer.code == answer_end.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert "9999" in (answer.remark or "")
+    await broker.stop()

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import inspect
+from typing import Any
+from unittest.mock import create_autospec
+
+from pyromq.broker.handlers.admin.queue_offsets import QueueOffsetHandlers
+from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
+from pyromq.broker.handlers.heartbeat import HeartbeatHandlers
+from pyromq.broker.handlers.offsets import OffsetHandlers
+from pyromq.broker.handlers.pull import PullHandlers
+from pyromq.broker.handlers.query import QueryHandlers
+from pyromq.broker.handlers.send import SendHandlers
+from pyromq.broker.routes import build_routes
+from pyromq.protocol.codes import RequestCode
+
+FAMILIES: tuple[type[Any], ...] = (
+    SendHandlers,
+    PullHandlers,
+    HeartbeatHandlers,
+    OffsetHandlers,
+    QueryHandlers,
+    TopicAdminHandlers,
+    QueueOffsetHandlers,
+)
+
+#: What a broker of this version must serve.
+SERVED = {
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.PULL_MESSAGE,
+    RequestCode.HEART_BEAT,
+    RequestCode.UNREGISTER_CLIENT,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.GET_MIN_OFFSET,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.QUERY_MESSAGE,
+    RequestCode.VIEW_MESSAGE_BY_ID,
+}
+
+
+def test_everything_that_must_be_served_is() -> None:
+    routes = build_routes(*(create_autospec(family, instance=True) for family in FAMILIES))
+
+    assert routes.hot.keys() | routes.plain.keys() >= SERVED
+    assert all(isinstance(code, RequestCode) for code in (*routes.hot, *routes.plain))
+
+
+def test_every_hot_send_has_its_plain_handler_behind_it() -> None:
+    routes = build_routes(*(create_autospec(family, instance=True) for family in FAMILIES))
+
+    assert routes.hot.keys() - routes.plain.keys() == {RequestCode.PULL_MESSAGE}
+
+
+def test_no_handler_serves_a_code_twice_or_is_forgotten() -> None:
+    families = [create_autospec(family, instance=True) for family in FAMILIES]
+    routes = build_routes(*families)
+
+    used = {id(handler) for handler in (*routes.hot.values(), *routes.plain.values())}
+    for family, kind in zip(families, FAMILIES, strict=True):
+        for name, method in inspect.getmembers(kind, inspect.isfunction):
+            if name.startswith("_") or "request" not in inspect.signature(method).parameters:
+                continue
+            assert id(getattr(family, name)) in used, f"{kind.__name__}.{name} serves nothing"
