@@ -30,6 +30,7 @@ from pyromq.broker.state.connections import ConsumerTable, ProducerTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
+from pyromq.protocol.codes import RequestCode
 from pyromq.protocol.message_id import encode_host, format_address
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.server import RemotingServer
@@ -40,6 +41,9 @@ logger = logging.getLogger(__name__)
 
 #: The fast port, where consumers' answers never wait behind sends, is this far below.
 _FAST_PORT_DISTANCE: Final = 2
+#: So many pulls, each with up to 256 KiB to answer, are handled before a client that does
+#: not read is noticed.
+_MAX_RUNS: Final[dict[int, int]] = {RequestCode.PULL_MESSAGE: 8}
 _EXPIRY_SECONDS: Final = 10.0
 #: How often another port is tried when any will do and the fast port beside it is taken.
 _PORT_ATTEMPTS: Final = 50
@@ -185,6 +189,7 @@ def _server(config: BrokerConfig, port: int) -> RemotingServer:
         host=config.bind_address,
         port=port,
         idle_seconds=config.server_channel_max_idle_time_seconds,
+        max_runs=_MAX_RUNS,
     )
 
 

@@ -72,4 +72,4 @@ def _text(name: str, value: object) -> str:
     try:
         return orjson.dumps(value).decode()
     except orjson.JSONEncodeError as error:
-        raise ValueError(f"extField {name:.40} cannot be text: {error}") from error
+        raise ValueError(f"extField {name!r:.40} cannot be text: {error}") from error

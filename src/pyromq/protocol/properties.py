@@ -40,7 +40,7 @@ KEY_SEPARATOR: Final = " "
 def decode_properties(text: str | bytes) -> dict[str, str]:
     """The properties as a dictionary; bytes that are no UTF-8 become U+FFFD as in Java."""
     if not isinstance(text, str):
-        text = bytes(text).decode(errors="replace")
+        text = str(text, "utf-8", "replace")
     properties: dict[str, str] = {}
     for piece in text.split(PROPERTY_SEPARATOR):
         name, _, value = piece.partition(NAME_VALUE_SEPARATOR)

@@ -379,7 +379,7 @@ def test_ext_field_that_is_no_text_becomes_text(value: bytes, expected: str) -> 
 @pytest.mark.parametrize("depth", [300, 1000])
 def test_ext_field_nested_too_deep(depth: int) -> None:
     value = b"[" * depth + b"]" * depth
-    with pytest.raises(FrameError, match="extField a"):
+    with pytest.raises(FrameError, match="extField 'a'"):
         FrameReader().feed(json_frame(b'{"code":1,"extFields":{"a":%s}}' % value))
 
 

@@ -80,7 +80,7 @@ def test_value_nested_too_deep() -> None:
     value: list[object] = []
     for _ in range(1000):
         value = [value]
-    with pytest.raises(ValueError, match="extField name cannot be text"):
+    with pytest.raises(ValueError, match="extField 'name' cannot be text"):
         header_json.text_fields({"name": value})
 
 
@@ -88,6 +88,6 @@ def test_names_of_errors_are_short() -> None:
     value: list[object] = []
     for _ in range(1000):
         value = [value]
-    with pytest.raises(ValueError, match="extField xxx") as info:
+    with pytest.raises(ValueError, match="extField 'xxx") as info:
         header_json.text_fields({"x" * 1_000_000: value})
     assert len(str(info.value)) < 200

@@ -55,6 +55,12 @@ def test_bytes_that_are_no_utf8() -> None:
     assert decode_properties(memoryview(b"a\x01b")) == {"a": "b"}
 
 
+def test_what_is_neither_text_nor_bytes() -> None:
+    # `bytes(number)` would be that many zeros.
+    with pytest.raises(TypeError):
+        decode_properties(10**18)  # type: ignore[arg-type]
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_properties(data: bytes) -> None:
     properties = decode_properties(data)

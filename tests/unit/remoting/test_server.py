@@ -997,6 +997,16 @@ async def test_what_handlers_see_of_a_connection() -> None:
 
 
 @on_both_loops
+async def test_answers_are_not_held_back_to_be_sent_together() -> None:
+    # Without this option a late answer waits for the peer's delayed acknowledgement, 40 ms.
+    async with serving() as server, connected(server) as client:
+        connection = await connection_of(server, client)
+        assert connection._transport is not None
+        accepted = connection._transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+@on_both_loops
 async def test_ipv6() -> None:
     server = RemotingServer({ECHO: echo}, host="::1")
     try:
