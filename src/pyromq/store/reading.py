@@ -137,10 +137,11 @@ class Reader:
             ):
                 continue
             if not log.holds(physical, record_size):
-                # Its segment was deleted: go on with the next one that is there.
                 if not count:
                     result.status = GetStatus.MESSAGE_WAS_REMOVING
-                skip_below = log.segment_after(physical)
+                if physical < log.min_offset:
+                    # Its segment was deleted: go on with the next one that is there.
+                    skip_below = log.segment_after(physical)
                 continue
             result.pieces.append(log.read(physical, record_size))
             result.status = GetStatus.FOUND

@@ -94,10 +94,17 @@ class Segments:
 
     def drop_after(self, offset: int) -> None:
         """Remove the files that begin behind `offset`."""
+        removed = 0
         while self.files and self.files[-1].base > offset:
-            file = self.files.pop()
-            logger.warning("%s lies behind the valid data: removed", file.path)
-            file.delete()
+            self.files.pop().delete()
+            removed += 1
+        if removed:
+            logger.warning(
+                "%s: %d files behind offset %d hold nothing valid: removed",
+                self.directory,
+                removed,
+                offset,
+            )
 
     def close(self) -> None:
         """Unmap all files."""

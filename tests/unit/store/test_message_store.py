@@ -442,6 +442,7 @@ class Disk:
         self.full = False
         self._real = os.posix_fallocate
         monkeypatch.setattr(os, "posix_fallocate", self._fallocate)
+        monkeypatch.setattr("pyromq.store.dispatch._RETRY_SECONDS", 0.01)
 
     def _fallocate(self, descriptor: int, offset: int, length: int) -> None:
         if self.full:
@@ -497,10 +498,10 @@ def test_a_disk_that_fills_up_while_sending(tmp_path: Path, disk: Disk, batch: b
     assert len(refused) > 20
     assert set(refused) == {PutStatus.CREATE_MAPEDFILE_FAILED}
     store.seal()
+    disk.full = False
     copy = killed_copy(store, tmp_path / "copy")
     assert bodies(store) == sent
     store.stop()
-    disk.full = False
     again = open_store(copy)
     assert bodies(again) == sent
     audit(again)
@@ -939,7 +940,7 @@ def log_bodies(data: bytes) -> list[bytes]:
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

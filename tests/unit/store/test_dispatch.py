@@ -1,0 +1,193 @@
+"""From log bytes to consume-queue entries, and the index lane."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyromq.protocol.delay import DelayLevels
+from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.sysflag import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.dispatch import MissingEntriesError, dispatch_to_queues
+from pyromq.store.index import KeyIndex
+from tests.support.records import BORN_TIME, make_record
+from tests.support.stores import FOREVER, TOPIC, open_store, put, wait_until
+
+LEVELS = DelayLevels("1s 5s 10s")
+
+
+class Queues:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.made: dict[tuple[str, int], ConsumeQueue] = {}
+
+    def __call__(self, topic: str, queue_id: int) -> ConsumeQueue:
+        if (topic, queue_id) not in self.made:
+            self.made[topic, queue_id] = ConsumeQueue(self.directory, 200, topic, queue_id)
+        return self.made[topic, queue_id]
+
+    def dispatch(self, data: bytes, base: int = 0, *, allow_missing: bool = True) -> int:
+        taken = dispatch_to_queues(data, base, self, LEVELS, allow_missing=allow_missing)
+        for queue in self.made.values():
+            queue.write_pending()
+        return taken
+
+    def entries(self, topic: str = "T", queue_id: int = 0) -> list[tuple[int, int, int]]:
+        queue = self.made[topic, queue_id]
+        return [queue.entry(n) for n in range(queue.min_offset, queue.next_offset)]  # type: ignore[misc]
+
+
+@pytest.fixture
+def queues(tmp_path: Path) -> Iterator[Queues]:
+    queues = Queues(tmp_path)
+    yield queues
+    for queue in queues.made.values():
+        queue.close()
+
+
+def run_of(*records: dict[str, object], base: int = 0) -> bytes:
+    data = b""
+    for fields in records:
+        settings = {"topic": "T", "queue_id": 0, "physical_offset": base + len(data), **fields}
+        data += make_record(**settings)  # type: ignore[arg-type]
+    return data
+
+
+def test_records_become_entries(queues: Queues) -> None:
+    data = run_of(
+        {"queue_offset": 0, "properties": b"TAGS\x01a"},
+        {"queue_offset": 0, "queue_id": 1},
+        {"queue_offset": 1, "properties": b"A\x01b\x02TAGS\x01\xc3\xa4\x02"},
+    )
+    assert queues.dispatch(data) == len(data)
+    first, second = queues.entries()
+    assert (first[0], first[2]) == (0, java_hash("a"))
+    assert second[2] == java_hash("ä")
+    assert queues.entries(queue_id=1)[0][2] == 0
+    assert second[0] + second[1] == len(data)
+
+
+def test_a_cut_record_is_left_for_the_next_piece(queues: Queues) -> None:
+    data = run_of({"queue_offset": 0}, {"queue_offset": 1})
+    half = len(data) // 2
+    for length in (0, 1, 50, half - 1):
+        assert queues.dispatch(data[:length]) == 0
+    for length in (half, half + 1, len(data) - 1):
+        assert queues.dispatch(data[:length]) == half
+    assert queues.dispatch(data[half:], half) == half
+    assert len(queues.entries()) == 2
+
+
+def test_what_a_queue_has_is_passed_over(queues: Queues) -> None:
+    data = run_of(*({"queue_offset": n} for n in range(25)))
+    for _ in range(3):
+        assert queues.dispatch(data) == len(data)
+    assert len(queues.entries()) == 25
+
+
+def test_prepared_and_rolled_back_records_get_no_entry(queues: Queues) -> None:
+    data = run_of(
+        {"queue_offset": 0, "sys_flag": TRANSACTION_PREPARED},
+        {"queue_offset": 0, "sys_flag": TRANSACTION_COMMIT},
+        {"queue_offset": 0, "sys_flag": TRANSACTION_ROLLBACK},
+        {"queue_offset": 1},
+    )
+    queues.dispatch(data)
+    size = len(data) // 4
+    assert [entry[0] for entry in queues.entries()] == [size, 3 * size]
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        (b"DELAY\x013", BORN_TIME + 10_000),
+        (b"DELAY\x0199", BORN_TIME + 10_000),
+        (b"DELAY\x010\x02TAGS\x01a", java_hash("a")),
+        (b"DELAY\x01x\x02TAGS\x01a", java_hash("a")),
+        (b"TAGS\x01a", java_hash("a")),
+    ],
+)
+def test_a_delayed_message_has_its_time_instead_of_tags(
+    queues: Queues, level: bytes, expected: int
+) -> None:
+    queues.dispatch(
+        run_of({"queue_offset": 0, "topic": "SCHEDULE_TOPIC_XXXX", "properties": level})
+    )
+    assert queues.entries("SCHEDULE_TOPIC_XXXX")[0][2] == expected
+
+
+def test_a_queue_whose_head_expired_begins_later(queues: Queues) -> None:
+    data = run_of({"queue_offset": 33}, {"queue_offset": 34}, base=7000)
+    queues.dispatch(data, 7000)
+    queue = queues.made["T", 0]
+    assert (queue.min_offset, queue.next_offset) == (33, 35)
+
+
+def test_missing_entries_can_be_forbidden(queues: Queues) -> None:
+    queues.dispatch(run_of({"queue_offset": 0}))
+    later = run_of({"queue_offset": 5}, base=9000)
+    with pytest.raises(MissingEntriesError, match=r"T queue 0 ends at 1.* offset 5"):
+        queues.dispatch(later, 9000, allow_missing=False)
+    assert len(queues.entries()) == 1
+    queues.dispatch(later, 9000)
+    assert queues.made["T", 0].next_offset == 6
+
+
+def test_a_topic_made_anew_begins_anew(queues: Queues) -> None:
+    old = [{"queue_offset": n} for n in range(12)]
+    new = [{"queue_offset": n} for n in range(3)]
+    data = run_of(*old, *new)
+    queues.dispatch(data)
+    size = len(data) // 15
+    assert [entry[0] for entry in queues.entries()] == [12 * size, 13 * size, 14 * size]
+    queues.dispatch(data)
+    assert len(queues.entries()) == 3, "the records of before must not come back"
+
+
+def test_an_offset_that_goes_back_is_passed_over_and_told(
+    queues: Queues, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = run_of({"queue_offset": 0}, {"queue_offset": 1}, {"queue_offset": 1})
+    queues.dispatch(data)
+    assert len(queues.entries()) == 2
+    assert "passed over" in caplog.text
+
+
+def test_the_lane_outlives_a_failing_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = KeyIndex.put
+    failures = [3]
+
+    def failing(self: KeyIndex, *arguments: object) -> None:
+        if failures[0]:
+            failures[0] -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("pyromq.store.dispatch._RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(KeyIndex, "put", failing)
+    store = open_store(tmp_path)
+    places = [put(store, keys="key") for _ in range(5)]
+    store.seal()
+    wait_until(lambda: store.dispatch_behind == 0)
+    assert store.query(TOPIC, "key", 64, 0, FOREVER) == places[::-1]
+    assert "cannot be written" in caplog.text
+    store.stop()
+
+
+def test_without_an_index_nothing_is_behind(tmp_path: Path) -> None:
+    store = open_store(tmp_path, message_index_enable=False)
+    put(store, keys="key")
+    store.seal()
+    assert store.dispatch_behind == 0
+    assert store.query(TOPIC, "key", 64, 0, FOREVER) == []
+    store.stop()

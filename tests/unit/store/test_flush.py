@@ -1,0 +1,178 @@
+"""The flush thread: intervals, errors that pass, and what the checkpoint may say."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyromq.protocol.units import CHECKPOINT
+from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.mapped_file import MappedFile
+from pyromq.store.message_store import MessageStore
+from tests.support.stores import TOPIC, bodies, open_store, put, wait_until
+
+FAST = {
+    "flush_interval_commit_log": 1,
+    "flush_interval_consume_queue": 1,
+    "flush_commit_log_thorough_interval": 1,
+}
+#: No flush of its own within any test.
+NEVER = {
+    "flush_interval_commit_log": 10_000_000,
+    "flush_interval_consume_queue": 10_000_000,
+    "flush_commit_log_thorough_interval": 10_000_000,
+}
+Opener = Callable[..., MessageStore]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opener]:
+    stores: list[MessageStore] = []
+
+    def open_one(**changes: Any) -> MessageStore:
+        stores.append(open_store(tmp_path / "store", **changes))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        store.stop()
+
+
+def checkpoint_of(store: MessageStore) -> tuple[int, int, int]:
+    times: tuple[int, int, int] = CHECKPOINT.unpack_from(
+        (store.config.root / "checkpoint").read_bytes()
+    )
+    return times
+
+
+def flushed(store: MessageStore) -> bool:
+    marks = store._log.watermarks
+    return marks.flushed == marks.written > 0
+
+
+def test_what_is_written_is_flushed_by_and_by(opened: Opener) -> None:
+    store = opened(**FAST)
+    put(store)
+    store.seal()
+    wait_until(lambda: flushed(store))
+    stored = store.earliest_time(TOPIC, 0)
+    wait_until(lambda: checkpoint_of(store)[:2] == (stored, stored))
+    assert not store.queue(TOPIC, 0).dirty
+
+
+def test_few_pages_wait_for_the_thorough_flush(opened: Opener) -> None:
+    store = opened(**(NEVER | {"flush_commit_log_least_pages": 4}))
+    put(store, b"x" * 3 * 4096)
+    store.seal()
+    store._flush._turn()
+    assert store._log.watermarks.flushed == 0
+    put(store, b"x" * 4096)
+    store.seal()
+    store._flush._turn()
+    assert flushed(store)
+
+
+def test_an_idle_store_says_nothing_new(opened: Opener) -> None:
+    store = opened(**NEVER)
+    store._flush._flush_log()
+    store._flush._flush_queues()
+    store._flush._save_checkpoint()
+    assert checkpoint_of(store) == (0, 0, 0)
+
+
+def test_a_failing_disk_is_told_and_tried_again(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = [True]
+
+    def fdatasync(descriptor: int) -> None:
+        if failing[0]:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    store = opened(**FAST)
+    put(store, b"kept")
+    store.seal()
+    wait_until(lambda: "flush failed" in caplog.text)
+    assert store._log.watermarks.flushed == 0
+    failing[0] = False
+    wait_until(lambda: flushed(store))
+    assert bodies(store) == [b"kept"]
+
+
+def test_a_queue_whose_sync_failed_is_synced_again_before_the_checkpoint(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(**NEVER)
+    for queue_id in range(3):
+        put(store, queue_id=queue_id)
+    store.seal()
+    synced: list[int] = []
+    fails = [1]
+    sync = ConsumeQueue.sync
+
+    def failing(self: ConsumeQueue) -> None:
+        if self.queue_id in fails:
+            raise OSError(errno.EIO, "Input/output error")
+        synced.append(self.queue_id)
+        sync(self)
+
+    monkeypatch.setattr(ConsumeQueue, "sync", failing)
+    with pytest.raises(OSError, match="Input"):
+        store._flush._flush_queues()
+    assert store._checkpoint.queue_timestamp == 0
+    fails.clear()
+    store._flush._flush_queues()
+    assert sorted(synced) == [0, 1, 2]
+    assert store._checkpoint.queue_timestamp > 0
+
+
+def test_a_queue_that_was_deleted_meanwhile_is_passed_over(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(**NEVER)
+    put(store, topic="Gone")
+    put(store, topic="Kept")
+    store.seal()
+    gone = store.queue("Gone", 0)
+    file = gone.segments.files[0]
+    store.remove_topic("Gone")
+    gone.segments.files.append(file)  # as the thread may have seen the list before
+    store._flush._flush_queues()
+    gone.segments.files.clear()
+    assert store._checkpoint.queue_timestamp > 0
+    assert not store.queue("Kept", 0).dirty
+
+
+def test_a_queue_written_during_its_sync_is_synced_again(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(**NEVER)
+    put(store)
+    store.seal()
+    sync = MappedFile.sync
+
+    def write_meanwhile(self: MappedFile) -> None:
+        monkeypatch.setattr(MappedFile, "sync", sync)
+        put(store)
+        store.seal()
+        sync(self)
+
+    monkeypatch.setattr(MappedFile, "sync", write_meanwhile)
+    store._flush._flush_queues()
+    assert store.queue(TOPIC, 0).dirty
+    assert list(store._flush._dirty) == [store.queue(TOPIC, 0)]
+
+
+def test_a_stop_flushes_everything(opened: Opener) -> None:
+    store = opened(**NEVER)
+    put(store)
+    stored_before = store._log.now
+    store.stop()
+    assert store._log.watermarks.flushed == store._log.watermarks.written > 0
+    assert checkpoint_of(store)[:2] == (stored_before, stored_before)

@@ -1,0 +1,158 @@
+"""One mapped file: reserving, writing, emptying, closing, and what a full disk does."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from pyromq.store.mapped_file import MappedFile, file_name
+
+SIZE = 64 * 1024
+
+
+def test_the_name_is_the_offset_in_twenty_digits(tmp_path: Path) -> None:
+    assert file_name(0) == "0" * 20
+    assert file_name(1073741824) == "00000000001073741824"
+    assert MappedFile.create(tmp_path, 4096, SIZE).base == 4096
+
+
+def test_a_new_file_is_sparse_zeros_of_its_size(tmp_path: Path) -> None:
+    file = MappedFile.create(tmp_path / "made/on/the/way", 0, SIZE)
+    assert file.read(0, SIZE) == bytes(SIZE)
+    status = file.path.stat()
+    assert (status.st_size, status.st_blocks, file.reserved) == (SIZE, 0, 0)
+    file.close()
+
+
+def test_reserved_blocks_exist_and_only_grow(tmp_path: Path) -> None:
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    file.reserve(8192)
+    assert file.path.stat().st_blocks * 512 >= 8192
+    file.reserve(4096)
+    assert file.reserved == 8192
+    file.reserve(10 * SIZE)
+    assert (file.reserved, file.path.stat().st_size) == (SIZE, SIZE)
+    file.close()
+
+
+def test_a_full_disk_is_an_error_of_reserve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    file.reserve(4096)
+
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space"):
+        file.reserve(8192)
+    assert file.reserved == 4096
+    file.reserve(4096)
+    monkeypatch.undo()
+    file.reserve(8192)
+    assert file.reserved == 8192
+    file.close()
+
+
+def test_bytes_are_seen_by_whoever_opens_the_file(tmp_path: Path) -> None:
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    file.reserve(SIZE)
+    file.write(0, b"head")
+    file.write(SIZE - 4, b"tail")
+    assert file.path.read_bytes() == b"head".ljust(SIZE - 4, b"\0") + b"tail"
+    other = MappedFile.open(file.path)
+    assert (other.read(0, 4), other.read(SIZE - 4, SIZE + 100)) == (b"head", b"tail")
+    assert (other.size, other.base, other.reserved) == (SIZE, 0, 0)
+    file.close()
+    other.close()
+
+
+def test_nothing_is_written_behind_the_end(tmp_path: Path) -> None:
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    file.reserve(SIZE)
+    before = file.read(0, SIZE)
+    with pytest.raises((IndexError, ValueError, AssertionError)):
+        file.write(SIZE - 3, b"tail")
+    assert file.read(0, SIZE) == before
+    file.close()
+
+
+def test_read_many_gives_each_record_of_the_entries(tmp_path: Path) -> None:
+    file = MappedFile.create(tmp_path, SIZE, SIZE)
+    file.reserve(SIZE)
+    file.write(10, b"firstsecond")
+    entries = [(SIZE + 15, 6, 0), (SIZE + 10, 5, 1)]
+    assert file.read_many(entries) == [b"second", b"first"]
+    assert file.read_many([]) == []
+    file.close()
+
+
+def test_emptying_leaves_zeros_and_gives_the_blocks_back(tmp_path: Path) -> None:
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    file.reserve(SIZE)
+    file.write(0, b"x" * SIZE)
+    file.empty_from(5000)
+    assert file.read(0, SIZE) == b"x" * 5000 + bytes(SIZE - 5000)
+    assert file.path.stat().st_size == SIZE
+    assert file.reserved == 5000, "a write behind it would meet a hole"
+    file.reserve(SIZE)
+    file.write(5000, b"y")
+    assert file.path.read_bytes()[4999:5002] == b"xy\0"
+    file.empty_from(SIZE)
+    file.empty_from(0)
+    assert not any(file.read(0, SIZE))
+    file.close()
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(0, SIZE), (1, 2), (5000, 9 * SIZE), (SIZE, SIZE), (9, 3)]
+)
+def test_advice_changes_no_byte(tmp_path: Path, start: int, end: int) -> None:
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    file.reserve(SIZE)
+    data = os.urandom(SIZE)
+    file.write(0, data)
+    file.populate(start, end)
+    file.release(end)
+    assert file.read(0, SIZE) == data
+    file.close()
+    assert file.path.read_bytes() == data
+
+
+def test_no_descriptor_is_kept_beside_the_mapping(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    files = [MappedFile.create(tmp_path, number * SIZE, SIZE) for number in range(20)]
+    for file in files:
+        file.reserve(SIZE)
+        file.sync()
+    assert len(os.listdir("/proc/self/fd")) <= before + len(files)
+    for file in files:
+        file.delete()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_closed_file_is_not_read(tmp_path: Path) -> None:
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    file.close()
+    file.close()
+    with pytest.raises(ValueError, match="closed"):
+        file.read(0, 1)
+
+
+def test_deleting_twice_or_a_file_that_is_gone(tmp_path: Path) -> None:
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    file.path.unlink()
+    file.delete()
+    file.delete()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sync_of_a_removed_file_says_so(tmp_path: Path) -> None:
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    file.delete()
+    with pytest.raises(FileNotFoundError):
+        file.sync()

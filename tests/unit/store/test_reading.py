@@ -1,0 +1,135 @@
+"""Which records one pull carries: limits, cold messages, deleted segments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pyromq.protocol.record import decode_records
+from pyromq.protocol.units import PRE_BLANK_ENTRY
+from pyromq.store.message_store import MessageStore
+from pyromq.store.results import GetStatus
+from tests.support.stores import SEGMENT, TOPIC, body_for, open_store, put
+
+
+class Everything:
+    def matches(
+        self, tags_code: int, physical_offset: int, size: int, read: Callable[[int, int], bytes]
+    ) -> bool:
+        return True
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MessageStore]:
+    store = open_store(tmp_path, mapped_file_size_consume_queue=20 * 1000)
+    yield store
+    store.stop()
+
+
+@pytest.mark.parametrize("message_filter", [None, Everything()])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_both_ways_of_reading_give_the_same(
+    store: MessageStore, message_filter: Everything | None, interleaved: bool
+) -> None:
+    for number in range(40):
+        put(store, b"%d" % number * 150)
+        if interleaved and number % 3 == 0:
+            put(store, b"between", topic="Other")
+    store.seal()
+    for offset in range(40):
+        for count in (1, 2, 31, 32, 33):
+            result = store.get(TOPIC, 0, offset, count, message_filter)
+            expected = min(count, 32, 40 - offset)
+            assert (result.status, result.count) == (GetStatus.FOUND, expected)
+            records = decode_records(b"".join(result.pieces))
+            assert [r.queue_offset for r in records] == list(range(offset, offset + expected))
+            assert result.size == sum(record.size for record in records)
+            assert result.next_offset == offset + expected
+            assert not result.suggest_replica
+
+
+@pytest.mark.parametrize("message_filter", [None, Everything()])
+def test_cold_messages_have_their_own_limits(
+    tmp_path: Path, message_filter: Everything | None
+) -> None:
+    store = open_store(
+        tmp_path, mapped_file_size_consume_queue=2000, max_transfer_bytes_on_message_in_disk=900
+    )
+    for _ in range(40):
+        put(store, b"x" * 100)
+    store.seal()
+    store._reader._memory = 0
+    result = store.get(TOPIC, 0, 0, 32, message_filter)
+    assert (result.status, result.count, result.next_offset) == (GetStatus.FOUND, 4, 4)
+    assert result.suggest_replica
+    store._reader._cold_limits = (8, 1 << 20)
+    assert store.get(TOPIC, 0, 0, 32, message_filter).count == 8
+    store._reader._cold_limits = (0, 0)
+    assert store.get(TOPIC, 0, 0, 32, message_filter).count == 1, "one is always carried"
+    store.stop()
+
+
+def without_first_segment(tmp_path: Path) -> MessageStore:
+    store = open_store(tmp_path, mapped_file_size_consume_queue=2000)
+    for _ in range(6):
+        put(store, body_for(store, SEGMENT // 3))
+    store.seal()
+    first = store._log.segments.files.pop(0)
+    first.delete()
+    return store
+
+
+@pytest.mark.parametrize("message_filter", [None, Everything()])
+def test_a_segment_that_was_deleted_is_passed_over(
+    tmp_path: Path, message_filter: Everything | None
+) -> None:
+    store = without_first_segment(tmp_path)
+    result = store.get(TOPIC, 0, 0, 32, message_filter)
+    records = decode_records(b"".join(result.pieces))
+    assert result.status is GetStatus.FOUND
+    assert [record.queue_offset for record in records] == [2, 3, 4, 5]
+    assert result.next_offset == 6
+    store.stop()
+
+
+def test_nothing_left_in_what_was_looked_at(tmp_path: Path) -> None:
+    store = without_first_segment(tmp_path)
+    result = store.get(TOPIC, 0, 0, 2)
+    assert (result.status, result.count, result.next_offset) == (
+        GetStatus.MESSAGE_WAS_REMOVING,
+        0,
+        2,
+    )
+    store.stop()
+
+
+def test_an_entry_that_points_nowhere_gives_no_record(store: MessageStore) -> None:
+    for _ in range(5):
+        put(store)
+    store.seal()
+    file = store.queue(TOPIC, 0).segments.files[0]
+    file.write(40, PRE_BLANK_ENTRY)
+    result = store.get(TOPIC, 0, 2, 1)
+    assert (result.status, result.count, result.next_offset) == (
+        GetStatus.MESSAGE_WAS_REMOVING,
+        0,
+        3,
+    )
+    before = store.get(TOPIC, 0, 0, 32)
+    assert (before.count, before.next_offset) == (2, 2)
+    behind = store.get(TOPIC, 0, 2, 32)
+    records = decode_records(b"".join(behind.pieces))
+    assert [record.queue_offset for record in records] == [3, 4]
+    assert behind.next_offset == 5
+
+
+def test_a_queue_file_that_is_gone_is_skipped(store: MessageStore) -> None:
+    put(store)
+    store.seal()
+    queue = store.queue(TOPIC, 0)
+    file = queue.segments.files.pop()
+    result = store.get(TOPIC, 0, 0, 32)
+    assert (result.status, result.next_offset) == (GetStatus.OFFSET_FOUND_NULL, 1000)
+    queue.segments.files.append(file)

@@ -1,0 +1,144 @@
+"""A row of files: what is found in a directory, and where an offset is."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from pyromq.store.results import StoreError
+from pyromq.store.segments import Segments
+
+SIZE = 4096
+
+
+def make(directory: Path, *bases: int, size: int = SIZE) -> Segments:
+    directory.mkdir(exist_ok=True)
+    for base in bases:
+        (directory / f"{base:020d}").write_bytes(bytes(size))
+    return Segments(directory, SIZE)
+
+
+def bases(segments: Segments) -> list[int]:
+    return [file.base for file in segments.files]
+
+
+def test_no_directory_is_no_files(tmp_path: Path) -> None:
+    segments = Segments(tmp_path / "missing", SIZE)
+    segments.load()
+    assert (segments.files, segments.first_offset, segments.end_offset) == ([], 0, 0)
+    assert segments.find(0) is None
+    assert not (tmp_path / "missing").exists()
+
+
+def test_files_come_in_their_order(tmp_path: Path) -> None:
+    segments = make(tmp_path, 3 * SIZE, SIZE, 2 * SIZE)
+    segments.load()
+    assert bases(segments) == [SIZE, 2 * SIZE, 3 * SIZE]
+    assert (segments.first_offset, segments.end_offset) == (SIZE, 4 * SIZE)
+    segments.close()
+
+
+@pytest.mark.parametrize(
+    ("offset", "base"),
+    [
+        (-1, None),
+        (0, None),
+        (SIZE - 1, None),
+        (SIZE, SIZE),
+        (2 * SIZE - 1, SIZE),
+        (2 * SIZE, 2 * SIZE),
+        (3 * SIZE - 1, 2 * SIZE),
+        (3 * SIZE, None),
+        (1 << 62, None),
+        (-(1 << 62), None),
+    ],
+)
+def test_where_an_offset_is(tmp_path: Path, offset: int, base: int | None) -> None:
+    segments = make(tmp_path, SIZE, 2 * SIZE)
+    segments.load()
+    file = segments.find(offset)
+    assert (file.base if file else None) == base
+    segments.close()
+
+
+@pytest.mark.parametrize("size", [1, SIZE - 1, SIZE + 1])
+def test_a_wrong_size_is_refused_with_name_and_remedy(tmp_path: Path, size: int) -> None:
+    make(tmp_path, 0)
+    (tmp_path / f"{SIZE:020d}").write_bytes(bytes(size))
+    with pytest.raises(StoreError, match=rf"{SIZE:020d} has {size} bytes.*segment size"):
+        Segments(tmp_path, SIZE).load()
+
+
+def test_an_empty_last_file_is_removed_an_empty_other_one_refused(tmp_path: Path) -> None:
+    make(tmp_path, 0)
+    last = tmp_path / f"{SIZE:020d}"
+    last.touch()
+    segments = Segments(tmp_path, SIZE)
+    segments.load()
+    assert bases(segments) == [0]
+    assert not last.exists()
+    segments.close()
+    last.touch()
+    make(tmp_path, 2 * SIZE)
+    with pytest.raises(StoreError, match="has 0 bytes"):
+        Segments(tmp_path, SIZE).load()
+
+
+def test_a_gap_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="a file between is missing"):
+        make(tmp_path, 0, 2 * SIZE).load()
+
+
+def test_a_base_that_is_no_multiple_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="multiple"):
+        make(tmp_path, 100).load()
+
+
+def test_foreign_names_are_left_alone_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    segments = make(tmp_path, 0)
+    names = ["notes", "0" * 19, "0" * 21, "\u0660" * 20, "-" + "0" * 19, "0" * 19 + "x"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"keep")
+    (tmp_path / f"{9 * SIZE:020d}").mkdir()
+    with caplog.at_level(logging.WARNING):
+        segments.load()
+    assert bases(segments) == [0]
+    assert all((tmp_path / name).read_bytes() == b"keep" for name in names)
+    assert all(name in caplog.text for name in names)
+    segments.close()
+
+
+def test_the_next_file_follows_the_last(tmp_path: Path) -> None:
+    segments = Segments(tmp_path, SIZE)
+    assert segments.create_next(5 * SIZE).base == 5 * SIZE
+    assert segments.create_next(0).base == 6 * SIZE
+    assert bases(segments) == [5 * SIZE, 6 * SIZE]
+    segments.close()
+    assert segments.files == []
+
+
+def test_files_behind_an_offset_go(tmp_path: Path) -> None:
+    segments = make(tmp_path, 0, SIZE, 2 * SIZE)
+    segments.load()
+    segments.drop_after(2 * SIZE)
+    assert len(segments.files) == 3, "a file that begins at the end is the next one to use"
+    segments.drop_after(SIZE + 1)
+    assert bases(segments) == [0, SIZE]
+    segments.drop_after(-1)
+    assert (bases(segments), list(tmp_path.iterdir())) == ([], [])
+
+
+def test_delete_keeps_a_directory_with_something_else_in_it(tmp_path: Path) -> None:
+    for name, foreign in (("a", False), ("b", True)):
+        segments = make(tmp_path / name, 0, SIZE)
+        segments.load()
+        if foreign:
+            (tmp_path / name / "other").touch()
+        segments.delete()
+        assert (tmp_path / name).exists() is foreign
+        assert segments.files == []
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["other"]
