@@ -28,8 +28,7 @@ from typing import IO
 from zlib import crc32
 
 from pyromq.protocol.delay import DelayLevels
-from pyromq.protocol.java_hash import java_hash, java_hash_bytes
-from pyromq.protocol.memo import Memo
+from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.message_id import HOST_SIZE_V4, HOST_SIZE_V6
 from pyromq.protocol.properties import MAX_PROPERTIES, TAGS, decode_properties
 from pyromq.protocol.record import (
@@ -66,6 +65,8 @@ _pack_entry = CONSUME_QUEUE_ENTRY.pack
 _unpack_short = struct.Struct(">H").unpack_from
 
 _TAGS = b"TAGS\x01"
+#: So many different tags are remembered with their hashes.
+_MAX_TAGS = 8192
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}")
 
 
@@ -82,7 +83,7 @@ class MessageStore:
         self._log = CommitLog(config.commit_log_directory, config.mapped_file_size_commit_log)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._touched: list[ConsumeQueue] = []
-        self._tags_codes: Memo[bytes, int] = Memo(java_hash_bytes)
+        self._tags_codes: dict[bytes, int] = {}
         self._on_arrival = on_arrival
         self._set_host(store_host)
         self._checkpoint = Checkpoint(config.root / "checkpoint")
@@ -184,17 +185,19 @@ class MessageStore:
         born_timestamp: int,
         born_host: bytes,
         reconsume_times: int,
+        more_properties: bytes = b"",
     ) -> int:
         """Gather one message; its queue offset is `queue.next_offset` of before.
 
-        `tags_code` is Java's hash of the TAGS in `properties`, 0 without: callers have
-        them at hand, and remember the hashes of the few that there are.
+        The properties come in two pieces, since most of them end alike. `tags_code` is
+        Java's hash of the TAGS in them, 0 without: callers have them at hand, and remember
+        the hashes of the few that there are.
         Raises PutError, or struct.error for a number that its field cannot hold.
         """
         log = self._log
         physical = log.position
         body_length = len(body)
-        properties_length = len(properties)
+        properties_length = len(properties) + len(more_properties)
         size = queue.fixed_size + body_length + properties_length
         if len(born_host) == HOST_SIZE_V4:
             pack = self._pack_head
@@ -227,7 +230,16 @@ class MessageStore:
             0,
             body_length,
         )
-        log.add((head, body, queue.topic_part, properties_length.to_bytes(2, "big"), properties))
+        log.add(
+            (
+                head,
+                body,
+                queue.topic_part,
+                properties_length.to_bytes(2, "big"),
+                properties,
+                more_properties,
+            )
+        )
         pending = queue.pending
         if not pending:
             self._touched.append(queue)
@@ -332,16 +344,10 @@ class MessageStore:
                         rest,
                     )
                 )
-                before, found, after = own.rpartition(_TAGS)
-                if shared_tags_code:
-                    add_entry(pack_entry(physical, size, shared_tags_code))
-                elif found:
-                    tags = after.partition(b"\x02")[0]
-                    plain = tags and (not before or before[-1] == 2)
-                    tags_code = tags_codes[tags] if plain else find_tags(own)
-                    add_entry(pack_entry(physical, size, tags_code))
-                else:
-                    add_entry(pack_entry(physical, size, 0))
+                tags_code = shared_tags_code or tags_codes.get(own.rpartition(b"\x02")[2])
+                if tags_code is None:
+                    tags_code = find_tags(own)
+                add_entry(pack_entry(physical, size, tags_code))
                 offsets.append(physical)
                 physical += size
                 offset += 1
@@ -525,8 +531,16 @@ class MessageStore:
             self._make_room(size, length, 0)
 
     def _find_tags(self, properties: bytes) -> int:
-        """Java's hash of the tags, when their name also stands in another property's."""
-        return java_hash(decode_properties(properties).get(TAGS, ""))
+        """Java's hash of the tags; remembered where they stand last, as Java puts them."""
+        if _TAGS not in properties:
+            return 0
+        tags_code = java_hash(decode_properties(properties).get(TAGS, ""))
+        last = properties.rpartition(b"\x02")[2]
+        if len(last) > len(_TAGS) and last.startswith(_TAGS):
+            if len(self._tags_codes) >= _MAX_TAGS:
+                self._tags_codes.clear()
+            self._tags_codes[last] = tags_code
+        return tags_code
 
     def _time_of(self, queue: ConsumeQueue, offset: int) -> int:
         entry = queue.entry(offset)
@@ -557,8 +571,7 @@ def _lock(path: Path) -> IO[bytes]:
     """Hold the store's lock file, as Java does, until `_unlock`."""
     path = path.resolve()
     in_use = StoreError(
-        f"{path.parent} is in use by another broker: "
-        "stop that one, or set another storePathRootDir"
+        f"{path.parent} is in use by another broker: stop that one, or set another storePathRootDir"
     )
     # To open and close the file once more would give the lock up.
     if path in _held_locks:

@@ -67,6 +67,8 @@ _VERSION_WITH_MAX_RECONSUME: Final = 121
 _DEAD_LETTER_QUEUES: Final = 1
 #: Bits of sysFlag that a plain message does not have.
 _SPECIAL_FLAGS: Final = TRANSACTION_MASK | HOST_MASK
+#: So many different tags are remembered with their hashes.
+_MAX_TAGS: Final = 8192
 _INT_MIN: Final = -0x80000000
 _INT_MAX: Final = 0x7FFFFFFF
 #: What makes a message take the slow path.
@@ -135,10 +137,13 @@ class SendHandlers:
         self._groups = groups
         self._store_host = store_host
         self._now = now
-        self._cluster_property = f"{CLUSTER}\x01{config.broker_cluster_name}"
+        self._cluster_property = f"{CLUSTER}\x01{config.broker_cluster_name}".encode()
+        self._joined_cluster_property = b"\x02" + self._cluster_property
+        self._prefixes: Memo[int, bytes] = Memo(lambda length: pack_prefix(4 + length, length))
         self._targets: dict[str, dict[str, _Target]] = {}
         self._numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT64))
-        self._tags_codes: Memo[str, int] = Memo(java_hash)
+        #: The hashes of tags, by a message's last property: where Java puts them.
+        self._tags_codes: dict[str, int] = {}
         self._batch_properties: Memo[str, bytes] = Memo(self._make_batch_properties)
         self._id_prefix = store_host.hex().upper().encode()
         self._more_ids: Memo[int, bytes] = Memo(
@@ -163,7 +168,8 @@ class SendHandlers:
     ) -> None:
         put = self._store.put
         targets, numbers, tags_codes = self._targets, self._numbers, self._tags_codes
-        cluster = self._cluster_property
+        cluster, joined_cluster = self._cluster_property, self._joined_cluster_property
+        prefixes = self._prefixes
         born_host = connection.born_host
         topic, queue_id, sys_flag_name, born, flag, properties_name, reconsume, batch = fields
         for frame in frames:
@@ -184,27 +190,21 @@ class SendHandlers:
                 ):
                     self._send_slowly(connection, frame, answers)
                     continue
-                before, found, rest = text.rpartition("TAGS\x01")
-                tags_code = 0
-                if found:
-                    tags = rest.partition("\x02")[0]
-                    if not tags or (before and before[-1] != "\x02"):
-                        self._send_slowly(connection, frame, answers)
-                        continue
-                    tags_code = tags_codes[tags]
-                separator = "\x02" if text and text[-1] != "\x02" else ""
-                properties = (text + separator + cluster).encode()
+                tags_code = tags_codes.get(text.rpartition("\x02")[2])
+                if tags_code is None:
+                    tags_code = self._find_tags(text)
                 offset = queue.next_offset
                 physical = put(
                     queue,
                     body,
-                    properties,
+                    text.encode(),
                     tags_code,
                     numbers[ext[flag]],
                     sys_flag,
                     numbers[ext[born]],
                     born_host,
                     numbers[ext[reconsume]] if reconsume in ext else 0,
+                    joined_cluster if text and text[-1] != "\x02" else cluster,
                 )
             except _HOT_ERRORS:
                 self._send_slowly(connection, frame, answers)
@@ -216,8 +216,7 @@ class SendHandlers:
                 answers.append(answer.encode())
                 continue
             answer_header = template % (physical, offset, header["opaque"])
-            length = len(answer_header)
-            answers.append(pack_prefix(4 + length, length))
+            answers.append(prefixes[len(answer_header)])
             answers.append(answer_header)
 
     def send_batch(
@@ -261,8 +260,7 @@ class SendHandlers:
                 ids = self._more_ids[len(others)] % tuple(others)
                 end = answer_header.index(_ID_END)
                 answer_header = answer_header[:end] + ids + answer_header[end:]
-            length = len(answer_header)
-            answers.append(pack_prefix(4 + length, length))
+            answers.append(self._prefixes[len(answer_header)])
             answers.append(answer_header)
 
     # The slow path
@@ -484,6 +482,18 @@ class SendHandlers:
         return RequestError(ResponseCode.SYSTEM_ERROR, f"{status.name}: {error.reason}")
 
     # What is remembered
+
+    def _find_tags(self, text: str) -> int:
+        """The hash of the tags in properties; remembered where they stand last."""
+        if "TAGS\x01" not in text:
+            return 0
+        tags_code = java_hash(decode_properties(text).get(TAGS, ""))
+        last = text.rpartition("\x02")[2]
+        if len(last) > len("TAGS\x01") and last.startswith("TAGS\x01"):
+            if len(self._tags_codes) >= _MAX_TAGS:
+                self._tags_codes.clear()
+            self._tags_codes[last] = tags_code
+        return tags_code
 
     def _remember(self, topic: TopicConfig, queue: ConsumeQueue) -> None:
         """Let the next messages to this queue take the hot path."""
