@@ -127,6 +127,14 @@ class ConsumeQueue:
         self.pending += CONSUME_QUEUE_ENTRY.pack(physical_offset, size, tags_code)
         self.next_offset += 1
 
+    def append_many(self, entries: bytes) -> None:
+        """Add whole entries as they stand in a segment."""
+        count = len(entries) // CONSUME_QUEUE_ENTRY_SIZE
+        if self.next_offset + count > self.room:
+            self.extend(count)
+        self.pending += entries
+        self.next_offset += count
+
     def skip_to(self, offset: QueueOffset) -> None:
         """Go on with `offset`: the messages before it are no longer in the log."""
         missing = offset - self.next_offset

@@ -13,16 +13,25 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pyromq.protocol import bulk
+from pyromq.protocol.bulk import Longs, RecordColumns, Spans
 from pyromq.protocol.delay import DelayLevels
-from pyromq.protocol.java_hash import java_hash_bytes
+from pyromq.protocol.java_hash import java_hashes
 from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.protocol.properties import DELAY
 from pyromq.protocol.record import MESSAGE_MAGIC, QueueOffset, decode_record, peek
-from pyromq.protocol.sysflag import is_consumable
+from pyromq.protocol.sysflag import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_NOT,
+)
+from pyromq.protocol.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.index import KeyIndex
@@ -36,10 +45,25 @@ _GATHER_SECONDS: Final = 0.02
 #: How long it waits after an error, such as a full disk.
 _RETRY_SECONDS: Final = 1.0
 _TAGS: Final = b"TAGS"
+_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
+assert _ENTRY.itemsize == CONSUME_QUEUE_ENTRY_SIZE
 
 
 class MissingEntriesError(Exception):
     """A queue lacks entries before the one that a record wants to have."""
+
+
+class QueueRun(NamedTuple):
+    """Records of one queue, in the log's order, as their entries."""
+
+    topic: str
+    queue_id: int
+    #: The queue offsets that the records have.
+    offsets: Longs
+    #: `units.CONSUME_QUEUE_DTYPE`, one for each record.
+    entries: NDArray[np.void]
+    #: Whether the offsets follow one another without a gap.
+    is_consecutive: bool
 
 
 def dispatch_to_queues(
@@ -52,61 +76,62 @@ def dispatch_to_queues(
 ) -> int:
     """Make the entries of the records at the head of `log_bytes`; returns the bytes taken.
 
+    As `dispatch_records`, for bytes that are not yet cut into records.
+    """
+    starts, end = bulk.record_starts(log_bytes)
+    if not starts.size:
+        return 0
+    columns = bulk.read_columns(log_bytes, starts)
+    dispatch_records(log_bytes, base, columns, queue_of, delay_levels, allow_missing=allow_missing)
+    return end
+
+
+def dispatch_records(
+    log_bytes: bytes,
+    base: int,
+    columns: RecordColumns,
+    queue_of: Callable[[str, int], ConsumeQueue],
+    delay_levels: DelayLevels,
+    *,
+    allow_missing: bool = True,
+) -> None:
+    """Make the entries of these records, one write for each queue.
+
     `base` is the physical offset of the first byte; the queues have nothing pending. A
     record that its queue has already is passed over. One that wants to be the first of a
     queue which has messages belongs to a topic that was deleted and made anew: what the
     queue has then goes. Where entries are missing they are left blank, or MissingEntriesError
     is raised when that is not allowed.
     """
-    starts, end = bulk.record_starts(log_bytes)
-    if not starts.size:
-        return 0
-    columns = bulk.read_columns(log_bytes, starts)
-    tags = bulk.find_property(log_bytes, columns.properties, _TAGS)
-    #: Where each queue's last record ends: physical offsets only grow along a queue.
-    ends: dict[ConsumeQueue, int] = {}
-    rows = zip(
-        starts.tolist(),
-        columns.valid.tolist(),
-        columns.column("total_size").tolist(),
-        columns.column("queue_id").tolist(),
-        columns.column("queue_offset").tolist(),
-        columns.column("sys_flag").tolist(),
-        columns.topics.starts.tolist(),
-        columns.topics.lengths.tolist(),
-        tags.starts.tolist(),
-        tags.lengths.tolist(),
-        strict=True,
-    )
-    for (
-        start,
-        valid,
-        size,
-        queue_id,
-        offset,
-        sys_flag,
-        topic_at,
-        topic_len,
-        tag_at,
-        tag_len,
-    ) in rows:
-        if not valid or not is_consumable(sys_flag):
-            continue
-        topic = log_bytes[topic_at : topic_at + topic_len].decode(errors="replace")
-        queue = queue_of(topic, queue_id)
-        last_end = ends.get(queue)
-        if last_end is None:
-            last_end = queue.last_physical_offset()
-        if base + start < last_end:
-            continue
+    for run in queue_runs(log_bytes, base, columns, delay_levels):
+        queue = queue_of(run.topic, run.queue_id)
+        places = run.entries["physical_offset"]
+        last_end = queue.last_physical_offset()
+        if int(places[0]) < last_end:
+            # Physical offsets only grow along a queue: those below its end it has already.
+            known = int(np.searchsorted(places, last_end))
+            run = run._replace(offsets=run.offsets[known:], entries=run.entries[known:])
+            if not run.offsets.size:
+                continue
+        if run.is_consecutive and int(run.offsets[0]) == queue.next_offset:
+            queue.append_many(run.entries.tobytes())
+        else:
+            _append_each(queue, run, allow_missing=allow_missing)
+
+
+def _append_each(queue: ConsumeQueue, run: QueueRun, *, allow_missing: bool) -> None:
+    """Append entries that do not simply follow what the queue has."""
+    places = run.entries["physical_offset"].tolist()
+    packed = run.entries.tobytes()
+    for row, (offset, place) in enumerate(zip(run.offsets.tolist(), places, strict=True)):
         if offset < queue.next_offset:
             if offset:
                 logger.warning(
                     "record at %d has offset %d of %s queue %d, which is at %d: passed over",
-                    base + start,
+                    place,
                     offset,
-                    topic,
-                    queue_id,
+                    run.topic,
+                    run.queue_id,
                     queue.next_offset,
                 )
                 continue
@@ -114,16 +139,112 @@ def dispatch_to_queues(
         elif offset > queue.next_offset:
             if not allow_missing:
                 raise MissingEntriesError(
-                    f"{topic} queue {queue_id} ends at {queue.next_offset}, "
-                    f"the record at {base + start} has offset {offset}"
+                    f"{run.topic} queue {run.queue_id} ends at {queue.next_offset}, "
+                    f"the record at {place} has offset {offset}"
                 )
             queue.skip_to(QueueOffset(offset))
-        ends[queue] = base + start + size
-        tags_code = java_hash_bytes(log_bytes[tag_at : tag_at + tag_len]) if tag_len > 0 else 0
+        begin = row * CONSUME_QUEUE_ENTRY_SIZE
+        queue.append_many(packed[begin : begin + CONSUME_QUEUE_ENTRY_SIZE])
+
+
+def queue_runs(
+    log_bytes: bytes, base: int, columns: RecordColumns, delay_levels: DelayLevels
+) -> Iterator[QueueRun]:
+    """What the consume queues hold of these records, queue by queue.
+
+    Records that are not valid or that consumers never see are left out, and those whose
+    topic or queue id cannot be the name of a folder.
+    """
+    transaction = columns.heads["sys_flag"] & TRANSACTION_MASK
+    rows = np.flatnonzero(
+        columns.valid & ((transaction == TRANSACTION_NOT) | (transaction == TRANSACTION_COMMIT))
+    )
+    if not rows.size:
+        return
+    data = np.frombuffer(log_bytes, np.uint8)
+    topics = Spans(columns.topics.starts[rows], columns.topics.lengths[rows])
+    queue_ids = columns.column("queue_id")[rows]
+    keys = _topic_keys(log_bytes, data, topics) << 32 | queue_ids & 0xFFFFFFFF
+    order = keys.argsort(kind="stable")
+    keys = keys[order]
+    rows = rows[order]
+    entries = np.empty(rows.size, _ENTRY)
+    entries["physical_offset"] = columns.starts[rows] + base
+    entries["size"] = columns.heads["total_size"][rows]
+    entries["tags_code"] = _tags_codes(log_bytes, data, columns)[rows]
+    offsets = columns.column("queue_offset")[rows]
+    begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+    follows = np.append(True, offsets[1:] == offsets[:-1] + 1)
+    follows[begins] = True
+    consecutive = np.logical_and.reduceat(follows, begins).tolist()
+    bounds = [*begins.tolist(), rows.size]
+    for number, is_consecutive in enumerate(consecutive):
+        begin, end = bounds[number], bounds[number + 1]
+        first = int(order[begin])
+        at, queue_id = int(topics.starts[first]), int(queue_ids[first])
+        topic = log_bytes[at : at + int(topics.lengths[first])].decode(errors="replace")
+        if queue_id < 0 or not topic or "/" in topic or "\0" in topic or topic in (".", ".."):
+            logger.warning(
+                "record at %d is of topic %r, queue %d, which cannot be: passed over",
+                int(entries["physical_offset"][begin]),
+                topic,
+                queue_id,
+            )
+            continue
+        run = QueueRun(topic, queue_id, offsets[begin:end], entries[begin:end], is_consecutive)
         if topic == SCHEDULE_TOPIC:
-            tags_code = _time_of_delivery(log_bytes[start : start + size], delay_levels, tags_code)
-        queue.append(base + start, size, tags_code)
-    return end
+            _set_times_of_delivery(log_bytes, base, run, delay_levels)
+        yield run
+
+
+def _topic_keys(log_bytes: bytes, data: bulk.Bytes, topics: Spans) -> Longs:
+    """A number below 2 ** 31 for each row, the same for the same topic only."""
+    starts, lengths = topics
+    hashes, units = java_hashes(data, starts, lengths)
+    keys = hashes.astype(np.int64) & 0x7FFFFFFF
+    _, firsts, numbers = np.unique(keys, return_index=True, return_inverse=True)
+    representative = firsts[numbers]
+    alike = np.array_equal(units, lengths) and np.array_equal(lengths, lengths[representative])
+    for length in set(lengths[firsts].tolist()) if alike else ():
+        of_length = np.flatnonzero(lengths == length)
+        names = _gather(data, starts[of_length], length)
+        alike &= bool((names == _gather(data, starts[representative[of_length]], length)).all())
+    if alike:
+        return keys
+    # Topics that are not ASCII, or whose hashes collide: by their names, one after the other.
+    known: dict[str, int] = {}
+    ends = (starts + lengths).tolist()
+    names_of = (
+        log_bytes[start:end].decode(errors="replace")
+        for start, end in zip(starts.tolist(), ends, strict=True)
+    )
+    return np.array([known.setdefault(name, len(known)) for name in names_of], np.int64)
+
+
+def _gather(data: bulk.Bytes, starts: Longs, length: int) -> bulk.Bytes:
+    """The bytes of spans of one length, a row each."""
+    gathered: bulk.Bytes = data[starts[:, None] + np.arange(length)]
+    return gathered
+
+
+def _tags_codes(log_bytes: bytes, data: bulk.Bytes, columns: RecordColumns) -> Longs:
+    """Java's hash of every record's tags, 0 without."""
+    tags = bulk.find_property(log_bytes, columns.properties, _TAGS)
+    codes = np.zeros(columns.starts.size, np.int64)
+    tagged = np.flatnonzero(tags.lengths > 0)
+    hashes, _ = java_hashes(data, tags.starts[tagged], tags.lengths[tagged])
+    codes[tagged] = hashes.view(np.int32)
+    return codes
+
+
+def _set_times_of_delivery(
+    log_bytes: bytes, base: int, run: QueueRun, delay_levels: DelayLevels
+) -> None:
+    for row, (place, size, tags_code) in enumerate(run.entries.tolist()):
+        start = place - base
+        run.entries["tags_code"][row] = _time_of_delivery(
+            log_bytes[start : start + size], delay_levels, tags_code
+        )
 
 
 def _time_of_delivery(data: bytes, delay_levels: DelayLevels, tags_code: int) -> int:
