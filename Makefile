@@ -1,18 +1,23 @@
 # Two commands do everything on a machine with Python 3.11+ and make:
 #   make run    start a NameServer and a broker in one process, data under ./data
 #   make test   run every test
+#   make soak   run the long ones, many random rounds: make soak SEED=7 takes a seed again
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test lint fmt bench clean
+.PHONY: run test soak lint fmt bench clean
 
 run: $(STAMP)
 	@exec $(BIN)/pyromq standalone --data data
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# -v shows each test's name, which holds its seed.
+soak: $(STAMP)
+	PYROMQ_SEED=$(SEED) $(BIN)/python -m pytest -m soak -v $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
