@@ -13,6 +13,7 @@ import pytest
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.nameserver.config import NamesrvConfig
+from pyromq.nameserver.route_table import BrokerIdentity
 from pyromq.nameserver.server import NameServer
 from pyromq.protocol.bodies import ClusterInfo, TopicRouteData
 from pyromq.protocol.codes import RequestCode, ResponseCode
@@ -203,7 +204,9 @@ async def test_a_new_topic_is_routed_to_its_broker(cluster: Cluster) -> None:
     assert route.broker_datas[0].broker_addrs == {0: broker.address}
 
 
-async def test_two_brokers_share_a_topic_and_leave_one_by_one(cluster: Cluster) -> None:
+async def test_two_brokers_share_a_topic_and_leave_one_by_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = await cluster.start_broker("a"), await cluster.start_broker("b")
     assert await cluster.broker_names() == {"a", "b"}
     for broker, body in ((first, b"in a"), (second, b"in b")):
@@ -212,7 +215,16 @@ async def test_two_brokers_share_a_topic_and_leave_one_by_one(cluster: Cluster) 
         pulled = await cluster.ask(broker, pull_request())
         assert [record.body for record in decode_records(pulled.body)] == [body]
 
+    left = []
+    unregister = cluster.name_server.routes.unregister
+
+    def note(identity: BrokerIdentity) -> None:
+        left.append(identity.broker_name)
+        unregister(identity)
+
+    monkeypatch.setattr(cluster.name_server.routes, "unregister", note)
     await first.stop()
+    assert left == ["a"]
     assert await cluster.broker_names() == {"b"}
     await second.stop()
     assert await cluster.broker_names() == set()

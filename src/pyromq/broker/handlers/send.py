@@ -69,6 +69,7 @@ _DEAD_LETTER_QUEUES: Final = 1
 _SPECIAL_FLAGS: Final = TRANSACTION_MASK | HOST_MASK
 #: So many different tags are remembered with their hashes.
 _MAX_TAGS: Final = 8192
+_MAX_TAGS_LENGTH: Final = 1024
 _INT_MIN: Final = -0x80000000
 _INT_MAX: Final = 0x7FFFFFFF
 #: What makes a message take the slow path.
@@ -489,7 +490,7 @@ class SendHandlers:
             return 0
         tags_code = java_hash(decode_properties(text).get(TAGS, ""))
         last = text.rpartition("\x02")[2]
-        if len(last) > len("TAGS\x01") and last.startswith("TAGS\x01"):
+        if len("TAGS\x01") < len(last) <= _MAX_TAGS_LENGTH and last.startswith("TAGS\x01"):
             if len(self._tags_codes) >= _MAX_TAGS:
                 self._tags_codes.clear()
             self._tags_codes[last] = tags_code

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -1034,6 +1035,23 @@ async def test_hostile_input_leaves_no_traceback(
             send_request(properties="DELAY\x01x"),
         )
     assert [record for record in caplog.records if record.exc_info] == []
+
+
+@pytest.mark.parametrize("code", ALL_FORMS)
+async def test_long_properties_do_not_fill_the_memory(broker: Wired, code: RequestCode) -> None:
+    """They are refused, and nothing keeps them."""
+    warm(broker)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(100):
+            properties = f"TAGS\x01{number}" + "x" * 200_000
+            answer = broker.fast.ask(send_request(code, body_for(code), properties=properties))
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 2 * MIB
 
 
 # A store that cannot take messages
