@@ -460,20 +460,21 @@ def test_gatherer_joins_once() -> None:
 
 
 def test_memory_of_a_frame_in_tiny_pieces_is_that_of_the_frame() -> None:
-    size = 1024 * 1024
+    size = 512 * 1024
     data = json_frame(b'{"code":1}', bytes(size))
     reader = FrameReader()
-    tracemalloc.start()
-    try:
-        for start in range(0, len(data) - 2, 2):
-            # Not a slice of zeros that might be shared: what a socket gives is new each time.
-            assert reader.feed(bytes(bytearray(data[start : start + 2]))) == []
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert held < 2 * size
-    [command] = reader.feed(data[start + 2 :])
-    assert len(command.body) == size
+    for _ in range(2):
+        tracemalloc.start()
+        try:
+            for start in range(0, len(data) - 2, 2):
+                # Not a slice that might be shared: what a socket gives is new each time.
+                assert reader.feed(bytes(bytearray(data[start : start + 2]))) == []
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert held < 2 * size
+        [command] = reader.feed(data[start + 2 :])
+        assert len(command.body) == size
 
 
 def test_work_for_a_frame_in_tiny_pieces_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
