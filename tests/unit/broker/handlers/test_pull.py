@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -678,6 +679,23 @@ async def test_a_pull_waits_in_a_queue_that_has_no_message_yet_and_may_be_delete
         ResponseCode.TOPIC_NOT_EXIST,
     )
     assert len(broker.long_poll) == 0
+
+
+async def test_waiting_pulls_keep_nothing_large(broker: Wired) -> None:
+    client = broker.connect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(30):
+            request = pull_request(sysFlag=WAITING, useless="x" * 200_000)
+            request.body = bytes(300_000)
+            assert client.exchange(request) == []
+        del request
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(broker.long_poll) == 30
+    assert after - before < 2 * 1024 * 1024
 
 
 @pytest.mark.xfail(strict=True, reason="a waiting pull keeps the subscription it came with")
