@@ -11,7 +11,8 @@ Rules, all of them Java's
    with one of the record's own keys or with the next record, whether it has keys or not.
 3. The file that became full is synced in the background; its last store time then
    stands for the checkpoint. After a crash files that end later than the checkpoint
-   says are dropped and built again.
+   says are dropped and built again, and so is one that is not full: an entry may be in
+   it without its slot.
 
 `put` belongs to one thread, the dispatcher's index lane; it is never called on the
 loop. `query`, `flush` and `delete_before` may run on any other at the same time: the
@@ -103,7 +104,7 @@ class KeyIndex:
         """Open the files that are there.
 
         After a crash `drop_later_than` is the checkpoint's index timestamp: files that
-        end later hold what the disk may not have, and are removed.
+        end later, or are not full, hold what the disk may not have, and are removed.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         files = []
@@ -112,8 +113,10 @@ class KeyIndex:
                 logger.warning("%s is no index file, ignored", path)
                 continue
             file = IndexFile(path, self._slot_count, self._entry_limit)
-            if drop_later_than is not None and file.end_timestamp > drop_later_than:
-                logger.info("index file %s ends after the checkpoint, built again", path)
+            if drop_later_than is not None and (
+                file.end_timestamp > drop_later_than or not file.is_full
+            ):
+                logger.info("index file %s is not surely on the disk, built again", path)
                 file.delete()
             else:
                 files.append(file)

@@ -119,7 +119,9 @@ class MessageStore:
             self._close_files()
             raise
         self._log.start(end)
-        self._index_lane.start(recovery.index_from(self._log, self._index, dispatched_from))
+        self._index_lane.start(
+            recovery.index_from(self._log, self._index, dispatched_from, clean=clean)
+        )
         self._flush.start()
         self._writable = True
 

@@ -83,17 +83,19 @@ def recover(
     return end, dispatch_from
 
 
-def index_from(log: CommitLog, index: KeyIndex, dispatched_from: int) -> int:
+def index_from(log: CommitLog, index: KeyIndex, dispatched_from: int, *, clean: bool) -> int:
     """Where the key index goes on: behind its last message, or at the log's beginning.
 
-    Not where dispatching began: after a crash index files go that hold older messages.
+    Not where dispatching began: after a crash index files go that hold older messages, and
+    with them some keys of a message whose first ones filled the file before. So that message
+    is indexed once more then, as Java does, and may be found twice.
     """
     if not index.end_timestamp:
         return log.min_offset
     last = lookup.record_at(log, index.end_offset)
     if last is None:
         return max(log.min_offset, dispatched_from)
-    return index.end_offset + len(last)
+    return index.end_offset + (len(last) if clean else 0)
 
 
 def _first_unsafe(log: CommitLog, checkpoint_timestamp: int) -> int:
