@@ -1,0 +1,54 @@
+"""The key index after a crash: nothing that it lacks is taken for indexed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from pyromq.protocol.units import CHECKPOINT
+from tests.support.stores import FOREVER, audit, killed_copy, open_store, put, wait_until
+
+#: Three entries in a file, behind the one that is never used.
+INDEX = {"max_index_num": 4, "max_hash_slot_num": 8}
+
+
+def test_keys_of_a_message_in_two_files_are_all_found(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store", flush_interval_commit_log=1, **INDEX)
+    for number in range(2):
+        put(store, keys=f"a{number} b{number}")  # the first file is full with a1
+    store.seal()
+    sealed = time.time_ns() // 1_000_000
+    wait_until(lambda: time.time_ns() // 1_000_000 > sealed)
+    put(store, keys="later")
+    store.seal()
+    wait_until(lambda: store.dispatch_behind == 0)
+    # The first file, and no more, counts as synced.
+    (last_of_first,) = store.query("TopicTest", "a1", 1, 0, FOREVER)
+    assert len(list((tmp_path / "store" / "index").iterdir())) == 2
+    copy = killed_copy(store, tmp_path / "killed")
+    end_of_first = sorted((copy / "index").iterdir())[0].read_bytes()[8:16]
+    (copy / "checkpoint").write_bytes(CHECKPOINT.pack(0, 0, int.from_bytes(end_of_first, "big")))
+    store.stop()
+    again = open_store(copy, **INDEX)
+    audit(again)
+    assert last_of_first in again.query("TopicTest", "b1", 10, 0, FOREVER)
+    again.stop()
+
+
+def test_an_index_file_that_is_not_full_is_made_again(tmp_path: Path) -> None:
+    """A kill may come between an entry and its slot: such a file looks whole by its header."""
+    store = open_store(tmp_path / "store", **INDEX)
+    put(store, keys="one")
+    put(store, keys="two")
+    store.seal()
+    copy = killed_copy(store, tmp_path / "killed")
+    store.stop()
+    (file,) = (copy / "index").iterdir()
+    data = bytearray(file.read_bytes())
+    end = int.from_bytes(data[8:16], "big")
+    (copy / "checkpoint").write_bytes(CHECKPOINT.pack(end, end, end))
+    data[40 : 40 + 4 * 8] = bytes(4 * 8)  # every slot
+    file.write_bytes(data)
+    again = open_store(copy, **INDEX)
+    audit(again)
+    again.stop()
