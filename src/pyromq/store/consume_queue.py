@@ -17,11 +17,13 @@ Owned by the loop's thread; `sync` is called by the flush thread.
 from __future__ import annotations
 
 import logging
+import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from pyromq.protocol.memo import Memo
 from pyromq.protocol.record import HEAD_SIZE_V4, QueueOffset, topic_part
 from pyromq.protocol.units import (
     CONSUME_QUEUE_ENTRY,
@@ -40,6 +42,23 @@ _MAX_RESERVE: Final = 256 * 1024
 _PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 
 iter_entries = CONSUME_QUEUE_ENTRY.iter_unpack
+
+
+def first_physical_offset(entries: bytes) -> int:
+    """Where the record of the first of these entries stands."""
+    return int.from_bytes(entries[:8], "big", signed=True)
+
+
+def split_entries(entries: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Physical offsets and sizes of these entries."""
+    fields = _runs[len(entries) // CONSUME_QUEUE_ENTRY_SIZE](entries)
+    return fields[0::3], fields[1::3]
+
+
+#: Unpack so many entries at once.
+_runs: Memo[int, Callable[[bytes], tuple[int, ...]]] = Memo(
+    lambda count: struct.Struct(">" + CONSUME_QUEUE_ENTRY.format[1:] * count).unpack
+)
 
 
 class ConsumeQueue:

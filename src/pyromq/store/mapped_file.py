@@ -8,9 +8,11 @@ Invariants
    whenever its owner says so.
 3. No file descriptor is kept beside the mapping's own one, so that tens of
    thousands of consume queues stay affordable.
+4. A read-only file is mapped for reading: nothing that this process does can change it.
 
 Written by the loop's thread; `populate` and `sync` are for the allocation and flush
-threads and do not hold the interpreter's lock while the kernel works.
+threads and do not hold the interpreter's lock while the kernel works, as are `lock` and
+`unlock`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from pyromq.store.results import StoreError
+
 _MADV_DONTNEED: Final = 4
 _MADV_POPULATE_WRITE: Final = 23
 _PAGE: Final = 4096
@@ -32,21 +36,26 @@ _madvise = getattr(_libc, "madvise", None)
 if _madvise is not None:
     _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     _madvise.restype = ctypes.c_int
+for _function in ("mlock", "munlock"):
+    getattr(_libc, _function).argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 class MappedFile:
     """A mapped file whose name says the offset of its first byte."""
 
-    __slots__ = ("_map", "base", "path", "reserved", "size")
+    __slots__ = ("_map", "base", "path", "read_only", "reserved", "size")
 
-    def __init__(self, path: Path, size: int, *, reserved: int) -> None:
+    def __init__(self, path: Path, size: int, *, reserved: int, read_only: bool = False) -> None:
         self.path = path
         self.size = size
         self.base = int(path.name)
         self.reserved = reserved
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.read_only = read_only
+        mode = os.O_RDONLY if read_only else os.O_RDWR
+        descriptor = os.open(path, mode | os.O_CLOEXEC)
         try:
-            self._map = mmap.mmap(descriptor, size)
+            access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
+            self._map = mmap.mmap(descriptor, size, access=access)
         finally:
             os.close(descriptor)
 
@@ -63,9 +72,9 @@ class MappedFile:
         return cls(path, size, reserved=0)
 
     @classmethod
-    def open(cls, path: Path) -> MappedFile:
+    def open(cls, path: Path, *, read_only: bool = False) -> MappedFile:
         """An existing file; nothing is known of its blocks until `reserve` is called."""
-        return cls(path, path.stat().st_size, reserved=0)
+        return cls(path, path.stat().st_size, reserved=0, read_only=read_only)
 
     def write(self, position: int, data: bytes | bytearray) -> None:
         """Copy `data` to `position`; the caller has reserved the room."""
@@ -75,16 +84,19 @@ class MappedFile:
         """A copy of the bytes from `start` to `end`."""
         return self._map[start:end]
 
-    def read_many(self, entries: list[tuple[int, int, int]]) -> list[bytes]:
-        """Copies of the records that consume-queue entries of this file point at."""
+    def read_many(self, places: tuple[int, ...], sizes: tuple[int, ...]) -> list[bytes]:
+        """Copies of the records at these offsets of the stream; all lie in this file."""
         data, base = self._map, self.base
-        return [data[at - base : at - base + size] for at, size, _ in entries]
+        if base == 0:
+            return [data[at : at + size] for at, size in zip(places, sizes, strict=True)]
+        return [data[at - base : at - base + size] for at, size in zip(places, sizes, strict=True)]
 
     def reserve(self, end: int) -> None:
         """Make sure that the blocks below `end` exist; raises OSError on a full disk."""
         end = min(end, self.size)
         if end <= self.reserved:
             return
+        self._refuse_change()
         descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.posix_fallocate(descriptor, self.reserved, end - self.reserved)
@@ -104,20 +116,45 @@ class MappedFile:
         """
         self._advise(0, end, _MADV_DONTNEED)
 
+    def lock(self, start: int, end: int) -> None:
+        """Map the pages of a reserved part and keep them in memory; OSError if not allowed."""
+        start, end = start & -_PAGE, min(end, self.size)
+        anchor = ctypes.c_char.from_buffer(self._map)
+        if _libc.mlock(ctypes.addressof(anchor) + start, end - start):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(self.path))
+
+    def unlock(self) -> None:
+        """Let the kernel take pages again that `lock` kept."""
+        anchor = ctypes.c_char.from_buffer(self._map)
+        _libc.munlock(ctypes.addressof(anchor), self.size)
+
     def _advise(self, start: int, end: int, advice: int) -> None:
         start, end = start & -_PAGE, min(end, self.size) & -_PAGE
+        if self.read_only:
+            if start < end and advice == _MADV_DONTNEED:
+                self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
+            return
         if _madvise is not None and start < end:
             anchor = ctypes.c_char.from_buffer(self._map)
             _madvise(ctypes.addressof(anchor) + start, end - start, advice)
 
     def empty_from(self, position: int) -> None:
-        """Fill everything from `position` on with zeros, without touching it byte by byte."""
+        """Fill everything from `position` on with zeros, without touching it byte by byte.
+
+        Raises StoreError for a read-only file.
+        """
+        if position >= self.size:
+            return
+        self._refuse_change()
         os.truncate(self.path, position)
         os.truncate(self.path, self.size)
         self.reserved = min(self.reserved, position)
 
     def sync(self) -> None:
         """Wait until all that was written is on the disk."""
+        if self.read_only:
+            return
         descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.fdatasync(descriptor)
@@ -129,10 +166,22 @@ class MappedFile:
         self._map.close()
 
     def delete(self) -> None:
-        """Unmap and remove the file."""
+        """Unmap and remove the file; StoreError for a read-only one."""
+        self._refuse_change()
         self.close()
+        self.unlink()
+
+    def unlink(self) -> None:
+        """Remove the file. Its bytes can be read until the last reference to this object goes."""
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
+
+    def _refuse_change(self) -> None:
+        if self.read_only:
+            raise StoreError(
+                f"{self.path} would have to be changed, and is in one of "
+                "readOnlyCommitLogStorePaths: move it to a directory of storePathCommitLog"
+            )
 
 
 def file_name(base: int) -> str:

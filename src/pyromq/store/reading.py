@@ -14,9 +14,15 @@ import os
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from pyromq.protocol.units import CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import MessageStoreConfig
-from pyromq.store.consume_queue import ConsumeQueue, iter_entries
+from pyromq.store.consume_queue import (
+    ConsumeQueue,
+    first_physical_offset,
+    iter_entries,
+    split_entries,
+)
 from pyromq.store.results import GetResult, GetStatus
 
 #: At least so many entries are looked at for a pull that filters.
@@ -66,39 +72,29 @@ class Reader:
         """Fill `result` with the messages from `offset` on, which the queue has."""
         max_count = max(1, min(max_count, self._warm_limits[0]))
         look_at = max_count if message_filter is None else max(_FILTER_ENTRIES, max_count)
-        entries = list(iter_entries(queue.read(offset, look_at)))
+        entries = queue.read(offset, look_at)
         if not entries:
             result.status = GetStatus.OFFSET_FOUND_NULL
             result.next_offset = queue.segment_after(offset)
             return
         max_bytes = self._warm_limits[1]
-        if self.is_cold(entries[0][0]):
+        if self.is_cold(first_physical_offset(entries)):
             max_count = min(max_count, max(1, self._cold_limits[0]))
             max_bytes = self._cold_limits[1]
+            result.suggest_replica = True
         if message_filter is not None or not self._read_all(result, entries, max_count, max_bytes):
             self._read_each(result, entries, max_count, max_bytes, message_filter)
-        seen = result.next_offset - offset
-        result.suggest_replica = seen > 0 and self.is_cold(entries[seen - 1][0])
 
-    def _read_all(
-        self,
-        result: GetResult,
-        entries: list[tuple[int, int, int]],
-        max_count: int,
-        max_bytes: int,
-    ) -> bool:
+    def _read_all(self, result: GetResult, entries: bytes, max_count: int, max_bytes: int) -> bool:
         """Read all entries at once; False when they are not all in one segment, or too much."""
-        if len(entries) > max_count:
-            del entries[max_count:]
-        first = entries[0][0]
-        last, last_size, _ = entries[-1]
-        end = last + last_size
+        places, sizes = split_entries(entries[: max_count * CONSUME_QUEUE_ENTRY_SIZE])
+        first = places[0]
+        end = places[-1] + sizes[-1]
         file = self._log.segments.find(first)
-        size = sum([record_size for _, record_size, _ in entries])
+        size = sum(sizes)
         if (
             file is None
             or size > max_bytes
-            or last < first
             or end > file.base + file.size
             or end > self._log.watermarks.written
         ):
@@ -106,26 +102,29 @@ class Reader:
         if end - first == size:
             result.pieces = [file.read(first - file.base, end - file.base)]
         else:
-            result.pieces = file.read_many(entries)
+            result.pieces = file.read_many(places, sizes)
+            if min(places) < first or sum(map(len, result.pieces)) != size:
+                return False  # entries that are not in order: each must be looked at
         result.status = GetStatus.FOUND
-        result.count = len(entries)
+        result.count = len(places)
         result.size = size
-        result.next_offset += len(entries)
+        result.next_offset += len(places)
         return True
 
     def _read_each(
         self,
         result: GetResult,
-        entries: list[tuple[int, int, int]],
+        entries: bytes,
         max_count: int,
         max_bytes: int,
         message_filter: MessageFilter | None,
     ) -> None:
         """Look at entry after entry until the pull is full."""
         log = self._log
+        result.pieces = []
         count = size = seen = 0
         skip_below = -1
-        for physical, record_size, tags_code in entries:
+        for physical, record_size, tags_code in iter_entries(entries):
             if physical < skip_below:
                 seen += 1
                 continue

@@ -85,9 +85,8 @@ def test_read_many_gives_each_record_of_the_entries(tmp_path: Path) -> None:
     file = MappedFile.create(tmp_path, SIZE, SIZE)
     file.reserve(SIZE)
     file.write(10, b"firstsecond")
-    entries = [(SIZE + 15, 6, 0), (SIZE + 10, 5, 1)]
-    assert file.read_many(entries) == [b"second", b"first"]
-    assert file.read_many([]) == []
+    assert file.read_many((SIZE + 15, SIZE + 10), (6, 5)) == [b"second", b"first"]
+    assert file.read_many((), ()) == []
     file.close()
 
 

@@ -45,6 +45,12 @@ class TagFilter:
     def __init__(self, codes: Iterable[int]) -> None:
         self.codes = frozenset(codes)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TagFilter) and self.codes == other.codes
+
+    def __hash__(self) -> int:
+        return hash(self.codes)
+
     @classmethod
     def of(cls, expression: str | None) -> TagFilter | None:
         """The filter of an expression; None when all messages are wanted."""
