@@ -46,7 +46,7 @@ def small_store(root: Path, **settings: Any) -> MessageStoreConfig:
     return MessageStoreConfig(
         **{
             "store_path_root_dir": str(root),
-            "mapped_file_size_commit_log": 16 * 1024 * 1024,
+            "mapped_file_size_commit_log": 2 * 1024 * 1024,
             "mapped_file_size_consume_queue": 20 * 4096,
             "max_hash_slot_num": 1024,
             "max_index_num": 4096,

@@ -657,7 +657,8 @@ async def test_properties_are_refused_when_the_cluster_makes_them_too_long(
 
 
 @pytest.mark.parametrize("code", ALL_FORMS)
-async def test_bodies_up_to_the_limit_are_taken(broker: Wired, code: RequestCode) -> None:
+async def test_bodies_up_to_the_limit_are_taken(tmp_path: Path, code: RequestCode) -> None:
+    broker = Wired(tmp_path, mapped_file_size_commit_log=16 * MIB)
     warm(broker)
     frame = len(body_for(code, b""))
     limit = 4 * MIB - (frame if code == RequestCode.SEND_BATCH_MESSAGE else 0)
@@ -667,6 +668,7 @@ async def test_bodies_up_to_the_limit_are_taken(broker: Wired, code: RequestCode
             assert client.ask(send_request(code, body_for(code, bytes(length)))).code == expected
 
     assert [len(r.body) for r in broker.records()[1:]] == [0, 0, limit, limit]
+    await broker.close()
 
 
 # Batches
