@@ -1,0 +1,121 @@
+"""Whether a store directory keeps every rule of the store: `check_store`.
+
+The log is read once, from its first segment to its end; the records of each piece are
+held against the consume queues and the key index, which are read along with it. Only
+reads. Of a store that was not stopped cleanly, or that a broker runs on, the tail may
+move or be torn: what the next start cuts off or makes again there is no violation.
+
+Called by `pyromq store check` and by tests, on their own thread. Memory: a byte for each
+consume-queue entry, and pieces of a few MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from pyromq.protocol.delay import DelayLevels
+from pyromq.protocol.fastjson import BodyError, parse_json
+from pyromq.protocol.units import CHECKPOINT
+from pyromq.store.check_files import SegmentFiles
+from pyromq.store.check_log import LogCheck
+from pyromq.store.check_queues import QueueCheck
+from pyromq.store.config import MessageStoreConfig
+from pyromq.store.dispatch import queue_runs
+from pyromq.store.violation import Violation, ViolationKind
+
+__all__ = ["Violation", "ViolationKind", "check_store", "is_unclean"]
+
+#: A store time beyond this (the year 2248) comes from damaged bytes.
+_LAST_TIME = 1 << 43
+
+
+def check_store(
+    path: Path,
+    config: MessageStoreConfig | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Iterator[Violation]:
+    """Everything that is wrong with the store in `path`.
+
+    Without `config` sizes are taken from the files themselves. `on_progress` hears the bytes
+    of the log that are checked, and how many there are in all.
+    """
+    sizes_known = config is not None
+    settings = config or MessageStoreConfig()
+    if settings.root != path:
+        settings = replace(settings, store_path_root_dir=str(path), store_path_commit_log=None)
+    may_move = is_unclean(path)
+    yield from _check_checkpoint(path / "checkpoint")
+    yield from _check_tables(settings.config_directory)
+    log_files = SegmentFiles(
+        settings.commit_log_directory, settings.mapped_file_size_commit_log if sizes_known else 0
+    )
+    queues = QueueCheck(
+        settings.consume_queue_directory,
+        settings.consume_queue_file_size if sizes_known else 0,
+        _topics(settings.config_directory),
+        may_move=may_move,
+    )
+    # Before the log: what a queue knows now is in the log when that is read.
+    yield from queues.load()
+    yield from log_files.load()
+    levels = DelayLevels(settings.message_delay_level)
+    log = LogCheck(log_files, may_move=may_move)
+    first, total = log_files.first_offset, log_files.end_offset
+    for piece in log.pieces():
+        for run in queue_runs(piece.data, piece.base, piece.columns, levels):
+            queues.compare(run)
+        yield from log.violations
+        log.violations.clear()
+        if on_progress is not None:
+            on_progress(log.end - first, total - first)
+    yield from log.violations
+    yield from queues.finish(log, first)
+
+
+def is_unclean(path: Path) -> bool:
+    """Whether a broker runs on this store, or its last stop was not clean."""
+    return (path / "abort").exists()
+
+
+def _check_checkpoint(path: Path) -> Iterator[Violation]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        yield Violation(ViolationKind.CHECKPOINT, path, 0, f"cannot be read: {error.strerror}")
+        return
+    if len(data) < CHECKPOINT.size:
+        yield Violation(
+            ViolationKind.CHECKPOINT,
+            path,
+            0,
+            f"has {len(data)} bytes, three times take {CHECKPOINT.size}",
+        )
+        return
+    names = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")
+    for number, (name, value) in enumerate(zip(names, CHECKPOINT.unpack_from(data), strict=True)):
+        if not 0 <= value < _LAST_TIME:
+            yield Violation(ViolationKind.CHECKPOINT, path, number * 8, f"{name} is {value}")
+
+
+def _check_tables(directory: Path) -> Iterator[Violation]:
+    for path in sorted(directory.glob("*.json")) if directory.is_dir() else ():
+        try:
+            value = parse_json(path.read_bytes())
+        except (BodyError, OSError) as error:
+            yield Violation(ViolationKind.TABLE, path, 0, f"cannot be read: {error}")
+            continue
+        if not isinstance(value, dict):
+            yield Violation(ViolationKind.TABLE, path, 0, "is no table: a JSON object is expected")
+
+
+def _topics(directory: Path) -> frozenset[str] | None:
+    """The topics of the store's table; None when there is none to read."""
+    try:
+        table = parse_json((directory / "topics.json").read_bytes())["topicConfigTable"]
+    except (BodyError, OSError, KeyError, TypeError):
+        return None
+    return frozenset(table) if isinstance(table, dict) else None

@@ -1,0 +1,86 @@
+"""Segments for a check: what is on the disk, opened for reading only.
+
+Unlike `segments` nothing is refused: every file that does not fit is a finding, and the
+others are still looked at. Files are opened for each read, so that a check of a store
+with very many queues holds no descriptors. Used by `check` and its parts, on one thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyromq.store.violation import Violation, ViolationKind
+
+_NAME_LENGTH = 20
+
+
+class SegmentFiles:
+    """The files of one stream, by the offset of their first byte."""
+
+    def __init__(self, directory: Path, segment_size: int) -> None:
+        """`segment_size` may be 0: the size that most files have is the right one then."""
+        self.directory = directory
+        self.segment_size = segment_size
+        self.bases: list[int] = []
+
+    def load(self) -> Iterator[Violation]:
+        """List the directory; yields what does not fit. What does is in `bases` then."""
+        found: list[tuple[Path, int]] = []
+        for path in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
+            name = path.name
+            if len(name) == _NAME_LENGTH and name.isascii() and name.isdecimal() and path.is_file():
+                found.append((path, path.stat().st_size))
+            else:
+                yield _file(path, "is no segment: a segment's name has twenty digits")
+        if not self.segment_size and found:
+            self.segment_size = Counter(size for _, size in found).most_common(1)[0][0]
+        for path, size in found:
+            if size == 0 and path == found[-1][0]:
+                continue  # an interrupted creation, removed at the next start
+            base = int(path.name)
+            if size != self.segment_size:
+                yield _file(path, f"has {size} bytes, not {self.segment_size}")
+            elif size == 0 or base % size:
+                yield _file(path, f"begins at no multiple of {size}")
+            else:
+                if self.bases and base != self.bases[-1] + size:
+                    yield _file(path, f"does not follow {self.path(self.bases[-1]).name}")
+                self.bases.append(base)
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the first byte."""
+        return self.bases[0] if self.bases else 0
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last file."""
+        return self.bases[-1] + self.segment_size if self.bases else 0
+
+    def path(self, offset: int) -> Path:
+        """The file that holds, or would hold, the byte at `offset`."""
+        size = max(self.segment_size, 1)
+        return self.directory / f"{offset - offset % size:0{_NAME_LENGTH}d}"
+
+    def place(self, offset: int) -> tuple[Path, int]:
+        """The file of `offset` and the position in it."""
+        return self.path(offset), offset % max(self.segment_size, 1)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from `offset` on, of one file; none where there is no file."""
+        path, position = self.place(offset)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return b""
+        try:
+            return os.pread(descriptor, min(size, self.segment_size - position), position)
+        finally:
+            os.close(descriptor)
+
+
+def _file(path: Path, message: str) -> Violation:
+    return Violation(ViolationKind.FILE, path, 0, message)

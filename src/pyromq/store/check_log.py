@@ -1,0 +1,200 @@
+"""The log's part of a check: every record, and what stands between and behind them.
+
+Recovery ends the log at the first bytes that are no record. A check goes on: behind
+damage it looks for the next record that says it stands where it stands, so that one run
+names everything. Used by `check`, on one thread.
+
+Invariants
+1. `pieces` gives every whole record of the log once, in the log's order; those whose
+   body is damaged too.
+2. When it is done, `end` is the offset behind the last record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from pyromq.protocol import bulk
+from pyromq.protocol.record import (
+    BLANK_MAGIC,
+    CRC_MASK,
+    HEAD_SIZE_V4,
+    MESSAGE_MAGIC,
+    RecordError,
+    decode_record,
+    peek,
+)
+from pyromq.store.check_files import SegmentFiles
+from pyromq.store.violation import Violation, ViolationKind
+
+_PIECE: Final = 4 * 1024 * 1024
+#: How often, and how far apart, the end of a log that may grow is looked at again.
+_LOOKS: Final = 3
+_SECONDS_BETWEEN_LOOKS: Final = 0.05
+_MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
+
+
+class CheckedPiece(NamedTuple):
+    """Whole records, one behind the other, from the physical offset `base` on."""
+
+    base: int
+    data: bytes
+    columns: bulk.RecordColumns
+
+
+class LogCheck:
+    """One walk through the log. `violations` fills while `pieces` runs."""
+
+    def __init__(self, files: SegmentFiles, *, may_move: bool) -> None:
+        """`may_move`: not stopped cleanly, so the last record may be torn or being written."""
+        self._files = files
+        self._may_move = may_move
+        self.violations: list[Violation] = []
+        self.end = files.first_offset
+
+    def pieces(self) -> Iterator[CheckedPiece]:
+        """The records of the log."""
+        last = self.end
+        for base in self._files.bases:
+            position: int | None = base
+            segment_end = base + self._files.segment_size
+            while position is not None and position < segment_end:
+                piece = self._piece(position, segment_end)
+                if piece is not None:
+                    if position != self.end:
+                        self._report_gap(position)
+                    self._check_records(piece)
+                    self.end = position = piece.base + len(piece.data)
+                    last = piece.base + int(piece.columns.starts[-1])
+                    yield piece
+                elif position == self.end and self._is_blank(position, segment_end):
+                    self.end = position = segment_end
+                else:
+                    position = self._next_record(position + 1, segment_end)
+        if self._may_move:
+            # The last record may be torn; the next start cuts it off.
+            torn = (ViolationKind.BODY_CRC, *self._files.place(last))
+            found = self.violations[-1:]
+            if found and (found[0].kind, found[0].file, found[0].position) == torn:
+                self.violations.pop()
+        else:
+            self._check_empty()
+
+    def record_at(self, offset: int) -> bytes | None:
+        """The record that begins at `offset`; None when none does."""
+        size, magic = peek(self._files.read(offset, HEAD_SIZE_V4))
+        if magic != MESSAGE_MAGIC:
+            return None
+        data = self._files.read(offset, size)
+        return data if len(data) == size else None
+
+    def _piece(self, position: int, segment_end: int) -> CheckedPiece | None:
+        """The next records; None when none begins here."""
+        for look in range(_LOOKS if self._may_move else 1):
+            if look:
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+            data = self._files.read(position, min(_PIECE, segment_end - position))
+            starts, end = bulk.record_starts(data)
+            size, magic = peek(data)
+            rest = segment_end - position
+            if not starts.size and magic == MESSAGE_MAGIC and len(data) < size <= rest:
+                data = self._files.read(position, size)
+                starts, end = bulk.record_starts(data)
+            columns = bulk.read_columns(data, starts)
+            count = starts.size if columns.valid.all() else int(columns.valid.argmin())
+            if count:
+                end = end if count == starts.size else int(starts[count])
+                if count < starts.size:
+                    columns = bulk.read_columns(data, starts[:count])
+                return CheckedPiece(position, data[:end], columns)
+            if not any(data[:HEAD_SIZE_V4]) or magic == BLANK_MAGIC:
+                break
+        return None
+
+    def _check_records(self, piece: CheckedPiece) -> None:
+        columns = piece.columns
+        places = columns.column("physical_offset")
+        for row in np.flatnonzero(places != columns.starts + piece.base).tolist():
+            self._report(
+                ViolationKind.RECORD,
+                piece.base + int(columns.starts[row]),
+                f"the record says that it stands at {places[row]}",
+            )
+        view = memoryview(piece.data)
+        begins, lengths = columns.bodies
+        crcs = [
+            crc32(view[begin:end]) & CRC_MASK
+            for begin, end in zip(begins.tolist(), (begins + lengths).tolist(), strict=True)
+        ]
+        expected = columns.column("body_crc")
+        for row in np.flatnonzero(expected != np.array(crcs, np.int64)).tolist():
+            self._report(
+                ViolationKind.BODY_CRC,
+                piece.base + int(columns.starts[row]),
+                f"the body's CRC is {crcs[row]}, the record says {expected[row]}",
+            )
+
+    def _is_blank(self, position: int, segment_end: int) -> bool:
+        size, magic = peek(self._files.read(position, HEAD_SIZE_V4))
+        return magic == BLANK_MAGIC and size == segment_end - position
+
+    def _report_gap(self, following: int) -> None:
+        reason = self._reason(self.end) or "nothing was written here"
+        self._report(ViolationKind.RECORD, self.end, f"{reason}; the next record is at {following}")
+
+    def _reason(self, position: int) -> str | None:
+        """Why no record begins here; None when nothing was ever written."""
+        rest = self._files.segment_size - self._files.place(position)[1]
+        data = self._files.read(position, min(_PIECE, rest))
+        if not any(data[:HEAD_SIZE_V4]):
+            return None
+        size, magic = peek(data)
+        if magic == BLANK_MAGIC:
+            return f"a blank record of {size} bytes where {rest} are left"
+        try:
+            decode_record(data)
+        except RecordError as error:
+            return str(error)
+        return f"a record of {size} bytes that does not fit its segment"
+
+    def _next_record(self, position: int, segment_end: int) -> int | None:
+        """The next place in the segment at which a record of that very place begins."""
+        while position < segment_end:
+            data = self._files.read(position, min(_PIECE, segment_end - position))
+            at = data.find(_MAGIC)
+            while at >= 0:
+                start = position + at - 4
+                record = self.record_at(start) if at >= 4 else None
+                if record is not None:
+                    columns = bulk.read_columns(record, np.zeros(1, np.int64))
+                    if columns.valid[0] and int(columns.column("physical_offset")[0]) == start:
+                        return start
+                at = data.find(_MAGIC, at + 1)
+            if position + len(data) >= segment_end or len(data) < 2 * len(_MAGIC):
+                return None
+            position += len(data) - 2 * len(_MAGIC) + 1
+        return None
+
+    def _check_empty(self) -> None:
+        """Nothing may stand behind the log's end: it could be taken for a record later."""
+        files = self._files
+        for base in files.bases:
+            segment_end = base + files.segment_size
+            position = max(base, self.end)
+            while position < segment_end:
+                data = files.read(position, min(_PIECE, segment_end - position))
+                used = data.lstrip(b"\0")
+                if used:
+                    reason = self._reason(self.end) or "bytes stand behind the log's end"
+                    self._report(ViolationKind.LOG_END, position + len(data) - len(used), reason)
+                    return
+                position += len(data) or files.segment_size
+
+    def _report(self, kind: ViolationKind, offset: int, message: str) -> None:
+        path, position = self._files.place(offset)
+        self.violations.append(Violation(kind, path, position, message))

@@ -1,0 +1,231 @@
+"""The consume queues' part of a check: every entry against the record that it points at.
+
+`load` looks at the files alone. Then `compare` is given the log's records piece by piece
+and marks the entries that are right; `finish` names those that no record claimed, and
+the records that have no entry. Used by `check`, on one thread.
+
+What is no violation
+1. Entries whose messages have left the log, and pre-blank ones.
+2. Records of a topic that was deleted; when it was made anew, those from before.
+3. In a store that was not stopped cleanly: records behind the last one that any queue
+   knew when the check began, and entries behind the end of the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyromq.protocol.bulk import Longs
+from pyromq.protocol.record import RecordError, decode_record
+from pyromq.protocol.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.store.check_files import SegmentFiles
+from pyromq.store.check_log import LogCheck
+from pyromq.store.dispatch import QueueRun
+from pyromq.store.violation import Violation, ViolationKind
+
+_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
+_PRE_BLANK_SIZE: Final = 0x7FFFFFFF
+_QUEUE_ID: Final = re.compile("0|[1-9][0-9]{0,9}")
+#: Of one queue so many wrong entries are named one by one.
+_MAX_NAMED: Final = 20
+
+
+class _Queue:
+    """One queue: where its entries begin and end, and which of them are right."""
+
+    def __init__(self, topic: str, queue_id: int, files: SegmentFiles) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.files = files
+        self.first = self.end = 0
+        self.right: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        #: Queue offset and place of the first record without an entry, and how many there are.
+        self.missing: tuple[int, int, int] | None = None
+
+    def read(self, offset: int, count: int) -> NDArray[np.void]:
+        """The entries from `offset` on, over the borders of segments."""
+        pieces = []
+        position, end = offset * _ENTRY.itemsize, (offset + count) * _ENTRY.itemsize
+        while position < end:
+            data = self.files.read(position, end - position)
+            if not data:
+                break
+            pieces.append(data)
+            position += len(data)
+        joined = b"".join(pieces)
+        return np.frombuffer(joined, _ENTRY, len(joined) // _ENTRY.itemsize)
+
+
+class QueueCheck:
+    """All consume queues of a store."""
+
+    def __init__(
+        self, directory: Path, segment_size: int, topics: frozenset[str] | None, *, may_move: bool
+    ) -> None:
+        """`topics` are those of the store's table, None without one."""
+        self._directory = directory
+        self._segment_size = segment_size
+        self._topics = topics
+        self._may_move = may_move
+        self._queues: dict[tuple[str, int], _Queue] = {}
+        #: Where the last record ends that any queue knew at the beginning.
+        self._known_end = 0
+
+    def load(self) -> Iterator[Violation]:
+        """Look at the files; what can be said without the log is said here."""
+        if not self._directory.is_dir():
+            return
+        for topic in sorted(self._directory.iterdir()):
+            if not topic.is_dir():
+                yield Violation(ViolationKind.FILE, topic, 0, "is no folder of a topic")
+                continue
+            for path in sorted(topic.iterdir()):
+                if not _QUEUE_ID.fullmatch(path.name) or not path.is_dir():
+                    yield Violation(ViolationKind.FILE, path, 0, "is no folder of a queue")
+                    continue
+                yield from self._load_queue(topic.name, int(path.name), path)
+
+    def compare(self, run: QueueRun) -> None:
+        """Hold records of one queue, and the entries they should have, against its files."""
+        queue = self._queues.get((run.topic, run.queue_id))
+        if queue is None:
+            if self._topics is not None and run.topic not in self._topics:
+                return
+            path = self._directory / run.topic / str(run.queue_id)
+            queue = _Queue(run.topic, run.queue_id, SegmentFiles(path, self._segment_size))
+            self._queues[run.topic, run.queue_id] = queue
+        offsets, entries = run.offsets, run.entries
+        anew = np.flatnonzero(offsets == 0)
+        if anew.size:
+            # The topic begins here, perhaps not for the first time.
+            queue.missing = None
+            offsets, entries = offsets[anew[-1] :], entries[anew[-1] :]
+        there = (offsets >= queue.first) & (offsets < queue.end)
+        if not there.all():
+            self._note_missing(queue, offsets[~there], entries[~there])
+            offsets, entries = offsets[there], entries[there]
+        if offsets.size:
+            low, high = int(offsets.min()), int(offsets.max())
+            written = queue.read(low, high + 1 - low)
+            offsets = offsets[offsets < low + written.size]
+            same = written[offsets - low] == entries[: offsets.size]
+            queue.right[offsets[same] - queue.first] = True
+
+    def finish(self, log: LogCheck, min_offset: int) -> Iterator[Violation]:
+        """What is wrong, now that all records were seen."""
+        for queue in self._queues.values():
+            yield from self._wrong_entries(queue, log, min_offset)
+            if queue.missing is not None:
+                offset, place, count = queue.missing
+                path, position = queue.files.place(offset * CONSUME_QUEUE_ENTRY_SIZE)
+                yield Violation(
+                    ViolationKind.MISSING_ENTRY,
+                    path,
+                    position,
+                    f"{count} messages of {queue.topic} queue {queue.queue_id} have no entry, the "
+                    f"first with offset {offset} at {place} of the log",
+                )
+
+    def _load_queue(self, topic: str, queue_id: int, path: Path) -> Iterator[Violation]:
+        files = SegmentFiles(path, self._segment_size)
+        queue = self._queues[topic, queue_id] = _Queue(topic, queue_id, files)
+        yield from files.load()
+        if files.segment_size % CONSUME_QUEUE_ENTRY_SIZE:
+            yield Violation(
+                ViolationKind.FILE,
+                path,
+                0,
+                f"has segments of {files.segment_size} bytes, which are no whole entries",
+            )
+            return
+        queue.first = queue.end = files.first_offset // CONSUME_QUEUE_ENTRY_SIZE
+        per_file = files.segment_size // CONSUME_QUEUE_ENTRY_SIZE
+        is_open = True
+        last_place = -1
+        for base in files.bases:
+            first = base // CONSUME_QUEUE_ENTRY_SIZE
+            entries = queue.read(first, per_file)
+            written = (entries["size"] > 0) & (entries["physical_offset"] >= 0)
+            count = entries.size if written.all() else int(written.argmin())
+            if is_open:
+                queue.end = first + count
+            used = np.flatnonzero(entries.view(np.uint8).reshape(entries.size, -1).any(axis=1))
+            behind = used[used >= count] if is_open else used
+            if behind.size:
+                yield _entry_violation(
+                    queue,
+                    first + int(behind[0]),
+                    f"stands behind a hole: entry {queue.end} was never written",
+                )
+            is_open = is_open and count == entries.size
+            entries = entries[:count]
+            real = np.flatnonzero(entries["size"] != _PRE_BLANK_SIZE)
+            places = entries["physical_offset"][real].astype(np.int64)
+            for row in np.flatnonzero(np.diff(places, prepend=last_place) <= 0)[:_MAX_NAMED]:
+                yield _entry_violation(
+                    queue, first + int(real[row]), f"points back to {places[row]} of the log"
+                )
+            if real.size:
+                last_place = int(places[-1])
+                self._known_end = max(self._known_end, last_place + int(entries["size"][real[-1]]))
+        queue.right = np.zeros(queue.end - queue.first, np.bool_)
+
+    def _note_missing(self, queue: _Queue, offsets: Longs, entries: NDArray[np.void]) -> None:
+        places = entries["physical_offset"].astype(np.int64)
+        if self._may_move:
+            offsets, places = offsets[places < self._known_end], places[places < self._known_end]
+        if offsets.size:
+            offset, place, count = queue.missing or (int(offsets[0]), int(places[0]), 0)
+            queue.missing = offset, place, count + offsets.size
+
+    def _wrong_entries(self, queue: _Queue, log: LogCheck, min_offset: int) -> Iterator[Violation]:
+        wrong = np.flatnonzero(~queue.right) + queue.first
+        named = 0
+        for offset in wrong.tolist():
+            entry = queue.read(offset, 1)
+            place, size, tags_code = entry[0].tolist() if entry.size else (0, 0, 0)
+            if size == _PRE_BLANK_SIZE or place < min_offset:
+                continue
+            if self._may_move and place >= log.end:
+                continue
+            named += 1
+            if named > _MAX_NAMED:
+                yield _entry_violation(queue, offset, "and so on: more entries are wrong")
+                return
+            reason = _why_wrong(queue, offset, place, size, tags_code, log)
+            yield _entry_violation(queue, offset, reason)
+
+
+def _why_wrong(
+    queue: _Queue, offset: int, place: int, size: int, tags_code: int, log: LogCheck
+) -> str:
+    data = log.record_at(place) if place < log.end else None
+    try:
+        record = decode_record(data) if data is not None else None
+    except RecordError:
+        record = None
+    if record is None:
+        return f"points at {place} of the log, where no record begins"
+    if (record.topic, record.queue_id) != (queue.topic, queue.queue_id):
+        return f"points at {place}, a message of {record.topic} queue {record.queue_id}"
+    if record.queue_offset != offset:
+        return f"points at {place}, the message with offset {record.queue_offset}"
+    if record.size != size:
+        return f"has size {size}, the record at {place} has {record.size}"
+    return f"has tags code {tags_code}, which is not that of the record at {place}"
+
+
+def _entry_violation(queue: _Queue, offset: int, reason: str) -> Violation:
+    path, position = queue.files.place(offset * CONSUME_QUEUE_ENTRY_SIZE)
+    return Violation(
+        ViolationKind.QUEUE_ENTRY,
+        path,
+        position,
+        f"entry {offset} of {queue.topic} queue {queue.queue_id} {reason}",
+    )
