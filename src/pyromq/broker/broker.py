@@ -12,7 +12,7 @@ import errno
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pyromq.broker.config import BrokerConfig
@@ -22,7 +22,7 @@ from pyromq.broker.handlers.heartbeat import HeartbeatHandlers
 from pyromq.broker.handlers.offsets import OffsetHandlers
 from pyromq.broker.handlers.pull import PullHandlers
 from pyromq.broker.handlers.query import QueryHandlers
-from pyromq.broker.handlers.send import SendHandlers
+from pyromq.broker.handlers.send import SendHandlers, answers_after_flush
 from pyromq.broker.routes import Routes, build_routes
 from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.registration import Registration
@@ -92,6 +92,7 @@ class Broker:
         # Only now: a store that another broker holds, and its tables, are not ours to close.
         self.store = store
         self.topics.adopt(store.queue_counts())
+        await store.retention.check_disk()
         self._registration = Registration(
             self._config,
             self.topics,
@@ -107,14 +108,18 @@ class Broker:
         for server in self._servers:
             server.handlers = routes.plain
             server.hot_handlers = routes.hot
-            server.on_chunk_end = store.seal
+            server.on_chunk_end = store.end_chunk
+            server.late_answers = answers_after_flush
             server.on_disconnect = heartbeat.disconnected
             await server.start()
         await self._registration.start()
         interval = self._config.flush_consumer_offset_interval / 1000
+        cleaning = self._store_config.clean_resource_interval / 1000
         self._periodic = [
             asyncio.create_task(_every(_EXPIRY_SECONDS, heartbeat.expire)),
             asyncio.create_task(_every(interval, self.offsets.save_if_changed)),
+            asyncio.create_task(_every(cleaning, store.retention.check_disk)),
+            asyncio.create_task(_every(cleaning, store.retention.clean)),
         ]
 
     async def stop(self) -> None:
@@ -221,11 +226,13 @@ async def _close_tables(*tables: TopicTable | GroupTable | ConsumerOffsetTable) 
             raise fault
 
 
-async def _every(seconds: float, work: Callable[[], None]) -> None:
+async def _every(seconds: float, work: Callable[[], Awaitable[None] | None]) -> None:
     """Do some work again and again, whatever becomes of one time."""
     while True:
         await asyncio.sleep(seconds)
         try:
-            work()
+            begun = work()
+            if begun is not None:
+                await begun
         except Exception:
             logger.exception("%s failed, tried again in %g s", work.__qualname__, seconds)

@@ -1,18 +1,26 @@
 """Makes commit-log segments ready ahead of their use, off the loop.
 
 A segment is made sparse; its blocks are reserved and its pages mapped in steps,
-always AHEAD bytes in front of the writer, and the next segment is begun before the
-current one ends. The writer only ever meets memory that is ready; if it is faster
-than this thread it makes the next step itself.
+always AHEAD bytes in front of the writer. The next segment is begun before the current
+one ends, and the one after it too while the writer fills segments quickly. The writer
+only ever meets memory that is ready; if it is faster than this thread it makes the next
+step itself, and if this thread hangs in the kernel it gives up after TIMEOUT.
+
+With warmMapedFileEnable all pages of the current and the next segment are mapped and
+locked in memory; a segment that is full is unlocked.
 
 One thread beside the loop's. Which file is current, how much of it is reserved and
-which one is next change only under `_lock`, which is never held longer than one step.
+which ones are ahead change only under `_lock`, which is never held longer than one step.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,22 +34,50 @@ AHEAD: Final = 32 * 1024 * 1024
 RESERVE_STEP: Final = 8 * 1024 * 1024
 #: Pages are mapped in steps of this size.
 POPULATE_STEP: Final = 256 * 1024
+#: Seconds that the writer waits for a step of the thread, as long as Java waits for a file.
+TIMEOUT: Final = 5.0
+#: A writer that fills a segment in fewer seconds gets two ahead.
+_QUICK: Final = 10.0
+
+
+@dataclass(slots=True)
+class _Segment:
+    file: MappedFile
+    #: Pages below this position are mapped.
+    ready: int = 0
 
 
 class AllocationService:
-    """Keeps the segment in use ready ahead of the writer, and the next one too."""
+    """Keeps the segment in use ready ahead of the writer, and the next ones too."""
 
-    def __init__(self, directory: Path, segment_size: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        segment_size: int,
+        *,
+        directory_for: Callable[[int], Path] | None = None,
+        warm: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`directory_for` says where the file of an offset is made, if not in `directory`."""
         self._directory = directory
+        self._directory_for = directory_for or (lambda _: directory)
         self._segment_size = segment_size
+        self._warm = warm
+        self._locks_memory = warm
+        self._clock = clock
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self._current: MappedFile | None = None
-        self._populated = 0
+        self._current: _Segment | None = None
         self._target = 0
-        self._next: MappedFile | None = None
+        self._taken: _Segment | None = None
+        self._taken_at: float | None = None
+        self._ahead: list[_Segment] = []
+        self._wanted_ahead = 1
+        #: Segments that were locked in memory and need not be any more.
+        self._to_unlock: deque[MappedFile] = deque()
 
     def start(self) -> None:
         """Begin to work ahead."""
@@ -49,21 +85,20 @@ class AllocationService:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; a next segment that was never written to is removed."""
+        """End the thread; segments ahead, which were never written to, are removed."""
         self._stopping = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
-        if self._next is not None:
-            self._next.delete()
-            self._next = None
+        self._drop_ahead()
 
     def follow(self, file: MappedFile, position: int) -> None:
         """From now on `file` is written to, and the writer stands at `position`."""
         with self._lock:
-            self._populated = position
+            taken = self._taken
+            ready = taken.ready if taken is not None and taken.file is file else 0
             self._target = position + AHEAD
-            self._current = file
+            self._current = _Segment(file, max(position, ready))
         self._wake.set()
 
     def advance(self, position: int) -> None:
@@ -73,21 +108,45 @@ class AllocationService:
 
     def ensure(self, file: MappedFile, end: int) -> None:
         """Reserve `file` up to `end` now; raises OSError on a full disk."""
-        with self._lock:
+        self._take_lock()
+        try:
             file.reserve(_step_above(end))
+        finally:
+            self._lock.release()
 
     def take_next(self, base: int) -> MappedFile:
-        """The file that begins at `base`: the one made ahead, or a new one; OSError if neither."""
-        with self._lock:
+        """The file that begins at `base`: one made ahead, or a new one; OSError if neither."""
+        self._take_lock()
+        try:
             # Nothing is made ahead until `follow`: the file behind the current one is this one.
-            self._current = None
-            file, self._next = self._next, None
-            if file is not None and file.base != base:
-                file.delete()
-                file = None
-            if file is None:
-                file = MappedFile.create(self._directory, base, self._segment_size)
-            return file
+            full, self._current = self._current, None
+            if full is not None and self._warm:
+                self._to_unlock.append(full.file)
+            now = self._clock()
+            quick = self._taken_at is not None and now - self._taken_at < _QUICK
+            self._taken_at, self._wanted_ahead = now, 2 if quick else 1
+            if self._ahead and self._ahead[0].file.base == base:
+                self._taken = self._ahead.pop(0)
+            else:
+                self._drop_ahead()
+                self._taken = _Segment(self._create(base))
+            return self._taken.file
+        finally:
+            self._lock.release()
+
+    def _take_lock(self) -> None:
+        if not self._lock.acquire(timeout=TIMEOUT):
+            raise TimeoutError(
+                f"no segment within {TIMEOUT:g} s: the disk of {self._directory} hangs"
+            )
+
+    def _create(self, base: int) -> MappedFile:
+        return MappedFile.create(self._directory_for(base), base, self._segment_size)
+
+    def _drop_ahead(self) -> None:
+        for segment in self._ahead:
+            segment.file.delete()
+        self._ahead.clear()
 
     def _run(self) -> None:
         while True:
@@ -102,27 +161,54 @@ class AllocationService:
                 logger.warning("cannot make room ahead in %s: %s", self._directory, error)
 
     def _work_ahead(self) -> None:
+        while self._to_unlock:
+            self._to_unlock.popleft().unlock()
         while not self._stopping:
-            file, target = self._current, self._target
-            if file is None:
+            segment = self._current
+            if segment is None:
                 return
-            end = min(target, file.size)
             with self._lock:
-                if self._current is not file:
-                    continue
-                file.reserve(_step_above(end))
-                if target >= file.size and self._next is None:
-                    self._next = MappedFile.create(
-                        self._directory, file.base + file.size, self._segment_size
-                    )
-                    self._next.reserve(RESERVE_STEP)
-                start = self._populated
-                stop = min(start + POPULATE_STEP, end)
-                if start < stop:
-                    file.populate(start, stop)
-                    self._populated = stop
-            if self._populated >= end:
-                return
+                if self._current is segment and not self._step(segment):
+                    return
+
+    def _step(self, segment: _Segment) -> bool:
+        """Do one piece of what is due; False when nothing is left."""
+        file = segment.file
+        target = self._target
+        if self._make_ready(segment, min(target, file.size)):
+            return True
+        following = len(self._ahead)
+        if (self._warm or target >= file.size) and following < self._wanted_ahead:
+            self._ahead.append(_Segment(self._create(file.base + (following + 1) * file.size)))
+            self._ahead[-1].file.reserve(RESERVE_STEP)
+            return True
+        if not self._warm:
+            return False
+        return any(self._make_ready(each, file.size) for each in (segment, *self._ahead[:1]))
+
+    def _make_ready(self, segment: _Segment, end: int) -> bool:
+        """Reserve and map the next pages below `end`; False when all of them are ready."""
+        start, stop = segment.ready, min(segment.ready + POPULATE_STEP, end)
+        if start >= stop:
+            return False
+        # Blocks up to the writer's target at once, of a segment to be warmed step by step.
+        file = segment.file
+        file.reserve(_step_above(min(end, max(stop, self._target))))
+        if self._locks_memory:
+            try:
+                file.lock(start, stop)
+            except OSError as error:
+                self._locks_memory = False
+                logger.warning(
+                    "warmMapedFileEnable: %s cannot be locked in memory, pages are mapped only; "
+                    "raise the limit of locked memory (ulimit -l): %s",
+                    file.path,
+                    error,
+                )
+        if not self._locks_memory:
+            file.populate(start, stop)
+        segment.ready = stop
+        return True
 
 
 def _step_above(position: int) -> int:

@@ -17,6 +17,7 @@ Owned by the loop's thread. Other threads read below `written` only.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -49,10 +50,21 @@ class CommitLog:
         "watermarks",
     )
 
-    def __init__(self, directory: Path, segment_size: int) -> None:
-        self.segments = Segments(directory, segment_size)
+    def __init__(
+        self,
+        directory: Path,
+        segment_size: int,
+        *,
+        more: Sequence[Path] = (),
+        read_only: Sequence[Path] = (),
+        warm: bool = False,
+    ) -> None:
+        """`more` are further directories for segments, `read_only` those of old ones."""
+        self.segments = Segments(directory, segment_size, more=more, read_only=read_only)
         self.watermarks = Watermarks()
-        self._allocation = AllocationService(directory, segment_size)
+        self._allocation = AllocationService(
+            directory, segment_size, directory_for=self.segments.directory_for, warm=warm
+        )
         self._file: MappedFile | None = None
         #: Where the gathered parts will begin.
         self._start = 0

@@ -55,13 +55,15 @@ class MessageStoreConfig:
     store_path_commit_log: str | None = setting(
         "storePathCommitLog",
         None,
-        "Directory of the commit log; by default `commitlog` under storePathRootDir.",
+        "Directory of the commit log; by default `commitlog` under storePathRootDir. Of several, "
+        "separated by commas, each new segment goes to the next one.",
         important=True,
     )
     read_only_commit_log_store_paths: str | None = setting(
         "readOnlyCommitLogStorePaths",
         None,
-        "Comma-separated commit-log directories that are read and never written to.",
+        "Comma-separated commit-log directories whose segments are read, and never written to "
+        "or deleted.",
     )
     mapped_file_size_commit_log: int = setting(
         "mappedFileSizeCommitLog",
@@ -158,6 +160,22 @@ class MessageStoreConfig:
         "diskMaxUsedSpaceRatio",
         75,
         "Percent of the disk above which segments are deleted at any hour; used from 10 to 95.",
+    )
+    disk_space_clean_forcibly_ratio: int = setting(
+        "diskSpaceCleanForciblyRatio",
+        85,
+        "Percent of the disk above which cleanFileForciblyEnable deletes segments before their "
+        "time; in RocketMQ the system property of that name, a share of 1.",
+        minimum=1,
+        maximum=100,
+    )
+    disk_space_warning_level_ratio: int = setting(
+        "diskSpaceWarningLevelRatio",
+        90,
+        "Percent of the disk above which sends are refused; in RocketMQ the system property of "
+        "that name, a share of 1.",
+        minimum=1,
+        maximum=100,
     )
     file_reserved_time: int = setting(
         "fileReservedTime",
@@ -371,6 +389,11 @@ class MessageStoreConfig:
     transient_store_pool_size: int = setting(
         "transientStorePoolSize", 5, "Buffers of the transient store pool.", minimum=1
     )
+    warm_maped_file_enable: bool = setting(
+        "warmMapedFileEnable",
+        False,
+        "Map all pages of the commit-log segments in use ahead and lock them in memory.",
+    )
     fast_fail_if_no_buffer_in_store_pool: bool = setting(
         "fastFailIfNoBufferInStorePool",
         False,
@@ -384,6 +407,11 @@ class MessageStoreConfig:
         if not all(re.fullmatch(r"\s*(\d|[01]\d|2[0-3])\s*", hour, re.ASCII) for hour in hours):
             raise ConfigError(
                 f"deleteWhen={self.delete_when}: expected hours from 00 to 23, such as 04 or 04;16"
+            )
+        if not self._writable_directories():
+            raise ConfigError(
+                f"storePathCommitLog={self.store_path_commit_log}: expected a directory that is "
+                "not among readOnlyCommitLogStorePaths"
             )
         levels = self.message_delay_level.split(" ")
         if not all(re.fullmatch(r"\d{1,9}[smhd]", level, re.ASCII) for level in levels):
@@ -414,8 +442,24 @@ class MessageStoreConfig:
 
     @property
     def commit_log_directory(self) -> Path:
-        """Directory of the commit-log segments."""
-        return Path(self.store_path_commit_log or self.root / "commitlog")
+        """Directory of the commit-log segments; the first one where there are several."""
+        return self._writable_directories()[0]
+
+    @property
+    def more_commit_log_directories(self) -> tuple[Path, ...]:
+        """Further directories for commit-log segments."""
+        return self._writable_directories()[1:]
+
+    @property
+    def read_only_commit_log_directories(self) -> tuple[Path, ...]:
+        """Directories of segments that are never written to."""
+        return _split_paths(self.read_only_commit_log_store_paths or "")
+
+    def _writable_directories(self) -> tuple[Path, ...]:
+        configured = _split_paths(self.store_path_commit_log or "")
+        read_only = self.read_only_commit_log_directories
+        paths = configured or (self.root / "commitlog",)
+        return tuple(path for path in paths if path not in read_only)
 
     @property
     def consume_queue_directory(self) -> Path:
@@ -442,6 +486,11 @@ class MessageStoreConfig:
     def disk_cleaning_ratio(self) -> float:
         """Share of the disk above which segments are deleted at any hour."""
         return min(max(self.disk_max_used_space_ratio, 10), 95) / 100
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """The hours of deleteWhen."""
+        return frozenset(int(hour) for hour in self.delete_when.split(";"))
 
     @property
     def uses_transient_store_pool(self) -> bool:
@@ -479,7 +528,6 @@ KNOWN_WITHOUT_EFFECT = frozenset(
         "scheduleAsyncDeliverMaxResendNum2Blocked",
         "storePathDLedgerCommitLog",
         "useReentrantLockWhenPutMessage",
-        "warmMapedFileEnable",
     }
 )
 
@@ -490,3 +538,7 @@ _HOME = re.compile(r"(?:^|(?<=,))\s*(?:~|\$\{user\.home\}|\$\{HOME\}|\$HOME)(?=/
 def _expand_home(value: str) -> str:
     """Put the home directory in the place of its abbreviations, at the start of each path."""
     return _HOME.sub(lambda _: str(Path.home()), value)
+
+
+def _split_paths(paths: str) -> tuple[Path, ...]:
+    return tuple(dict.fromkeys(Path(path.strip()) for path in paths.split(",") if path.strip()))

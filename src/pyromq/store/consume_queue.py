@@ -243,6 +243,27 @@ class ConsumeQueue:
                 return
         self.min_offset = self.next_offset
 
+    def take_expired(self, min_physical_offset: int) -> list[MappedFile]:
+        """The segments all of whose messages lie before that offset of the log.
+
+        They are no longer part of the queue now, and mapped until nobody holds them. The
+        last one always stays. Nothing is pending when this is called.
+        """
+        expired = []
+        end = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE
+        while len(self.segments.files) > 1:
+            file = self.segments.files[0]
+            last = file.read(file.size - CONSUME_QUEUE_ENTRY_SIZE, file.size)
+            # One that is not full has no last entry, whatever stands in its place.
+            if (
+                file.base + file.size > end
+                or CONSUME_QUEUE_ENTRY.unpack(last)[0] >= min_physical_offset
+            ):
+                break
+            expired.append(self.segments.take_first())
+        self.correct_min_offset(min_physical_offset)
+        return expired
+
     def last_physical_offset(self) -> int:
         """The end of the record that the last entry points at; 0 for an empty queue."""
         entry = self.entry(self.next_offset - 1)
@@ -261,7 +282,12 @@ class ConsumeQueue:
             if file.base < self.synced_below:
                 continue
             full = any(file.read(file.size - CONSUME_QUEUE_ENTRY_SIZE, file.size))
-            file.sync()
+            try:
+                file.sync()
+            except FileNotFoundError:
+                if file in self.segments.files:
+                    raise
+                continue  # it expired meanwhile
             if full:
                 self.synced_below = file.base + file.size
 

@@ -315,6 +315,10 @@ class IndexLane:
             index.put(data, starts)
             self._indexed_to = offset + end
             return
+        if not data:
+            # Its segment was deleted before it was indexed, as when the disk is full.
+            self._indexed_to = max(log.min_offset, log.segment_after(offset))
+            return
         # No record here: the blank one at a segment's end, or a record longer than a piece.
         size, magic = peek(data)
         if magic != MESSAGE_MAGIC or offset + size > log.watermarks.written:

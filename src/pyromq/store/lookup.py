@@ -6,10 +6,10 @@ Reads only; called on the loop for one message, from a lane for scans.
 from __future__ import annotations
 
 from pyromq.protocol.record import (
-    BLANK,
     BLANK_SIZE,
     HEAD_SIZE_V4,
     MESSAGE_MAGIC,
+    peek,
     store_timestamp_at,
 )
 from pyromq.protocol.units import CONSUME_QUEUE_ENTRY, CONSUME_QUEUE_ENTRY_SIZE
@@ -22,17 +22,20 @@ def record_at(log: CommitLog, offset: int) -> bytes | None:
     """The record that begins at `offset`; None when none does."""
     if offset < log.min_offset or not log.holds(offset, HEAD_SIZE_V4):
         return None
-    size, magic = BLANK.unpack(log.read(offset, BLANK_SIZE))
+    size, magic = peek(log.read(offset, BLANK_SIZE))
     if magic != MESSAGE_MAGIC or size < HEAD_SIZE_V4 or not log.holds(offset, size):
         return None
-    return log.read(offset, size)
+    record = log.read(offset, size)
+    # Its segment may have left the log since.
+    return record if len(record) == size else None
 
 
 def store_timestamp(log: CommitLog, offset: int, size: int) -> int:
     """The store timestamp of the record at `offset`; -1 when it is not there."""
     if offset < log.min_offset or not log.holds(offset, max(size, HEAD_SIZE_V4)):
         return -1
-    return store_timestamp_at(log.read(offset, HEAD_SIZE_V4), 0)
+    head = log.read(offset, HEAD_SIZE_V4)
+    return store_timestamp_at(head, 0) if head else -1
 
 
 def offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int) -> int:

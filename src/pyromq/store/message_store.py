@@ -21,7 +21,7 @@ import fcntl
 import logging
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from time import time_ns
 from typing import IO
@@ -30,6 +30,7 @@ from zlib import crc32
 from pyromq.protocol.delay import DelayLevels
 from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.message_id import HOST_SIZE_V4, HOST_SIZE_V6
+from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC
 from pyromq.protocol.properties import MAX_PROPERTIES, TAGS, decode_properties
 from pyromq.protocol.record import (
     BATCH_HEAD,
@@ -55,6 +56,7 @@ from pyromq.store.dispatch import IndexLane
 from pyromq.store.flush import FlushService
 from pyromq.store.index import KeyIndex
 from pyromq.store.reading import MessageFilter, Reader
+from pyromq.store.retention import Retention
 from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus, StoreError
 
 logger = logging.getLogger(__name__)
@@ -80,7 +82,13 @@ class MessageStore:
         on_arrival: Callable[[ConsumeQueue], None] | None = None,
     ) -> None:
         self.config = config
-        self._log = CommitLog(config.commit_log_directory, config.mapped_file_size_commit_log)
+        self._log = CommitLog(
+            config.commit_log_directory,
+            config.mapped_file_size_commit_log,
+            more=config.more_commit_log_directories,
+            read_only=config.read_only_commit_log_directories,
+            warm=config.warm_maped_file_enable,
+        )
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._touched: list[ConsumeQueue] = []
         self._tags_codes: dict[bytes, int] = {}
@@ -98,6 +106,12 @@ class MessageStore:
         )
         self._flush = FlushService(config, self._log, self._index, self._checkpoint)
         self._reader = Reader(self._log, config)
+        #: Deletes what has expired; whoever runs the store calls it now and then.
+        self.retention = Retention(
+            config, self._log, self._index, self._sealed_queues, self._set_disk_full
+        )
+        #: Which disk is so full that nothing is taken.
+        self._full_disk: str | None = None
         self._lock_file: IO[bytes] | None = None
         self._writable = False
 
@@ -463,6 +477,13 @@ class MessageStore:
         if directory.is_dir() and not any(directory.iterdir()):
             directory.rmdir()
 
+    def clean_unused_topics(self, topics: Collection[str]) -> None:
+        """Delete the consume queues of all topics but these and those of the broker itself."""
+        kept = {*topics, SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC}
+        for topic in {name for name, _ in self._queues} - kept:
+            logger.info("consume queues of topic %s, which is no more, are removed", topic)
+            self.remove_topic(topic)
+
     def queues(self) -> Iterator[ConsumeQueue]:
         """All consume queues."""
         return iter(list(self._queues.values()))
@@ -496,6 +517,17 @@ class MessageStore:
 
     # Inside
 
+    def _sealed_queues(self) -> Iterator[ConsumeQueue]:
+        for queue in self.queues():
+            self.seal()
+            yield queue
+
+    def _set_disk_full(self, reason: str | None) -> None:
+        """Take nothing, for that reason, until it is None."""
+        self._full_disk = reason
+        # The next put asks for room: there it is refused, or gets its limit back.
+        self._log.limit = 0
+
     def _set_host(self, store_host: bytes) -> None:
         self._store_host = store_host
         self._host_flag = 0 if len(store_host) == HOST_SIZE_V4 else STORE_HOST_V6
@@ -509,6 +541,8 @@ class MessageStore:
         """The slow side of a put: limits, the segment's end, a store that takes nothing."""
         if not self._writable:
             raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, "the store is not running")
+        if self._full_disk is not None:
+            raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, self._full_disk)
         if body_length > self._max_body:
             raise PutError(
                 PutStatus.MESSAGE_ILLEGAL, f"body of {body_length} bytes, at most {self._max_body}"

@@ -10,13 +10,19 @@ Rules for what is found in a directory
 2. A last file of length zero or of a wrong size is what an interrupted creation
    left: it is removed when it is empty, refused otherwise, as RocketMQ does.
 3. A gap between files, or a base that is no multiple of the size, is refused.
+4. A stream may lie in several directories, each file in one of them. Those of read-only
+   directories are mapped for reading only, and never changed or removed; where the rest
+   of the stream does not go on from them, because what stood between has expired, they
+   are left alone.
 
-Owned by the loop's thread.
+`files` belongs to the loop's thread. It grows in place, but loses its first ones only by
+being replaced: whoever took the list on another thread can go on with it.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyromq.store.mapped_file import MappedFile
@@ -28,21 +34,47 @@ logger = logging.getLogger(__name__)
 class Segments:
     """The files of one stream, oldest first."""
 
-    __slots__ = ("directory", "files", "segment_size")
+    __slots__ = ("_more", "_read_only", "avoided", "directory", "files", "segment_size")
 
-    def __init__(self, directory: Path, segment_size: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        segment_size: int,
+        *,
+        more: Sequence[Path] = (),
+        read_only: Sequence[Path] = (),
+    ) -> None:
+        """`more` are further directories for new files, `read_only` those of old ones."""
         self.directory = directory
+        self._more = tuple(more)
+        self._read_only = tuple(read_only)
+        #: Directories that get no new file while another one can: their disks are nearly full.
+        self.avoided: frozenset[Path] = frozenset()
         self.segment_size = segment_size
         self.files: list[MappedFile] = []
 
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """All directories that new files can come to."""
+        return (self.directory, *self._more)
+
+    def directory_for(self, base: int) -> Path:
+        """Where the file that begins at `base` is made: Java's choice, one after the other."""
+        if not self._more:
+            return self.directory
+        directories = self.directories
+        open_ones = sorted(set(directories) - self.avoided) or sorted(directories)
+        return open_ones[base // self.segment_size % len(open_ones)]
+
     def load(self) -> None:
         """Map what is there; raises StoreError where the files do not fit together."""
-        if not self.directory.is_dir():
-            return
-        paths = sorted(path for path in self.directory.iterdir() if self._belongs(path))
+        paths = self._find_paths()
         for path in paths:
             size = path.stat().st_size
             if size == 0 and path == paths[-1]:
+                if path.parent in self._read_only:
+                    logger.warning("%s is empty: left alone", path)
+                    continue
                 logger.warning("%s is empty, an interrupted creation: removed", path)
                 path.unlink()
                 continue
@@ -51,13 +83,22 @@ class Segments:
                     f"{path} has {size} bytes, not {self.segment_size}: set the segment size "
                     "that the store was written with, or move the file away"
                 )
-            file = MappedFile.open(path)
+            file = MappedFile.open(path, read_only=path.parent in self._read_only)
             if file.base % self.segment_size:
                 raise StoreError(
                     f"{path} begins at no multiple of {self.segment_size}: set the segment size "
                     "that the store was written with, or move the file away"
                 )
             if self.files and file.base != self.files[-1].base + self.segment_size:
+                if all(before.read_only for before in self.files):
+                    logger.warning(
+                        "%s does not follow %s: the read-only files before it are left alone",
+                        path,
+                        self.files[-1].path,
+                    )
+                    self.close()
+                    self.files.append(file)
+                    continue
                 raise StoreError(
                     f"{path} does not follow {self.files[-1].path.name}: a file between is missing"
                 )
@@ -88,9 +129,15 @@ class Segments:
     def create_next(self, first_base: int = 0) -> MappedFile:
         """Make and append the next file, or the first one at `first_base`."""
         base = self.end_offset if self.files else first_base
-        file = MappedFile.create(self.directory, base, self.segment_size)
+        file = MappedFile.create(self.directory_for(base), base, self.segment_size)
         self.files.append(file)
         return file
+
+    def take_first(self) -> MappedFile:
+        """The first file, which is no longer part of the stream now; it stays mapped."""
+        first = self.files[0]
+        self.files = self.files[1:]
+        return first
 
     def drop_after(self, offset: int) -> None:
         """Remove the files that begin behind `offset`."""
@@ -119,6 +166,24 @@ class Segments:
         self.files.clear()
         if self.directory.is_dir() and not any(self.directory.iterdir()):
             self.directory.rmdir()
+
+    def _find_paths(self) -> list[Path]:
+        """The stream's files in all directories, by their offsets."""
+        found: dict[str, Path] = {}
+        for directory in dict.fromkeys((*self.directories, *self._read_only)):
+            if not directory.is_dir():
+                if directory in self._read_only:
+                    logger.warning("%s is no directory: nothing is read from there", directory)
+                continue
+            for path in directory.iterdir():
+                if not self._belongs(path):
+                    continue
+                other = found.setdefault(path.name, path)
+                if other is not path:
+                    raise StoreError(
+                        f"{other} and {path} hold the same part of the store: move one away"
+                    )
+        return [found[name] for name in sorted(found)]
 
     def _belongs(self, path: Path) -> bool:
         name = path.name
