@@ -5,6 +5,8 @@ Reads only; called on the loop for one message, from a lane for scans.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from pyromq.protocol.record import (
     BLANK_SIZE,
     HEAD_SIZE_V4,
@@ -43,10 +45,10 @@ def offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int) -> int:
 
     RocketMQ's search, with its rounding: of the two neighbours of a time between them
     the nearer one, the earlier one when both are as near; before the first message the
-    first, behind the last the last. It looks in one segment: the first one that was
-    modified at or after the time, else the newest.
+    first, behind the last the last. It looks in one segment, the one with the nearest
+    message.
     """
-    file = _segment_by_time(queue, timestamp)
+    file = _segment_by_time(queue, log, timestamp)
     if file is None:
         return 0
     first = file.base // CONSUME_QUEUE_ENTRY_SIZE
@@ -84,13 +86,33 @@ def offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int) -> int:
     return first + found if found >= 0 else 0
 
 
-def _segment_by_time(queue: ConsumeQueue, timestamp: int) -> MappedFile | None:
+def _segment_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int) -> MappedFile | None:
+    """The first segment with a message stored at or after the time, or the one before it when
+    its last message is as near; else the newest.
+
+    RocketMQ goes by the files' times of modification. Those are the same while a queue grows,
+    but not after its segments were copied, or made again from the log.
+    """
     files = [
         file
         for file in queue.segments.files
         if file.base < queue.next_offset * CONSUME_QUEUE_ENTRY_SIZE
     ]
-    for file in files:
-        if file.path.stat().st_mtime_ns // 1_000_000 >= timestamp:
-            return file
-    return files[-1] if files else None
+
+    def stored(file: MappedFile, number: int) -> int:
+        start = number * CONSUME_QUEUE_ENTRY_SIZE
+        physical, size, _ = CONSUME_QUEUE_ENTRY.unpack(
+            file.read(start, start + CONSUME_QUEUE_ENTRY_SIZE)
+        )
+        return store_timestamp(log, physical, size)
+
+    def last(file: MappedFile) -> int:
+        end = min(queue.next_offset * CONSUME_QUEUE_ENTRY_SIZE - file.base, file.size)
+        return stored(file, end // CONSUME_QUEUE_ENTRY_SIZE - 1)
+
+    number = bisect_left(files, True, key=lambda file: last(file) >= timestamp)
+    if number == len(files):
+        return files[-1] if files else None
+    if number and 0 <= timestamp - last(files[number - 1]) <= stored(files[number], 0) - timestamp:
+        return files[number - 1]
+    return files[number]

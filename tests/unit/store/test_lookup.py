@@ -106,18 +106,30 @@ def test_rounding_by_hand(store: MessageStore, monkeypatch: pytest.MonkeyPatch) 
         assert store.offset_by_time(TOPIC, 0, wanted) == expected, wanted
 
 
-def test_the_file_is_the_first_one_modified_at_or_after_the_time(
+def test_the_nearest_message_may_be_in_any_file(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also when the files' own times say nothing, as after they were copied."""
     stored_at(store, [START + 10 * n for n in range(3 * QUEUE_ENTRIES)], monkeypatch)
     files = store.queue(TOPIC, 0).segments.files
     assert len(files) == 3
-    for number, file in enumerate(files):
-        modified = (START + 10 * (number + 1) * QUEUE_ENTRIES) * 1_000_000
-        os.utime(file.path, ns=(modified, modified))
-    for offset in range(3 * QUEUE_ENTRIES):
-        assert store.offset_by_time(TOPIC, 0, START + 10 * offset + 1) == offset
-    assert store.offset_by_time(TOPIC, 0, 1 << 62) == 3 * QUEUE_ENTRIES - 1, "else the newest"
+    for modified in (0, (START + 1_000_000) * 1_000_000):
+        for file in files:
+            os.utime(file.path, ns=(modified, modified))
+        for offset in range(3 * QUEUE_ENTRIES):
+            for distance in (-4, 0, 1, 5):
+                wanted = START + 10 * offset + distance
+                assert store.offset_by_time(TOPIC, 0, wanted) == offset, (offset, distance)
+        assert store.offset_by_time(TOPIC, 0, 1 << 62) == 3 * QUEUE_ENTRIES - 1
+        assert store.offset_by_time(TOPIC, 0, 0) == 0
+
+
+def test_equal_times_in_two_files_are_found_in_the_first(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = [START + n for n in range(QUEUE_ENTRIES - 1)] + [START + 50] * QUEUE_ENTRIES
+    stored_at(store, times, monkeypatch)
+    assert store.offset_by_time(TOPIC, 0, START + 50) == QUEUE_ENTRIES - 1
 
 
 def test_an_empty_queue_and_one_with_a_file_made_ahead(store: MessageStore) -> None:
