@@ -100,7 +100,7 @@ class Retention:
             disk.path for disk in disks[:-1] if disk.percent > forcibly
         )
         # Of the log's directories one that has room is enough.
-        self._fullest = max(min(disks[:-1]), disks[-1])
+        self._fullest = max(min(disks[:-1]), disks[-1], key=lambda disk: disk.percent)
         percent, path = self._fullest
         if percent > config.disk_space_warning_level_ratio:
             reason = (
