@@ -120,7 +120,10 @@ class MappedFile:
         """Map the pages of a reserved part and keep them in memory; OSError if not allowed."""
         start, end = start & -_PAGE, min(end, self.size)
         anchor = ctypes.c_char.from_buffer(self._map)
-        if _libc.mlock(ctypes.addressof(anchor) + start, end - start):
+        refused = _libc.mlock(ctypes.addressof(anchor) + start, end - start)
+        # An error's traceback would keep the mapping from being closed.
+        del anchor
+        if refused:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), str(self.path))
 

@@ -13,6 +13,7 @@ import pytest
 from pyromq.store import allocation
 from pyromq.store.allocation import AllocationService
 from pyromq.store.mapped_file import MappedFile
+from pyromq.store.results import PutError, PutStatus
 from tests.support.stores import TOPIC, audit, body_for, open_store, put, wait_until
 
 SIZE = 64 * 1024
@@ -158,3 +159,131 @@ def test_rolls_race_with_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert set(range(0, 400 * 4096, 4096)) <= on_disk
     assert not [name for name in deleted if int(name) < 400 * 4096]
     store.stop()
+
+
+def test_a_quick_writer_gets_two_segments_ahead(tmp_path: Path) -> None:
+    now = 0.0
+    service = AllocationService(tmp_path, SIZE, clock=lambda: now)
+    first = service.take_next(0)
+    service.follow(first, 0)
+    service._work_ahead()
+    assert names(tmp_path) == [0, SIZE]
+    now = 9.0
+    second = service.take_next(SIZE)
+    service.follow(second, 0)
+    service._work_ahead()
+    assert names(tmp_path) == [0, SIZE, 2 * SIZE, 3 * SIZE]
+    now = 30.0
+    third = service.take_next(2 * SIZE)
+    service.follow(third, 0)
+    service._work_ahead()
+    assert names(tmp_path) == [0, SIZE, 2 * SIZE, 3 * SIZE], "a slow one: one is enough"
+    fourth = service.take_next(3 * SIZE)
+    assert fourth.base == 3 * SIZE
+    service.stop()
+    assert names(tmp_path) == [0, SIZE, 2 * SIZE, 3 * SIZE]
+    for file in (first, second, third, fourth):
+        file.close()
+
+
+def test_both_segments_ahead_go_when_another_is_asked_for(tmp_path: Path) -> None:
+    service = AllocationService(tmp_path, SIZE, clock=lambda: 0.0)
+    files = [service.take_next(number * SIZE) for number in range(2)]
+    service.follow(files[-1], 0)
+    service._work_ahead()
+    assert names(tmp_path) == [0, SIZE, 2 * SIZE, 3 * SIZE]
+    files.append(service.take_next(9 * SIZE))
+    assert names(tmp_path) == [0, SIZE, 9 * SIZE]
+    for file in files:
+        file.close()
+
+
+def test_a_thread_that_hangs_in_the_kernel_is_not_waited_for(
+    tmp_path: Path, service: AllocationService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocation, "TIMEOUT", 0.01)
+    file = service.take_next(0)
+    with service._lock:  # the thread is in the middle of a step
+        for call in (lambda: service.take_next(SIZE), lambda: service.ensure(file, 100)):
+            with pytest.raises(OSError, match="hangs"):
+                call()
+    service.ensure(file, 100)
+    file.close()
+
+
+def test_a_store_says_that_no_segment_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocation, "TIMEOUT", 0.01)
+    store = open_store(tmp_path, mapped_file_size_commit_log=4096)
+    put(store, body_for(store, 4088))
+    with store._log._allocation._lock, pytest.raises(PutError) as refused:
+        put(store, body_for(store, 4088))
+    assert refused.value.status is PutStatus.CREATE_MAPEDFILE_FAILED
+    put(store, body_for(store, 4088))
+    assert len(audit(store)) == 2
+    store.stop()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_warm_segments_are_locked_while_they_are_in_use(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    allowed: bool,
+) -> None:
+    locked: dict[int, int] = {}
+    populated: dict[int, int] = {}
+
+    def lock(self: MappedFile, start: int, end: int) -> None:
+        if not allowed:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        assert locked.get(self.base, 0) == start
+        assert end <= self.reserved
+        locked[self.base] = end
+
+    monkeypatch.setattr(MappedFile, "lock", lock)
+    monkeypatch.setattr(MappedFile, "unlock", lambda self: locked.pop(self.base, None))
+    monkeypatch.setattr(
+        MappedFile, "populate", lambda self, start, end: populated.update({self.base: end})
+    )
+    monkeypatch.setattr(allocation, "POPULATE_STEP", 4096)
+    monkeypatch.setattr(allocation, "RESERVE_STEP", 8192)
+    monkeypatch.setattr(allocation, "AHEAD", 8192)
+    service = AllocationService(tmp_path, SIZE, warm=True, clock=lambda: 0.0)
+    first = service.take_next(0)
+    service.follow(first, 0)
+    service._work_ahead()
+    whole = {0: SIZE, SIZE: SIZE}
+    assert (locked, populated) == ((whole, {}) if allowed else ({}, whole))
+    assert first.reserved == SIZE
+    second = service.take_next(SIZE)
+    service.follow(second, 0)
+    service._work_ahead()
+    if allowed:
+        assert locked == {SIZE: SIZE, 2 * SIZE: SIZE}, "the full one is not"
+    assert caplog.text.count("cannot be locked in memory") == (0 if allowed else 1)
+    service.stop()
+    first.close()
+    second.close()
+
+
+def test_a_warm_store_works(tmp_path: Path) -> None:
+    store = open_store(tmp_path, mapped_file_size_commit_log=4096, warm_maped_file_enable=True)
+    for _ in range(50):
+        put(store, body_for(store, 4088))
+        store.seal()
+    assert len(audit(store)) == 50
+    store.stop()
+
+
+def test_files_are_made_where_they_belong(tmp_path: Path) -> None:
+    service = AllocationService(
+        tmp_path, SIZE, directory_for=lambda base: tmp_path / str(base // SIZE)
+    )
+    first = service.take_next(0)
+    service.follow(first, 0)
+    service._work_ahead()
+    second = service.take_next(SIZE)
+    assert [file.path.parent.name for file in (first, second)] == ["0", "1"]
+    service.stop()
+    first.close()
+    second.close()

@@ -250,3 +250,78 @@ def test_close_writes_what_is_pending(tmp_path: Path) -> None:
     queue.close()
     data = (tmp_path / "Topic/3" / f"{0:020d}").read_bytes()
     assert CONSUME_QUEUE_ENTRY.unpack_from(data, 40) == (200, 100, -(1 << 63))
+
+
+@pytest.mark.parametrize(
+    ("count", "min_physical", "expired", "first"),
+    [
+        (10, 0, 0, 0),
+        (10, 300, 0, 3),  # entry 3, the last of its file, begins there
+        (10, 301, 1, 4),
+        (10, 700, 1, 7),
+        (10, 701, 2, 8),
+        (10, 5000, 2, 10),  # the last file stays, with nothing that is left
+        (8, 5000, 1, 8),
+        (3, 5000, 0, 3),
+        (0, 5000, 0, 0),
+    ],
+)
+def test_whole_files_expire(
+    tmp_path: Path, count: int, min_physical: int, expired: int, first: int
+) -> None:
+    queue = make(tmp_path, count)
+    gone = queue.take_expired(min_physical)
+    assert [file.base for file in gone] == [number * SIZE for number in range(expired)]
+    assert (queue.min_offset, queue.next_offset) == (first, count)
+    for file in gone:
+        assert len(file.read(0, SIZE)) == SIZE, "still mapped"
+        file.unlink()
+    again = loaded(tmp_path)
+    again.correct_min_offset(min_physical)
+    assert (again.min_offset, again.next_offset) == (first, count)
+    again.append(9000, 100, 0)
+    again.close()
+    queue.close()
+
+
+def test_a_file_that_is_not_full_does_not_expire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk in the middle of a batch leaves one behind a file with room."""
+    queue = make(tmp_path, 3)
+    reserve = MappedFile.reserve
+
+    def full(self: MappedFile, end: int) -> None:
+        if self.base:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        reserve(self, end)
+
+    monkeypatch.setattr(MappedFile, "reserve", full)
+    with pytest.raises(PutError):
+        queue.extend(3)
+    assert len(queue.segments.files) == 2
+    assert queue.take_expired(100) == []
+    assert (queue.min_offset, queue.next_offset) == (1, 3)
+    queue.close()
+
+
+def test_a_file_that_expires_during_a_sync_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = make(tmp_path, 2 * PER_FILE + 1)
+    synced: list[int] = []
+
+    def sync(self: MappedFile) -> None:
+        if self.base == 0:
+            for file in queue.take_expired(PER_FILE * 100):
+                file.unlink()
+        self.path.stat()
+        synced.append(self.base)
+
+    monkeypatch.setattr(MappedFile, "sync", sync)
+    queue.sync()
+    assert synced == [SIZE, 2 * SIZE]
+    queue.segments.files[-1].unlink()
+    with pytest.raises(FileNotFoundError):
+        queue.sync()
+    queue.close()

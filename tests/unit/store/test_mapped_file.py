@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from pyromq.store import mapped_file
 from pyromq.store.mapped_file import MappedFile, file_name
+from pyromq.store.results import StoreError
 
 SIZE = 64 * 1024
 
@@ -155,3 +158,67 @@ def test_sync_of_a_removed_file_says_so(tmp_path: Path) -> None:
     file.delete()
     with pytest.raises(FileNotFoundError):
         file.sync()
+
+
+# Read-only files
+
+
+def test_a_read_only_file_is_read_and_never_changed(tmp_path: Path) -> None:
+    path = tmp_path / f"{SIZE:020d}"
+    path.write_bytes(bytes(range(256)) * (SIZE // 256))
+    path.chmod(0o444)
+    file = MappedFile.open(path, read_only=True)
+    assert file.read(1, 4) == b"\x01\x02\x03"
+    file.release(SIZE)
+    file.sync()
+    file.populate(0, SIZE)
+    assert file.read(1, 4) == b"\x01\x02\x03"
+    with pytest.raises(TypeError, match="read.*only"):
+        file._map[0:1] = b"x"
+    for change in (lambda: file.reserve(10), lambda: file.empty_from(10), file.delete):
+        with pytest.raises(StoreError, match=f"{path.name} would have to be changed"):
+            change()
+    file.empty_from(SIZE)  # nothing to empty
+    file.close()
+    assert path.read_bytes() == bytes(range(256)) * (SIZE // 256)
+
+
+# Locking in memory
+
+
+def locked_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmLck:")]
+    return int(line.split()[1]) * 1024
+
+
+def test_pages_are_locked_in_memory_until_they_are_unlocked(tmp_path: Path) -> None:
+    file = MappedFile.create(tmp_path, 0, 4 * 4096)
+    file.reserve(4 * 4096)
+    before = locked_bytes()
+    try:
+        file.lock(0, 2 * 4096)
+    except OSError as refused:
+        pytest.skip(f"memory cannot be locked here: {refused}")
+    assert locked_bytes() - before == 2 * 4096
+    file.lock(2 * 4096, 4 * 4096)
+    assert locked_bytes() - before == 4 * 4096
+    file.write(5000, b"works")
+    file.unlock()
+    assert locked_bytes() == before
+    assert file.read(5000, 5005) == b"works"
+    file.close()
+
+
+def test_a_refused_lock_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = MappedFile.create(tmp_path, 0, SIZE)
+
+    def refuse(address: int, length: int) -> int:
+        ctypes.set_errno(errno.ENOMEM)
+        return -1
+
+    monkeypatch.setattr(mapped_file._libc, "mlock", refuse)
+    with pytest.raises(OSError, match="Cannot allocate memory") as error:
+        file.lock(0, SIZE)
+    assert error.value.filename == str(file.path)
+    file.close()

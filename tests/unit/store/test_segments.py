@@ -142,3 +142,102 @@ def test_delete_keeps_a_directory_with_something_else_in_it(tmp_path: Path) -> N
         assert (tmp_path / name).exists() is foreign
         assert segments.files == []
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["other"]
+
+
+# Several directories
+
+
+def spread(root: Path, places: dict[str, list[int]], *, read_only: tuple[str, ...]) -> Segments:
+    for name, numbers in places.items():
+        make(root / name, *(number * SIZE for number in numbers))
+    more = [root / name for name in places if name != "first" and name not in read_only]
+    return Segments(root / "first", SIZE, more=more, read_only=[root / name for name in read_only])
+
+
+def test_directories_are_one_stream(tmp_path: Path) -> None:
+    segments = spread(
+        tmp_path,
+        {"first": [4, 2], "second": [5, 3], "old": [0, 1]},
+        read_only=("old",),
+    )
+    segments.load()
+    assert bases(segments) == [number * SIZE for number in range(6)]
+    assert [file.path.parent.name for file in segments.files] == [
+        "old",
+        "old",
+        "first",
+        "second",
+        "first",
+        "second",
+    ]
+    assert [file.read_only for file in segments.files] == [True, True, *[False] * 4]
+    segments.close()
+
+
+def test_new_files_go_to_one_directory_after_the_other(tmp_path: Path) -> None:
+    """RocketMQ's order: the directories by name, the number of the segment chooses."""
+    segments = Segments(
+        tmp_path / "b",
+        SIZE,
+        more=[tmp_path / "a", tmp_path / "c"],
+        read_only=[tmp_path / "old"],
+    )
+    made = [segments.create_next().path.parent.name for _ in range(4)]
+    assert made == ["a", "b", "c", "a"]
+    segments.avoided = frozenset({tmp_path / "b", tmp_path / "a"})
+    assert segments.create_next().path.parent.name == "c"
+    segments.avoided = frozenset(segments.directories)
+    assert segments.create_next().path.parent.name == "c", "all full: as if none were"
+    segments.close()
+
+
+def test_one_part_twice_is_refused(tmp_path: Path) -> None:
+    segments = spread(tmp_path, {"first": [0, 1], "old": [0]}, read_only=("old",))
+    with pytest.raises(StoreError, match=r"first/0+ and .*old/0+ hold the same part"):
+        segments.load()
+
+
+def test_read_only_files_that_nothing_follows_are_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    segments = spread(tmp_path, {"first": [5, 6], "old": [0, 1]}, read_only=("old",))
+    segments.load()
+    assert bases(segments) == [5 * SIZE, 6 * SIZE]
+    assert "the read-only files before it are left alone" in caplog.text
+    assert len(list((tmp_path / "old").iterdir())) == 2
+    segments.close()
+
+
+def test_a_gap_behind_files_of_ours_is_refused(tmp_path: Path) -> None:
+    segments = spread(tmp_path, {"first": [1, 3], "old": [0]}, read_only=("old",))
+    with pytest.raises(StoreError, match="a file between is missing"):
+        segments.load()
+    segments.close()
+
+
+def test_a_read_only_directory_is_never_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    segments = spread(tmp_path, {"first": [0], "old": [1]}, read_only=("old", "missing"))
+    (tmp_path / "old" / f"{2 * SIZE:020d}").touch()
+    segments.load()
+    assert bases(segments) == [0, SIZE]
+    assert "missing is no directory: nothing is read from there" in caplog.text
+    with pytest.raises(StoreError, match="readOnlyCommitLogStorePaths"):
+        segments.drop_after(SIZE - 1)
+    assert len(list((tmp_path / "old").iterdir())) == 2
+
+
+def test_the_first_file_leaves_and_can_still_be_read(tmp_path: Path) -> None:
+    segments = make(tmp_path, 0, SIZE)
+    segments.load()
+    seen = segments.files
+    first = segments.take_first()
+    assert (bases(segments), segments.first_offset) == ([SIZE], SIZE)
+    assert segments.find(0) is None
+    assert len(seen) == 2, "who took the list goes on with it"
+    first.unlink()
+    assert first.read(0, 3) == bytes(3)
+    first.unlink()  # gone already
+    first.close()
+    segments.close()
