@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
 from pyromq.store.mapped_file import MappedFile
+from pyromq.store.message_store import MessageStore
 
 
 @pytest.fixture(autouse=True)
@@ -26,3 +28,19 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here outlives the kernel, and hundreds of syncs are most of the time."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: None)
+
+
+@pytest.fixture(autouse=True)
+def stores_are_stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test that fails in its middle must not disturb the ones behind it."""
+    started: list[MessageStore] = []
+    start = MessageStore.start
+
+    def remembered(self: MessageStore) -> None:
+        start(self)
+        started.append(self)
+
+    monkeypatch.setattr(MessageStore, "start", remembered)
+    yield
+    for store in started:
+        store.stop()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from pyromq.protocol import bulk
 from pyromq.protocol.delay import DelayLevels
 from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.sysflag import (
@@ -16,7 +17,7 @@ from pyromq.protocol.sysflag import (
     TRANSACTION_ROLLBACK,
 )
 from pyromq.store.consume_queue import ConsumeQueue
-from pyromq.store.dispatch import MissingEntriesError, dispatch_to_queues
+from pyromq.store.dispatch import dispatch_records
 from pyromq.store.index import KeyIndex
 from tests.support.records import BORN_TIME, make_record
 from tests.support.stores import FOREVER, TOPIC, open_store, put, wait_until
@@ -34,8 +35,15 @@ class Queues:
             self.made[topic, queue_id] = ConsumeQueue(self.directory, 200, topic, queue_id)
         return self.made[topic, queue_id]
 
-    def dispatch(self, data: bytes, base: int = 0, *, allow_missing: bool = True) -> int:
-        taken = dispatch_to_queues(data, base, self, LEVELS, allow_missing=allow_missing)
+    def dispatch(
+        self,
+        data: bytes,
+        base: int = 0,
+        on_missing: Callable[[ConsumeQueue, str], None] | None = None,
+    ) -> int:
+        starts, taken = bulk.record_starts(data)
+        columns = bulk.read_columns(data, starts)
+        dispatch_records(data, base, columns, self, LEVELS, on_missing=on_missing)
         for queue in self.made.values():
             queue.write_pending()
         return taken
@@ -88,9 +96,12 @@ def test_a_cut_record_is_left_for_the_next_piece(queues: Queues) -> None:
 
 def test_what_a_queue_has_is_passed_over(queues: Queues) -> None:
     data = run_of(*({"queue_offset": n} for n in range(25)))
-    for _ in range(3):
-        assert queues.dispatch(data) == len(data)
-    assert len(queues.entries()) == 25
+    assert queues.dispatch(data) == len(data)
+    entries = queues.entries()
+    for length in (len(data), len(data) // 5, 2 * len(data) // 5):
+        assert queues.dispatch(data[:length]) == length
+        assert queues.entries() == entries
+    assert len(entries) == 25
 
 
 def test_prepared_and_rolled_back_records_get_no_entry(queues: Queues) -> None:
@@ -133,10 +144,14 @@ def test_a_queue_whose_head_expired_begins_later(queues: Queues) -> None:
 
 def test_missing_entries_can_be_forbidden(queues: Queues) -> None:
     queues.dispatch(run_of({"queue_offset": 0}))
-    later = run_of({"queue_offset": 5}, base=9000)
-    with pytest.raises(MissingEntriesError, match=r"T queue 0 ends at 1.* offset 5"):
-        queues.dispatch(later, 9000, allow_missing=False)
+    later = run_of({"queue_offset": 5}, {"queue_offset": 0, "queue_id": 1}, base=9000)
+    told: list[tuple[ConsumeQueue, str]] = []
+    queues.dispatch(later, 9000, lambda queue, reason: told.append((queue, reason)))
+    ((queue, reason),) = told
+    assert queue is queues.made["T", 0]
+    assert reason == "it ends at 1, the record at 9000 has 5"
     assert len(queues.entries()) == 1
+    assert len(queues.entries(queue_id=1)) == 1
     queues.dispatch(later, 9000)
     assert queues.made["T", 0].next_offset == 6
 

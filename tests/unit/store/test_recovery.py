@@ -413,6 +413,27 @@ def test_keys_are_found_once_after_restarts(tmp_path: Path) -> None:
         store.stop()
 
 
+def test_the_index_goes_on_behind_the_files_that_were_kept(tmp_path: Path) -> None:
+    """Only the message whose keys may lie in two files may be found twice."""
+    store = open_store(
+        tmp_path / "running", flush_interval_commit_log=1, flush_interval_consume_queue=1
+    )
+    for number in range(100):
+        put(store, keys=f"k{number}")
+    store.seal()
+    checkpoint = store.config.root / "checkpoint"
+    wait_until(checkpoint.exists)
+    wait_until(lambda: CHECKPOINT.unpack_from(checkpoint.read_bytes())[2] > 0)
+    root = killed_copy(store, tmp_path / "killed")
+    store.stop()
+    again = open_store(root)
+    wait_until(lambda: again.dispatch_behind == 0)
+    found = [again.query(TOPIC, f"k{number}", 64, 0, FOREVER) for number in range(100)]
+    assert all(len(set(places)) == 1 for places in found)
+    assert sum(len(places) for places in found) <= 101
+    again.stop()
+
+
 # Files that do not fit
 
 
