@@ -134,6 +134,15 @@ class AllocationService:
         finally:
             self._lock.release()
 
+    def give_up(self, file: MappedFile) -> None:
+        """Remove a file that `take_next` gave and that cannot be used."""
+        self._take_lock()
+        try:
+            self._drop_ahead()
+            file.delete()
+        finally:
+            self._lock.release()
+
     def _take_lock(self) -> None:
         if not self._lock.acquire(timeout=TIMEOUT):
             raise TimeoutError(
@@ -144,9 +153,9 @@ class AllocationService:
         return MappedFile.create(self._directory_for(base), base, self._segment_size)
 
     def _drop_ahead(self) -> None:
-        for segment in self._ahead:
-            segment.file.delete()
-        self._ahead.clear()
+        # The last one first: a kill in between must leave no gap, which a start refuses.
+        while self._ahead:
+            self._ahead.pop().file.delete()
 
     def _run(self) -> None:
         while True:

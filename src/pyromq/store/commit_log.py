@@ -190,7 +190,7 @@ class CommitLog:
                 # A segment from before the last start has nothing reserved yet.
                 self._allocation.ensure(full, self.position - full.base + BLANK_SIZE)
         except OSError:
-            file.delete()
+            self._allocation.give_up(file)
             raise
         if full is not None:
             self.seal()
