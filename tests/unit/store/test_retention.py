@@ -16,7 +16,7 @@ from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.store import retention as module
 from pyromq.store.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
-from pyromq.store.results import GetStatus, PutError, PutStatus
+from pyromq.store.results import GetStatus, PutError, PutStatus, StoreError
 from pyromq.store.retention import Retention
 from tests.support.stores import (
     FOREVER,
@@ -473,3 +473,119 @@ def test_another_store_of_the_same_kind_needs_no_loop(tmp_path: Path) -> None:
     store: MessageStore = open_store(tmp_path)
     put(store)
     store.stop()
+
+
+# Several directories
+
+
+def moved(world: World, target: Path, numbers: list[int]) -> list[Path]:
+    """Stop the store and carry segments of its log elsewhere."""
+    world.store.stop()
+    target.mkdir()
+    paths = []
+    for number in numbers:
+        name = f"{number * SEGMENT:020d}"
+        paths.append((world.store.config.commit_log_directory / name).rename(target / name))
+    return paths
+
+
+async def test_read_only_segments_are_served_and_never_deleted(tmp_path: Path) -> None:
+    root, archive = tmp_path / "store", tmp_path / "archive"
+    world = World(root)
+    world.fill(6, age_hours=73)
+    old = moved(world, archive, [0, 1, 2])
+    before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in old]
+    settings = {"read_only_commit_log_store_paths": str(archive)}
+    world = World(root, **settings)
+    assert len(audit(world.store)) == 6
+    world.fill(2)
+    for path, (_, modified) in zip(old, before, strict=True):
+        os.utime(path, ns=(modified, modified))
+    for file in world.store._log.segments.files[:5]:
+        os.utime(file.path, (world.now - 73 * HOUR,) * 2)
+    before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in old]
+    assert len(audit(world.store)) == 8
+    world.percent = lambda path: 80
+    await world.retention.clean()
+    assert world.store.min_offset(TOPIC, 0) == 5
+    assert len(audit(world.store)) == 3
+    assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in old] == before
+    # What stood between has gone: the archive is left alone now.
+    world.store.stop()
+    world = World(root, **settings)
+    assert world.store.min_offset(TOPIC, 0) == 5
+    assert len(audit(world.store)) == 3
+    world.store.stop()
+
+
+async def test_an_archive_of_any_size_does_not_keep_the_disk_from_being_cleaned(
+    tmp_path: Path,
+) -> None:
+    root, archive = tmp_path / "store", tmp_path / "archive"
+    world = World(root)
+    world.fill(30, age_hours=73)
+    moved(world, archive, list(range(15)))
+    world = World(root, read_only_commit_log_store_paths=str(archive))
+    world.percent = lambda path: 80
+    await world.retention.clean()
+    assert world.on_disk[0] == 25, "ten files were deleted, fifteen of the archive passed over"
+    world.store.stop()
+
+
+def test_a_log_does_not_go_on_in_a_read_only_directory(tmp_path: Path) -> None:
+    root, archive = tmp_path / "store", tmp_path / "archive"
+    world = World(root)
+    world.fill(2)
+    put(world.store, b"in the third segment")
+    (last, *_) = moved(world, archive, [2])
+    before = last.read_bytes()
+    with pytest.raises(StoreError, match=f"{last} would have to be changed"):
+        open_store(
+            root,
+            mapped_file_size_commit_log=SEGMENT,
+            read_only_commit_log_store_paths=str(archive),
+        )
+    assert last.read_bytes() == before
+
+
+def test_a_log_goes_on_behind_a_full_read_only_segment(tmp_path: Path) -> None:
+    root, archive = tmp_path / "store", tmp_path / "archive"
+    world = World(root)
+    world.fill(3)
+    put(world.store, b"forces the blank end of the segment before it")
+    world.store.stop()
+    (root / "commitlog" / f"{3 * SEGMENT:020d}").unlink()
+    moved(world, archive, [0, 1, 2])
+    store = open_store(
+        root,
+        mapped_file_size_commit_log=SEGMENT,
+        read_only_commit_log_store_paths=str(archive),
+    )
+    put(store, b"new")
+    assert [record.queue_offset for record in audit(store)] == [0, 1, 2, 3]
+    store.stop()
+
+
+async def test_a_log_in_two_directories(tmp_path: Path) -> None:
+    one, two = tmp_path / "a", tmp_path / "b"
+    settings = {"store_path_commit_log": f"{one},{two}"}
+    world = World(tmp_path / "store", **settings)
+    world.fill(6, age_hours=73)
+    assert len(audit(world.store)) == 6
+    world.store.stop()
+    assert sorted(int(path.name) // SEGMENT for path in one.iterdir()) == [0, 2, 4]
+    assert sorted(int(path.name) // SEGMENT for path in two.iterdir()) == [1, 3, 5]
+    world = World(tmp_path / "store", **settings)
+    assert len(audit(world.store)) == 6
+    # Room on one of the two disks is enough, and it gets the new segments.
+    world.percent = lambda path: 95 if path == one else 10
+    await world.retention.clean()
+    world.fill(4)
+    newest = [file.path.parent for file in world.store._log.segments.files[-3:]]
+    assert newest == [two, two, two]
+    world.percent = lambda path: 95 if path in (one, two) else 10
+    await world.retention.check_disk()
+    with pytest.raises(PutError, match="95% full"):
+        put(world.store)
+    assert len(audit(world.store)) == 10
+    world.store.stop()
