@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import logging
+import os
 import re
 import struct
 from collections.abc import Callable, Collection, Iterator
@@ -128,13 +129,14 @@ class MessageStore:
         try:
             clean = not (root / "abort").exists()
             end, dispatched_from = self._recover(clean=clean)
-            (root / "abort").touch()
+            _mark_running(root / "abort")
         except BaseException:
             self._close_files()
             raise
         self._log.start(end)
+        index_is_whole = not self._index.drop_from(end) and clean
         self._index_lane.start(
-            recovery.index_from(self._log, self._index, dispatched_from, clean=clean)
+            recovery.index_from(self._log, self._index, dispatched_from, clean=index_is_whole)
         )
         self._flush.start()
         self._writable = True
@@ -625,6 +627,19 @@ def _lock(path: Path) -> IO[bytes]:
     file.write(b"lock")
     file.flush()
     return file
+
+
+def _mark_running(path: Path) -> None:
+    """Make the abort file. It is on the disk before any message is: no cut of the power may
+    look like a clean stop.
+    """
+    path.touch()
+    for synced in (path, path.parent):
+        descriptor = os.open(synced, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _unlock(file: IO[bytes]) -> None:
