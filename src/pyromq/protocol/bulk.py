@@ -90,6 +90,18 @@ class RecordColumns(NamedTuple):
         """A field of all heads as 64-bit numbers."""
         return self.heads[name].astype(np.int64)
 
+    def rows(self, wanted: slice) -> RecordColumns:
+        """The columns of some rows only."""
+        return RecordColumns(
+            self.valid[wanted],
+            self.starts[wanted],
+            self.heads[wanted],
+            *(
+                Spans(spans.starts[wanted], spans.lengths[wanted])
+                for spans in (self.bodies, self.topics, self.properties)
+            ),
+        )
+
     def born_hosts(self) -> Spans:
         """The bornHosts: address and port, 8 bytes or 20."""
         lengths = _host_lengths(self.heads["sys_flag"] & BORN_HOST_V6)

@@ -49,10 +49,6 @@ _ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
 assert _ENTRY.itemsize == CONSUME_QUEUE_ENTRY_SIZE
 
 
-class MissingEntriesError(Exception):
-    """A queue lacks entries before the one that a record wants to have."""
-
-
 class QueueRun(NamedTuple):
     """Records of one queue, in the log's order, as their entries."""
 
@@ -66,45 +62,28 @@ class QueueRun(NamedTuple):
     is_consecutive: bool
 
 
-def dispatch_to_queues(
-    log_bytes: bytes,
-    base: int,
-    queue_of: Callable[[str, int], ConsumeQueue],
-    delay_levels: DelayLevels,
-    *,
-    allow_missing: bool = True,
-) -> int:
-    """Make the entries of the records at the head of `log_bytes`; returns the bytes taken.
-
-    As `dispatch_records`, for bytes that are not yet cut into records.
-    """
-    starts, end = bulk.record_starts(log_bytes)
-    if not starts.size:
-        return 0
-    columns = bulk.read_columns(log_bytes, starts)
-    dispatch_records(log_bytes, base, columns, queue_of, delay_levels, allow_missing=allow_missing)
-    return end
-
-
 def dispatch_records(
     log_bytes: bytes,
     base: int,
     columns: RecordColumns,
-    queue_of: Callable[[str, int], ConsumeQueue],
+    queue_of: Callable[[str, int], ConsumeQueue | None],
     delay_levels: DelayLevels,
     *,
-    allow_missing: bool = True,
+    on_missing: Callable[[ConsumeQueue, str], None] | None = None,
 ) -> None:
     """Make the entries of these records, one write for each queue.
 
     `base` is the physical offset of the first byte; the queues have nothing pending. A
     record that its queue has already is passed over. One that wants to be the first of a
     queue which has messages belongs to a topic that was deleted and made anew: what the
-    queue has then goes. Where entries are missing they are left blank, or MissingEntriesError
-    is raised when that is not allowed.
+    queue has then goes. Where entries are missing they are left blank; with `on_missing` the
+    queue gets no more, and that is called with the reason. `queue_of` gives None for a queue
+    that is not wanted.
     """
     for run in queue_runs(log_bytes, base, columns, delay_levels):
         queue = queue_of(run.topic, run.queue_id)
+        if queue is None:
+            continue
         places = run.entries["physical_offset"]
         last_end = queue.last_physical_offset()
         if int(places[0]) < last_end:
@@ -116,10 +95,12 @@ def dispatch_records(
         if run.is_consecutive and int(run.offsets[0]) == queue.next_offset:
             queue.append_many(run.entries.tobytes())
         else:
-            _append_each(queue, run, allow_missing=allow_missing)
+            _append_each(queue, run, on_missing)
 
 
-def _append_each(queue: ConsumeQueue, run: QueueRun, *, allow_missing: bool) -> None:
+def _append_each(
+    queue: ConsumeQueue, run: QueueRun, on_missing: Callable[[ConsumeQueue, str], None] | None
+) -> None:
     """Append entries that do not simply follow what the queue has."""
     places = run.entries["physical_offset"].tolist()
     packed = run.entries.tobytes()
@@ -137,11 +118,10 @@ def _append_each(queue: ConsumeQueue, run: QueueRun, *, allow_missing: bool) -> 
                 continue
             queue.delete()
         elif offset > queue.next_offset:
-            if not allow_missing:
-                raise MissingEntriesError(
-                    f"{run.topic} queue {run.queue_id} ends at {queue.next_offset}, "
-                    f"the record at {place} has offset {offset}"
-                )
+            if on_missing is not None:
+                reason = f"it ends at {queue.next_offset}, the record at {place} has {offset}"
+                on_missing(queue, reason)
+                return
             queue.skip_to(QueueOffset(offset))
         begin = row * CONSUME_QUEUE_ENTRY_SIZE
         queue.append_many(packed[begin : begin + CONSUME_QUEUE_ENTRY_SIZE])

@@ -54,7 +54,7 @@ from pyromq.protocol.java_hash import (
 )
 from pyromq.protocol.properties import KEYS, UNIQ_KEY
 from pyromq.protocol.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from pyromq.store.index_file import IndexFile
+from pyromq.store.index_file import IndexFile, IndexFileError
 
 logger = logging.getLogger(__name__)
 
@@ -107,13 +107,23 @@ class KeyIndex:
         end later, or are not full, hold what the disk may not have, and are removed.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
-        files = []
+        paths = []
         for path in sorted(self._directory.iterdir()):
-            if not (path.name.isascii() and path.name.isdigit() and path.is_file()):
+            if path.name.isascii() and path.name.isdigit() and path.is_file():
+                paths.append(path)
+            else:
                 logger.warning("%s is no index file, ignored", path)
-                continue
-            file = IndexFile(path, self._slot_count, self._entry_limit)
-            if drop_later_than is not None and (
+        files: list[IndexFile] = []
+        damaged: Path | None = None
+        for path in paths:
+            file = self._open(path, paths) if damaged is None else None
+            if file is None:
+                damaged = damaged or path
+                logger.warning(
+                    "index file %s is damaged or follows a damaged one, built again", path
+                )
+                path.unlink()
+            elif drop_later_than is not None and (
                 file.end_timestamp > drop_later_than or not file.is_full
             ):
                 logger.info("index file %s is not surely on the disk, built again", path)
@@ -204,6 +214,19 @@ class KeyIndex:
             file.delete()
         return len(expired)
 
+    def delete_behind(self, physical_offset: int) -> None:
+        """Remove the files that know of messages at or behind `physical_offset`.
+
+        Before anything is put: the log was found to end there.
+        """
+        kept = tuple(
+            itertools.takewhile(lambda file: file.end_offset < physical_offset, self._files)
+        )
+        for file in self._files[len(kept) :]:
+            logger.warning("index file %s knows of messages behind the log's end", file.path)
+            file.delete()
+        self._files = kept
+
     def close(self) -> None:
         """Let go of all files; nothing may be put afterwards, and queries find nothing."""
         self._closed = True
@@ -212,6 +235,19 @@ class KeyIndex:
             files, self._files = self._files, ()
         for file in files:
             file.close()
+
+    def _open(self, path: Path, paths: list[Path]) -> IndexFile | None:
+        """One file; None when it is damaged. Raises IndexFileError when all have another size."""
+        try:
+            file = IndexFile(path, self._slot_count, self._entry_limit)
+        except IndexFileError:
+            if len({each.stat().st_size for each in paths}) == 1:
+                raise  # other settings
+            return None
+        if file.is_sound:
+            return file
+        file.close()
+        return None
 
     def _wait_for_sync(self) -> None:
         syncing = self._syncing

@@ -88,6 +88,19 @@ class IndexFile:
         self.entry_count = max(header[5], 1)
 
     @property
+    def is_sound(self) -> bool:
+        """Whether the header can be that of an index file."""
+        header: tuple[int, ...] = INDEX_HEADER.unpack_from(self._map)
+        begin_time, end_time, begin, end, slots, count = header
+        return (
+            begin_time >= 0
+            and end_time >= 0
+            and 0 <= begin <= end
+            and 0 <= slots <= self._slot_count
+            and 0 <= count <= self._entry_limit
+        )
+
+    @property
     def is_full(self) -> bool:
         """Whether the next key must go to a new file."""
         return self.entry_count >= self._entry_limit

@@ -48,7 +48,7 @@ from pyromq.protocol.record import (
 )
 from pyromq.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from pyromq.protocol.units import CONSUME_QUEUE_ENTRY
-from pyromq.store import lookup, recovery
+from pyromq.store import lookup, queue_damage, recovery
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import MessageStoreConfig
@@ -138,6 +138,9 @@ class MessageStore:
         self._index_lane.start(
             recovery.index_from(self._log, self._index, dispatched_from, clean=index_is_whole)
         )
+        for queue in self._queues.values():
+            if queue.dirty:  # recovery wrote to it
+                self._flush.add(queue)
         self._flush.start()
         self._writable = True
 
@@ -156,17 +159,26 @@ class MessageStore:
     def _recover(self, *, clean: bool) -> tuple[int, int]:
         self._checkpoint.load()
         self._log.segments.load()
-        self._load_queues()
+        damaged = self._load_queues()
         self._index.load(drop_later_than=None if clean else self._checkpoint.index_timestamp)
         return recovery.recover(
             self._log,
             self._queues,
             self.queue,
             clean=clean,
-            checkpoint_timestamp=self._checkpoint.safe_timestamp,
+            checkpoint_timestamp=self._safe_timestamp(),
             check_crc=self.config.check_crc_on_recover,
             delay_levels=DelayLevels(self.config.message_delay_level),
+            damaged=damaged,
+            topics=queue_damage.known_topics(self.config.config_directory),
         )
+
+    def _safe_timestamp(self) -> int:
+        """Up to which store time everything that counts is on the disk."""
+        safe = self._checkpoint.safe_timestamp
+        if self.config.message_index_enable and self.config.message_index_safe:
+            return min(safe, self._checkpoint.index_timestamp)
+        return safe
 
     def _close_files(self) -> None:
         self._log.segments.close()
@@ -585,16 +597,24 @@ class MessageStore:
         record = self._log.read(entry[0], entry[1]) if entry else None
         return store_timestamp_at(record, 0) if record else -1
 
-    def _load_queues(self) -> None:
-        directory = self.config.consume_queue_directory
-        if not directory.is_dir():
-            return
-        for topic in sorted(directory.iterdir()):
+    def _load_queues(self) -> dict[ConsumeQueue, str]:
+        """Map the queues' files; returns those that do not fit together, with the reason."""
+        config = self.config
+        directory = config.consume_queue_directory
+        damaged: dict[ConsumeQueue, str] = {}
+        for topic in sorted(directory.iterdir()) if directory.is_dir() else ():
             for path in sorted(topic.iterdir()) if topic.is_dir() else ():
-                if _QUEUE_ID.fullmatch(path.name) and path.is_dir():
-                    self.queue(topic.name, int(path.name)).segments.load()
-                else:
+                if not _QUEUE_ID.fullmatch(path.name) or not path.is_dir():
                     logger.warning("%s is no consume queue: left alone", path)
+                    continue
+                queue = self.queue(topic.name, int(path.name))
+                try:
+                    queue.segments.load()
+                except StoreError as error:
+                    if queue_damage.is_other_size(directory, config.consume_queue_file_size):
+                        raise
+                    damaged[queue] = str(error)
+        return damaged
 
 
 def _torn(position: int) -> PutError:

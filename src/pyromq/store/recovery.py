@@ -2,14 +2,14 @@
 
 1. Where to begin: after a clean stop the third segment from the end; after a crash the
    newest segment whose first record was stored at or before the checkpoint's time.
-2. The log is walked from there. It ends at the first bytes that are no record of this
-   place: wrong magic, a size that does not fit, another physical offset, a body whose
-   CRC is wrong. The rest of that segment is emptied, so that nothing stale can ever be
-   taken for a record, and later segments are removed.
-3. Consume queues lose every entry that points behind the log's end; after a crash also
-   those from the beginning of the walk on, which are then made again from the log.
-4. What the queues lack is dispatched to them, and their first offsets are corrected. If
-   a queue lacks entries from before the walk too, all are made again from the whole log.
+2. Consume queues whose files cannot be right are emptied, to be made again. After a crash
+   the others lose their entries from the beginning of the walk on.
+3. The log is walked from there, once (`log_walk`): it ends at the first bytes that are no
+   record. What the queues lack of each piece is dispatched to them; a queue that lacks
+   entries from before the walk is damaged too.
+4. The rest of the last segment is emptied, so that nothing stale can ever be taken for a
+   record, later segments are removed, and entries that point behind the log's end.
+5. Damaged queues are made again from the whole log; all first offsets are corrected.
 
 Runs once, on the thread that starts the store, before any other thread of it.
 """
@@ -17,33 +17,42 @@ Runs once, on the thread that starts the store, before any other thread of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from zlib import crc32
+from collections.abc import Callable, Mapping, MutableMapping
 
-from pyromq.protocol import bulk
+import numpy as np
+
 from pyromq.protocol.delay import DelayLevels
-from pyromq.protocol.record import BLANK_MAGIC, BLANK_SIZE, CRC_MASK, HEAD_SIZE_V4, peek
+from pyromq.protocol.record import HEAD_SIZE_V4, MESSAGE_MAGIC, peek
 from pyromq.store import lookup
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
-from pyromq.store.dispatch import PIECE, MissingEntriesError, dispatch_to_queues
+from pyromq.store.dispatch import dispatch_records, queue_runs
 from pyromq.store.index import KeyIndex
-from pyromq.store.mapped_file import MappedFile
+from pyromq.store.log_walk import LogPiece, LogWalk, ProgressLog
+from pyromq.store.queue_damage import damage_of, lacks
 
 logger = logging.getLogger(__name__)
+
+QueueOf = Callable[[str, int], ConsumeQueue]
 
 
 def recover(
     log: CommitLog,
     queues: Mapping[tuple[str, int], ConsumeQueue],
-    queue_of: Callable[[str, int], ConsumeQueue],
+    queue_of: QueueOf,
     *,
     clean: bool,
     checkpoint_timestamp: int,
     check_crc: bool,
     delay_levels: DelayLevels,
+    damaged: MutableMapping[ConsumeQueue, str] | None = None,
+    topics: frozenset[str] | None = None,
 ) -> tuple[int, int]:
-    """Make the store consistent; returns the log's end and where dispatching began."""
+    """Make the store consistent; returns the log's end and where dispatching began.
+
+    `damaged` are queues whose files could not even be loaded, with the reason; `topics` are
+    those that exist, None when nobody knows. Queues that were written to are `dirty` then.
+    """
     files = log.segments.files
     if not files:
         for queue in queues.values():
@@ -53,34 +62,150 @@ def recover(
     log.watermarks.written = log.segments.end_offset
     first = max(0, len(files) - 3) if clean else _first_unsafe(log, checkpoint_timestamp)
     walk_from = files[first].base
-    end = _walk(log, files[first:], check_crc=check_crc)
+    walked = files[first:]
+    restorer = _QueueRestorer(log, queues, queue_of, delay_levels, topics)
+    restorer.prepare(damaged or {}, keep_below=None if clean else walk_from)
+    dispatched = restorer.dispatched_to() if clean else walk_from
     if not clean:
-        logger.warning("the last stop was not clean: checked %d bytes of the log", end - walk_from)
+        logger.warning("the last stop was not clean: the log is checked from %d on", walk_from)
+    progress = ProgressLog("checking the log", walk_from, log.watermarks.written)
+    walk = LogWalk(log, walk_from, check_crc=check_crc, on_progress=progress)
+    for piece in walk:
+        restorer.take(piece, dispatched)
+    end = walk.end
+    if not clean:
+        logger.warning("checked %d bytes, the log ends at %d", end - walk_from, end)
     _empty_behind(log, end)
     log.segments.drop_after(end)
+    if not clean:
+        for file in walked:
+            if file.base < end:
+                # What is served from now on must not be lost with the machine's memory.
+                file.sync()
     log.watermarks.written = end
-    for queue in queues.values():
-        queue.recover()
-        queue.truncate(end if clean else walk_from)
-    dispatched = (
-        max((queue.last_physical_offset() for queue in queues.values()), default=0)
-        if clean
-        else walk_from
-    )
-    dispatch_from = max(log.min_offset, dispatched)
-    try:
-        _dispatch(log, dispatch_from, end, queue_of, delay_levels, allow_missing=clean)
-    except MissingEntriesError as missing:
-        logger.warning("%s: all consume queues are made again from the log", missing)
-        dispatch_from = log.min_offset
-        for queue in queues.values():
-            queue.pending.clear()
+    restorer.finish(end)
+    return end, min(end, max(log.min_offset, dispatched))
+
+
+class _QueueRestorer:
+    """Brings the consume queues in line with the log."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: Mapping[tuple[str, int], ConsumeQueue],
+        queue_of: QueueOf,
+        delay_levels: DelayLevels,
+        topics: frozenset[str] | None,
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._queue_of = queue_of
+        self._delay_levels = delay_levels
+        self._topics = topics
+        self._damaged: set[ConsumeQueue] = set()
+        #: Written to by `_dispatch` since its last piece.
+        self._touched: dict[ConsumeQueue, None] = {}
+
+    def prepare(self, damaged: Mapping[ConsumeQueue, str], *, keep_below: int | None) -> None:
+        """Find the queues' ends and drop what cannot be right or will be made again."""
+        for queue, reason in damaged.items():
+            self._give_up(queue, reason)
+        for queue in self._queues.values():
+            if queue in self._damaged:
+                continue
             queue.recover()
-            queue.truncate(dispatch_from)
-        _dispatch(log, dispatch_from, end, queue_of, delay_levels, allow_missing=True)
-    for queue in queues.values():
-        queue.correct_min_offset(log.min_offset)
-    return end, dispatch_from
+            if keep_below is not None:
+                queue.truncate(keep_below)
+            queue.correct_min_offset(self._log.min_offset)
+            reason_found = damage_of(queue, self._log)
+            if reason_found is not None:
+                self._give_up(queue, reason_found)
+
+    def dispatched_to(self) -> int:
+        """The end of the last record that a queue knows."""
+        return max((queue.last_physical_offset() for queue in self._queues.values()), default=0)
+
+    def take(self, piece: LogPiece, dispatched: int) -> None:
+        """Give the queues what they lack of a piece.
+
+        Records below `dispatched` have their entries already: the queues are only asked.
+        """
+        columns = piece.columns
+        if piece.base < dispatched:
+            known = int(np.searchsorted(columns.starts, dispatched - piece.base))
+            self._ask(piece._replace(columns=columns.rows(slice(0, known))))
+            if known == columns.starts.size:
+                return
+            piece = piece._replace(columns=columns.rows(slice(known, None)))
+        self._dispatch(piece, self._queue_if_sound, self._give_up)
+
+    def finish(self, end: int) -> None:
+        """Cut what points behind the log's end, and make the damaged queues again."""
+        for queue in self._queues.values():
+            if queue not in self._damaged and queue.last_physical_offset() > end:
+                queue.truncate(end)
+        if self._damaged:
+            log = self._log
+            logger.warning("%d consume queues are made again from the log", len(self._damaged))
+            progress = ProgressLog("making consume queues", log.min_offset, end)
+            for piece in LogWalk(log, log.min_offset, check_crc=False, on_progress=progress):
+                self._dispatch(piece, self._queue_if_damaged, None)
+        for queue in self._queues.values():
+            queue.correct_min_offset(self._log.min_offset)
+
+    def _ask(self, piece: LogPiece) -> None:
+        for run in queue_runs(piece.data, piece.base, piece.columns, self._delay_levels):
+            queue = self._queues.get((run.topic, run.queue_id))
+            if queue is None:
+                if self._topics is not None and run.topic in self._topics:
+                    self._give_up(self._queue_of(run.topic, run.queue_id), "its files are missing")
+            elif queue not in self._damaged and lacks(queue, run):
+                self._give_up(queue, f"entry {run.offsets[-1]} is not that of its message")
+
+    def _dispatch(
+        self,
+        piece: LogPiece,
+        queue_of: Callable[[str, int], ConsumeQueue | None],
+        on_missing: Callable[[ConsumeQueue, str], None] | None,
+    ) -> None:
+        dispatch_records(
+            piece.data,
+            piece.base,
+            piece.columns,
+            queue_of,
+            self._delay_levels,
+            on_missing=on_missing,
+        )
+        for queue in self._touched:
+            if queue.pending:
+                queue.write_pending()
+                queue.dirty = True
+        self._touched.clear()
+
+    def _queue_if_sound(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        queue = self._queue_of(topic, queue_id)
+        self._touched[queue] = None
+        return None if queue in self._damaged else queue
+
+    def _queue_if_damaged(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or queue not in self._damaged:
+            return None
+        self._touched[queue] = None
+        return queue
+
+    def _give_up(self, queue: ConsumeQueue, reason: str) -> None:
+        logger.warning(
+            "consume queue %s is damaged, made again from the log: %s",
+            queue.segments.directory,
+            reason,
+        )
+        queue.delete()
+        # Those of a wrong size were never mapped.
+        for path in queue.segments.directory.glob("[0-9]" * 20):
+            path.unlink()
+        self._damaged.add(queue)
 
 
 def index_from(log: CommitLog, index: KeyIndex, dispatched_from: int, *, clean: bool) -> int:
@@ -90,6 +215,8 @@ def index_from(log: CommitLog, index: KeyIndex, dispatched_from: int, *, clean: 
     with them some keys of a message whose first ones filled the file before. So that message
     is indexed once more then, as Java does, and may be found twice.
     """
+    if index.end_offset >= log.watermarks.written:
+        index.delete_behind(log.watermarks.written)
     if not index.end_timestamp:
         return log.min_offset
     last = lookup.record_at(log, index.end_offset)
@@ -102,59 +229,12 @@ def _first_unsafe(log: CommitLog, checkpoint_timestamp: int) -> int:
     """The index of the newest segment that began at or before the checkpoint."""
     files = log.segments.files
     for index in range(len(files) - 1, 0, -1):
-        stored = lookup.store_timestamp(log, files[index].base, HEAD_SIZE_V4)
-        if 0 < stored <= checkpoint_timestamp:
+        base = files[index].base
+        _, magic = peek(log.read(base, HEAD_SIZE_V4))
+        stored = lookup.store_timestamp(log, base, HEAD_SIZE_V4)
+        if magic == MESSAGE_MAGIC and 0 < stored <= checkpoint_timestamp:
             return index
     return 0
-
-
-def _walk(log: CommitLog, files: list[MappedFile], *, check_crc: bool) -> int:
-    """The end of the valid records that begin with the first of these segments."""
-    end = files[0].base
-    for file in files:
-        end = file.base
-        segment_end = file.base + file.size
-        while end < segment_end:
-            taken = _valid_bytes(log.read(end, min(PIECE, segment_end - end)), end, check_crc)
-            if taken == 0:
-                # A record longer than a piece, or the end.
-                record = lookup.record_at(log, end)
-                taken = _valid_bytes(record, end, check_crc) if record else 0
-            if taken == 0:
-                break
-            end += taken
-        if not _is_blank(log, end, segment_end):
-            return end
-        end = segment_end
-    return end
-
-
-def _valid_bytes(data: bytes, base: int, check_crc: bool) -> int:
-    """How many bytes at the head of `data` are whole, right records."""
-    starts, end = bulk.record_starts(data)
-    if not starts.size:
-        return 0
-    columns = bulk.read_columns(data, starts)
-    good = columns.valid & (columns.column("physical_offset") == starts + base)
-    if check_crc:
-        crcs = columns.column("body_crc").tolist()
-        begins = columns.bodies.starts.tolist()
-        lengths = columns.bodies.lengths.tolist()
-        for row, (crc, begin, length) in enumerate(zip(crcs, begins, lengths, strict=True)):
-            if crc32(data[begin : begin + length]) & CRC_MASK != crc:
-                good[row] = False
-                break
-    if good.all():
-        return end
-    return int(starts[good.argmin()])
-
-
-def _is_blank(log: CommitLog, offset: int, segment_end: int) -> bool:
-    """Whether a blank record reaches from `offset` to the segment's end."""
-    if offset == segment_end:
-        return True
-    size, magic = peek(log.read(offset, BLANK_SIZE))
-    return magic == BLANK_MAGIC and size == segment_end - offset
 
 
 def _empty_behind(log: CommitLog, end: int) -> None:
@@ -162,35 +242,3 @@ def _empty_behind(log: CommitLog, end: int) -> None:
     file = log.segments.find(end)
     if file is not None:
         file.empty_from(end - file.base)
-
-
-def _dispatch(
-    log: CommitLog,
-    offset: int,
-    end: int,
-    queue_of: Callable[[str, int], ConsumeQueue],
-    delay_levels: DelayLevels,
-    *,
-    allow_missing: bool,
-) -> None:
-    touched: dict[int, ConsumeQueue] = {}
-
-    def touch(topic: str, queue_id: int) -> ConsumeQueue:
-        queue = queue_of(topic, queue_id)
-        touched[id(queue)] = queue
-        return queue
-
-    while offset < end:
-        segment_end = min(log.segment_after(offset), end)
-        data = log.read(offset, min(PIECE, segment_end - offset))
-        taken = dispatch_to_queues(data, offset, touch, delay_levels, allow_missing=allow_missing)
-        if taken == 0:
-            record = lookup.record_at(log, offset)
-            if record is not None and len(record) > len(data):
-                taken = dispatch_to_queues(
-                    record, offset, touch, delay_levels, allow_missing=allow_missing
-                )
-        offset = offset + taken if taken else log.segment_after(offset)
-        for queue in touched.values():
-            if queue.pending:
-                queue.write_pending()
