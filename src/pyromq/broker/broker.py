@@ -118,6 +118,7 @@ class Broker:
         self._periodic = [
             asyncio.create_task(_every(_EXPIRY_SECONDS, heartbeat.expire)),
             asyncio.create_task(_every(interval, self.offsets.save_if_changed)),
+            asyncio.create_task(_every(interval, self._save_again)),
             asyncio.create_task(_every(cleaning, store.retention.check_disk)),
             asyncio.create_task(_every(cleaning, store.retention.clean)),
         ]
@@ -137,6 +138,10 @@ class Broker:
             self.store.stop()
             self.store = None
             await _close_tables(self.topics, self.groups, self.offsets)
+
+    def _save_again(self) -> None:
+        for table in (self.topics, self.groups, self.offsets):
+            table.file.save_if_failed()
 
     def _routes(
         self,

@@ -6,7 +6,9 @@ or queue per message. Requests of hot codes go to their handler as runs of raw f
 all others as commands, one by one.
 
 Rules
-1. Answers leave only after `on_chunk_end` has returned: what they say is true then.
+1. Answers leave only after `on_chunk_end` has returned: what they say is true then. If it
+   gives something to wait for, they leave when that is done, and if its outcome is not
+   what they say, as `late_answers` writes them.
 2. A peer that does not read is not read from: while its socket is full, nothing of it
    is parsed, and frames that are parsed already wait. So a connection holds at most
    one chunk of input, and as output `MAX_UNSENT` and the answers of one run.
@@ -27,7 +29,7 @@ import inspect
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from pyromq.protocol.codes import ResponseCode
 from pyromq.protocol.frame import (
@@ -78,7 +80,8 @@ class RemotingServer:
         port: int = 0,
         hot_handlers: Mapping[int, HotHandler] | None = None,
         max_runs: Mapping[int, int] | None = None,
-        on_chunk_end: Callable[[], None] | None = None,
+        on_chunk_end: Callable[[], asyncio.Future[Any] | None] | None = None,
+        late_answers: Callable[[bytes, Any], bytes] | None = None,
         on_disconnect: Callable[[Connection], None] | None = None,
         idle_seconds: float = IDLE_SECONDS,
         max_frame: int = MAX_FRAME,
@@ -88,6 +91,7 @@ class RemotingServer:
         #: Shorter runs for the hot codes whose answers are large.
         self.max_runs = max_runs or {}
         self.on_chunk_end = on_chunk_end
+        self.late_answers = late_answers
         self.on_disconnect = on_disconnect
         self.max_frame = max_frame
         self.connections: set[Connection] = set()
@@ -181,6 +185,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_gatherer",
         "_gone",
+        "_held",
         "_loop",
         "_next_opaque",
         "_pending",
@@ -202,6 +207,8 @@ class Connection(asyncio.Protocol):
         self._gatherer = ChunkGatherer(server.max_frame)
         #: Frames that are parsed and wait until the peer reads again.
         self._waiting: list[RawFrame] = []
+        #: Bytes of answers that wait for the end of their chunk.
+        self._held = 0
         self._write_paused = False
         #: Requests whose coroutines are under way.
         self._unfinished = 0
@@ -315,6 +322,7 @@ class Connection(asyncio.Protocol):
         if (
             not self._write_paused
             and self._unfinished <= _MAX_UNFINISHED
+            and self._held <= MAX_UNSENT
             and not self.closed
             and self._transport is not None
         ):
@@ -399,13 +407,39 @@ class Connection(asyncio.Protocol):
         on_chunk_end = self._server.on_chunk_end
         if on_chunk_end is not None:
             try:
-                on_chunk_end()
+                waiter = on_chunk_end()
             except Exception:
                 logger.exception("%s: the chunk could not be ended: closed", self.remote_address)
                 self.close()
                 return
+            if waiter is not None:
+                if answers:
+                    self._hold(b"".join(answers), waiter)
+                return
         if answers and not self.closed and self._transport is not None:
             self._transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
+
+    def _hold(self, answers: bytes, waiter: asyncio.Future[Any]) -> None:
+        """Let a chunk's answers leave when `waiter` is done."""
+        self._held += len(answers)
+        if self._held > MAX_UNSENT and self._transport is not None:
+            self._transport.pause_reading()
+        waiter.add_done_callback(lambda done: self._release(answers, done))
+
+    def _release(self, answers: bytes, done: asyncio.Future[Any]) -> None:
+        was_full = self._held > MAX_UNSENT
+        self._held -= len(answers)
+        if self.closed or self._transport is None:
+            return
+        if done.cancelled() or done.exception() is not None:
+            logger.error("%s: what its answers waited for failed: closed", self.remote_address)
+            self.close()
+            return
+        if self._server.late_answers is not None:
+            answers = self._server.late_answers(answers, done.result())
+        self.write(answers)
+        if was_full:
+            self._read_again()
 
     def _handle_one(self, frame: RawFrame) -> list[bytes]:
         command = command_from(frame)

@@ -1,21 +1,32 @@
-"""Brings what was written to the disk, off the loop (ASYNC_FLUSH).
+"""Brings what was written to the disk, off the loop.
 
-Commit log: every flushIntervalCommitLog when at least flushCommitLogLeastPages are
-dirty, all of it every flushCommitLogThoroughInterval. Consume queues: every
-flushIntervalConsumeQueue, each queue that was written to. After both, the checkpoint.
+Commit log, ASYNC_FLUSH: every flushIntervalCommitLog when at least
+flushCommitLogLeastPages are dirty, all of it every flushCommitLogThoroughInterval.
+SYNC_FLUSH: at once when somebody waits (`wait`). All that was written when a sync
+begins is in it, so chunks that come while one runs share the next: group commit.
+Consume queues: every flushIntervalConsumeQueue, each queue that was written to. After
+both, the checkpoint.
+
+A log whose sync failed is never synced again: the kernel may have dropped what it
+could not write, and a second sync would not tell. `on_failure` is called, those who
+wait are told, and the flushed mark stays where it is until the store is opened anew.
 
 One thread. Queues come in through `add` (a deque: safe between threads). A queue's
 `dirty` is cleared before its sync, and the loop writes before it looks at `dirty`, so
-a write is either in this sync or marks the queue again.
+a write is either in this sync or marks the queue again. `wait` and what is told to
+those who wait are the loop's.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
 from collections import deque
-from typing import Final
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Final, NamedTuple
 
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.commit_log import CommitLog
@@ -28,18 +39,43 @@ logger = logging.getLogger(__name__)
 _PAGE: Final = 4096
 
 
+class FlushOutcome(Enum):
+    """What somebody who waited for a flush is told."""
+
+    FLUSHED = auto()
+    TIMED_OUT = auto()
+    FAILED = auto()
+
+
+class _Waiter(NamedTuple):
+    offset: int
+    deadline: float
+    future: asyncio.Future[FlushOutcome]
+
+
 class FlushService:
     """The flush thread."""
 
     def __init__(
-        self, config: MessageStoreConfig, log: CommitLog, index: KeyIndex, checkpoint: Checkpoint
+        self,
+        config: MessageStoreConfig,
+        log: CommitLog,
+        index: KeyIndex,
+        checkpoint: Checkpoint,
+        on_failure: Callable[[str], None] | None = None,
     ) -> None:
         self._config = config
         self._log = log
         self._index = index
         self._checkpoint = checkpoint
         self._dirty: deque[ConsumeQueue] = deque()
-        self._stop = threading.Event()
+        self._on_failure = on_failure
+        self._wake = threading.Event()
+        self._stopping = False
+        self._failed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiters: deque[_Waiter] = deque()
+        self._timer: asyncio.TimerHandle | None = None
         self._thread: threading.Thread | None = None
         self._last_log_flush = 0.0
         self._last_queue_flush = 0.0
@@ -53,7 +89,8 @@ class FlushService:
 
     def stop(self) -> None:
         """End the thread and flush all that is left."""
-        self._stop.set()
+        self._stopping = True
+        self._wake.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -61,15 +98,62 @@ class FlushService:
         self._flush_queues()
         self._index.flush()
         self._save_checkpoint()
+        self._tell_waiters()
+
+    def wait(self, offset: int) -> asyncio.Future[FlushOutcome]:
+        """Done when everything below `offset` is on the disk, or will not be in time."""
+        loop = self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[FlushOutcome] = loop.create_future()
+        timeout = self._config.sync_flush_timeout / 1000
+        self._waiters.append(_Waiter(offset, loop.time() + timeout, future))
+        if self._timer is None:
+            self._timer = loop.call_later(timeout, self._tell_waiters)
+        if self._failed:
+            loop.call_soon(self._tell_waiters)
+        else:
+            self._wake.set()
+        return future
+
+    def _tell_waiters(self) -> None:
+        """On the loop: those whose bytes are on the disk, and those whose time is over."""
+        flushed = self._log.watermarks.flushed
+        waiters = self._waiters
+        now = self._loop.time() if self._loop is not None else 0.0
+        while waiters:
+            offset, deadline, future = waiters[0]
+            if offset <= flushed:
+                outcome = FlushOutcome.FLUSHED
+            elif self._failed or self._stopping:
+                outcome = FlushOutcome.FAILED
+            elif deadline <= now:
+                outcome = FlushOutcome.TIMED_OUT
+            else:
+                break
+            waiters.popleft()
+            if not future.done():
+                future.set_result(outcome)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if waiters and self._loop is not None:
+            self._timer = self._loop.call_at(waiters[0].deadline, self._tell_waiters)
 
     def _run(self) -> None:
         interval = self._config.flush_interval_commit_log / 1000
-        while not self._stop.wait(interval):
+        while True:
+            asked = self._wake.wait(interval)
+            self._wake.clear()
+            if self._stopping:
+                return
             try:
+                if asked:
+                    self._flush_log()
                 self._turn()
             except OSError as error:
-                # Tried again in the next turn; the flushed mark stays where it is.
+                # Tried again in the next turn, unless it was the log.
                 logger.error("flush failed in %s: %s", error.filename or "the store", error)
+            if self._waiters and self._loop is not None:
+                self._loop.call_soon_threadsafe(self._tell_waiters)
 
     def _turn(self) -> None:
         config = self._config
@@ -87,7 +171,16 @@ class FlushService:
             self._save_checkpoint()
 
     def _flush_log(self) -> None:
-        self._log.flush()
+        if self._failed:
+            return
+        try:
+            self._log.flush()
+        except OSError as error:
+            self._failed = True
+            logger.critical("the commit log could not be flushed, no more sends: %s", error)
+            if self._on_failure is not None:
+                self._on_failure(f"the commit log could not be flushed: {error}")
+            raise
         self._checkpoint.log_timestamp = self._log.watermarks.flushed_timestamp or (
             self._checkpoint.log_timestamp
         )

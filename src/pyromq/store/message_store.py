@@ -16,6 +16,7 @@ Invariants
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import logging
@@ -51,14 +52,14 @@ from pyromq.protocol.units import CONSUME_QUEUE_ENTRY
 from pyromq.store import lookup, queue_damage, recovery
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.commit_log import CommitLog
-from pyromq.store.config import MessageStoreConfig
+from pyromq.store.config import FlushDiskType, MessageStoreConfig
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.dispatch import IndexLane
-from pyromq.store.flush import FlushService
+from pyromq.store.flush import FlushOutcome, FlushService
 from pyromq.store.index import KeyIndex
 from pyromq.store.reading import MessageFilter, Reader
-from pyromq.store.retention import Retention
 from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus, StoreError
+from pyromq.store.retention import Retention
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +106,10 @@ class MessageStore:
         self._index_lane = IndexLane(
             self._log, self._index if config.message_index_enable else None
         )
-        self._flush = FlushService(config, self._log, self._index, self._checkpoint)
+        self._flush = FlushService(config, self._log, self._index, self._checkpoint, self._fail)
+        self._waits_for_flush = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        #: Everything below this offset is on the disk, or somebody waits for it.
+        self._awaited = 0
         self._reader = Reader(self._log, config)
         #: Deletes what has expired; whoever runs the store calls it now and then.
         self.retention = Retention(
@@ -115,6 +119,8 @@ class MessageStore:
         self._full_disk: str | None = None
         self._lock_file: IO[bytes] | None = None
         self._writable = False
+        #: Why nothing is taken until the store is opened anew, although it runs.
+        self._failure: str | None = None
 
     # Life
 
@@ -405,6 +411,8 @@ class MessageStore:
         if not self._touched:
             return
         self._log.seal()
+        if self._failure is not None:
+            self._log.limit = 0  # the next put asks for room, and is refused
         touched, self._touched = self._touched, []
         for queue in touched:
             queue.write_pending()
@@ -413,6 +421,16 @@ class MessageStore:
                 self._flush.add(queue)
             if queue.watched and self._on_arrival is not None:
                 self._on_arrival(queue)
+
+    def end_chunk(self) -> asyncio.Future[FlushOutcome] | None:
+        """Seal; with SYNC_FLUSH, what to wait for before the chunk's answers may leave."""
+        if self._touched:
+            self.seal()
+        position = self._log.position
+        if not self._waits_for_flush or position <= self._awaited:
+            return None
+        self._awaited = position
+        return self._flush.wait(position)
 
     # Getting
 
@@ -486,7 +504,10 @@ class MessageStore:
         """Delete all consume queues of a topic; its records stay until they expire."""
         self.seal()
         for name, queue_id in [key for key in self._queues if key[0] == topic]:
-            self._queues.pop((name, queue_id)).delete()
+            queue = self._queues.pop((name, queue_id))
+            queue.delete()
+            if queue.watched and self._on_arrival is not None:
+                self._on_arrival(queue)  # whoever waits is told that the topic is gone
         directory = self.config.consume_queue_directory / topic
         if directory.is_dir() and not any(directory.iterdir()):
             directory.rmdir()
@@ -542,6 +563,10 @@ class MessageStore:
         # The next put asks for room: there it is refused, or gets its limit back.
         self._log.limit = 0
 
+    def _fail(self, reason: str) -> None:
+        """Take nothing until the store is opened anew. Called by the flush thread."""
+        self._failure = f"{reason}; restart the broker when the disk is well"
+
     def _set_host(self, store_host: bytes) -> None:
         self._store_host = store_host
         self._host_flag = 0 if len(store_host) == HOST_SIZE_V4 else STORE_HOST_V6
@@ -555,8 +580,9 @@ class MessageStore:
         """The slow side of a put: limits, the segment's end, a store that takes nothing."""
         if not self._writable:
             raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, "the store is not running")
-        if self._full_disk is not None:
-            raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, self._full_disk)
+        refusal = self._failure or self._full_disk
+        if refusal is not None:
+            raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, refusal)
         if body_length > self._max_body:
             raise PutError(
                 PutStatus.MESSAGE_ILLEGAL, f"body of {body_length} bytes, at most {self._max_body}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,12 @@ from typing import Any
 import pytest
 
 from pyromq.protocol.units import CHECKPOINT
+from pyromq.store.config import FlushDiskType
 from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.flush import FlushOutcome
 from pyromq.store.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
+from pyromq.store.results import PutError, PutStatus
 from tests.support.stores import TOPIC, bodies, open_store, put, wait_until
 
 FAST = {
@@ -85,24 +90,107 @@ def test_an_idle_store_says_nothing_new(opened: Opener) -> None:
     assert checkpoint_of(store) == (0, 0, 0)
 
 
-def test_a_failing_disk_is_told_and_tried_again(
+def test_a_log_that_cannot_be_flushed_takes_nothing_more(
     opened: Opener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A second sync would prove nothing: the kernel may have dropped what it could not write."""
     failing = [True]
+    sync = os.fdatasync
 
     def fdatasync(descriptor: int) -> None:
         if failing[0]:
             raise OSError(errno.EIO, "Input/output error")
+        sync(descriptor)
 
     monkeypatch.setattr(os, "fdatasync", fdatasync)
     store = opened(**FAST)
-    put(store, b"kept")
+    put(store, b"written")
     store.seal()
-    wait_until(lambda: "flush failed" in caplog.text)
-    assert store._log.watermarks.flushed == 0
+    wait_until(lambda: "could not be flushed" in caplog.text)
     failing[0] = False
-    wait_until(lambda: flushed(store))
-    assert bodies(store) == [b"kept"]
+    put(store, b"in the same moment")
+    store.seal()
+    with pytest.raises(PutError, match=r"could not be flushed.*restart") as refused:
+        put(store, b"later")
+    assert refused.value.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert store._log.watermarks.flushed == 0
+    assert bodies(store) == [b"written", b"in the same moment"]
+
+
+async def test_sync_flush_waits_until_the_bytes_are_on_the_disk(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_sync = threading.Event()
+    syncs: list[int] = []
+    sync = os.fdatasync
+
+    def fdatasync(descriptor: int) -> None:
+        may_sync.wait(10)
+        syncs.append(descriptor)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    store = opened(**(NEVER | {"flush_disk_type": FlushDiskType.SYNC_FLUSH}))
+    waiters = []
+    for number in range(20):
+        put(store, b"%d" % number)
+        waiters.append(store.end_chunk())
+        assert store.end_chunk() is None, "nothing new to wait for"
+        await asyncio.sleep(0)
+    assert not any(waiter is None or waiter.done() for waiter in waiters)
+    may_sync.set()
+    outcomes = await asyncio.gather(*[waiter for waiter in waiters if waiter is not None])
+    assert set(outcomes) == {FlushOutcome.FLUSHED}
+    assert flushed(store)
+    assert len(syncs) < 20, "chunks that came while one sync ran share the next"
+
+
+async def test_sync_flush_that_takes_too_long_is_told(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_sync = threading.Event()
+    sync = os.fdatasync
+
+    def fdatasync(descriptor: int) -> None:
+        may_sync.wait(10)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    store = opened(
+        **(NEVER | {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "sync_flush_timeout": 20})
+    )
+    put(store)
+    waiter = store.end_chunk()
+    assert waiter is not None
+    assert await waiter is FlushOutcome.TIMED_OUT
+    may_sync.set()
+
+
+async def test_sync_flush_that_fails_is_told_at_once(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fdatasync(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    store = opened(**(NEVER | {"flush_disk_type": FlushDiskType.SYNC_FLUSH}))
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    put(store)
+    first = store.end_chunk()
+    assert first is not None
+    assert await first is FlushOutcome.FAILED
+    put(store, b"in the same moment")
+    second = store.end_chunk()
+    assert second is not None
+    assert await second is FlushOutcome.FAILED
+    with pytest.raises(PutError, match="could not be flushed"):
+        put(store)
+    monkeypatch.undo()
+
+
+async def test_async_flush_waits_for_nothing(opened: Opener) -> None:
+    store = opened(**NEVER)
+    put(store)
+    assert store.end_chunk() is None
 
 
 def test_a_queue_whose_sync_failed_is_synced_again_before_the_checkpoint(

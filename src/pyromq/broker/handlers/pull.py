@@ -367,7 +367,7 @@ class PullHandlers:
         try:
             # Topic, group and subscription may have changed meanwhile.
             self._check(parked.connection, pull)
-        except RequestError as error:
+        except (RequestError, ValueError) as error:
             return _refused(command_from(parked.frame), error).encode()
         if pull.message_filter != before:
             parked.offset = pull.offset

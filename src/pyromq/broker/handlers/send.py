@@ -38,6 +38,7 @@ from pyromq.protocol.frame import (
     RequestError,
     command_from,
     pack_prefix,
+    split_frames,
 )
 from pyromq.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from pyromq.protocol.java_hash import java_hash
@@ -59,6 +60,7 @@ from pyromq.protocol.sysflag import HOST_MASK, MULTI_TAGS, TRANSACTION_MASK, is_
 from pyromq.protocol.wire_types import INT64, parse_integer
 from pyromq.remoting.server import Connection
 from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.flush import FlushOutcome
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import PutError, PutStatus
 
@@ -540,6 +542,22 @@ class SendHandlers:
         if _delay_level(properties) > 0:
             raise PutError(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be delayed")
         return encode_properties(properties)
+
+
+def answers_after_flush(answers: bytes, outcome: FlushOutcome) -> bytes:
+    """What a chunk's answers say when its messages could not be flushed in time.
+
+    As in RocketMQ the messages are in the log and will most likely be on the disk: the
+    answers keep their fields and get the code FLUSH_DISK_TIMEOUT.
+    """
+    if outcome is FlushOutcome.FLUSHED:
+        return answers
+    frames, _, _ = split_frames(answers)
+    commands = [command_from(frame) for frame in frames]
+    for command in commands:
+        if command.code == ResponseCode.SUCCESS and "msgId" in command.ext_fields:
+            command.code = ResponseCode.FLUSH_DISK_TIMEOUT
+    return b"".join(command.encode() for command in commands)
 
 
 def _delay_level(properties: dict[str, str]) -> int:
