@@ -483,9 +483,9 @@ class MessageStoreConfig:
         return entries * _CONSUME_QUEUE_ENTRY
 
     @property
-    def disk_cleaning_ratio(self) -> float:
-        """Share of the disk above which segments are deleted at any hour."""
-        return min(max(self.disk_max_used_space_ratio, 10), 95) / 100
+    def disk_cleaning_percent(self) -> int:
+        """Percent of the disk above which segments are deleted at any hour."""
+        return min(max(self.disk_max_used_space_ratio, 10), 95)
 
     @property
     def delete_hours(self) -> frozenset[int]:

@@ -136,7 +136,7 @@ class Retention:
         return hour in self._config.delete_hours or self._is_disk_full()
 
     def _is_disk_full(self) -> bool:
-        return self._fullest.percent > self._config.disk_cleaning_ratio * 100
+        return self._fullest.percent > self._config.disk_cleaning_percent
 
     async def _delete_from_log(self) -> None:
         config, segments = self._config, self._log.segments

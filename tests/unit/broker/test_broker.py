@@ -24,7 +24,7 @@ from pyromq.store.results import StoreError
 from tests.unit.broker.wired import pull_request, send_request, small_store, until
 
 
-def make_broker(root: Path, **settings: Any) -> Broker:
+def make_broker(root: Path, *, store: dict[str, Any] | None = None, **settings: Any) -> Broker:
     config = BrokerConfig(
         **{
             "bind_address": "127.0.0.1",
@@ -36,7 +36,7 @@ def make_broker(root: Path, **settings: Any) -> Broker:
             **settings,
         }
     )
-    return Broker(config, small_store(root))
+    return Broker(config, small_store(root, **(store or {})))
 
 
 @pytest.fixture
@@ -259,6 +259,63 @@ async def test_periodic_work_survives_a_failure(caplog: pytest.LogCaptureFixture
     assert len(caplog.records) == 2
     assert "work failed, tried again in 0.001 s" in caplog.records[0].getMessage()
     assert caplog.records[0].exc_info is not None
+
+
+async def test_periodic_work_may_take_its_time(caplog: pytest.LogCaptureFixture) -> None:
+    runs = []
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+        runs.append(1)
+        if len(runs) == 1:
+            raise RuntimeError("no luck")
+
+    task = asyncio.create_task(module._every(0.001, work))
+    await until(lambda: len(runs) >= 3)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert "work failed, tried again in 0.001 s" in caplog.text
+
+
+async def test_expired_segments_go_while_the_broker_runs(
+    tmp_path: Path, client: RemotingClient
+) -> None:
+    broker = make_broker(
+        tmp_path,
+        store={
+            "mapped_file_size_commit_log": 4096,
+            "clean_resource_interval": 5,
+            "file_reserved_time": 0,
+            "delete_when": ";".join(map(str, range(24))),
+            "delete_commit_log_files_interval": 0,
+            "flush_interval_commit_log": 1,
+        },
+    )
+    await broker.start()
+    store = broker.store
+    assert store is not None
+    for number in range(20):
+        request = send_request(body=b"%d" % number * 1000, queueId="0")
+        assert (await ask(client, broker, request)).code == ResponseCode.SUCCESS
+    await until(lambda: store.min_physical_offset > 0)
+    await until(lambda: store.min_offset("T", 0) > 0)
+    assert store.max_offset("T", 0) == 20
+    await broker.stop()
+
+
+async def test_a_table_that_could_not_be_saved_is_saved_later(
+    tmp_path: Path, client: RemotingClient
+) -> None:
+    broker = make_broker(tmp_path, flush_consumer_offset_interval=10)
+    await broker.start()
+    blocked = tmp_path / "config" / "topics.json.tmp"
+    blocked.mkdir(parents=True)
+    assert (await ask(client, broker, send_request(queueId="0"))).code == ResponseCode.SUCCESS
+    await until(lambda: broker.topics.file._failed)
+    blocked.rmdir()
+    path = tmp_path / "config" / "topics.json"
+    await until(lambda: path.exists() and b'"T"' in path.read_bytes())
+    await broker.stop()
 
 
 async def test_a_host_name_is_announced_and_resolved_for_records(

@@ -120,6 +120,24 @@ def test_paths() -> None:
     assert elsewhere.commit_log_directory == Path("/log")
 
 
+def test_several_directories_of_the_commit_log() -> None:
+    config = MessageStoreConfig(
+        store_path_commit_log="/b, /a,/old,/b",
+        read_only_commit_log_store_paths="/old, /older",
+    )
+    assert config.commit_log_directory == Path("/b")
+    assert config.more_commit_log_directories == (Path("/a"),)
+    assert config.read_only_commit_log_directories == (Path("/old"), Path("/older"))
+    one = MessageStoreConfig(store_path_root_dir="/with,comma")
+    assert one.commit_log_directory == Path("/with,comma/commitlog")
+    assert one.more_commit_log_directories == one.read_only_commit_log_directories == ()
+
+
+def test_a_commit_log_that_could_not_be_written_to_is_refused() -> None:
+    with pytest.raises(ConfigError, match="storePathCommitLog=/a,/b: expected a directory"):
+        MessageStoreConfig(store_path_commit_log="/a,/b", read_only_commit_log_store_paths="/a,/b")
+
+
 @pytest.mark.parametrize("home", ["~", "$HOME", "${HOME}", "${user.home}"])
 def test_home_directory_in_paths(home: str) -> None:
     config, _ = MessageStoreConfig.load(
@@ -137,10 +155,10 @@ def test_names_that_only_look_like_home_stay() -> None:
 def test_derived_values() -> None:
     config = MessageStoreConfig(mapped_file_size_consume_queue=41, disk_max_used_space_ratio=3)
     assert config.consume_queue_file_size == 60
-    assert config.disk_cleaning_ratio == pytest.approx(0.10)
-    assert dataclasses.replace(
-        config, disk_max_used_space_ratio=99
-    ).disk_cleaning_ratio == pytest.approx(0.95)
+    assert config.disk_cleaning_percent == 10
+    assert dataclasses.replace(config, disk_max_used_space_ratio=99).disk_cleaning_percent == 95
+    assert config.delete_hours == {4}
+    assert dataclasses.replace(config, delete_when="4; 16 ;23").delete_hours == {4, 16, 23}
     pooled = MessageStoreConfig(transient_store_pool_enable=True)
     assert pooled.uses_transient_store_pool
     assert not dataclasses.replace(

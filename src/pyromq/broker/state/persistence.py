@@ -55,6 +55,7 @@ class TableFile:
         self._taken = 0
         self._written = 0
         self._changed = False
+        self._failed = False
         self._task: asyncio.Task[None] | None = None
 
     def load(self, decode: Callable[[bytes], Table]) -> Table | None:
@@ -94,6 +95,11 @@ class TableFile:
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._save_while_changed())
 
+    def save_if_failed(self) -> None:
+        """Try a save again that was not possible, such as one on a full disk."""
+        if self._failed:
+            self.save_soon()
+
     def save(self) -> None:
         """Save the table as it is now. Raises PersistenceError."""
         self._changed = False
@@ -113,7 +119,9 @@ class TableFile:
             try:
                 await asyncio.to_thread(self._write, number, snapshot)
             except PersistenceError as error:
-                logger.error("%s; the table is kept in memory until the next save", error)
+                if not self._failed:
+                    logger.error("%s; the table is kept in memory until it can be saved", error)
+                self._failed = True
 
     def _take(self) -> tuple[int, Snapshot]:
         self._taken += 1
@@ -129,6 +137,7 @@ class TableFile:
             except OSError as error:
                 raise PersistenceError(f"cannot write {self.path}: {error}") from error
             self._written = number
+            self._failed = False
 
     def _replace(self, content: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

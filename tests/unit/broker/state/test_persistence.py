@@ -135,6 +135,28 @@ async def test_background_failure_is_logged_and_the_next_save_works(
     assert file.load(int) == 9
 
 
+async def test_a_failed_save_is_tried_again_when_asked(
+    file: TableFile, counter: Counter, caplog: pytest.LogCaptureFixture
+) -> None:
+    file.path.parent.mkdir(parents=True, exist_ok=True)
+    blocked = file.path.with_name(file.path.name + ".tmp")
+    blocked.mkdir()
+    file.save_if_failed()
+    assert file._task is None, "nothing has failed yet"
+    for _ in range(3):
+        file.save_soon()
+        assert file._task is not None
+        await file._task
+    assert caplog.text.count("kept in memory until it can be saved") == 1
+    blocked.rmdir()
+    file.save_if_failed()
+    await file._task
+    assert file.path.exists()
+    task = file._task
+    file.save_if_failed()
+    assert file._task is task, "nothing to do"
+
+
 def test_an_older_snapshot_never_replaces_a_newer_one(file: TableFile, counter: Counter) -> None:
     counter.value = 1
     older = file._take()
