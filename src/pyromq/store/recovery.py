@@ -1,7 +1,8 @@
 """What happens to a store directory between loading its files and the first put.
 
-1. Where to begin: after a clean stop the third segment from the end; after a crash the
-   newest segment whose first record was stored at or before the checkpoint's time.
+1. Where to begin: after a clean stop the third segment from the end, or where the queues
+   end, if that is before; after a crash the newest segment whose first record was stored at
+   or before the checkpoint's time.
 2. Consume queues whose files cannot be right are emptied, to be made again. After a crash
    the others lose their entries from the beginning of the walk on.
 3. The log is walked from there, once (`log_walk`): it ends at the first bytes that are no
@@ -60,12 +61,19 @@ def recover(
         return 0, 0
     # Until the end is known, all that is mapped can be read.
     log.watermarks.written = log.segments.end_offset
-    first = max(0, len(files) - 3) if clean else _first_unsafe(log, checkpoint_timestamp)
-    walk_from = files[first].base
-    walked = files[first:]
     restorer = _QueueRestorer(log, queues, queue_of, delay_levels, topics)
-    restorer.prepare(damaged or {}, keep_below=None if clean else walk_from)
-    dispatched = restorer.dispatched_to() if clean else walk_from
+    if clean:
+        restorer.prepare(damaged or {}, keep_below=None)
+        dispatched = restorer.dispatched_to()
+        # Queues that lack more than the last segments hold, such as all of it, get that too.
+        lacking = max(0, dispatched - files[0].base) // log.segments.segment_size
+        first = min(max(0, len(files) - 3), lacking)
+        walk_from = files[first].base
+    else:
+        first = _first_unsafe(log, checkpoint_timestamp)
+        walk_from = dispatched = files[first].base
+        restorer.prepare(damaged or {}, keep_below=walk_from)
+    walked = files[first:]
     if not clean:
         logger.warning("the last stop was not clean: the log is checked from %d on", walk_from)
     progress = ProgressLog("checking the log", walk_from, log.watermarks.written)

@@ -490,6 +490,22 @@ def test_a_log_without_segments_begins_anew(tmp_path: Path) -> None:
     store.stop()
 
 
+def test_queues_of_old_messages_are_made_again_after_a_clean_stop(tmp_path: Path) -> None:
+    """Also those that have nothing in the last segments, the only ones that are looked at."""
+    store = open_store(tmp_path)
+    put(store, b"long ago", topic="Old")
+    while store.max_physical_offset < 5 * SEGMENT:
+        put(store, b"x" * (SEGMENT // 4))
+        store.seal()
+    store.stop()
+    before = derived(tmp_path)
+    assert "consumequeue/Old/0" in before
+    shutil.rmtree(tmp_path / "consumequeue")
+    store = open_store(tmp_path)
+    store.stop()
+    assert derived(tmp_path) == before
+
+
 def test_crc_may_be_left_unchecked(tmp_path: Path) -> None:
     root, _ = written(tmp_path)
     physical, size = last_record(root)
