@@ -132,19 +132,6 @@ class KeyIndex:
                 files.append(file)
         self._files = tuple(files)
 
-    def drop_from(self, physical_offset: int) -> bool:
-        """Remove the files that know messages at or behind the log's end; whether there were any.
-
-        What the log gets there now would count as indexed already.
-        """
-        sound = tuple(file for file in self._files if file.end_offset < physical_offset)
-        dropped = [file for file in self._files if file not in sound]
-        self._files = sound
-        for file in dropped:
-            logger.warning("index file %s knows more than the log, built again", file.path)
-            file.delete()
-        return bool(dropped)
-
     @property
     def end_offset(self) -> int:
         """The physical offset of the last indexed message; 0 when there is none."""

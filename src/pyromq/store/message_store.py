@@ -140,9 +140,8 @@ class MessageStore:
             self._close_files()
             raise
         self._log.start(end)
-        index_is_whole = not self._index.drop_from(end) and clean
         self._index_lane.start(
-            recovery.index_from(self._log, self._index, dispatched_from, clean=index_is_whole)
+            recovery.index_from(self._log, self._index, dispatched_from, clean=clean)
         )
         for queue in self._queues.values():
             if queue.dirty:  # recovery wrote to it

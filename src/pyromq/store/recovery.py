@@ -225,6 +225,7 @@ def index_from(log: CommitLog, index: KeyIndex, dispatched_from: int, *, clean: 
     """
     if index.end_offset >= log.watermarks.written:
         index.delete_behind(log.watermarks.written)
+        clean = False
     if not index.end_timestamp:
         return log.min_offset
     last = lookup.record_at(log, index.end_offset)
