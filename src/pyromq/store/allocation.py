@@ -125,7 +125,7 @@ class AllocationService:
             now = self._clock()
             quick = self._taken_at is not None and now - self._taken_at < _QUICK
             self._taken_at, self._wanted_ahead = now, 2 if quick else 1
-            if self._ahead and self._ahead[0].file.base == base:
+            if self._ahead and self._ahead[0].file.base == base and self._ahead_is_there():
                 self._taken = self._ahead.pop(0)
             else:
                 self._drop_ahead()
@@ -148,6 +148,21 @@ class AllocationService:
             raise TimeoutError(
                 f"no segment within {TIMEOUT:g} s: the disk of {self._directory} hangs"
             )
+
+    def _ahead_is_there(self) -> bool:
+        """Whether nobody removed the segments ahead; what goes to such files is lost.
+
+        A broker of Java's that is started on a store in use removes empty segments before it
+        sees the lock.
+        """
+        missing = [each.file.path for each in self._ahead if not each.file.path.exists()]
+        if missing:
+            logger.error(
+                "%s was removed by another process: made again; look for a second broker "
+                "on this store",
+                missing[0],
+            )
+        return not missing
 
     def _create(self, base: int) -> MappedFile:
         return MappedFile.create(self._directory_for(base), base, self._segment_size)

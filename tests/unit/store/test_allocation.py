@@ -71,6 +71,27 @@ def test_a_segment_made_for_another_place_is_not_used(
     other.close()
 
 
+def test_a_segment_that_was_removed_is_made_again(
+    tmp_path: Path, service: AllocationService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is written to a file without a name is gone with the process."""
+    service.start()
+    file = service.take_next(0)
+    service.follow(file, 0)
+    following = tmp_path / f"{SIZE:020d}"
+    wait_until(following.exists)
+    wait_until(lambda: file.reserved == SIZE)
+    following.unlink()
+    second = service.take_next(SIZE)
+    assert following.stat().st_size == SIZE
+    service.ensure(second, SIZE)
+    second.write(0, b"stays")
+    assert following.read_bytes()[:5] == b"stays"
+    assert "removed by another process" in caplog.text
+    file.close()
+    second.close()
+
+
 def test_the_segment_in_use_is_never_made_a_second_time(
     tmp_path: Path, service: AllocationService
 ) -> None:
