@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from pyromq.protocol.units import CHECKPOINT
 from tests.support.stores import FOREVER, audit, killed_copy, open_store, put, wait_until
 
@@ -51,4 +53,30 @@ def test_an_index_file_that_is_not_full_is_made_again(tmp_path: Path) -> None:
     file.write_bytes(data)
     again = open_store(copy, **INDEX)
     audit(again)
+    again.stop()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_index_files_that_know_more_than_the_log_are_made_again(
+    tmp_path: Path, clean: bool
+) -> None:
+    """A power cut may take the log's end and leave the index of it."""
+    store = open_store(tmp_path, **INDEX)
+    places = [put(store, keys=f"k{number}") for number in range(8)]
+    store.seal()
+    wait_until(lambda: store.dispatch_behind == 0)
+    store.stop()
+    if not clean:
+        (tmp_path / "abort").touch()
+        (tmp_path / "checkpoint").write_bytes(CHECKPOINT.pack(0, 0, FOREVER))
+    (segment,) = (tmp_path / "commitlog").iterdir()
+    data = segment.read_bytes()
+    segment.write_bytes(data[: places[4]] + bytes(len(data) - places[4]))
+    again = open_store(tmp_path, **INDEX)
+    assert again.max_physical_offset == places[4]
+    for number in range(4):
+        put(again, b"another", keys=f"new{number}")
+    again.seal()
+    audit(again)
+    assert not again.query("TopicTest", "k7", 10, 0, FOREVER)
     again.stop()

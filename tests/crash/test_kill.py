@@ -9,25 +9,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from pyromq.protocol.record import MessageRecord
 from pyromq.store.message_store import MessageStore
-from tests.crash.writer import QUEUES, SETTINGS, body_of
+from tests.crash.writer import QUEUES, SETTINGS, Told, body_of
 from tests.support.stores import audit, open_store, read_all
 
 ROUNDS = 5
 REPOSITORY = Path(__file__).parents[2]
-
-
-class Told(NamedTuple):
-    topic: str
-    queue_id: int
-    offset: int
-    physical: int
-    number: int
 
 
 def run_and_kill(directory: Path, first_number: int, chooser: random.Random) -> list[Told]:

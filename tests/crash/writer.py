@@ -12,7 +12,9 @@ import os
 import random
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
+from pyromq.store.message_store import MessageStore
 from tests.support.stores import open_store, put, put_batch
 
 SETTINGS = {
@@ -32,31 +34,48 @@ def body_of(number: int) -> bytes:
     return b"%d:" % number + bytes([number % 251]) * (number * 7919 % 1500)
 
 
+class Told(NamedTuple):
+    """Where a message is, as the store said."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    physical: int
+    number: int
+
+
 def main(directory: Path, number: int) -> None:
     """Store chunk after chunk; each is told only when it is sealed."""
     store = open_store(directory, **SETTINGS)
     os.write(1, b"ready\n")
     choose = random.Random(number)
     while True:
-        told = []
-        for _ in range(choose.randint(1, 6)):
-            topic, queue_id = choose.choice(QUEUES)
-            offset = store.max_offset(topic, queue_id)
-            count = choose.choice((1, 1, 1, 2, 5, 30))
-            numbers = range(number, number + count)
-            number += count
-            if count == 1:
-                body, key = body_of(numbers[0]), f"k{numbers[0]}"
-                places = [put(store, body, topic=topic, queue_id=queue_id, keys=key, tags="T")]
-            else:
-                bodies = [body_of(each) for each in numbers]
-                places = put_batch(store, bodies, topic=topic, queue_id=queue_id, tags="B")
-            told += [
-                f"{topic},{queue_id},{offset + at},{place},{each}"
-                for at, (place, each) in enumerate(zip(places, numbers, strict=True))
-            ]
+        told = put_chunk(store, choose, number)
+        number += len(told)
         store.seal()
-        os.write(1, (" ".join(told) + "\n").encode())
+        line = " ".join(",".join(map(str, message)) for message in told)
+        os.write(1, (line + "\n").encode())
+
+
+def put_chunk(store: MessageStore, choose: random.Random, number: int) -> list[Told]:
+    """Gather a few messages, numbered from `number` on: singles and batches, any queue."""
+    told: list[Told] = []
+    for _ in range(choose.randint(1, 6)):
+        topic, queue_id = choose.choice(QUEUES)
+        offset = store.max_offset(topic, queue_id)
+        numbers = range(number, number + choose.choice((1, 1, 1, 2, 5, 30)))
+        number = numbers.stop
+        if len(numbers) == 1:
+            body, keys = body_of(numbers[0]), f"k{numbers[0]} shared{numbers[0] // 10}"
+            places = [put(store, body, topic=topic, queue_id=queue_id, keys=keys, tags="T")]
+        else:
+            bodies = [body_of(each) for each in numbers]
+            places = put_batch(store, bodies, topic=topic, queue_id=queue_id, tags="B")
+        told += [
+            Told(topic, queue_id, offset + at, place, each)
+            for at, (place, each) in enumerate(zip(places, numbers, strict=True))
+        ]
+    return told
 
 
 if __name__ == "__main__":
