@@ -21,6 +21,7 @@ list of files is replaced, never changed, and a file lives as long as anyone rea
 
 from __future__ import annotations
 
+import errno
 import functools
 import itertools
 import logging
@@ -220,8 +221,19 @@ class KeyIndex:
         self._wait_for_sync()
         with self._files_lock:
             files, self._files = self._files, ()
-        for file in files:
+        there = [file.path.exists() for file in files]
+        kept = there.index(False) if False in there else len(files)
+        for file in files[:kept]:
             file.close()
+        # Nothing would tell the next start that messages between two files are missing.
+        for file in files[kept:]:
+            file.delete()
+        if kept < len(files):
+            logger.error(
+                "index file %s was removed by another process: the index is built again from "
+                "there at the next start",
+                files[kept].path,
+            )
 
     def _open(self, path: Path, paths: list[Path]) -> IndexFile | None:
         """One file; None when it is damaged. Raises IndexFileError when all have another size."""
@@ -360,6 +372,8 @@ class KeyIndex:
             return
         try:
             file.sync()
+            if not file.path.exists() and file in self._files:
+                raise FileNotFoundError(errno.ENOENT, "removed by another process", str(file.path))
             self.synced_timestamp = max(self.synced_timestamp, file.end_timestamp)
             if self._on_file_synced is not None:
                 self._on_file_synced(self.synced_timestamp)

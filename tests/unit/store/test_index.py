@@ -381,6 +381,31 @@ def test_after_a_failed_sync_no_time_is_reported(
     assert "could not be synced" in caplog.text
 
 
+def test_files_behind_one_that_was_removed_are_not_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second broker may remove files of a running one; a gap could not be seen later."""
+    index = KeyIndex(tmp_path, hash_slot_count=SLOTS, entry_count=LIMIT)
+    index.load()
+    records = log_of([("T", b"KEYS\x01a b c d e f g", 0, at * 1000, 1) for at in range(4)])
+    log, starts = b"".join(records), positions(records)
+    index.put(log, starts[:2])
+    index.flush()
+    before = contents(tmp_path)
+    synced = index.synced_timestamp
+    sorted(tmp_path.iterdir())[1].unlink()
+    index.put(log, starts[2:])
+    index.flush()
+    assert index.synced_timestamp == synced, "nothing behind the gap counts as safe"
+    index.close()
+    assert contents(tmp_path) == before[:1]
+    assert "removed by another process" in caplog.text
+    index = KeyIndex(tmp_path, hash_slot_count=SLOTS, entry_count=LIMIT)
+    index.load()
+    assert index.end_offset == starts[0]
+    index.close()
+
+
 def test_names_are_times_and_always_ascend(tmp_path: Path) -> None:
     times = iter([1_700_000_000.123, 1_700_000_000.123, 1_600_000_000.0])
     index = KeyIndex(tmp_path, hash_slot_count=SLOTS, entry_count=LIMIT, clock=lambda: next(times))
