@@ -24,6 +24,7 @@ from bench.cases import CASES, WARM_UP, Case, Kind
 from bench.frames import BATCH_SIZE, PULL_SIZE, QUEUES
 from bench.load import LoadOrder
 from bench.process import memory_mib
+from bench.recovery import DEFAULT_SIZE, QUICK_SIZE, measure_recovery
 from bench.report import ServerRun, environment, medians, render, save
 from bench.servers import (
     JavaServer,
@@ -40,18 +41,27 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 #: Beside the code and not in the system's temporary directory, which may be memory.
 DATA = REPOSITORY / ".cache" / "bench"
 _INDEX_LIMIT_SECONDS = 15.0
+#: Not among the default cases: it needs some minutes and 10 GiB of disk.
+_RECOVERY = "recovery"
 
 
 def main() -> int:
     """Measure, print, keep."""
     options = _options()
     console = Console(stderr=True, soft_wrap=True)
+    # How long Java recovered stands in lines of its log that it writes at INFO.
+    java = JavaServer("INFO" if options.cases == [_RECOVERY] else "WARN")
     servers: list[Server] = [
-        server for server in (JavaServer(), PyromqServer()) if options.only in (None, server.name)
+        server for server in (java, PyromqServer()) if options.only in (None, server.name)
     ]
     cases = [case for case in CASES if case.name in options.cases]
     for server in servers:
         server.prepare()
+    if options.cases == [_RECOVERY]:
+        size = options.recovery_mib * 1024 * 1024
+        text, enough = measure_recovery(servers, DATA, size, options.rounds, console)
+        sys.stdout.write(text)
+        return 0 if enough else 1
     runs: dict[str, list[ServerRun]] = {server.name: [] for server in servers}
     for number in range(options.rounds):
         for server in servers:
@@ -78,14 +88,21 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a short look; results are not kept")
     parser.add_argument("--only", choices=("java", "pyromq"), help="measure one server only")
     parser.add_argument(
-        "--cases", default=",".join(names), help=f"comma-separated, of: {', '.join(names)}"
+        "--cases",
+        default=",".join(names),
+        help=f"comma-separated, of: {', '.join(names)}; or {_RECOVERY} alone",
     )
+    parser.add_argument("--recovery-mib", type=int, help="log of the recovery case (4096)")
     parser.add_argument("--messages", type=int, help="messages of the send case (1,000,000)")
     parser.add_argument("--warm-up", type=int, help="sends before the cases (500,000)")
     parser.add_argument("--rounds", type=int, help="how often to repeat; medians count (3)")
     options = parser.parse_args()
     options.cases = options.cases.split(",")
     unknown = set(options.cases) - set(names)
+    if options.cases == [_RECOVERY]:
+        unknown.clear()
+    if options.recovery_mib is None:
+        options.recovery_mib = (QUICK_SIZE if options.quick else DEFAULT_SIZE) // 1024**2
     if unknown:
         parser.error(f"unknown cases {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     if options.messages is None:

@@ -71,6 +71,9 @@ class Server(Protocol):
     def output(self) -> str:
         """Return the end of what the processes printed."""
 
+    def log(self) -> str:
+        """Return the broker's own log, all of it."""
+
     def stop(self) -> None:
         """End all processes."""
 
@@ -80,9 +83,10 @@ class JavaServer:
 
     name = "java"
 
-    def __init__(self) -> None:
+    def __init__(self, log_level: str = "WARN") -> None:
         self.port = 0
         self.store = Path()
+        self._log_level = log_level
         self._java: ApacheRocketMQ | None = None
 
     def prepare(self) -> None:
@@ -93,7 +97,7 @@ class JavaServer:
     def start(self, data: Path) -> int:
         """Start both processes together."""
         self.store = data
-        self._java = ApacheRocketMQ(store=data, jvm_options=JAVA_OPTIONS)
+        self._java = ApacheRocketMQ(store=data, jvm_options=JAVA_OPTIONS, log_level=self._log_level)
         self._java.start(wait=False)
         self.port = int(self._java.broker_address.rpartition(":")[2])
         assert self._java.broker_pid is not None
@@ -102,6 +106,10 @@ class JavaServer:
     def output(self) -> str:
         """Return the end of what both printed."""
         return _tail(self._java.output_log) if self._java else ""
+
+    def log(self) -> str:
+        """Return the broker's log."""
+        return self._java.broker_log.read_text(errors="replace") if self._java else ""
 
     def stop(self) -> None:
         """End both."""
@@ -144,6 +152,10 @@ class PyromqServer:
     def output(self) -> str:
         """Return the end of what it printed."""
         return _tail(self.store.with_name("output.log"))
+
+    def log(self) -> str:
+        """Return all that it printed."""
+        return self.store.with_name("output.log").read_text(errors="replace")
 
     def stop(self) -> None:
         """End it as an operator would."""

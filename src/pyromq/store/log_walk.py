@@ -24,11 +24,10 @@ from pyromq.protocol import bulk
 from pyromq.protocol.record import BLANK_MAGIC, BLANK_SIZE, CRC_MASK, peek
 from pyromq.store import lookup
 from pyromq.store.commit_log import CommitLog
+from pyromq.store.dispatch import PIECE
 
 logger = logging.getLogger(__name__)
 
-#: Small enough for the processor's cache, large enough for numpy's fixed costs.
-PIECE: Final = 1024 * 1024
 #: How much of the mapping stays in memory behind the walk.
 _KEPT_IN_MEMORY: Final = 64 * 1024 * 1024
 _SECONDS_BETWEEN_LINES: Final = 2.0

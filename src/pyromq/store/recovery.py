@@ -18,6 +18,7 @@ Runs once, on the thread that starts the store, before any other thread of it.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, MutableMapping
 
 import numpy as np
@@ -54,6 +55,7 @@ def recover(
     `damaged` are queues whose files could not even be loaded, with the reason; `topics` are
     those that exist, None when nobody knows. Queues that were written to are `dirty` then.
     """
+    began = time.monotonic()
     files = log.segments.files
     if not files:
         for queue in queues.values():
@@ -81,8 +83,6 @@ def recover(
     for piece in walk:
         restorer.take(piece, dispatched)
     end = walk.end
-    if not clean:
-        logger.warning("checked %d bytes, the log ends at %d", end - walk_from, end)
     _empty_behind(log, end)
     log.segments.drop_after(end)
     if not clean:
@@ -92,6 +92,14 @@ def recover(
                 file.sync()
     log.watermarks.written = end
     restorer.finish(end)
+    if not clean:
+        seconds = time.monotonic() - began
+        logger.warning(
+            "recovered in %.3f s: %d bytes were checked, the log ends at %d",
+            seconds,
+            end - walk_from,
+            end,
+        )
     return end, min(end, max(log.min_offset, dispatched))
 
 

@@ -1,0 +1,176 @@
+"""The case `recovery`: how fast a killed broker's log is checked and dispatched again.
+
+A store is written once with pyromq, without a broker, and left as a kill leaves it: with the
+abort mark, without a checkpoint, so that everything is to be checked. Each server starts on a
+copy of it, in turn, consume queues and key index left out. How long recovery took is what the
+servers' own logs say; the whole start, up to the first accepted send, is shown beside it.
+Java builds its key index meanwhile, pyromq behind its first answers: so the time until every
+key is in the index is shown too, and counted from the same moment. Called by bench/__main__.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+
+from bench.servers import JavaServer, Server, ServerError, indexed_keys, wait_for_first_send
+from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.message_id import encode_host
+from pyromq.store.config import MessageStoreConfig
+from pyromq.store.message_store import MessageStore
+
+DEFAULT_SIZE = 4 * 1024**3
+QUICK_SIZE = 512 * 1024**2
+#: pyromq's speed divided by Java's.
+BOUND = 2.0
+
+_BODY_SIZE = 1024
+_TOPICS = 4
+_QUEUES_PER_TOPIC = 4
+_MESSAGES_PER_CHUNK = 64
+_KEYS_PER_MESSAGE = 2
+_INDEX_LIMIT_SECONDS = 300.0
+
+#: Figures of one server in one round.
+Figures = dict[str, float]
+
+
+def measure_recovery(
+    servers: Sequence[Server], data: Path, size: int, rounds: int, console: Console
+) -> tuple[str, bool]:
+    """Time each server's start on the same killed store; returns a table, and if it is enough."""
+    written = data / f"recovery-{os.getpid()}"
+    try:
+        console.print(f"writing a log of {size / 1e6:,.0f} MB")
+        messages, size = write_killed_store(written, size)
+        figures: dict[str, list[Figures]] = {server.name: [] for server in servers}
+        for number in range(rounds):
+            for server in servers:
+                console.print(f"round {number + 1} of {rounds}: {server.name}")
+                figures[server.name].append(_measure(server, written, messages, size))
+    finally:
+        shutil.rmtree(written, ignore_errors=True)
+    medians = {
+        name: {figure: median(each[figure] for each in rounds_of) for figure in rounds_of[0]}
+        for name, rounds_of in figures.items()
+    }
+    return render(medians, size, messages)
+
+
+def write_killed_store(root: Path, size: int) -> tuple[int, int]:
+    """Write a store whose log has at least `size` bytes; returns how many messages and bytes."""
+    config = MessageStoreConfig(store_path_root_dir=str(root), message_index_enable=False)
+    store = MessageStore(config, encode_host("127.0.0.1", 10911))
+    store.start()
+    body = os.urandom(_BODY_SIZE)
+    host = encode_host("127.0.0.1", 40404)
+    tags_code = java_hash("TagA")
+    now = int(time.time() * 1000)
+    queues = [
+        store.queue(f"BenchmarkRecovery{topic}", queue_id)
+        for topic in range(_TOPICS)
+        for queue_id in range(_QUEUES_PER_TOPIC)
+    ]
+    count = 0
+    while store.max_physical_offset < size:
+        for _ in range(_MESSAGES_PER_CHUNK):
+            properties = (
+                b"KEYS\x01key-%d\x02UNIQ_KEY\x017F000001000018B4AAC2%012X"
+                b"\x02WAIT\x01true\x02TAGS\x01TagA" % (count, count)
+            )
+            queue = queues[count % len(queues)]
+            store.put(queue, body, properties, tags_code, 0, 0, now, host, 0)
+            count += 1
+        store.seal()
+    written = store.max_physical_offset
+    store.stop()
+    (root / "checkpoint").unlink()
+    (root / "abort").touch()
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "index")
+    return count, written
+
+
+def render(medians: dict[str, Figures], size: int, messages: int) -> tuple[str, bool]:
+    """The figures as text, and whether the bound is kept."""
+    lines = [
+        f"crash recovery of {size / 1e6:,.0f} MB, {messages:,} messages, CRCs and queues and index",
+        f"{'':32}" + "".join(f"{name:>12}" for name in medians),
+    ]
+    for figure, label in (
+        ("recovery_s", "recovery, s"),
+        ("rate", "recovery, MB/s"),
+        ("indexed_s", "until every key is indexed, s"),
+        ("start_s", "start to first accepted send, s"),
+    ):
+        values = "".join(f"{figures[figure]:12,.2f}" for figures in medians.values())
+        lines.append(f"{label:32}{values}")
+    kept = True
+    if {"java", "pyromq"} <= medians.keys():
+        ratio = medians["pyromq"]["rate"] / medians["java"]["rate"]
+        indexed = medians["java"]["indexed_s"] / medians["pyromq"]["indexed_s"]
+        kept = ratio >= BOUND
+        lines.append(
+            f"ratio of speeds {ratio:.2f} (bound: at least {BOUND:g}, "
+            f"{'kept' if kept else 'MISSED'}); up to the last key {indexed:.2f}"
+        )
+    return "\n".join(lines) + "\n", kept
+
+
+def _measure(server: Server, written: Path, messages: int, size: int) -> Figures:
+    data = written.with_name(f"{written.name}-{server.name}")
+    # pyromq's store is a folder below the one that it is given, Java's is that itself.
+    store = data if isinstance(server, JavaServer) else data / "store"
+    try:
+        shutil.copytree(written, store)
+        os.sync()  # neither shall pay for the copy
+        began = time.perf_counter()
+        pid = server.start(data)
+        wait_for_first_send(server, pid)
+        started = time.perf_counter() - began
+        _wait_for_keys(server, messages * _KEYS_PER_MESSAGE)
+        indexed = time.perf_counter() - began
+        recovery = _seconds_in_log(server)
+        return {
+            "recovery_s": recovery,
+            "rate": size / 1e6 / recovery,
+            # What Java does between its recovery and its first answer is no indexing.
+            "indexed_s": recovery + (0.0 if isinstance(server, JavaServer) else indexed - started),
+            "start_s": started,
+        }
+    finally:
+        server.stop()
+        shutil.rmtree(data, ignore_errors=True)
+        os.sync()
+
+
+def _wait_for_keys(server: Server, keys: int) -> None:
+    deadline = time.monotonic() + _INDEX_LIMIT_SECONDS
+    while (found := indexed_keys(server.store)) < keys:
+        if time.monotonic() > deadline:
+            raise ServerError(f"{server.name}: the key index holds {found} keys of {keys}")
+        time.sleep(0.01)
+
+
+def _seconds_in_log(server: Server) -> float:
+    """How long recovery took, by the server's own account."""
+    text = server.log()
+    if not isinstance(server, JavaServer):
+        found = re.search(r"recovered in ([0-9.]+) s", text)
+        if found:
+            return float(found[1])
+    else:
+        begin = re.search(r"^(\S+ \S+) .* last shutdown abnormally", text, re.MULTILINE)
+        end = re.search(r"^(\S+ \S+) .* load over", text, re.MULTILINE)
+        if begin and end:
+            times = [datetime.strptime(line[1], "%Y-%m-%d %H:%M:%S,%f") for line in (begin, end)]
+            return (times[1] - times[0]).total_seconds()
+    raise ServerError(f"{server.name} does not say how long it recovered:\n{text[-2000:]}")
