@@ -301,3 +301,12 @@ async def test_frames_may_come_byte_by_byte(cluster: Cluster) -> None:
 
     pulled = await cluster.ask(broker, pull_request())
     assert [record.body for record in decode_records(pulled.body)] == [b"0", b"1"]
+
+
+async def test_a_topic_is_known_when_its_first_message_is_answered(cluster: Cluster) -> None:
+    broker = await cluster.start_broker("a")
+    for number in range(20):
+        topic = f"Fresh{number}"
+        answer = await cluster.ask(broker, send_request(topic=topic, queueId="0"))
+        assert answer.code == ResponseCode.SUCCESS
+        assert await cluster.route(topic) is not None

@@ -151,7 +151,14 @@ class Broker:
         store_host: bytes,
     ) -> Routes:
         return build_routes(
-            SendHandlers(self._config, store, self.topics, self.groups, store_host),
+            SendHandlers(
+                self._config,
+                store,
+                self.topics,
+                self.groups,
+                store_host,
+                register=registration.register_now,
+            ),
             PullHandlers(
                 self._config,
                 store,

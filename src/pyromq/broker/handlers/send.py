@@ -19,7 +19,7 @@ from __future__ import annotations
 import random
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 import orjson
@@ -133,13 +133,16 @@ class SendHandlers:
         groups: GroupTable,
         store_host: bytes,
         now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        register: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`register` tells the NameServers of the topics as they are now."""
         self._config = config
         self._store = store
         self._topics = topics
         self._groups = groups
         self._store_host = store_host
         self._now = now
+        self._register = register
         self._cluster_property = f"{CLUSTER}\x01{config.broker_cluster_name}".encode()
         self._joined_cluster_property = b"\x02" + self._cluster_property
         self._prefixes: Memo[int, bytes] = Memo(lambda length: pack_prefix(4 + length, length))
@@ -274,24 +277,39 @@ class SendHandlers:
         if answer is not None:
             answers.append(answer.encode())
 
-    def send_one(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Any send request, with every check; the handler behind the hot ones."""
+    def send_one(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Any send request, with every check; the handler behind the hot ones.
+
+        The first message to a topic is answered when the NameServers know the topic, so
+        that whoever sent it can consume it.
+        """
         decode = (
             SendMessageRequestHeader.decode
             if request.code == RequestCode.SEND_MESSAGE
             else SendMessageRequestHeaderV2.decode
         )
         header = decode(request.ext_fields)
+        is_new = header.topic not in self._topics
         try:
             topic = self._check(connection, header)
-            if header.batch:
-                return self._put_batch(connection, request, header, topic)
-            return self._put_one(connection, request, header, topic)
+            put = self._put_batch if header.batch else self._put_one
+            answer = put(connection, request, header, topic)
+            if is_new and self._register is not None:
+                return self._when_registered(answer, self._register())
+            return answer
         except PutError as error:
             refused = self._refused(error)
         except RequestError as error:
             refused = error
         return request.answer(refused.code, refused.remark, self._answer_fields())
+
+    async def _when_registered(
+        self, answer: RemotingCommand, registration: Awaitable[None]
+    ) -> RemotingCommand:
+        await registration
+        return answer
 
     def _check(self, connection: Connection, header: SendHeader) -> TopicConfig:
         """RocketMQ's checks, in its order; the topic, made when it may be."""
