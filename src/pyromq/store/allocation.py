@@ -198,17 +198,24 @@ class AllocationService:
     def _step(self, segment: _Segment) -> bool:
         """Do one piece of what is due; False when nothing is left."""
         file = segment.file
-        target = self._target
-        if self._make_ready(segment, min(target, file.size)):
+        if self._target >= file.size and self._make_one_ahead(file):
             return True
-        following = len(self._ahead)
-        if (self._warm or target >= file.size) and following < self._wanted_ahead:
-            self._ahead.append(_Segment(self._create(file.base + (following + 1) * file.size)))
-            self._ahead[-1].file.reserve(RESERVE_STEP)
+        if self._make_ready(segment, min(self._target, file.size)):
             return True
         if not self._warm:
             return False
-        return any(self._make_ready(each, file.size) for each in (segment, *self._ahead[:1]))
+        return self._make_one_ahead(file) or any(
+            self._make_ready(each, file.size) for each in (segment, *self._ahead[:1])
+        )
+
+    def _make_one_ahead(self, file: MappedFile) -> bool:
+        """Begin a segment behind `file`, which is in use; False when there are enough."""
+        count = len(self._ahead)
+        if count >= self._wanted_ahead:
+            return False
+        self._ahead.append(_Segment(self._create(file.base + (count + 1) * file.size)))
+        self._ahead[-1].file.reserve(RESERVE_STEP)
+        return True
 
     def _make_ready(self, segment: _Segment, end: int) -> bool:
         """Reserve and map the next pages below `end`; False when all of them are ready."""

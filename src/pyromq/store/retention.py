@@ -79,8 +79,10 @@ class Retention:
         self._fullest = _Disk(0, config.root)
         self._manual_turns = 0
         self._trimmed_to = 0
-        #: Files that left a stream and are still on the disk, by the stream's directory.
+        #: Files that left a stream and are to be removed, by the stream's directory.
         self._doomed: dict[Path, deque[MappedFile]] = {}
+        #: The same, where the first one could not be removed.
+        self._hanged: dict[Path, deque[MappedFile]] = {}
         self._retry_at = 0.0
 
     def execute_delete_files_manually(self) -> None:
@@ -119,7 +121,8 @@ class Retention:
     async def clean(self) -> None:
         """One turn: look at the disks, delete what is due, trim what pointed at it."""
         await self.check_disk()
-        if self._now() >= self._retry_at:
+        if self._hanged and self._now() >= self._retry_at:
+            self._doomed, self._hanged = self._hanged, {}
             await self._remove_doomed()
         if self._is_due():
             await self._delete_from_log()
@@ -147,11 +150,11 @@ class Retention:
         expired_before = self._now() - config.file_reserved_time * 3600
         deleted = 0
         # What could not be removed yet must go first.
-        while deleted < _BATCH and not self._doomed.get(segments.directory):
+        while deleted < _BATCH and segments.directory not in self._hanged:
             files = segments.files
             if len(files) < 2 or files[0].base + files[0].size > self._log.watermarks.flushed:
                 break
-            modified = (await asyncio.to_thread(files[0].path.stat)).st_mtime
+            modified = await asyncio.to_thread(_modified, files[0].path)
             if modified > expired_before and not at_once:
                 break
             if deleted:
@@ -186,30 +189,33 @@ class Retention:
     def _doom(self, directory: Path, files: list[MappedFile]) -> None:
         removable = [file for file in files if not file.read_only]
         if removable:
-            self._doomed.setdefault(directory, deque()).extend(removable)
+            waiting = self._hanged if directory in self._hanged else self._doomed
+            waiting.setdefault(directory, deque()).extend(removable)
 
     async def _remove_doomed(self) -> None:
         """Remove the files that left their streams; those that cannot be are tried again."""
         interval = self._config.delete_consume_queue_files_interval / 1000
-        log_directory = self._log.segments.directory
-        failed: dict[Path, deque[MappedFile]] = {}
+        retry = self._config.redelete_hanged_file_interval / 1000
         while self._doomed:
-            directory, files = next(iter(self._doomed.items()))
+            directory, files = self._doomed.popitem()
             try:
                 await asyncio.to_thread(_remove_all, files)
             except OSError as error:
-                self._retry_at = self._now() + self._config.redelete_hanged_file_interval / 1000
+                self._retry_at = self._now() + retry
+                self._hanged[directory] = files
                 logger.error(
-                    "%s cannot be deleted, tried again in %g s: %s",
-                    files[0].path,
-                    self._config.redelete_hanged_file_interval / 1000,
-                    error,
+                    "%s cannot be deleted, tried again in %g s: %s", files[0].path, retry, error
                 )
-                failed[directory] = files
-            del self._doomed[directory]
-            if self._doomed and directory != log_directory:
+            if self._doomed:
                 await asyncio.sleep(interval)
-        self._doomed = failed
+
+
+def _modified(path: Path) -> float:
+    """When a file was last written to; long ago for one that somebody removed."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _remove_all(files: deque[MappedFile]) -> None:

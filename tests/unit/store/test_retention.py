@@ -25,9 +25,11 @@ from tests.support.stores import (
     audit,
     bodies,
     body_for,
+    killed_copy,
     open_store,
     properties_of,
     put,
+    put_batch,
     read_all,
     wait_until,
 )
@@ -453,6 +455,39 @@ async def test_a_stop_in_the_middle_leaves_a_store_without_gaps(
     store = open_store(tmp_path, mapped_file_size_commit_log=SEGMENT)
     assert [record.queue_offset for record in read_all(store)] == [1, 2, 3, 4, 5]
     store.stop()
+
+
+async def test_offsets_go_on_after_a_kill_too(world: World, tmp_path: Path) -> None:
+    """Queues of which nothing is left in the log keep their place."""
+    store = world.store
+    for number in range(QUEUE_ENTRIES + 3):
+        put(store, b"%d" % number, topic="Old")
+    put_batch(store, [b"a", b"b"], topic="Short")
+    world.fill(5, age_hours=73)
+    world.percent = lambda path: 80
+    await world.retention.clean()
+    assert world.segments == [5]
+    ends = {queue.topic: queue.next_offset for queue in store.queues()}
+    assert ends == {"Old": QUEUE_ENTRIES + 3, "Short": 2, TOPIC: 5}
+    for has_checkpoint in (True, False):
+        name = f"{tmp_path.name}-{has_checkpoint}"
+        copy = killed_copy(store, tmp_path.with_name(name))
+        if not has_checkpoint:
+            (copy / "checkpoint").unlink(missing_ok=True)
+        again = open_store(copy, mapped_file_size_commit_log=SEGMENT)
+        assert {queue.topic: queue.next_offset for queue in again.queues()} == ends
+        put(again, b"new", topic="Old")
+        put(again, b"new", topic="Short")
+        assert len(audit(again)) == 3
+        again.stop()
+
+
+async def test_a_segment_that_somebody_removed_is_in_nobody_s_way(world: World) -> None:
+    world.fill(3, age_hours=73)
+    world.store._log.segments.files[0].path.unlink()
+    world.percent = lambda path: 80
+    await world.retention.clean()
+    assert world.segments == [2]
 
 
 async def test_topics_that_are_no_more(world: World) -> None:
