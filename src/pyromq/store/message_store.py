@@ -17,8 +17,6 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-import errno
-import fcntl
 import logging
 import os
 import re
@@ -57,6 +55,7 @@ from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.dispatch import IndexLane
 from pyromq.store.flush import FlushOutcome, FlushService
 from pyromq.store.index import KeyIndex
+from pyromq.store.lock import lock_store, unlock_store
 from pyromq.store.reading import MessageFilter, Reader
 from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus, StoreError
 from pyromq.store.retention import Retention
@@ -131,7 +130,7 @@ class MessageStore:
         """
         root = self.config.root
         root.mkdir(parents=True, exist_ok=True)
-        self._lock_file = _lock(root / "lock")
+        self._lock_file = lock_store(root)
         try:
             clean = not (root / "abort").exists()
             end, dispatched_from = self._recover(clean=clean)
@@ -191,7 +190,7 @@ class MessageStore:
             queue.close()
         self._index.close()
         if self._lock_file is not None:
-            _unlock(self._lock_file)
+            unlock_store(self._lock_file)
             self._lock_file = None
 
     # Putting
@@ -646,34 +645,6 @@ def _torn(position: int) -> PutError:
     return PutError(PutStatus.MESSAGE_ILLEGAL, f"message at byte {position} of the batch is torn")
 
 
-#: Stores that are open in this process: the system's locks are between processes.
-_held_locks: set[Path] = set()
-
-
-def _lock(path: Path) -> IO[bytes]:
-    """Hold the store's lock file, as Java does, until `_unlock`."""
-    path = path.resolve()
-    in_use = StoreError(
-        f"{path.parent} is in use by another broker: stop that one, or set another storePathRootDir"
-    )
-    # To open and close the file once more would give the lock up.
-    if path in _held_locks:
-        raise in_use
-    file = path.open("ab+")
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-    except OSError as error:
-        file.close()
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            raise in_use from error
-        raise
-    _held_locks.add(path)
-    file.truncate(0)
-    file.write(b"lock")
-    file.flush()
-    return file
-
-
 def _mark_running(path: Path) -> None:
     """Make the abort file. It is on the disk before any message is: no cut of the power may
     look like a clean stop.
@@ -685,8 +656,3 @@ def _mark_running(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _unlock(file: IO[bytes]) -> None:
-    file.close()
-    _held_locks.discard(Path(file.name))
