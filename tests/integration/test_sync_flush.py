@@ -17,7 +17,7 @@ from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import Encoding, RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from pyromq.store.config import FlushDiskType
-from tests.unit.broker.wired import pull_request, small_store
+from tests.unit.broker.wired import pull_request, small_store, until
 
 
 class Disk:
@@ -83,9 +83,7 @@ async def test_an_answer_comes_after_its_sync(broker: Broker, disk: Disk) -> Non
     waiting = [
         asyncio.create_task(client.request(broker.address, send(b"%d" % n), 10.0)) for n in (1, 2)
     ]
-    async with asyncio.timeout(10):
-        while disk.begun == begun:
-            await asyncio.sleep(0.001)
+    await until(lambda: disk.begun > begun)
     assert not any(task.done() for task in waiting)
     disk.may_sync.set()
     answers = await asyncio.gather(*waiting)

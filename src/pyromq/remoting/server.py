@@ -186,6 +186,7 @@ class Connection(asyncio.Protocol):
         "_gatherer",
         "_gone",
         "_held",
+        "_last_waiter",
         "_loop",
         "_next_opaque",
         "_pending",
@@ -209,6 +210,8 @@ class Connection(asyncio.Protocol):
         self._waiting: list[RawFrame] = []
         #: Bytes of answers that wait for the end of their chunk.
         self._held = 0
+        #: What the last chunk that had to wait waits for.
+        self._last_waiter: asyncio.Future[Any] | None = None
         self._write_paused = False
         #: Requests whose coroutines are under way.
         self._unfinished = 0
@@ -403,7 +406,8 @@ class Connection(asyncio.Protocol):
             return hot, end  # What is wrong there is said when its turn comes.
         return hot, end
 
-    def _write_answers(self, answers: list[bytes]) -> None:
+    def _write_answers(self, answers: list[bytes], *, late: bool = False) -> None:
+        """Write a chunk's answers, or hold them; a `late` one is of some chunk before."""
         on_chunk_end = self._server.on_chunk_end
         if on_chunk_end is not None:
             try:
@@ -412,6 +416,10 @@ class Connection(asyncio.Protocol):
                 logger.exception("%s: the chunk could not be ended: closed", self.remote_address)
                 self.close()
                 return
+            if waiter is not None:
+                self._last_waiter = waiter
+            elif late and self._last_waiter is not None and not self._last_waiter.done():
+                waiter = self._last_waiter
             if waiter is not None:
                 if answers:
                     self._hold(b"".join(answers), waiter)
@@ -492,7 +500,7 @@ class Connection(asyncio.Protocol):
             answer = self._error_answer(request, error)
         if answer is not None and not request.is_oneway and not self.closed:
             self.last_active = self._loop.time()
-            self._write_answers([self._encoded(request, answer)])
+            self._write_answers([self._encoded(request, answer)], late=True)
 
     def _encoded(self, request: RemotingCommand, answer: RemotingCommand) -> bytes:
         try:
