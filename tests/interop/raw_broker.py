@@ -81,6 +81,12 @@ class RawBroker:
 
     async def send(self, seed: Seed) -> SendMessageResponseHeader:
         """Send a message, or a batch when the seed has several bodies."""
+        answer = await self.try_send(seed)
+        assert answer.code == ResponseCode.SUCCESS, (seed.topic, answer)
+        return SendMessageResponseHeader.decode(answer.ext_fields)
+
+    async def try_send(self, seed: Seed) -> RemotingCommand:
+        """The answer to a send, whatever it is."""
         batch = len(seed.bodies) > 1
         properties = encode_properties(seed.properties)
         header = SendMessageRequestHeaderV2(
@@ -103,20 +109,20 @@ class RawBroker:
                 for number, body in enumerate(seed.bodies)
             )
         code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
-        answer = await self._ask(code, header, body=body)
-        return SendMessageResponseHeader.decode(answer.ext_fields)
+        command = RemotingCommand(code, ext_fields=header.encode(), body=body)
+        return await self._client.request(self.address, command, timeout=10.0)
 
     async def commit(self, topic: str, queue_id: int, offset: int) -> None:
         """Say that the group has consumed a queue up to there."""
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=GROUP, topic=topic, queue_id=queue_id, commit_offset=offset
         )
-        await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        await self.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     async def snapshot(self, sent: Sequence[Seed]) -> Snapshot:
         """Read everything of the topics that these were sent to; all of it must be there."""
         snapshot = Snapshot()
-        answer = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, None)
+        answer = await self.ask(RequestCode.GET_ALL_TOPIC_CONFIG, None)
         table = TopicConfigSerializeWrapper.decode(answer.body).topic_config_table
         counts: Counter[tuple[str, int]] = Counter()
         for seed in sent:
@@ -155,26 +161,26 @@ class RawBroker:
                 subscription="*",
                 sub_version=0,
             )
-            answer = await self._ask(RequestCode.PULL_MESSAGE, header)
+            answer = await self.ask(RequestCode.PULL_MESSAGE, header)
             data += answer.body
             offset = PullMessageResponseHeader.decode(answer.ext_fields).next_begin_offset
         snapshot.records[topic, queue_id] = data
         records = decode_records(data)
         assert [record.queue_offset for record in records] == list(range(first, end))
         for record in records:
-            view = await self._ask(
+            view = await self.ask(
                 RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(record.physical_offset)
             )
             snapshot.views[record.physical_offset] = view.body
         times = {record.store_timestamp for record in records}
         for timestamp in sorted({0, 1 << 50} | {t + d for t in times for d in (-1, 0, 1)}):
             search = SearchOffsetRequestHeader(topic, queue_id, timestamp)
-            answer = await self._ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)
+            answer = await self.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)
             snapshot.by_time[topic, queue_id, timestamp] = SearchOffsetResponseHeader.decode(
                 answer.ext_fields
             ).offset
         consumed = QueryConsumerOffsetRequestHeader(GROUP, topic, queue_id)
-        answer = await self._ask(
+        answer = await self.ask(
             RequestCode.QUERY_CONSUMER_OFFSET, consumed, ResponseCode.QUERY_NOT_FOUND
         )
         snapshot.consumed[topic, queue_id] = (
@@ -184,11 +190,11 @@ class RawBroker:
         )
 
     async def _limits(self, topic: str, queue_id: int) -> tuple[int, int]:
-        answer = await self._ask(
+        answer = await self.ask(
             RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(topic, queue_id)
         )
         first = GetMinOffsetResponseHeader.decode(answer.ext_fields).offset
-        answer = await self._ask(
+        answer = await self.ask(
             RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(topic, queue_id)
         )
         return first, GetMaxOffsetResponseHeader.decode(answer.ext_fields).offset
@@ -200,9 +206,7 @@ class RawBroker:
         )
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
-            answer = await self._ask(
-                RequestCode.QUERY_MESSAGE, header, ResponseCode.QUERY_NOT_FOUND
-            )
+            answer = await self.ask(RequestCode.QUERY_MESSAGE, header, ResponseCode.QUERY_NOT_FOUND)
             records = decode_records(answer.body)
             if len(records) >= count or time.monotonic() > deadline:
                 break
@@ -214,10 +218,11 @@ class RawBroker:
             position += record.size
         return found
 
-    async def _ask(
-        self, code: RequestCode, header: Header | None, *also_good: ResponseCode, body: bytes = b""
+    async def ask(
+        self, code: RequestCode, header: Header | None, *also_good: ResponseCode
     ) -> RemotingCommand:
-        command = RemotingCommand(code, ext_fields=header.encode() if header else {}, body=body)
+        """Send one request; the answer must be SUCCESS or one of the other codes."""
+        command = RemotingCommand(code, ext_fields=header.encode() if header else {})
         answer = await self._client.request(self.address, command, timeout=10.0)
         assert answer.code in (ResponseCode.SUCCESS, *also_good), (code.name, header, answer)
         return answer

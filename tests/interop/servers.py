@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,9 +28,9 @@ class PyromqServer:
     """pyromq on free ports for as long as the `with` block runs.
 
     `pyromq standalone`, or only the NameServer (`namesrv_only`), or only a broker that registers
-    at the NameServer at `namesrv_address`. After start(): `namesrv_address`, and with a broker
-    `broker_address` and `broker_name`. A store given by the caller stays; another one is deleted
-    with the server.
+    at the NameServer at `namesrv_address`. `broker_properties` are settings of the broker. After
+    start(): `namesrv_address`, and with a broker `broker_address` and `broker_name`. A store given
+    by the caller stays; another one is deleted with the server.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class PyromqServer:
         store: Path | None = None,
         namesrv_only: bool = False,
         namesrv_address: str = "",
+        broker_properties: Mapping[str, str] | None = None,
     ) -> None:
         self._scratch = Path(tempfile.mkdtemp(prefix="pyromq-interop-"))
         self.store = store or self._scratch / "store"
@@ -56,7 +58,10 @@ class PyromqServer:
             config.write_text(f"listenPort=0\nbrokerIP1=127.0.0.1\nstorePathRootDir={self.store}\n")
         else:
             self._command = ["standalone", "--namesrv-port", "0", "--broker-port", "0"]
-            self._command += ["--data", str(self.store)]
+            self._command += ["--data", str(self.store), "-c", str(config)]
+            config.touch()
+        with config.open("a") as file:
+            file.writelines(f"{key}={value}\n" for key, value in (broker_properties or {}).items())
 
     def __enter__(self) -> Self:
         self.start()

@@ -278,7 +278,7 @@ class ApacheRocketMQ:
 
     def _start_broker(self) -> None:
         port = self._broker_port or free_port(-2, 1)
-        self.broker_address = f"127.0.0.1:{port}"
+        self.broker_address = f"{self._broker_properties.get('brokerIP1', '127.0.0.1')}:{port}"
         if self.store is None:
             self.store = self.home / "store"
         properties = {
