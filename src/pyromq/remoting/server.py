@@ -418,7 +418,7 @@ class Connection(asyncio.Protocol):
                 return
             if waiter is not None:
                 self._last_waiter = waiter
-            elif late and self._last_waiter is not None and not self._last_waiter.done():
+            elif late:
                 waiter = self._last_waiter
             if waiter is not None:
                 if answers:
