@@ -19,10 +19,12 @@ from pyromq.protocol.delay import DelayLevels
 from pyromq.protocol.fastjson import BodyError, parse_json
 from pyromq.protocol.units import CHECKPOINT
 from pyromq.store.check_files import SegmentFiles
+from pyromq.store.check_index import IndexCheck
 from pyromq.store.check_log import LogCheck
 from pyromq.store.check_queues import QueueCheck
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.dispatch import queue_runs
+from pyromq.store.queue_damage import known_topics
 from pyromq.store.violation import Violation, ViolationKind
 
 __all__ = ["Violation", "ViolationKind", "check_store", "is_unclean"]
@@ -44,21 +46,36 @@ def check_store(
     sizes_known = config is not None
     settings = config or MessageStoreConfig()
     if settings.root != path:
-        settings = replace(settings, store_path_root_dir=str(path), store_path_commit_log=None)
+        settings = replace(
+            settings,
+            store_path_root_dir=str(path),
+            store_path_commit_log=None,
+            read_only_commit_log_store_paths=None,
+        )
     may_move = is_unclean(path)
     yield from _check_checkpoint(path / "checkpoint")
     yield from _check_tables(settings.config_directory)
     log_files = SegmentFiles(
-        settings.commit_log_directory, settings.mapped_file_size_commit_log if sizes_known else 0
+        settings.commit_log_directory,
+        settings.mapped_file_size_commit_log if sizes_known else 0,
+        (*settings.more_commit_log_directories, *settings.read_only_commit_log_directories),
     )
     queues = QueueCheck(
         settings.consume_queue_directory,
         settings.consume_queue_file_size if sizes_known else 0,
-        _topics(settings.config_directory),
+        known_topics(settings.config_directory),
+        may_move=may_move,
+    )
+    index = IndexCheck(
+        settings.index_directory,
+        settings.max_hash_slot_num if sizes_known else 0,
+        settings.max_index_num if sizes_known else 0,
+        is_kept=settings.message_index_enable,
         may_move=may_move,
     )
     # Before the log: what a queue knows now is in the log when that is read.
     yield from queues.load()
+    yield from index.load()
     yield from log_files.load()
     levels = DelayLevels(settings.message_delay_level)
     log = LogCheck(log_files, may_move=may_move)
@@ -66,12 +83,14 @@ def check_store(
     for piece in log.pieces():
         for run in queue_runs(piece.data, piece.base, piece.columns, levels):
             queues.compare(run)
+        yield from index.compare(piece)
         yield from log.violations
         log.violations.clear()
         if on_progress is not None:
             on_progress(log.end - first, total - first)
     yield from log.violations
     yield from queues.finish(log, first)
+    yield from index.finish(log.end)
 
 
 def is_unclean(path: Path) -> bool:
@@ -110,12 +129,3 @@ def _check_tables(directory: Path) -> Iterator[Violation]:
             continue
         if not isinstance(value, dict):
             yield Violation(ViolationKind.TABLE, path, 0, "is no table: a JSON object is expected")
-
-
-def _topics(directory: Path) -> frozenset[str] | None:
-    """The topics of the store's table; None when there is none to read."""
-    try:
-        table = parse_json((directory / "topics.json").read_bytes())["topicConfigTable"]
-    except (BodyError, OSError, KeyError, TypeError):
-        return None
-    return frozenset(table) if isinstance(table, dict) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pyromq.store.violation import Violation, ViolationKind
@@ -20,16 +20,27 @@ _NAME_LENGTH = 20
 class SegmentFiles:
     """The files of one stream, by the offset of their first byte."""
 
-    def __init__(self, directory: Path, segment_size: int) -> None:
-        """`segment_size` may be 0: the size that most files have is the right one then."""
+    def __init__(self, directory: Path, segment_size: int, more: Sequence[Path] = ()) -> None:
+        """`segment_size` may be 0: the size that most files have is the right one then.
+
+        `more` are further directories that files of the stream may be in.
+        """
         self.directory = directory
         self.segment_size = segment_size
         self.bases: list[int] = []
+        self._directories = (directory, *more)
+        self._paths: dict[int, Path] = {}
 
     def load(self) -> Iterator[Violation]:
         """List the directory; yields what does not fit. What does is in `bases` then."""
         found: list[tuple[Path, int]] = []
-        for path in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
+        paths = [
+            path
+            for directory in dict.fromkeys(self._directories)
+            if directory.is_dir()
+            for path in directory.iterdir()
+        ]
+        for path in sorted(paths, key=lambda path: path.name):
             name = path.name
             if len(name) == _NAME_LENGTH and name.isascii() and name.isdecimal() and path.is_file():
                 found.append((path, path.stat().st_size))
@@ -49,6 +60,7 @@ class SegmentFiles:
                 if self.bases and base != self.bases[-1] + size:
                     yield _file(path, f"does not follow {self.path(self.bases[-1]).name}")
                 self.bases.append(base)
+                self._paths[base] = path
 
     @property
     def first_offset(self) -> int:
@@ -62,8 +74,8 @@ class SegmentFiles:
 
     def path(self, offset: int) -> Path:
         """The file that holds, or would hold, the byte at `offset`."""
-        size = max(self.segment_size, 1)
-        return self.directory / f"{offset - offset % size:0{_NAME_LENGTH}d}"
+        base = offset - offset % max(self.segment_size, 1)
+        return self._paths.get(base) or self.directory / f"{base:0{_NAME_LENGTH}d}"
 
     def place(self, offset: int) -> tuple[Path, int]:
         """The file of `offset` and the position in it."""

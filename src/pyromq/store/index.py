@@ -295,7 +295,7 @@ class KeyIndex:
             self._put_many(buffer, columns.starts[half:])
             return
         end = self._file_for_next_record().end_offset
-        rows, hashes = _hashes_of_keys(buffer, columns)
+        rows, hashes = keys_of_records(buffer, columns)
         if not rows.size:
             return
         offsets = columns.column("physical_offset")[rows]
@@ -384,7 +384,7 @@ class KeyIndex:
             logger.exception("index file %s could not be synced; check the disk", file.path)
 
 
-def _hashes_of_keys(buffer: Buffer, columns: RecordColumns) -> tuple[Longs, NDArray[np.int32]]:
+def keys_of_records(buffer: Buffer, columns: RecordColumns) -> tuple[Longs, NDArray[np.int32]]:
     """The hashes of all keys in the order of the index, and the row that each belongs to."""
     properties = JoinedProperties(buffer, columns.properties)
     unique_rows, unique = properties.find(_UNIQ_KEY)

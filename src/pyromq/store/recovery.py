@@ -87,7 +87,7 @@ def recover(
     log.segments.drop_after(end)
     if not clean:
         for file in walked:
-            if file.base < end:
+            if file.base < end and not file.read_only:
                 # What is served from now on must not be lost with the machine's memory.
                 file.sync()
     log.watermarks.written = end
