@@ -14,6 +14,7 @@ import pytest
 
 from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.store import retention as module
+from pyromq.store.commit_log import CommitLog
 from pyromq.store.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus, PutError, PutStatus, StoreError
@@ -382,6 +383,32 @@ async def test_reads_on_other_threads_never_fail(world: World) -> None:
     assert reads
 
 
+@pytest.mark.parametrize("looks", [1, 2])
+def test_a_segment_that_leaves_between_two_looks_has_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """Look-ups of other threads ask first whether a record is there, then read it."""
+    world = World(tmp_path)
+    world.fill(3)
+    holds = CommitLog.holds
+    asked = 0
+
+    def leave(self: CommitLog, offset: int, size: int) -> bool:
+        nonlocal asked
+        asked += 1
+        answer = holds(self, offset, size)
+        if asked == looks:
+            self.segments.take_first()
+        return answer
+
+    monkeypatch.setattr(CommitLog, "holds", leave)
+    assert world.store.read_record(0) is None
+    assert asked == looks
+    monkeypatch.undo()
+    assert world.store.read_record(SEGMENT) is not None
+    world.store.stop()
+
+
 async def test_a_file_that_cannot_be_removed_is_named_and_tried_again(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -435,6 +462,34 @@ async def test_files_of_queues_that_cannot_be_removed_are_tried_again(
     assert world.segments == [5]
     assert len(list(directory.iterdir())) == 3
     stuck = False
+    world.now += 121
+    await world.retention.clean()
+    assert len(list(directory.iterdir())) == 1
+
+
+async def test_files_of_a_queue_go_in_their_order(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind one that cannot be removed nothing is: a start would refuse the gap."""
+    store = world.store
+    world.fill(QUEUE_ENTRIES + 1, age_hours=73)
+    directory = store.config.consume_queue_directory / TOPIC / "0"
+    unlink = MappedFile.unlink
+    stuck = {directory / f"{0:020d}"}
+
+    def failing(self: MappedFile) -> None:
+        if self.path in stuck:
+            raise OSError(16, "Device or resource busy")
+        unlink(self)
+
+    monkeypatch.setattr(MappedFile, "unlink", failing)
+    world.percent = lambda path: 80
+    await world.retention.clean()
+    world.fill(QUEUE_ENTRIES, age_hours=73)
+    await world.retention.clean()
+    assert len(store.queue(TOPIC, 0).segments.files) == 1
+    assert len(list(directory.iterdir())) == 3
+    stuck.clear()
     world.now += 121
     await world.retention.clean()
     assert len(list(directory.iterdir())) == 1
@@ -581,6 +636,21 @@ def test_a_log_does_not_go_on_in_a_read_only_directory(tmp_path: Path) -> None:
             read_only_commit_log_store_paths=str(archive),
         )
     assert last.read_bytes() == before
+
+
+async def test_a_full_last_segment_stays(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.fill(3)
+    put(world.store, b"forces the blank end of the segment before it")
+    world.store.stop()
+    (tmp_path / "commitlog" / f"{3 * SEGMENT:020d}").unlink()
+    world = World(tmp_path)
+    world.percent = lambda path: 86
+    await world.retention.clean()
+    assert world.segments == [2]
+    put(world.store, b"goes on")
+    assert len(audit(world.store)) == 2
+    world.store.stop()
 
 
 def test_a_log_goes_on_behind_a_full_read_only_segment(tmp_path: Path) -> None:
