@@ -1,18 +1,24 @@
-"""`pyromq store`: looking into the files of a broker's store."""
+"""`pyromq store`: looking into the files of a broker's store, checking and rebuilding them."""
 
 from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from pyromq.store.config import MessageStoreConfig
 
 _KINDS = ("commit-log", "consume-queue", "index", "checkpoint", "json", "abort")
 
 
 @click.group()
 def store() -> None:
-    """Look into the files of a broker's store. Nothing is ever changed."""
+    """Look into the files of a broker's store, check them, make some of them again."""
 
 
 @store.command()
@@ -60,3 +66,146 @@ def dump(
                 click.echo(orjson.dumps(piece).decode() if as_json else describe(piece))
     except DumpError as error:
         raise click.ClickException(str(error)) from error
+
+
+_config_option = click.option(
+    "-c",
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The broker's properties file, for the sizes of files and other directories.",
+)
+
+
+@store.command()
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@_config_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per violation.")
+def check(directory: Path, config_file: Path | None, as_json: bool) -> None:
+    """Check that the store in DIRECTORY keeps every rule, and name each violation.
+
+    Reads the whole log with its CRCs, every consume-queue entry, the key index, the checkpoint
+    and the JSON tables. Changes nothing. Without --config, sizes are taken from the files. Ends
+    with exit code 1 when there is a violation.
+
+    A broker may be running on the store, or on the one that it is a copy of: the tail moves
+    then, and what the next start would cut off or make again there is not a violation.
+
+    \b
+    Examples
+        pyromq store check data
+        pyromq store check data --json | head
+    """
+    import orjson
+
+    from pyromq.store.check import check_store, is_unclean
+
+    config = _load_config(config_file, directory) if config_file else None
+    if is_unclean(directory):
+        click.echo(
+            f"{directory}: a broker runs here, or the last stop was not clean: "
+            "the tail may move while it is checked",
+            err=True,
+        )
+    count = 0
+    with _progress_bar() as progress:
+        task = progress.add_task("checking", total=None)
+        for violation in check_store(
+            directory,
+            config,
+            lambda done, total: progress.update(task, completed=done, total=total),
+        ):
+            count += 1
+            text = str(violation)
+            if as_json:
+                fields = {
+                    "kind": violation.kind.name,
+                    "file": str(violation.file),
+                    "position": violation.position,
+                    "message": violation.message,
+                }
+                text = orjson.dumps(fields).decode()
+            click.echo(text)
+    if count:
+        click.echo(f"{directory}: {count} violations", err=True)
+        raise SystemExit(1)
+    click.echo(f"{directory}: no violation", err=True)
+
+
+@store.command()
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@_config_option
+@click.option("--queues", is_flag=True, help="Only the consume queues.")
+@click.option("--index", is_flag=True, help="Only the key index.")
+def rebuild(directory: Path, config_file: Path | None, queues: bool, index: bool) -> None:
+    """Make the consume queues and the key index in DIRECTORY again from the commit log.
+
+    The broker must be stopped. The files come out as Apache RocketMQ makes them; without --config
+    they get the sizes of those that are there. The queues of a topic that was deleted come back
+    as long as the log has its messages.
+
+    \b
+    Examples
+        pyromq store rebuild data
+        pyromq store rebuild data --index -c broker.conf
+    """
+    from pyromq.store.check import guess_config
+    from pyromq.store.index_file import IndexFileError
+    from pyromq.store.rebuild import rebuild_store
+    from pyromq.store.results import StoreError
+
+    config = _load_config(config_file, directory) if config_file else guess_config(directory)
+    both = queues == index
+    try:
+        with _progress_bar() as progress:
+            task = progress.add_task("rebuilding", total=None)
+            made = rebuild_store(
+                config,
+                queues=both or queues,
+                index=both or index,
+                on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+            )
+    except (StoreError, IndexFileError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(
+        f"{directory}: log from {made.log_begin} to {made.log_end}; "
+        f"{made.queues} consume queues with {made.entries} entries, {made.keys} keys in the index"
+    )
+
+
+def _load_config(file: Path, directory: Path) -> MessageStoreConfig:
+    """The store's settings; `directory` is where it is, whatever the file says."""
+    from pyromq.protocol.java_properties import parse_properties
+    from pyromq.protocol.settings import ConfigError
+    from pyromq.store.config import MessageStoreConfig
+
+    try:
+        properties = parse_properties(file.read_bytes())
+        return MessageStoreConfig.load({**properties, "storePathRootDir": str(directory)})[0]
+    except (OSError, ValueError, ConfigError) as error:
+        raise click.ClickException(f"{file}: {error}") from error
+
+
+def _progress_bar() -> Progress:
+    """On standard error, and only on a terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )

@@ -18,8 +18,8 @@ from pathlib import Path
 from pyromq.protocol.delay import DelayLevels
 from pyromq.protocol.fastjson import BodyError, parse_json
 from pyromq.protocol.units import CHECKPOINT
-from pyromq.store.check_files import SegmentFiles
-from pyromq.store.check_index import IndexCheck
+from pyromq.store.check_files import SegmentFiles, usual_size
+from pyromq.store.check_index import IndexCheck, guess_index_settings
 from pyromq.store.check_log import LogCheck
 from pyromq.store.check_queues import QueueCheck
 from pyromq.store.config import MessageStoreConfig
@@ -27,7 +27,7 @@ from pyromq.store.dispatch import queue_runs
 from pyromq.store.queue_damage import known_topics
 from pyromq.store.violation import Violation, ViolationKind
 
-__all__ = ["Violation", "ViolationKind", "check_store", "is_unclean"]
+__all__ = ["Violation", "ViolationKind", "check_store", "guess_config", "is_unclean"]
 
 #: A store time beyond this (the year 2248) comes from damaged bytes.
 _LAST_TIME = 1 << 43
@@ -91,6 +91,20 @@ def check_store(
     yield from log.violations
     yield from queues.finish(log, first)
     yield from index.finish(log.end)
+
+
+def guess_config(path: Path) -> MessageStoreConfig:
+    """Settings with the sizes that the files of a store have; the defaults where there are none."""
+    settings = MessageStoreConfig(store_path_root_dir=str(path))
+    guessed: dict[str, int] = {}
+    if size := usual_size(settings.commit_log_directory.glob("[0-9]" * 20)):
+        guessed["mapped_file_size_commit_log"] = size
+    if size := usual_size(settings.consume_queue_directory.glob("*/*/" + "[0-9]" * 20)):
+        guessed["mapped_file_size_consume_queue"] = size
+    slots, entries = guess_index_settings(sorted(settings.index_directory.glob("[0-9]" * 17)))
+    if slots:
+        guessed |= {"max_hash_slot_num": slots, "max_index_num": entries}
+    return replace(settings, **guessed)  # type: ignore[arg-type]
 
 
 def is_unclean(path: Path) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pyromq.store.violation import Violation, ViolationKind
@@ -46,8 +46,8 @@ class SegmentFiles:
                 found.append((path, path.stat().st_size))
             else:
                 yield _file(path, "is no segment: a segment's name has twenty digits")
-        if not self.segment_size and found:
-            self.segment_size = Counter(size for _, size in found).most_common(1)[0][0]
+        if not self.segment_size:
+            self.segment_size = usual_size(path for path, _ in found)
         for path, size in found:
             if size == 0 and path == found[-1][0]:
                 continue  # an interrupted creation, removed at the next start
@@ -92,6 +92,12 @@ class SegmentFiles:
             return os.pread(descriptor, min(size, self.segment_size - position), position)
         finally:
             os.close(descriptor)
+
+
+def usual_size(paths: Iterable[Path]) -> int:
+    """The size that most of these files have; 0 without files."""
+    sizes = Counter(path.stat().st_size for path in paths)
+    return sizes.most_common(1)[0][0] if sizes else 0
 
 
 def _file(path: Path, message: str) -> Violation:

@@ -95,7 +95,7 @@ class IndexCheck:
                 paths.append(path)
             else:
                 yield Violation(ViolationKind.FILE, path, 0, "is no index file")
-        slots, limit = (self._slots, self._limit) if self._slots else _guessed_settings(paths)
+        slots, limit = (self._slots, self._limit) if self._slots else guess_index_settings(paths)
         if not slots:
             return
         whole = INDEX_HEADER_SIZE + slots * INDEX_SLOT_SIZE + limit * INDEX_ENTRY_SIZE
@@ -237,7 +237,7 @@ def _pairs(places: Longs, hashes: NDArray[np.int64] | NDArray[np.int32]) -> Long
     return pairs
 
 
-def _guessed_settings(paths: list[Path]) -> tuple[int, int]:
+def guess_index_settings(paths: list[Path]) -> tuple[int, int]:
     """How many slots and entries these files have; (0, 0) when that cannot be told.
 
     All files but the last are full, so the count in their header is that of all entries.

@@ -145,6 +145,11 @@ class KeyIndex:
         files = self._files
         return files[-1].end_timestamp if files else 0
 
+    @property
+    def entry_count(self) -> int:
+        """How many keys the files hold."""
+        return sum(max(file.entry_count - 1, 0) for file in self._files)
+
     def put(self, buffer: Buffer, starts: Sequence[int] | Longs) -> None:
         """Index the records of the log that begin at these positions of `buffer`.
 
