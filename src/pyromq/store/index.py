@@ -115,18 +115,18 @@ class KeyIndex:
             else:
                 logger.warning("%s is no index file, ignored", path)
         files: list[IndexFile] = []
-        damaged: Path | None = None
+        # The index goes on where its last file ends: what follows one that goes must go, too.
+        is_whole = True
         for path in paths:
-            file = self._open(path, paths) if damaged is None else None
+            file = self._open(path, paths) if is_whole else None
             if file is None:
-                damaged = damaged or path
-                logger.warning(
-                    "index file %s is damaged or follows a damaged one, built again", path
-                )
+                is_whole = False
+                logger.warning("index file %s is damaged or follows one that is, built again", path)
                 path.unlink()
             elif drop_later_than is not None and (
                 file.end_timestamp > drop_later_than or not file.is_full
             ):
+                is_whole = False
                 logger.info("index file %s is not surely on the disk, built again", path)
                 file.delete()
             else:
@@ -242,13 +242,15 @@ class KeyIndex:
 
     def _open(self, path: Path, paths: list[Path]) -> IndexFile | None:
         """One file; None when it is damaged. Raises IndexFileError when all have another size."""
+        if path.stat().st_size == 0:
+            return None
         try:
             file = IndexFile(path, self._slot_count, self._entry_limit)
         except IndexFileError:
             if len({each.stat().st_size for each in paths}) == 1:
                 raise  # other settings
             return None
-        if file.is_sound:
+        if file.is_sound and (file.is_full or path == paths[-1]):
             return file
         file.close()
         return None
