@@ -78,7 +78,7 @@ _config_option = click.option(
 
 
 @store.command()
-@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("directory", type=click.Path(path_type=Path))
 @_config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per violation.")
 def check(directory: Path, config_file: Path | None, as_json: bool) -> None:
@@ -100,6 +100,7 @@ def check(directory: Path, config_file: Path | None, as_json: bool) -> None:
 
     from pyromq.store.check import check_store, is_unclean
 
+    _require_directory(directory)
     config = _load_config(config_file, directory) if config_file else None
     if is_unclean(directory):
         click.echo(
@@ -133,7 +134,7 @@ def check(directory: Path, config_file: Path | None, as_json: bool) -> None:
 
 
 @store.command()
-@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("directory", type=click.Path(path_type=Path))
 @_config_option
 @click.option("--queues", is_flag=True, help="Only the consume queues.")
 @click.option("--index", is_flag=True, help="Only the key index.")
@@ -154,6 +155,7 @@ def rebuild(directory: Path, config_file: Path | None, queues: bool, index: bool
     from pyromq.store.rebuild import rebuild_store
     from pyromq.store.results import StoreError
 
+    _require_directory(directory)
     config = _load_config(config_file, directory) if config_file else guess_config(directory)
     both = queues == index
     try:
@@ -171,6 +173,11 @@ def rebuild(directory: Path, config_file: Path | None, queues: bool, index: bool
         f"{directory}: log from {made.log_begin} to {made.log_end}; "
         f"{made.queues} consume queues with {made.entries} entries, {made.keys} keys in the index"
     )
+
+
+def _require_directory(directory: Path) -> None:
+    if not directory.is_dir():
+        raise click.ClickException(f"{directory} is no directory: name that of a broker's store")
 
 
 def _load_config(file: Path, directory: Path) -> MessageStoreConfig:
