@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pyromq.protocol import bulk
+from pyromq.protocol.bulk import last_property
 from pyromq.protocol.delay import DelayLevels
-from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.java_hash import java_hash, java_hash_bytes
+from pyromq.protocol.record import QueueOffset, decode_records
 from pyromq.protocol.sysflag import (
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
+    is_consumable,
 )
+from pyromq.protocol.units import CONSUME_QUEUE_ENTRY
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.dispatch import dispatch_records
 from pyromq.store.index import KeyIndex
@@ -174,6 +182,112 @@ def test_an_offset_that_goes_back_is_passed_over_and_told(
     queues.dispatch(data)
     assert len(queues.entries()) == 2
     assert "passed over" in caplog.text
+
+
+def dispatch_row_by_row(data: bytes, base: int, queues: Queues) -> None:
+    """The plain reading of the rules: one record after the other."""
+    ends: dict[ConsumeQueue, int] = {}
+    position = 0
+    for record in decode_records(data):
+        start = base + position
+        position += record.size
+        if not is_consumable(record.sys_flag):
+            continue
+        queue = queues(record.topic, record.queue_id)
+        if start < ends.setdefault(queue, queue.last_physical_offset()):
+            continue
+        offset = record.queue_offset
+        if offset < queue.next_offset:
+            if offset:
+                continue
+            queue.delete()
+        elif offset > queue.next_offset:
+            queue.skip_to(QueueOffset(offset))
+        ends[queue] = start + record.size
+        tags_code = java_hash_bytes(last_property(record.raw_properties, b"TAGS"))
+        if record.topic == "SCHEDULE_TOPIC_XXXX" and (level := record.properties.get("DELAY")):
+            tags_code = LEVELS.due(int(level), record.store_timestamp)
+        queue.append_many(CONSUME_QUEUE_ENTRY.pack(start, record.size, tags_code))
+    for queue in queues.made.values():
+        queue.write_pending()
+
+
+RECORDS = st.fixed_dictionaries(
+    {
+        # AaAa, BBBB and AaBB have one hash.
+        "topic": st.sampled_from(["AaAa", "BBBB", "T", "SCHEDULE_TOPIC_XXXX", "t\u00e4", "AaBB"]),
+        "queue_id": st.integers(0, 2),
+        "body": st.binary(max_size=40),
+        "sys_flag": st.sampled_from([0, 0, 0, TRANSACTION_COMMIT, TRANSACTION_PREPARED]),
+        "properties": st.sampled_from(
+            [
+                b"",
+                b"TAGS\x01a",
+                b"TAGS\x01\x02K\x01v",
+                b"TAGS\x01first\x02TAGS\x01last\x02",
+                b"X\x01TAGS\x02TAGS\x01\xc3\xa4",
+                b"DELAY\x012\x02TAGS\x01" + b"long" * 30,
+            ]
+        ),
+    }
+)
+#: What is added to the offset that a record should have: mostly nothing.
+STEPS = st.sampled_from([0] * 12 + [1, 3, -1, -(1 << 20)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(RECORDS, STEPS), min_size=1, max_size=60), st.lists(st.integers(1, 60)))
+def test_bulk_and_row_by_row_agree(
+    records: list[tuple[dict[str, object], int]], cuts: list[int]
+) -> None:
+    """Also with gaps, offsets that go back, topics made anew, and what is there already."""
+    following: dict[tuple[object, object], int] = {}
+    fields = []
+    for record, step in records:
+        key = record["topic"], record["queue_id"]
+        offset = max(0, following.get(key, 0) + step)
+        fields.append({**record, "queue_offset": offset})
+        if is_consumable(record["sys_flag"]):  # type: ignore[arg-type]
+            following[key] = offset + 1
+    with tempfile.TemporaryDirectory() as directory:
+        bulk_queues = Queues(Path(directory) / "bulk")
+        plain_queues = Queues(Path(directory) / "plain")
+        base = 5000
+        pieces = sorted({0, len(fields), *(cut for cut in cuts if cut < len(fields))})
+        for begin, end in itertools.pairwise(pieces):
+            data = run_of(*fields[begin:end], base=base)
+            for _ in range(2):
+                bulk_queues.dispatch(data, base)
+                dispatch_row_by_row(data, base, plain_queues)
+            base += len(data)
+        assert bulk_queues.made.keys() == plain_queues.made.keys()
+        for key, queue in plain_queues.made.items():
+            assert bulk_queues.made[key].next_offset == queue.next_offset
+            assert list(bulk_queues.made[key].entries()) == list(queue.entries())
+        for queue in (*bulk_queues.made.values(), *plain_queues.made.values()):
+            queue.close()
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id"), [("", 0), (".", 0), ("..", 0), ("a/b", 0), ("a\0b", 0), ("T", -1)]
+)
+def test_a_record_whose_queue_cannot_be_is_passed_over(
+    queues: Queues, topic: str, queue_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = run_of(
+        {"queue_offset": 0, "topic": topic, "queue_id": queue_id},
+        {"queue_offset": 0, "topic": "Right"},
+    )
+    queues.dispatch(data)
+    assert list(queues.made) == [("Right", 0)]
+    assert "which cannot be" in caplog.text
+
+
+def test_a_queue_that_is_not_wanted_gets_nothing(tmp_path: Path) -> None:
+    data = run_of({"queue_offset": 0})
+    columns = bulk.read_columns(data, bulk.record_starts(data)[0])
+    dispatch_records(data, 0, columns, lambda topic, queue_id: None, LEVELS)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_lane_outlives_a_failing_disk(
