@@ -65,6 +65,7 @@ class Broker:
         self.store: MessageStore | None = None
         self._client = RemotingClient()
         self._registration: Registration | None = None
+        self._pull: PullHandlers | None = None
         self._servers: list[RemotingServer] = []
         self._periodic: list[asyncio.Task[None]] = []
         self._port = config.listen_port
@@ -134,6 +135,8 @@ class Broker:
             self.long_poll.stop()
         await asyncio.gather(*(server.stop() for server in self._servers))
         await self._client.close()
+        if self._pull is not None:
+            self._pull.stop()
         if self.store is not None:
             self.store.stop()
             self.store = None
@@ -150,6 +153,15 @@ class Broker:
         registration: Registration,
         store_host: bytes,
     ) -> Routes:
+        self._pull = PullHandlers(
+            self._config,
+            store,
+            self.topics,
+            self.groups,
+            self.consumers,
+            self.offsets,
+            self.long_poll,
+        )
         return build_routes(
             SendHandlers(
                 self._config,
@@ -159,15 +171,7 @@ class Broker:
                 store_host,
                 register=registration.register_now,
             ),
-            PullHandlers(
-                self._config,
-                store,
-                self.topics,
-                self.groups,
-                self.consumers,
-                self.offsets,
-                self.long_poll,
-            ),
+            self._pull,
             heartbeat,
             OffsetHandlers(self.offsets, store),
             QueryHandlers(store),

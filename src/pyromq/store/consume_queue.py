@@ -184,6 +184,16 @@ class ConsumeQueue:
         end = min(offset + count, self.next_offset) * CONSUME_QUEUE_ENTRY_SIZE
         return file.read(position - file.base, max(position, end) - file.base)
 
+    def missing_pages(self, offset: int, count: int) -> list[tuple[MappedFile, int, int]]:
+        """The place of these entries, if it is not in memory; as far as `read` would go."""
+        position = offset * CONSUME_QUEUE_ENTRY_SIZE
+        file = self.segments.find(position)
+        if file is None:
+            return []
+        start = position - file.base
+        end = min(start + count * CONSUME_QUEUE_ENTRY_SIZE, file.size)
+        return [] if file.is_in_memory(start, end) else [(file, start, end)]
+
     def segment_after(self, offset: int) -> int:
         """The first queue offset of the segment behind the one of `offset`."""
         count = self.segments.segment_size // CONSUME_QUEUE_ENTRY_SIZE

@@ -439,8 +439,13 @@ class MessageStore:
         offset: int,
         max_count: int,
         message_filter: MessageFilter | None = None,
+        *,
+        may_wait: bool = False,
     ) -> GetResult:
-        """Messages of a queue from `offset` on, at most `max_count` and what a pull may carry."""
+        """Messages of a queue from `offset` on, at most `max_count` and what a pull may carry.
+
+        With `may_wait` the answer may be NOT_IN_MEMORY: see `reading`.
+        """
         if self._touched:
             self.seal()
         queue = self._queues.get((topic, queue_id))
@@ -456,7 +461,7 @@ class MessageStore:
         if offset > end:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, end, first, end)
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, first, end)
-        self._reader.collect(result, queue, offset, max_count, message_filter)
+        self._reader.collect(result, queue, offset, max_count, message_filter, may_wait)
         return result
 
     def max_offset(self, topic: str, queue_id: int) -> int:

@@ -5,11 +5,17 @@ Filters, segment ends and deleted segments take the general way, record by recor
 RocketMQ's limits apply: a pull carries fewer messages when they come from the disk,
 and always at least one.
 
+Reading a page that is not in memory would stop the whole broker until the disk has
+answered, since a page fault keeps the interpreter's lock. A caller that says so
+(`may_wait`) is told instead (NOT_IN_MEMORY), has the pages brought in by a thread, and
+asks again. Nobody asks the kernel about what was written a moment ago.
+
 Called by `message_store` on the loop's thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -23,8 +29,15 @@ from pyromq.store.consume_queue import (
     iter_entries,
     split_entries,
 )
+from pyromq.store.mapped_file import MappedFile
 from pyromq.store.results import GetResult, GetStatus
 
+#: A file and where in it something begins and ends.
+Pages = tuple[MappedFile, int, int]
+
+#: What lies so near to the end of the log, or of a queue, is in memory.
+_WARM_BYTES: Final = 64 * 1024 * 1024
+_WARM_ENTRIES: Final = 100_000
 #: At least so many entries are looked at for a pull that filters.
 _FILTER_ENTRIES: Final = 800
 
@@ -68,15 +81,26 @@ class Reader:
         offset: int,
         max_count: int,
         message_filter: MessageFilter | None,
+        may_wait: bool = False,
     ) -> None:
         """Fill `result` with the messages from `offset` on, which the queue has."""
         max_count = max(1, min(max_count, self._warm_limits[0]))
         look_at = max_count if message_filter is None else max(_FILTER_ENTRIES, max_count)
+        if may_wait and queue.next_offset - offset > _WARM_ENTRIES:
+            missing = queue.missing_pages(offset, look_at)
+            if missing:
+                _ask_for(result, missing)
+                return
         entries = queue.read(offset, look_at)
         if not entries:
             result.status = GetStatus.OFFSET_FOUND_NULL
             result.next_offset = queue.segment_after(offset)
             return
+        if may_wait and self._log.watermarks.written - first_physical_offset(entries) > _WARM_BYTES:
+            missing = self._missing_records(entries, max_count, message_filter)
+            if missing:
+                _ask_for(result, missing)
+                return
         max_bytes = self._warm_limits[1]
         if self.is_cold(first_physical_offset(entries)):
             max_count = min(max_count, max(1, self._cold_limits[0]))
@@ -84,6 +108,29 @@ class Reader:
             result.suggest_replica = True
         if message_filter is not None or not self._read_all(result, entries, max_count, max_bytes):
             self._read_each(result, entries, max_count, max_bytes, message_filter)
+
+    def _missing_records(
+        self, entries: bytes, max_count: int, message_filter: MessageFilter | None
+    ) -> list[Pages]:
+        """Where records that the pull will most likely carry are not in memory."""
+        log = self._log
+        missing: list[Pages] = []
+        count = 0
+        for physical, size, tags_code in iter_entries(entries):
+            if count >= max_count:
+                break
+            if message_filter is not None and not message_filter.matches(
+                tags_code, physical, size, _unread
+            ):
+                continue
+            count += 1
+            file = log.segments.find(physical)
+            if file is None or not log.holds(physical, size):
+                continue
+            start = physical - file.base
+            if not file.is_in_memory(start, start + size):
+                missing.append((file, start, start + size))
+        return missing
 
     def _read_all(self, result: GetResult, entries: bytes, max_count: int, max_bytes: int) -> bool:
         """Read all entries at once; False when they are not all in one segment, or too much."""
@@ -149,6 +196,21 @@ class Reader:
         result.count = count
         result.size = size
         result.next_offset += seen
+
+
+def _ask_for(result: GetResult, missing: list[Pages]) -> None:
+    def bring_in() -> None:
+        for file, start, end in missing:
+            with contextlib.suppress(FileNotFoundError):  # it has expired meanwhile
+                file.bring_in(start, end)
+
+    result.status = GetStatus.NOT_IN_MEMORY
+    result.bring_in = bring_in
+
+
+def _unread(offset: int, size: int) -> bytes:  # noqa: ARG001 - as CommitLog.read
+    """Stands for a record that is not to be read yet: a filter that needs it keeps it."""
+    return b""
 
 
 def _physical_memory() -> int:

@@ -6,6 +6,7 @@ response codes. Used by every caller of `message_store`, on the loop.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -53,6 +54,8 @@ class GetStatus(Enum):
     OFFSET_TOO_SMALL = auto()
     NO_MATCHED_LOGIC_QUEUE = auto()
     NO_MESSAGE_IN_QUEUE = auto()
+    #: Not RocketMQ's: `GetResult.bring_in` waits for the disk, then the get finds it all.
+    NOT_IN_MEMORY = auto()
 
 
 @dataclass(slots=True)
@@ -68,3 +71,5 @@ class GetResult:
     count: int = 0
     #: The reader is so far behind that a replica should serve it.
     suggest_replica: bool = False
+    #: With NOT_IN_MEMORY: brings in what is missing; for a thread, not for the loop.
+    bring_in: Callable[[], None] | None = None

@@ -9,7 +9,10 @@ Runs on the loop; a run of frames at a time.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from typing import Final
 
@@ -62,6 +65,12 @@ _FOUND: Final = (
 )
 assert orjson.loads(_FOUND.replace(b"%d", b"1"))["flag"] == FLAG_RESPONSE
 assert orjson.loads(_FOUND.replace(b"%d", b"1"))["language"] == LanguageCode.PYTHON.name
+
+#: So many pulls may wait for the disk; those beyond are told that the broker is busy.
+_MAX_READING: Final = 10_000
+_READERS: Final = 4
+#: A pull waits for the entries of its queue, for its records, and once more for either.
+_MAX_WAITS: Final = 3
 
 _CODES: Final = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -146,6 +155,9 @@ class PullHandlers:
         self._long_poll = long_poll
         self._is_replica = store.config.broker_role is BrokerRole.SLAVE
         self._filters: Memo[str, TagFilter | None] = Memo(TagFilter.of)
+        #: Pulls whose messages are being read from the disk, and who reads them.
+        self._reading = 0
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="pyromq-read")
         self._numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT32))
         self._large_numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT64))
         long_poll.run_again = self._run_again
@@ -165,8 +177,6 @@ class PullHandlers:
             if not oneway:
                 answers.append(_refused(command_from(frame), error).encode())
             return
-        result = self._get(pull, pull.offset)
-        code = _code(result, pull.offset)
         if pull.sys_flag & PULL_COMMIT_OFFSET and not self._is_replica:
             self._offsets.commit(
                 pull.group,
@@ -175,12 +185,68 @@ class PullHandlers:
                 pull.commit_offset,
                 remote_address=connection.remote_address,
             )
-        if oneway:
+        if not oneway:
+            self._serve(connection, frame, pull, answers, waits=_MAX_WAITS)
+
+    def _serve(
+        self,
+        connection: Connection,
+        frame: RawFrame,
+        pull: _Pull,
+        answers: list[bytes],
+        *,
+        waits: int,
+    ) -> None:
+        """Answer a checked pull, or park it, or have its messages read from the disk first."""
+        result = self._get(pull, pull.offset, may_wait=waits > 0)
+        if result.bring_in is not None:
+            self._read_later(connection, frame, pull, result.bring_in, answers, waits - 1)
             return
+        code = _code(result, pull.offset)
         if code is ResponseCode.PULL_NOT_FOUND and pull.sys_flag & PULL_SUSPEND:
             self._park(connection, frame, pull)
             return
         self._answer(frame, pull, result, code, answers)
+
+    def _read_later(
+        self,
+        connection: Connection,
+        frame: RawFrame,
+        pull: _Pull,
+        bring_in: Callable[[], None],
+        answers: list[bytes],
+        waits: int,
+    ) -> None:
+        """Serve the pull when a thread has brought in what it reads."""
+        if self._reading >= _MAX_READING:
+            busy = "[OVERLOAD]system busy, start flow control for a while"
+            answers.append(command_from(frame).answer(ResponseCode.SYSTEM_BUSY, busy).encode())
+            return
+        self._reading += 1
+        loop = asyncio.get_running_loop()
+        done = loop.run_in_executor(self._readers, bring_in)
+
+        def serve(read: asyncio.Future[None]) -> None:
+            self._reading -= 1
+            if connection.closed or read.cancelled():
+                return
+            late: list[bytes] = []
+            error = read.exception()
+            try:
+                if error is not None:
+                    raise RequestError(ResponseCode.SYSTEM_ERROR, f"reading failed: {error}")
+                self._check(connection, pull)
+                self._serve(connection, frame, pull, late, waits=waits)
+            except (RequestError, ValueError) as refused:
+                late = [_refused(command_from(frame), refused).encode()]
+            if late:
+                connection.write(b"".join(late))
+
+        done.add_done_callback(serve)
+
+    def stop(self) -> None:
+        """End the threads that read from the disk."""
+        self._readers.shutdown(wait=True, cancel_futures=True)
 
     def _decode(self, ext: dict[str, str]) -> _Pull:
         """What `PullMessageRequestHeader.decode` says, at a tenth of its cost."""
@@ -289,9 +355,14 @@ class PullHandlers:
                 f"The broker does not support consumer to filter message by {expression_type}",
             )
 
-    def _get(self, pull: _Pull, offset: int) -> GetResult:
+    def _get(self, pull: _Pull, offset: int, *, may_wait: bool = False) -> GetResult:
         return self._store.get(
-            pull.topic, pull.queue_id, offset, pull.max_count, pull.message_filter
+            pull.topic,
+            pull.queue_id,
+            offset,
+            pull.max_count,
+            pull.message_filter,
+            may_wait=may_wait,
         )
 
     def _answer(

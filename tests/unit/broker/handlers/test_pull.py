@@ -195,7 +195,7 @@ async def test_every_status_has_rocketmqs_code(
     offset: str,
     code: ResponseCode,
 ) -> None:
-    monkeypatch.setattr(broker.store, "get", lambda *_: GetResult(status, 11, 2, 22))
+    monkeypatch.setattr(broker.store, "get", lambda *_, **__: GetResult(status, 11, 2, 22))
 
     answer = broker.fast.ask(pull_request(queueOffset=offset))
 
@@ -220,7 +220,7 @@ async def test_a_reader_far_behind_is_sent_to_a_replica(
     broker.put(b"x")
     result = broker.store.get("T", 0, 0, 32)
     result.suggest_replica = behind
-    monkeypatch.setattr(broker.store, "get", lambda *_: result)
+    monkeypatch.setattr(broker.store, "get", lambda *_, **__: result)
 
     for encoding in BOTH_ENCODINGS:
         answer = broker.fast.ask(pull_request(encoding=encoding))
