@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.store import rebuild
 from pyromq.store.check import check_store
 from pyromq.store.rebuild import Rebuilt, rebuild_store
 from pyromq.store.results import StoreError
@@ -138,7 +137,7 @@ def test_an_interruption_costs_nothing(root: Path, monkeypatch: pytest.MonkeyPat
     real = shutil.rmtree
     directories = iter([False, False, True])
     monkeypatch.setattr(
-        rebuild.shutil,
+        shutil,
         "rmtree",
         lambda path, **options: interrupted(path) if next(directories) else real(path, **options),
     )
