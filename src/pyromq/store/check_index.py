@@ -129,11 +129,12 @@ class IndexCheck:
                 continue
             entries = file.entries[numbers]
             offsets = entries["physical_offset"].astype(np.int64)
-            inside = offsets >= low
+            # Beyond is damage; the pair of a very large one could be another's.
+            inside = (offsets >= low) & (offsets < high)
             pairs = _pairs(offsets - low, entries["key_hash"].astype(np.int64))
             found.append(pairs[inside])
             # Those before the log's first record have expired.
-            wrong = ~np.isin(pairs, wanted) & (offsets >= self._log_begin)
+            wrong = ~(inside & np.isin(pairs, wanted)) & (offsets >= self._log_begin)
             for row in np.flatnonzero(wrong).tolist():
                 yield from self._wrong_entry(file, int(numbers[row]), int(offsets[row]))
         if self._is_kept:
