@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.protocol.units import CHECKPOINT
+from pyromq.store.check import check_store
 from tests.support.stores import FOREVER, audit, killed_copy, open_store, put, wait_until
 
 #: Three entries in a file, behind the one that is never used.
@@ -80,3 +81,19 @@ def test_index_files_that_know_more_than_the_log_are_made_again(
     audit(again)
     assert not again.query("TopicTest", "k7", 10, 0, FOREVER)
     again.stop()
+
+
+@pytest.mark.parametrize("byte", range(8))
+def test_each_byte_of_where_an_entry_points_is_checked(tmp_path: Path, byte: int) -> None:
+    store = open_store(tmp_path, max_index_num=256, max_hash_slot_num=8)
+    for number in range(20):
+        put(store, keys=f"k{number}")
+    store.seal()
+    wait_until(lambda: store.dispatch_behind == 0)
+    store.stop()
+    assert list(check_store(tmp_path, store.config)) == []
+    (file,) = (tmp_path / "index").iterdir()
+    data = bytearray(file.read_bytes())
+    data[40 + 4 * 8 + 20 * 10 + 4 + byte] ^= 1  # the physical offset of entry 10
+    file.write_bytes(data)
+    assert [violation.file for violation in check_store(tmp_path, store.config)] != []
