@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 from pathlib import Path
@@ -31,6 +32,8 @@ _MADV_POPULATE_WRITE: Final = 23
 _FALLOC_FL_KEEP_SIZE: Final = 1
 _FALLOC_FL_PUNCH_HOLE: Final = 2
 _PAGE: Final = 4096
+#: What opening a file without a name fails with, where there are none.
+_NO_NAMELESS_FILES: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _ZEROS: Final = 1024 * 1024
 _READ_AT_ONCE: Final = 256 * 1024
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -76,11 +79,12 @@ class MappedFile:
         """A new file full of zeros, sparse until `reserve` is called."""
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / file_name(base)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            os.ftruncate(descriptor, size)
-        finally:
-            os.close(descriptor)
+        if not _create_whole(path, size):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.ftruncate(descriptor, size)
+            finally:
+                os.close(descriptor)
         return cls(path, size, reserved=0)
 
     @classmethod
@@ -240,6 +244,28 @@ def _punch_hole(descriptor: int, start: int, length: int) -> bool:
         return False
     mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
     return bool(_fallocate(descriptor, mode, start, length) == 0)
+
+
+def _create_whole(path: Path, size: int) -> bool:
+    """Let the file appear in its full size; False where that is not possible.
+
+    RocketMQ refuses a store with a file of another size, so a kill must not leave one.
+    """
+    try:
+        descriptor = os.open(path.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno in _NO_NAMELESS_FILES:
+            return False
+        raise
+    try:
+        os.ftruncate(descriptor, size)
+        # With a descriptor for the directory the system's link follows to the file itself.
+        os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
+    except (FileExistsError, FileNotFoundError):
+        return False  # what an interrupted creation left, or a system without /proc
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def file_name(base: int) -> str:

@@ -181,7 +181,7 @@ def test_a_read_only_file_is_read_and_never_changed(tmp_path: Path) -> None:
     file.sync()
     file.populate(0, SIZE)
     assert file.read(1, 4) == b"\x01\x02\x03"
-    with pytest.raises(TypeError, match="read.*only"):
+    with pytest.raises(TypeError, match=r"read.*only"):
         file._map[0:1] = b"x"
     for change in (lambda: file.reserve(10), lambda: file.empty_from(10), file.delete):
         with pytest.raises(StoreError, match=f"{path.name} would have to be changed"):
@@ -229,4 +229,44 @@ def test_a_refused_lock_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(OSError, match="Cannot allocate memory") as error:
         file.lock(0, SIZE)
     assert error.value.filename == str(file.path)
+    file.close()
+
+
+def test_a_new_file_never_shows_in_another_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocketMQ refuses a store with such a file, and a kill may come at any moment."""
+    truncate = os.ftruncate
+
+    def look_and_truncate(descriptor: int, size: int) -> None:
+        assert list(tmp_path.iterdir()) == []
+        truncate(descriptor, size)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.ftruncate", look_and_truncate)
+        file = MappedFile.create(tmp_path, 0, SIZE)
+    assert file.path.stat().st_size == SIZE
+    file.reserve(SIZE)
+    file.write(0, b"in its file")
+    file.close()
+    assert file.path.read_bytes().startswith(b"in its file")
+
+
+@pytest.mark.parametrize("missing", ["nameless files", "the process table"])
+def test_a_system_that_cannot_do_so_makes_files_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    if missing == "nameless files":
+        monkeypatch.setattr("os.O_TMPFILE", os.O_DIRECTORY)
+    else:
+        monkeypatch.setattr("os.link", lambda *_, **__: os.stat(tmp_path / "no such file"))
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    assert file.path.stat().st_size == SIZE
+    file.close()
+
+
+def test_what_an_interrupted_creation_left_is_used(tmp_path: Path) -> None:
+    (tmp_path / f"{0:020d}").touch()
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    assert file.path.stat().st_size == SIZE
     file.close()
