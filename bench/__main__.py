@@ -20,10 +20,10 @@ from pathlib import Path
 import orjson
 from rich.console import Console
 
-from bench.cases import CASES, WARM_UP, Case, Kind
+from bench.cases import CASES, SYNC, WARM_UP, Case, Kind
 from bench.frames import BATCH_SIZE, PULL_SIZE, QUEUES
 from bench.load import LoadOrder
-from bench.process import memory_mib
+from bench.process import memory_mib, syncs_per_second
 from bench.recovery import DEFAULT_SIZE, QUICK_SIZE, measure_recovery
 from bench.report import ServerRun, environment, medians, render, save
 from bench.servers import (
@@ -50,11 +50,12 @@ def main() -> int:
     options = _options()
     console = Console(stderr=True, soft_wrap=True)
     # How long Java recovered stands in lines of its log that it writes at INFO.
-    java = JavaServer("INFO" if options.cases == [_RECOVERY] else "WARN")
+    settings = {"flushDiskType": "SYNC_FLUSH"} if options.cases == [SYNC.name] else {}
+    java = JavaServer("INFO" if options.cases == [_RECOVERY] else "WARN", settings)
     servers: list[Server] = [
-        server for server in (java, PyromqServer()) if options.only in (None, server.name)
+        server for server in (java, PyromqServer(settings)) if options.only in (None, server.name)
     ]
-    cases = [case for case in CASES if case.name in options.cases]
+    cases = [case for case in (*CASES, SYNC) if case.name in options.cases]
     for server in servers:
         server.prepare()
     if options.cases == [_RECOVERY]:
@@ -76,6 +77,10 @@ def main() -> int:
     )
     table, missed = render(figures, cases, facts)
     sys.stdout.write(table)
+    if settings:
+        sys.stdout.write(
+            f"The disk itself: {syncs_per_second(DATA):,.0f} fdatasync/s of 20 kB each.\n"
+        )
     if options.save:
         for path in save(REPOSITORY / "bench" / "results", facts, figures, runs, table):
             console.print(f"kept {path.relative_to(REPOSITORY)}")
@@ -90,7 +95,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--cases",
         default=",".join(names),
-        help=f"comma-separated, of: {', '.join(names)}; or {_RECOVERY} alone",
+        help=f"comma-separated, of: {', '.join(names)}; or {_RECOVERY} or {SYNC.name} alone",
     )
     parser.add_argument("--recovery-mib", type=int, help="log of the recovery case (4096)")
     parser.add_argument("--messages", type=int, help="messages of the send case (1,000,000)")
@@ -99,7 +104,7 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     options.cases = options.cases.split(",")
     unknown = set(options.cases) - set(names)
-    if options.cases == [_RECOVERY]:
+    if options.cases in ([_RECOVERY], [SYNC.name]):
         unknown.clear()
     if options.recovery_mib is None:
         options.recovery_mib = (QUICK_SIZE if options.quick else DEFAULT_SIZE) // 1024**2

@@ -36,16 +36,30 @@ class Case:
 
 WARM_UP = Case("warm", "warm-up", Kind.SEND, WARM_TOPIC, 128, 4, 64, 1.0)
 
-#: Pulls read what the warm-up sent, over and over, so every case runs without the others. As in a
-#: RocketMQ consumer each queue has one pull in flight: 8 queues on 4 connections make 2 on each.
+#: Pulls read what the warm-up sent, over and over, so every case runs without the others. The
+#: first pull case has one in flight on each connection; the second one per queue, as a RocketMQ
+#: consumer has: 8 queues on 4 connections make 2 on each.
 CASES = (
     Case("send128", "send 128 B, 4 x 64 in flight", Kind.SEND, "BenchmarkSend128", 128, 4, 64, 1.0),
     Case("send1k", "send 1 KiB, 4 x 64 in flight", Kind.SEND, "BenchmarkSend1k", 1024, 4, 64, 0.5),
     Case(
         "batch", "batch 32 x 128 B, 4 x 8 in flight", Kind.BATCH, "BenchmarkBatch", 128, 4, 8, 2.0
     ),
-    Case("pull", "pull 32 at a time, 4 x 2 in flight", Kind.PULL, WARM_TOPIC, 128, 4, 2, 4.0),
+    Case("pull", "pull 32 at a time, 4 x 1 in flight", Kind.PULL, WARM_TOPIC, 128, 4, 1, 2.0),
+    Case("pull2", "pull 32 at a time, 4 x 2 in flight", Kind.PULL, WARM_TOPIC, 128, 4, 2, 4.0),
     Case("one", "send 128 B, 1 in flight", Kind.SEND, "BenchmarkOne", 128, 1, 1, 0.04),
+)
+
+#: Measured alone, on servers with flushDiskType=SYNC_FLUSH.
+SYNC = Case(
+    "sync",
+    "send 1 KiB with SYNC_FLUSH, 4 x 64 in flight",
+    Kind.SEND,
+    "BenchmarkSync",
+    1024,
+    4,
+    64,
+    0.2,
 )
 
 
@@ -74,4 +88,6 @@ BOUNDS = (
     Bound("send128", "rss_mib", 0.3),
     Bound("", "rss_mib", 0.3),
     Bound("", "startup_s", 0.3),
+    Bound("sync", "rate", 1.3, at_most=False),
+    Bound("sync", "p99_ms", 1.0),
 )

@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from bench.cases import CASES, WARM_UP, Case, Kind
+from bench.cases import CASES, SYNC, WARM_UP, Case, Kind
 from bench.frames import (
     OPAQUE_BASE,
     PULL_SIZE,
@@ -103,7 +103,7 @@ def main() -> None:
 
 def run(order: LoadOrder) -> LoadResult:
     """Connect, lead in, measure, wait until the server rests."""
-    case = next(case for case in (WARM_UP, *CASES) if case.name == order.case)
+    case = next(case for case in (WARM_UP, *CASES, SYNC) if case.name == order.case)
     with ExitStack() as connections:
         clients = []
         for number in range(case.connections):

@@ -1,4 +1,5 @@
-"""What /proc says of a server: processor time and memory of a process and its descendants.
+"""What /proc says of a server: processor time and memory of a process and its descendants;
+and what the disk can do.
 
 Called by bench/load.py and bench/__main__.py.
 """
@@ -6,6 +7,7 @@ Called by bench/load.py and bench/__main__.py.
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -64,3 +66,18 @@ def _cpu_ticks(pid: int) -> int:
     # The command's name may hold blanks and brackets: count fields after its last bracket.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
+
+
+def syncs_per_second(directory: Path, seconds: float = 2.0, size: int = 20_000) -> float:
+    """How often the disk can append so many bytes to a file and have them synced."""
+    directory.mkdir(parents=True, exist_ok=True)
+    data = bytes(size)
+    with tempfile.TemporaryFile(dir=directory) as file:
+        os.posix_fallocate(file.fileno(), 0, 64 * 1024 * 1024)
+        count = 0
+        began = time.perf_counter()
+        while time.perf_counter() - began < seconds and (count + 1) * size < 64 * 1024 * 1024:
+            os.pwrite(file.fileno(), data, count * size)
+            os.fdatasync(file.fileno())
+            count += 1
+        return count / (time.perf_counter() - began)

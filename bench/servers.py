@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -83,10 +84,11 @@ class JavaServer:
 
     name = "java"
 
-    def __init__(self, log_level: str = "WARN") -> None:
+    def __init__(self, log_level: str = "WARN", settings: Mapping[str, str] | None = None) -> None:
         self.port = 0
         self.store = Path()
         self._log_level = log_level
+        self._settings = dict(settings or {})
         self._java: ApacheRocketMQ | None = None
 
     def prepare(self) -> None:
@@ -97,7 +99,12 @@ class JavaServer:
     def start(self, data: Path) -> int:
         """Start both processes together."""
         self.store = data
-        self._java = ApacheRocketMQ(store=data, jvm_options=JAVA_OPTIONS, log_level=self._log_level)
+        self._java = ApacheRocketMQ(
+            store=data,
+            broker_properties=self._settings,
+            jvm_options=JAVA_OPTIONS,
+            log_level=self._log_level,
+        )
         self._java.start(wait=False)
         self.port = int(self._java.broker_address.rpartition(":")[2])
         assert self._java.broker_pid is not None
@@ -123,9 +130,10 @@ class PyromqServer:
 
     name = "pyromq"
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self.port = 0
         self.store = Path()
+        self._settings = dict(settings or {})
         self._process: ChildProcess | None = None
 
     def prepare(self) -> None:
@@ -146,6 +154,10 @@ class PyromqServer:
             "--data",
             str(self.store),
         ]
+        if self._settings:
+            file = data / "broker.properties"
+            file.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
+            command += ["-c", str(file)]
         self._process = ChildProcess("pyromq", command, self.store.with_name("output.log"))
         return self._process.process.pid
 

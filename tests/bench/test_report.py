@@ -4,8 +4,11 @@ from pathlib import Path
 
 import orjson
 
-from bench.cases import BOUNDS, CASES, Bound
+from bench.cases import BOUNDS, SYNC, Bound
+from bench.cases import CASES as DEFAULT_CASES
 from bench.report import ServerRun, medians, ratio_to_java, render, save
+
+CASES = (*DEFAULT_CASES, SYNC)
 
 _FIGURES = (
     "rate",
@@ -48,13 +51,13 @@ def test_every_bound_names_a_case_and_is_shown() -> None:
 
 
 def test_missed_bounds_are_named() -> None:
-    # A tenth of everything keeps all bounds but the one that asks for more: throughput.
+    # A tenth of everything keeps all bounds but those that ask for more: throughput.
     text, missed = render({"java": _run(1.0), "pyromq": _run(0.1)}, CASES, {})
-    assert len(missed) == 1
+    assert len(missed) == 2
     assert missed[0].startswith("send 128 B, 4 x 64 in flight: messages/s 0.10")
-    assert text.count("MISSED") == 2  # in the table and below it
+    assert text.count("MISSED") == 4  # in the table and below it
     _, missed = render({"java": _run(1.0), "pyromq": _run(2.0)}, CASES, {})
-    assert len(missed) == len(BOUNDS) - 1
+    assert len(missed) == len(BOUNDS) - 2
 
 
 def test_one_server_alone_has_no_ratio_and_no_verdict() -> None:
@@ -84,7 +87,7 @@ def test_refusals_of_any_round_are_told_and_those_of_pyromq_fail() -> None:
     figures = {"java": medians([_run(1.0), refusing, _run(1.0)]), "pyromq": _run(0.1)}
     text, missed = render(figures, CASES, {})
     assert "NOTE  java was too busy for 64 messages" in text
-    assert len(missed) == 1
+    assert len(missed) == 2
     text, missed = render({"pyromq": figures["java"]}, CASES, {})
     assert missed == ["pyromq was too busy for 64 messages in 'batch 32 x 128 B, 4 x 8 in flight'"]
     assert missed[0] in text
