@@ -40,12 +40,17 @@ def damage_of(queue: ConsumeQueue, log: CommitLog) -> str | None:
 
 
 def lacks(queue: ConsumeQueue, run: QueueRun) -> bool:
-    """Whether a queue does not have the last of these records, and should."""
-    place, size, tags_code = run.entries[-1].tolist()
+    """Whether a queue does not have the first or the last of these records, and should."""
+    return any(_lacks(queue, int(run.offsets[row]), run.entries[row].tolist()) for row in (0, -1))
+
+
+def _lacks(queue: ConsumeQueue, offset: int, entry: tuple[int, int, int]) -> bool:
     first = queue.entry(queue.min_offset)
-    if first is not None and place < first[0]:
-        return False  # of a topic that was deleted, and made anew
-    return queue.entry(int(run.offsets[-1])) != (place, size, tags_code)
+    if first is not None and entry[0] < first[0]:
+        # Of a topic that was deleted, and made anew; or else the queue has lost its head, for
+        # what the log still has no queue gives up.
+        return queue.min_offset > 0
+    return queue.entry(offset) != entry
 
 
 def known_topics(config_directory: Path) -> frozenset[str] | None:

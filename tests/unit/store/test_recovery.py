@@ -13,6 +13,8 @@ import pytest
 
 from pyromq.protocol.record import BLANK_SIZE, HEAD_SIZE_V4
 from pyromq.protocol.units import CHECKPOINT, CONSUME_QUEUE_ENTRY, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.store.check import check_store
+from pyromq.store.index_file import IndexFileError
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus, StoreError
 from tests.support.stores import (
@@ -29,6 +31,7 @@ from tests.support.stores import (
     put,
     put_batch,
     read_all,
+    small_config,
     wait_until,
 )
 
@@ -432,6 +435,184 @@ def test_the_index_goes_on_behind_the_files_that_were_kept(tmp_path: Path) -> No
     assert all(len(set(places)) == 1 for places in found)
     assert sum(len(places) for places in found) <= 101
     again.stop()
+
+
+# What shows at a start
+
+
+def topics_table(root: Path, *topics: str) -> None:
+    (root / "config").mkdir(exist_ok=True)
+    table = ",".join(f'"{topic}":{{}}' for topic in topics)
+    (root / "config/topics.json").write_text(f'{{"topicConfigTable":{{{table}}}}}')
+
+
+def cut_queue_file(root: Path) -> None:
+    path = min((root / f"consumequeue/{TOPIC}/0").iterdir())
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def gap_between_queue_files(root: Path) -> None:
+    sorted((root / f"consumequeue/{TOPIC}/0").iterdir())[1].unlink()
+
+
+def hole_in_queue(root: Path) -> None:
+    files = sorted((root / f"consumequeue/{TOPIC}/0").iterdir())
+    last = next(path for path in reversed(files) if any(path.read_bytes()))
+    patch(last, 0, bytes(CONSUME_QUEUE_ENTRY_SIZE))
+
+
+def swapped_queues(root: Path) -> None:
+    topic = root / f"consumequeue/{TOPIC}"
+    (topic / "0").rename(topic / "x")
+    (topic / "1").rename(topic / "0")
+    (topic / "x").rename(topic / "1")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        remove_queue,
+        remove_last_queue_file,
+        remove_first_queue_file,
+        empty_last_queue_file,
+        garbage_in_queue_files,
+        entries_behind_the_log,
+        cut_queue_file,
+        gap_between_queue_files,
+        hole_in_queue,
+        swapped_queues,
+    ],
+)
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_damaged_queue_is_made_again_at_any_start(
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    clean: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    root, sent = written(tmp_path)
+    if clean:
+        open_store(root).stop()
+    else:
+        far = 1 << 42
+        (root / "checkpoint").write_bytes(CHECKPOINT.pack(far, far, 0).ljust(4096, b"\0"))
+    topics_table(root, TOPIC, "Other")
+    before = derived(root)
+    damage(root)
+    caplog.clear()
+    store = open_store(root)
+    assert bodies(store) == sent
+    assert len(audit(store)) == COUNT + 1
+    store.stop()
+    assert derived(root) == before
+    if clean:
+        assert "is damaged, made again from the log" in caplog.text
+    assert list(check_store(root, small_config(root))) == []
+
+
+def test_only_the_damaged_queue_is_made_again(tmp_path: Path) -> None:
+    root, _ = written(tmp_path)
+    open_store(root).stop()
+    kept = list((root / f"consumequeue/{TOPIC}/1").iterdir())
+    inodes = [path.stat().st_ino for path in kept]
+    cut_queue_file(root)
+    store = open_store(root)
+    audit(store)
+    store.stop()
+    assert [path.stat().st_ino for path in kept] == inodes
+
+
+def test_a_deleted_topic_does_not_come_back_after_a_clean_stop(tmp_path: Path) -> None:
+    root, _ = written(tmp_path)
+    store = open_store(root)
+    store.remove_topic("Other")
+    put(store, b"behind its last message")
+    store.seal()
+    store.stop()
+    topics_table(root, TOPIC)
+    store = open_store(root)
+    assert store.max_offset("Other", 0) == 0
+    assert "Other" not in store.queue_counts()
+    store.stop()
+
+
+def cut_index_file(root: Path) -> None:
+    path = sorted((root / "index").iterdir())[1]
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def garbage_index_header(root: Path) -> None:
+    patch(sorted((root / "index").iterdir())[1], 0, b"\xff" * 40)
+
+
+@pytest.mark.parametrize("damage", [cut_index_file, garbage_index_header])
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_damaged_index_file_is_made_again(
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    clean: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    root, _ = written(tmp_path, 200)
+    if clean:
+        open_store(root).stop()
+    assert len(list((root / "index").iterdir())) > 2
+    damage(root)
+    store = open_store(root)
+    wait_until(lambda: store.dispatch_behind == 0)
+    for number in range(200):
+        assert set(store.query(TOPIC, f"k{number}", 64, 0, FOREVER)), number
+    audit(store)
+    store.stop()
+    if clean:
+        assert "is damaged or follows" in caplog.text
+    assert list(check_store(root, small_config(root))) == []
+
+
+def test_other_index_settings_are_refused(tmp_path: Path) -> None:
+    root, _ = written(tmp_path, 200)
+    with pytest.raises(IndexFileError, match="maxHashSlotNum"):
+        open_store(root, max_hash_slot_num=32)
+    open_store(root).stop()
+
+
+def test_an_index_that_knows_more_than_the_log_is_cut(tmp_path: Path) -> None:
+    root, _ = written(tmp_path, 200)
+    open_store(root).stop()
+    physical, _size = last_record(root)
+    files = sorted((root / "commitlog").iterdir())
+    files[-1].unlink()
+    store = open_store(root)
+    assert store.max_physical_offset < physical
+    audit(store)
+    assert put(store, b"next", keys="next") < physical
+    store.seal()
+    wait_until(lambda: store.dispatch_behind == 0)
+    assert len(store.query(TOPIC, "next", 64, 0, FOREVER)) == 1
+    store.stop()
+    assert list(check_store(root, small_config(root))) == []
+
+
+@pytest.mark.parametrize(
+    ("enabled", "safe", "walked"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_message_index_safe_counts_the_index_in(
+    tmp_path: Path, enabled: bool, safe: bool, walked: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    root, _ = written(tmp_path, 150)
+    far = 1 << 60
+    (root / "checkpoint").write_bytes(CHECKPOINT.pack(far, far, 0).ljust(4096, b"\0"))
+    store = open_store(root, message_index_enable=enabled, message_index_safe=safe)
+    store.stop()
+    assert ("the log is checked from 0 on" in caplog.text) == walked
+
+
+def test_what_recovery_wrote_reaches_the_disk(tmp_path: Path) -> None:
+    root, _ = written(tmp_path)
+    remove_all_queues(root)
+    store = open_store(root)
+    wait_until(lambda: not any(queue.dirty for queue in store.queues()))
+    store.stop()
 
 
 # Files that do not fit
