@@ -268,7 +268,7 @@ class Disk:
 
     def _os_truncate(self, path: Any, length: int) -> None:
         inside = self._inside(path) if not isinstance(path, int) else self._path_of(path)
-        if inside is None:
+        if inside is None or not inside.exists():  # elsewhere, or without a name yet
             self._real["truncate"](path, length)
             return
         with self._lock:
@@ -278,6 +278,16 @@ class Disk:
 
     def _os_ftruncate(self, descriptor: int, length: int) -> None:
         self._os_truncate(descriptor, length)
+
+    def _os_link(self, source: Any, target: Any, **others: Any) -> None:
+        """A file without a name gets one: its size was there before."""
+        inside = self._inside(target)
+        assert inside is not None
+        with self._lock:
+            self._event()
+            self._real["link"](source, target, **others)
+            file = _File(inside, bytearray(inside.stat().st_size))
+            self._change(_Change(Kind.CREATE, file, inside))
 
     def _os_unlink(self, path: Any, **others: Any) -> None:
         inside = self._inside(path)
@@ -339,6 +349,7 @@ _PATCHED: Final = (
     "fdatasync",
     "fsync",
     "ftruncate",
+    "link",
     "open",
     "remove",
     "rename",
