@@ -73,8 +73,12 @@ def recover(
         walk_from = files[first].base
     else:
         first = _first_unsafe(log, checkpoint_timestamp)
+        restorer.prepare(damaged or {}, keep_below=files[first].base)
+        lacking = max(0, restorer.dispatched_to() - files[0].base) // log.segments.segment_size
+        if lacking < first - 1:
+            # No queue knows of the segment before: they are missing, whatever the checkpoint says.
+            first = lacking
         walk_from = dispatched = files[first].base
-        restorer.prepare(damaged or {}, keep_below=walk_from)
     walked = files[first:]
     if not clean:
         logger.warning("the last stop was not clean: the log is checked from %d on", walk_from)

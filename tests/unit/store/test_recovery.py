@@ -671,7 +671,8 @@ def test_a_log_without_segments_begins_anew(tmp_path: Path) -> None:
     store.stop()
 
 
-def test_queues_of_old_messages_are_made_again_after_a_clean_stop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clean", [True, False])
+def test_queues_of_old_messages_are_made_again(tmp_path: Path, clean: bool) -> None:
     """Also those that have nothing in the last segments, the only ones that are looked at."""
     store = open_store(tmp_path)
     put(store, b"long ago", topic="Old")
@@ -681,6 +682,10 @@ def test_queues_of_old_messages_are_made_again_after_a_clean_stop(tmp_path: Path
     store.stop()
     before = derived(tmp_path)
     assert "consumequeue/Old/0" in before
+    if not clean:
+        (tmp_path / "abort").touch()
+        far = 1 << 60
+        (tmp_path / "checkpoint").write_bytes(CHECKPOINT.pack(far, far, 0).ljust(4096, b"\0"))
     shutil.rmtree(tmp_path / "consumequeue")
     store = open_store(tmp_path)
     store.stop()
