@@ -139,15 +139,8 @@ class ConsumeQueue:
                 del pending[:fitting]
                 position += fitting
 
-    def append(self, physical_offset: int, size: int, tags_code: int) -> None:
-        """Add one entry, when entries are made from the log."""
-        if self.next_offset >= self.room:
-            self.extend()
-        self.pending += CONSUME_QUEUE_ENTRY.pack(physical_offset, size, tags_code)
-        self.next_offset += 1
-
     def append_many(self, entries: bytes) -> None:
-        """Add whole entries as they stand in a segment."""
+        """Add entries as they stand in a segment, when they are made from the log."""
         count = len(entries) // CONSUME_QUEUE_ENTRY_SIZE
         if self.next_offset + count > self.room:
             self.extend(count)

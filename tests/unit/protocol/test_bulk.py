@@ -256,3 +256,17 @@ def topic_length(log: bytes, start: int, record: MessageRecord) -> int:
     properties_at = start + record.size - len(record.raw_properties) - 2
     hosts = 12 * (record.sys_flag >> 4 & 1) + 12 * (record.sys_flag >> 5 & 1)
     return properties_at - (start + 88 + hosts + len(record.body) + 1)
+
+
+def test_columns_of_some_rows() -> None:
+    records = [
+        make_record(topic=f"topic{number}", body=b"x" * number, queue_offset=number)
+        for number in range(6)
+    ]
+    starts = np.array(positions(records), np.int64)
+    columns = read_columns(b"".join(records), starts)
+    some = columns.rows(slice(2, 5))
+    again = read_columns(b"".join(records), starts[2:5])
+    assert some.column("queue_offset").tolist() == [2, 3, 4]
+    for mine, other in zip(some, again, strict=True):
+        np.testing.assert_array_equal(mine, other)

@@ -23,7 +23,7 @@ SIZE = PER_FILE * 20
 def make(directory: Path, count: int = 0, *, size: int = SIZE) -> ConsumeQueue:
     queue = ConsumeQueue(directory, size, "Topic", 3)
     for number in range(count):
-        queue.append(number * 100, 100, number)
+        queue.append_many(CONSUME_QUEUE_ENTRY.pack(number * 100, 100, number))
     queue.write_pending()
     return queue
 
@@ -120,12 +120,12 @@ def test_a_full_disk_is_a_put_error_and_passes(
         assert refused.value.status is PutStatus.CREATE_MAPEDFILE_FAILED
         assert "Topic/3" in refused.value.reason
     assert queue.next_offset == 3
-    queue.append(300, 100, 3)
+    queue.append_many(CONSUME_QUEUE_ENTRY.pack(300, 100, 3))
     with pytest.raises(PutError):
-        queue.append(400, 100, 4)
+        queue.append_many(CONSUME_QUEUE_ENTRY.pack(400, 100, 4))
     assert queue.next_offset == 4
     monkeypatch.undo()
-    queue.append(400, 100, 4)
+    queue.append_many(CONSUME_QUEUE_ENTRY.pack(400, 100, 4))
     queue.write_pending()
     assert [entry[0] for entry in queue.entries()] == [0, 100, 200, 300, 400]
     queue.close()
@@ -151,7 +151,7 @@ def test_truncation_drops_what_ends_behind(
     assert [entry[2] for entry in again.entries()] == list(range(kept))
     assert all(file.base <= kept * 20 for file in again.segments.files)
     for number in range(kept, kept + 5):
-        again.append(number * 100, 100, number)
+        again.append_many(CONSUME_QUEUE_ENTRY.pack(number * 100, 100, number))
     again.write_pending()
     again.close()
     third = loaded(directory)
@@ -162,8 +162,8 @@ def test_truncation_drops_what_ends_behind(
 def test_a_queue_goes_on_behind_expired_messages(tmp_path: Path) -> None:
     queue = make(tmp_path)
     queue.skip_to(QueueOffset(10))
-    queue.append(5000, 100, 1)
-    queue.append(5100, 100, 2)
+    queue.append_many(CONSUME_QUEUE_ENTRY.pack(5000, 100, 1))
+    queue.append_many(CONSUME_QUEUE_ENTRY.pack(5100, 100, 2))
     queue.write_pending()
     assert files(queue) == [2 * SIZE]
     assert (queue.min_offset, queue.next_offset) == (10, 12)
@@ -186,7 +186,7 @@ def test_a_queue_goes_on_behind_expired_messages(tmp_path: Path) -> None:
 def test_a_hole_in_the_middle_is_filled_or_refused(tmp_path: Path) -> None:
     queue = make(tmp_path, 2)
     queue.skip_to(QueueOffset(5))
-    queue.append(500, 100, 5)
+    queue.append_many(CONSUME_QUEUE_ENTRY.pack(500, 100, 5))
     queue.write_pending()
     assert queue.next_offset == 6
     assert queue.entry(5) == (500, 100, 5)
@@ -217,7 +217,7 @@ def test_every_file_that_was_written_to_is_synced(
     queue.sync()
     assert synced == [0, 1, 2, 3], "entries of one chunk may lie in more than two files"
     synced.clear()
-    queue.append(9000, 100, 0)
+    queue.append_many(CONSUME_QUEUE_ENTRY.pack(9000, 100, 0))
     queue.write_pending()
     queue.sync()
     assert synced == [3], "full files need no second sync"
@@ -225,7 +225,7 @@ def test_every_file_that_was_written_to_is_synced(
     synced.clear()
     again = loaded(tmp_path)
     again.truncate(1 << 40)
-    again.append(9900, 100, 0)
+    again.append_many(CONSUME_QUEUE_ENTRY.pack(9900, 100, 0))
     again.write_pending()
     again.sync()
     assert synced == [3], "what was there before the start is on the disk"
@@ -234,11 +234,11 @@ def test_every_file_that_was_written_to_is_synced(
 
 def test_deleting_forgets_everything(tmp_path: Path) -> None:
     queue = make(tmp_path, 6)
-    queue.append(600, 100, 6)
+    queue.append_many(CONSUME_QUEUE_ENTRY.pack(600, 100, 6))
     queue.delete()
     assert (queue.next_offset, queue.min_offset, queue.room, len(queue.pending)) == (0, 0, 0, 0)
     assert not queue.segments.directory.exists()
-    queue.append(700, 100, 0)
+    queue.append_many(CONSUME_QUEUE_ENTRY.pack(700, 100, 0))
     queue.write_pending()
     assert list(queue.entries()) == [(700, 100, 0)]
     queue.close()
@@ -246,7 +246,7 @@ def test_deleting_forgets_everything(tmp_path: Path) -> None:
 
 def test_close_writes_what_is_pending(tmp_path: Path) -> None:
     queue = make(tmp_path, 2)
-    queue.append(200, 100, -(1 << 63))
+    queue.append_many(CONSUME_QUEUE_ENTRY.pack(200, 100, -(1 << 63)))
     queue.close()
     data = (tmp_path / "Topic/3" / f"{0:020d}").read_bytes()
     assert CONSUME_QUEUE_ENTRY.unpack_from(data, 40) == (200, 100, -(1 << 63))
@@ -279,7 +279,7 @@ def test_whole_files_expire(
     again = loaded(tmp_path)
     again.correct_min_offset(min_physical)
     assert (again.min_offset, again.next_offset) == (first, count)
-    again.append(9000, 100, 0)
+    again.append_many(CONSUME_QUEUE_ENTRY.pack(9000, 100, 0))
     again.close()
     queue.close()
 
@@ -324,4 +324,18 @@ def test_a_file_that_expires_during_a_sync_does_not_end_it(
     queue.segments.files[-1].unlink()
     with pytest.raises(FileNotFoundError):
         queue.sync()
+    queue.close()
+
+
+@pytest.mark.parametrize("split", [1, 3, 4, 5, 11])
+def test_many_entries_at_once_are_those_one_by_one(tmp_path: Path, split: int) -> None:
+    plain = make(tmp_path / "plain", 11)
+    entries = b"".join(CONSUME_QUEUE_ENTRY.pack(n * 100, 100, n) for n in range(11))
+    queue = ConsumeQueue(tmp_path / "many", SIZE, "Topic", 3)
+    for begin in range(0, len(entries), split * 20):
+        queue.append_many(entries[begin : begin + split * 20])
+        queue.write_pending()
+    assert queue.next_offset == 11
+    assert list(queue.entries()) == list(plain.entries())
+    plain.close()
     queue.close()

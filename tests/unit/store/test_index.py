@@ -557,3 +557,24 @@ def test_properties_of_nothing_but_separators_take_bounded_memory(tmp_path: Path
 
 def contents(directory: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(directory.iterdir())]
+
+
+def test_files_behind_the_log_s_end_go(tmp_path: Path) -> None:
+    index = KeyIndex(tmp_path, hash_slot_count=SLOTS, entry_count=LIMIT)
+    index.load()
+    offset = 0
+    ends = []
+    for number in range(20):
+        record = make_record(properties=b"KEYS\x01k%d" % number, physical_offset=offset)
+        index.put(record, [0])
+        ends.append(offset)
+        offset += len(record)
+    assert index.entry_count == 20
+    assert len(list(tmp_path.iterdir())) == 3
+    index.delete_behind(ends[9])
+    assert index.end_offset == ends[6]
+    assert index.entry_count == 7
+    assert len(list(tmp_path.iterdir())) == 1
+    index.delete_behind(0)
+    assert (index.end_offset, index.entry_count) == (0, 0)
+    index.close()
