@@ -162,6 +162,11 @@ class Broker:
             self.offsets,
             self.long_poll,
         )
+
+        async def announce() -> None:
+            """Topics as they are now: known to the NameServers, and on the disk."""
+            await asyncio.gather(registration.register_now(), self.topics.file.saved())
+
         return build_routes(
             SendHandlers(
                 self._config,
@@ -169,7 +174,7 @@ class Broker:
                 self.topics,
                 self.groups,
                 store_host,
-                register=registration.register_now,
+                register=announce,
             ),
             self._pull,
             heartbeat,
@@ -180,7 +185,7 @@ class Broker:
                 self.groups,
                 self.offsets,
                 store,
-                register=registration.register_now,
+                register=announce,
                 is_replica=self._store_config.broker_role is BrokerRole.SLAVE,
             ),
             QueueOffsetHandlers(store),

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 import socket
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from pyromq.broker import broker as module
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.state.persistence import PersistenceError
+from pyromq.broker.state.persistence import PersistenceError, TableFile
 from pyromq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
@@ -94,8 +95,34 @@ async def test_topics_that_only_the_store_knows_are_adopted(
 
     topic = again.topics.get("T")
     assert topic is not None
-    assert topic.write_queue_nums == 3
+    assert topic.write_queue_nums == BrokerConfig().default_topic_queue_nums
     await again.stop()
+
+
+async def test_the_first_message_of_a_topic_is_answered_when_the_topic_is_on_the_disk(
+    tmp_path: Path, client: RemotingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = make_broker(tmp_path)
+    await broker.start()
+    await broker.topics.file.saved()
+    gate = threading.Event()
+    replace = TableFile._replace
+
+    def slow(file: TableFile, content: bytes) -> None:
+        assert gate.wait(20)
+        replace(file, content)
+
+    monkeypatch.setattr(TableFile, "_replace", slow)
+    sending = asyncio.create_task(ask(client, broker, send_request(topic="New", queueId="0")))
+    store = broker.store
+    assert store is not None
+    await until(lambda: store.max_offset("New", 0) == 1)
+    done, _ = await asyncio.wait([sending], timeout=0.2)
+    assert not done
+    gate.set()
+    assert (await sending).code == 0
+    assert b'"New"' in (tmp_path / "config" / "topics.json").read_bytes()
+    await broker.stop()
 
 
 async def test_the_fast_port_serves_the_same(tmp_path: Path, client: RemotingClient) -> None:

@@ -12,9 +12,9 @@ Invariants:
 3. A table that cannot be read is an error that stops the start: going on with an empty
    table would make topics and offsets vanish.
 
-A change is on disk some milliseconds after it was made, not before it is answered: what
-a killed process may lose is the configuration of a topic made in that instant (which
-`TopicTable.adopt` finds again), never a message.
+A change is on disk some milliseconds after it was made. Who asked for a topic, or sent its
+first message, is answered after that (`saved`); what others sent to it meanwhile makes a
+broker that was killed know it again (`TopicTable.adopt`).
 
 `load` is called before the loop runs, `save_soon` on the loop, `close` at the stop.
 """
@@ -94,6 +94,11 @@ class TableFile:
         self._changed = True
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._save_while_changed())
+
+    async def saved(self) -> None:
+        """Wait until what was changed so far is saved, or could not be: that is in the log."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
 
     def save_if_failed(self) -> None:
         """Try a save again that was not possible, such as one on a full disk."""

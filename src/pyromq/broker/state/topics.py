@@ -191,12 +191,14 @@ class TopicTable:
     def adopt(self, queue_counts: Mapping[str, int]) -> None:
         """Create the topics that the store has queues of and the table does not know.
 
-        Such a topic was created in the instant before the process was killed.
+        Such a topic was created in the instant before the process was killed, most likely by
+        a send: its producers may know as many queues as such a topic gets.
         """
-        for topic, queue_count in queue_counts.items():
+        for topic, found in queue_counts.items():
             if topic not in self._topics:
                 logger.warning("topic %s has messages but no configuration: created", topic)
-                self._put(TopicConfig(topic, queue_count, queue_count))
+                count = max(found, 0 if topic[:1] == "%" else self._config.default_topic_queue_nums)
+                self._put(TopicConfig(topic, count, count))
 
     def _template_fault(self, template: str) -> str | None:
         pattern = self._topics.get(template)

@@ -224,10 +224,12 @@ def test_unreadable_file_is_an_error(topics: TopicTable, tmp_path: Path) -> None
 def test_topics_with_messages_are_adopted(topics: TopicTable, changes: list[str]) -> None:
     topics.update(TopicConfig("orders", 2, 2))
     del changes[:]
-    topics.adopt({"orders": 9, "lost": 3})
-    assert topics.get("lost") == TopicConfig("lost", 3, 3)
+    topics.adopt({"orders": 9, "wide": 10, "narrow": 3, "%RETRY%group": 1})
+    assert topics.get("wide") == TopicConfig("wide", 10, 10)
+    assert topics.get("narrow") == TopicConfig("narrow", 8, 8), "what a send would have made"
+    assert topics.get("%RETRY%group") == TopicConfig("%RETRY%group", 1, 1)
     assert topics.get("orders") == TopicConfig("orders", 2, 2)
-    assert changes == ["lost"]
+    assert changes == ["wide", "narrow", "%RETRY%group"]
 
 
 def test_every_listener_hears_each_change(topics: TopicTable, changes: list[str]) -> None:
