@@ -12,6 +12,7 @@ What it writes, each with a JSON file that says what the bytes mean (the inputs 
     traffic.bin, traffic.json    exchanges between Java's client, broker and NameServer, recorded
                                  by a proxy between them
     store-*.tar.gz, store-*.json store directories and what Java's own store reads from them
+    bloom.json                   bloom filters: their numbers, and the bits of texts
 
 Timestamps, ports and process ids differ from one run to the next; nothing else should.
 Nothing of pyromq is imported: the judge shares no code with what it judges.
@@ -42,6 +43,7 @@ from tests.golden.golden_data import (  # noqa: E402 - needs the path above
     COMMIT_LOG_SEGMENT,
     CONSUME_QUEUE_SEGMENT,
     DATA,
+    EXTENSION_SEGMENT,
     INDEX_ENTRIES,
     INDEX_SLOTS,
 )
@@ -66,6 +68,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="golden-") as scratch:
         capture_values(java, Path(scratch))
         capture_written_store(java, Path(scratch) / "written")
+        capture_extension(java, Path(scratch) / "extension")
         capture_traffic(java, Path(scratch) / "broker")
 
 
@@ -81,6 +84,14 @@ def capture_written_store(java: str, store: Path) -> None:
     options = store_options()
     run_program(java, "GoldenStore", ["write", str(store), str(free_port())], options)
     keep_store(java, store, "store-written")
+
+
+def capture_extension(java: str, store: Path) -> None:
+    """Bloom filters, and a store with a consume-queue extension."""
+    outputs = [str(DATA / "store-ext.json"), str(DATA / "bloom.json")]
+    options = [*store_options(), f"-Dgolden.extensionSegment={EXTENSION_SEGMENT}"]
+    run_program(java, "GoldenExt", [str(store), str(free_port()), *outputs], options)
+    pack_store(store, "store-ext")
 
 
 def capture_traffic(java: str, store: Path) -> None:
@@ -157,6 +168,15 @@ def store_options() -> list[str]:
 
 def keep_store(java: str, store: Path, name: str) -> None:
     """Pack a store directory, and let Java's own store say what is in a copy of it."""
+    pack_store(store, name)
+    copy = store.with_name(store.name + "-copy")
+    shutil.copytree(store, copy)
+    arguments = ["describe", str(copy), str(free_port()), str(DATA / f"{name}.json")]
+    run_program(java, "GoldenStore", arguments, store_options())
+
+
+def pack_store(store: Path, name: str) -> None:
+    """Pack a store directory."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path in sorted(store.rglob("*")):
@@ -166,10 +186,6 @@ def keep_store(java: str, store: Path, name: str) -> None:
                 archive.addfile(information, io.BytesIO(path.read_bytes()))
     packed = gzip.compress(buffer.getvalue(), mtime=0)
     (DATA / f"{name}.tar.gz").write_bytes(packed)
-    copy = store.with_name(store.name + "-copy")
-    shutil.copytree(store, copy)
-    arguments = ["describe", str(copy), str(free_port()), str(DATA / f"{name}.json")]
-    run_program(java, "GoldenStore", arguments, store_options())
 
 
 @dataclass

@@ -12,6 +12,7 @@ DATA = Path(__file__).parent / "data"
 #: Sizes of the golden stores: so small that a few dozen messages make every file roll.
 COMMIT_LOG_SEGMENT = 8 * 1024
 CONSUME_QUEUE_SEGMENT = 20 * 20
+EXTENSION_SEGMENT = 4096
 INDEX_SLOTS = 31
 INDEX_ENTRIES = 100
 

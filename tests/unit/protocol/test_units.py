@@ -10,11 +10,15 @@ from pyromq.protocol.units import (
     CONSUME_QUEUE_DTYPE,
     CONSUME_QUEUE_ENTRY,
     CONSUME_QUEUE_ENTRY_SIZE,
+    EXTENSION_BASE,
+    EXTENSION_UNIT,
+    EXTENSION_UNIT_SIZE,
     INDEX_ENTRY,
     INDEX_ENTRY_DTYPE,
     INDEX_ENTRY_SIZE,
     INDEX_HEADER,
     INDEX_SLOT_SIZE,
+    MAX_EXTENSION_ADDRESS,
     PRE_BLANK_ENTRY,
 )
 
@@ -29,6 +33,17 @@ def test_consume_queue_entry() -> None:
 
 def test_pre_blank_entry() -> None:
     assert CONSUME_QUEUE_ENTRY.unpack(PRE_BLANK_ENTRY) == (0, 0x7FFFFFFF, 0)
+
+
+def test_extension_unit() -> None:
+    data = EXTENSION_UNIT.pack(34, -2, 0x0102030405060708, 14)
+    assert data == bytes.fromhex("0022 fffffffffffffffe 0102030405060708 000e")
+    assert len(data) == EXTENSION_UNIT_SIZE
+
+
+def test_addresses_are_no_codes() -> None:
+    # A code is a Java hash, of 32 bits, or a time: never below the smallest hash.
+    assert -EXTENSION_BASE <= MAX_EXTENSION_ADDRESS < -(1 << 31)
 
 
 def test_index_header() -> None:
