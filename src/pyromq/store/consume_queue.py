@@ -177,15 +177,14 @@ class ConsumeQueue:
         end = min(offset + count, self.next_offset) * CONSUME_QUEUE_ENTRY_SIZE
         return file.read(position - file.base, max(position, end) - file.base)
 
-    def missing_pages(self, offset: int, count: int) -> list[tuple[MappedFile, int, int]]:
-        """The place of these entries, if it is not in memory; as far as `read` would go."""
+    def place(self, offset: int, count: int) -> tuple[MappedFile, int, int] | None:
+        """Where these entries stand, as far as `read` would go: file, begin and end."""
         position = offset * CONSUME_QUEUE_ENTRY_SIZE
         file = self.segments.find(position)
         if file is None:
-            return []
+            return None
         start = position - file.base
-        end = min(start + count * CONSUME_QUEUE_ENTRY_SIZE, file.size)
-        return [] if file.is_in_memory(start, end) else [(file, start, end)]
+        return file, start, min(start + count * CONSUME_QUEUE_ENTRY_SIZE, file.size)
 
     def segment_after(self, offset: int) -> int:
         """The first queue offset of the segment behind the one of `offset`."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -38,6 +39,12 @@ Pages = tuple[MappedFile, int, int]
 #: What lies so near to the end of the log, or of a queue, is in memory.
 _WARM_BYTES: Final = 64 * 1024 * 1024
 _WARM_ENTRIES: Final = 100_000
+#: The kernel is asked about blocks of this size, and believed for so long.
+_BLOCK: Final = 1024 * 1024
+_BELIEVED_SECONDS: Final = 1.0
+_MAX_BLOCKS: Final = 4096
+#: Records that lie farther apart are looked at one by one.
+_MAX_SPAN: Final = 8 * _BLOCK
 #: At least so many entries are looked at for a pull that filters.
 _FILTER_ENTRIES: Final = 800
 
@@ -70,6 +77,9 @@ class Reader:
             config.max_transfer_bytes_on_message_in_disk,
         )
 
+        #: Blocks of files that were in memory, and until when that is believed.
+        self._warm_until: dict[tuple[int, int], float] = {}
+
     def is_cold(self, physical_offset: int) -> bool:
         """Whether a message is so far behind the log's end that it is not in memory."""
         return self._log.watermarks.written - physical_offset > self._memory
@@ -87,9 +97,9 @@ class Reader:
         max_count = max(1, min(max_count, self._warm_limits[0]))
         look_at = max_count if message_filter is None else max(_FILTER_ENTRIES, max_count)
         if may_wait and queue.next_offset - offset > _WARM_ENTRIES:
-            missing = queue.missing_pages(offset, look_at)
-            if missing:
-                _ask_for(result, missing)
+            place = queue.place(offset, look_at)
+            if place is not None and not self._is_in_memory(*place):
+                _ask_for(result, [place])
                 return
         entries = queue.read(offset, look_at)
         if not entries:
@@ -114,6 +124,16 @@ class Reader:
     ) -> list[Pages]:
         """Where records that the pull will most likely carry are not in memory."""
         log = self._log
+        if message_filter is None:
+            places, sizes = split_entries(entries[: max_count * CONSUME_QUEUE_ENTRY_SIZE])
+            first, end = places[0], places[-1] + sizes[-1]
+            whole = log.segments.find(first)
+            if (
+                whole is not None
+                and first <= end <= min(whole.base + whole.size, first + _MAX_SPAN)
+                and self._is_in_memory(whole, first - whole.base, end - whole.base)
+            ):
+                return []
         missing: list[Pages] = []
         count = 0
         for physical, size, tags_code in iter_entries(entries):
@@ -128,9 +148,22 @@ class Reader:
             if file is None or not log.holds(physical, size):
                 continue
             start = physical - file.base
-            if not file.is_in_memory(start, start + size):
+            if not self._is_in_memory(file, start, start + size):
                 missing.append((file, start, start + size))
         return missing
+
+    def _is_in_memory(self, file: MappedFile, start: int, end: int) -> bool:
+        """What `file.is_in_memory` says; of whole blocks that were, it is believed for a while."""
+        now = time.monotonic()
+        for block in range(start // _BLOCK, (end - 1) // _BLOCK + 1):
+            key = (id(file), block)
+            if self._warm_until.get(key, 0.0) < now:
+                if not file.is_in_memory(block * _BLOCK, (block + 1) * _BLOCK):
+                    return file.is_in_memory(start, end)
+                if len(self._warm_until) >= _MAX_BLOCKS:
+                    self._warm_until.clear()
+                self._warm_until[key] = now + _BELIEVED_SECONDS
+        return True
 
     def _read_all(self, result: GetResult, entries: bytes, max_count: int, max_bytes: int) -> bool:
         """Read all entries at once; False when they are not all in one segment, or too much."""
