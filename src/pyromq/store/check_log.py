@@ -36,6 +36,7 @@ _PIECE: Final = 4 * 1024 * 1024
 #: How often, and how far apart, the end of a log that may grow is looked at again.
 _LOOKS: Final = 3
 _SECONDS_BETWEEN_LOOKS: Final = 0.05
+_ZEROS: Final = bytes(_PIECE)
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
 
 
@@ -166,7 +167,7 @@ class LogCheck:
         """The next place in the segment at which a record of that very place begins."""
         while position < segment_end:
             data = self._files.read(position, min(_PIECE, segment_end - position))
-            at = data.find(_MAGIC)
+            at = -1 if _is_empty(data) else data.find(_MAGIC)
             while at >= 0:
                 start = position + at - 4
                 record = self.record_at(start) if at >= 4 else None
@@ -188,13 +189,18 @@ class LogCheck:
             position = max(base, self.end)
             while position < segment_end:
                 data = files.read(position, min(_PIECE, segment_end - position))
-                used = data.lstrip(b"\0")
-                if used:
+                if not _is_empty(data):
                     reason = self._reason(self.end) or "bytes stand behind the log's end"
-                    self._report(ViolationKind.LOG_END, position + len(data) - len(used), reason)
+                    first = len(data) - len(data.lstrip(b"\0"))
+                    self._report(ViolationKind.LOG_END, position + first, reason)
                     return
                 position += len(data) or files.segment_size
 
     def _report(self, kind: ViolationKind, offset: int, message: str) -> None:
         path, position = self._files.place(offset)
         self.violations.append(Violation(kind, path, position, message))
+
+
+def _is_empty(data: bytes) -> bool:
+    """Whether there are only zeros: a comparison is much faster than any search."""
+    return data == _ZEROS[: len(data)]
