@@ -53,8 +53,9 @@ from tests.support.apache_rocketmq import ApacheRocketMQ, java_or_skip
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
 LOAD_TOPIC = "CompatLoad"
-#: The broker is killed when so many messages of the load were acknowledged.
-LOAD = 150
+#: The broker is killed when so many messages of the load were acknowledged. Not where a file of
+#: the queue is full: Java takes a file that was made and never written to for one with an entry.
+LOAD = 170
 DELAYED = 5
 DELAY_QUEUE = f"consumequeue/{DELAY_TOPIC}/17/{0:020}"
 
@@ -268,7 +269,9 @@ async def test_handed_over_again_and_again(namesrv: str, tmp_path: Path) -> None
                     # Half a minute after the first round they were due, whoever ran meanwhile.
                     delivered = await when_delivered(broker, 2)
                 elif number > 2:
-                    assert await pull_all(broker, "CompatLater", 1, 0, 2) == delivered
+                    # A killed broker of Java's delivers again what it delivered last.
+                    later = await pull_all(broker, "CompatLater", 1, 0, 2)
+                    assert later.startswith(delivered)
             if end == "stop":
                 server.stop()
             else:
@@ -336,7 +339,7 @@ async def test_pyromq_killed_in_the_middle_of_load(tmp_path: Path) -> None:
         written = Written(store, [], Survey(), [], [])
         server = pyromq(store)
         with running(server):
-            await load_until_killed(server, written, count=50 + 177 * number)
+            await load_until_killed(server, written, count=60 + 177 * number)
         killed.append(written)
     assert_both_make_the_same(killed, ("killed", "from-nothing"), tmp_path)
     for written in killed:
@@ -347,25 +350,35 @@ async def test_pyromq_killed_in_the_middle_of_load(tmp_path: Path) -> None:
             opened.stop()
 
 
+def vouched_for(store: Path) -> tuple[int, int, int]:
+    """Up to which store times log, queues and index are on the disk."""
+    log, queues, index = CHECKPOINT.unpack_from((store / "checkpoint").read_bytes())
+    return log, queues, index
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("writer", ["java", "pyromq"])
 async def test_a_checkpoint_says_enough_for_both(writer: str, namesrv: str, tmp_path: Path) -> None:
     """Everything that the checkpoint does not vouch for may be lost: both make it again."""
     store = tmp_path / writer
-    server = apache(store, namesrv) if writer == "java" else pyromq(store)
+    # Java writes its checkpoint once a minute, if it is not told to do so more often.
+    often = {"flushConsumeQueueThoroughInterval": "1000", "flushCommitLogThoroughInterval": "1000"}
+    server = apache(store, namesrv, **often) if writer == "java" else pyromq(store, **often)
     with running(server):
         async with connected(server) as broker:
-            began = time.monotonic()
-            number = 0
-            # Longer than the flush intervals and the three seconds that recovery goes back.
-            while time.monotonic() < began + 9.0:
+            began, number, stored = time.monotonic(), 0, 0.0
+            # Longer than the flush intervals and the three seconds that recovery goes back, and
+            # until there is something that the checkpoint does not know yet.
+            while time.monotonic() < began + 9.0 or vouched_for(store)[1] > stored - 300:
+                assert time.monotonic() < began + 60.0
                 for _ in range(20):
                     number += 1
                     place = f"Compat{number % 7:02}", number % QUEUES
                     await broker.send(Seed(*place, [b"%06d" % number * 600], {"TAGS": "t"}))
-                await asyncio.sleep(0.1)
+                stored = time.time() * 1000
+                await asyncio.sleep(0.05)
         server.kill()
-    log_time, queue_time, _ = CHECKPOINT.unpack_from((store / "checkpoint").read_bytes())
+    log_time, queue_time, _ = vouched_for(store)
     times = {
         offset: decode_record(record).store_timestamp
         for offset, record in log_records(store)

@@ -16,7 +16,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * Java's message store without a broker around it: opens store directories, brings what is made of the log up to date,
  * and closes them as a clean stop does.
  *
- * <p>Arguments: PROPERTIES DIRECTORY... The properties are those of MessageStoreConfig. All directories are opened at
+ * <p>Arguments: PROPERTIES DIRECTORY... The properties are those of MessageStoreConfig. All directories are open at
  * the same time, since starting and stopping is mostly waiting. Prints one JSON object for each: its name, the ends of
  * its log, and the ends of each consume queue that has messages.
  */
@@ -72,10 +72,14 @@ public final class StoreOpener extends Thread {
         config.setStorePathRootDir(root.toString());
         config.setStorePathCommitLog(root.resolve("commitlog").toString());
         config.setHaListenPort(0);
-        DefaultMessageStore store = new DefaultMessageStore(config, new BrokerStatsManager("opener", false),
-            (topic, queueId, logicOffset, tagsCode, msgStoreTime, filterBitMap, props) -> { }, new BrokerConfig());
-        if (!store.load()) {
-            throw new IllegalStateException("the store at " + root + " does not load");
+        DefaultMessageStore store;
+        // They share static tables while they are made and loaded.
+        synchronized (StoreOpener.class) {
+            store = new DefaultMessageStore(config, new BrokerStatsManager("opener", false),
+                (topic, queueId, logicOffset, tagsCode, msgStoreTime, filterBitMap, props) -> { }, new BrokerConfig());
+            if (!store.load()) {
+                throw new IllegalStateException("the store at " + root + " does not load");
+            }
         }
         store.start();
         while (store.dispatchBehindBytes() > 0) {
