@@ -2,7 +2,8 @@
 #   make run    start a NameServer and a broker in one process, data under ./data
 #   make test   run every test
 #   make soak   run the long ones, many random rounds: make soak SEED=7 takes a seed again
-PYTHON ?= python3
+# PYTHON=/path/to/python makes the environment with that one; else the fastest suitable one.
+PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -32,8 +33,10 @@ bench: $(STAMP)
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
 $(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "pyromq needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=/path/to/python3.11")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || { \
+	  python="$(PYTHON)"; python="$${python:-$$(tools/choose-python)}" && \
+	  "$$python" -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "pyromq needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=/path/to/python3.11")' && \
+	  echo "making $(VENV) with $$python" && "$$python" -m venv $(VENV); }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
