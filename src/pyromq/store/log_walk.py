@@ -1,8 +1,9 @@
 """The valid records of the log from an offset on, in pieces, for whoever makes things of them.
 
 The log ends at the first bytes that are no record of this place: wrong magic, a size that
-does not fit, another physical offset, a body whose CRC is wrong. Behind the last record of
-a full segment stands a blank one that reaches to its end.
+does not fit, another physical offset, a body whose CRC is wrong, after a crash also
+properties of which a sector never reached the disk. Behind the last record of a full
+segment stands a blank one that reaches to its end.
 
 The log is read once, front to back: what a piece is needed for (consume queues, the key
 index) is done while its bytes are in the processor's cache. Pages that were read are given
@@ -19,6 +20,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pyromq.protocol import bulk
 from pyromq.protocol.record import BLANK_MAGIC, BLANK_SIZE, CRC_MASK, peek
@@ -32,6 +34,8 @@ logger = logging.getLogger(__name__)
 _KEPT_IN_MEMORY: Final = 64 * 1024 * 1024
 _SECONDS_BETWEEN_LINES: Final = 2.0
 _MB: Final = 1_000_000
+#: A disk writes these whole or not at all.
+_SECTOR: Final = 512
 
 
 class LogPiece(NamedTuple):
@@ -52,11 +56,13 @@ class LogWalk:
         offset: int,
         *,
         check_crc: bool,
+        after_crash: bool = False,
         on_progress: Callable[[int], None] | None = None,
     ) -> None:
         """`offset` is where a record or a segment begins; `on_progress` hears `end`."""
         self._log = log
         self._check_crc = check_crc
+        self._after_crash = after_crash
         self._on_progress = on_progress
         self.end = offset
 
@@ -102,6 +108,9 @@ class LogWalk:
         good = columns.valid & (columns.column("physical_offset") == starts + self.end)
         if self._check_crc:
             good &= columns.column("body_crc") == _body_crcs(data, columns)
+        if self._after_crash:
+            in_segment = self.end % self._log.segments.segment_size
+            good &= ~_lost_properties(data, columns, in_segment)
         if not good.all():
             count = int(good.argmin())
             if count == 0:
@@ -145,6 +154,26 @@ class ProgressLog:
                 (self._total - self._begin) // _MB,
                 (end - self._begin) / (now - self._started) // _MB,
             )
+
+
+def _lost_properties(data: bytes, columns: bulk.RecordColumns, base: int) -> NDArray[np.bool_]:
+    """Which records have properties that are empty from a sector's beginning to its end.
+
+    No CRC is over them. `base` is the place of `data` in its file.
+    """
+    lost = np.zeros(columns.starts.size, np.bool_)
+    content = np.frombuffer(data, np.uint8)
+    begins, lengths = columns.properties
+    ends = begins + lengths
+    sectors = -(-(begins + base) // _SECTOR) * _SECTOR - base
+    rows = np.flatnonzero(sectors < ends)
+    while rows.size:
+        for row in rows[content[sectors[rows]] == 0].tolist():
+            begin = int(sectors[row])
+            lost[row] |= not any(data[begin : min(begin + _SECTOR, int(ends[row]))])
+        sectors[rows] += _SECTOR
+        rows = rows[sectors[rows] < ends[rows]]
+    return lost
 
 
 def _body_crcs(data: bytes, columns: bulk.RecordColumns) -> bulk.Longs:
