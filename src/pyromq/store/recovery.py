@@ -83,9 +83,7 @@ def recover(
     if not clean:
         logger.warning("the last stop was not clean: the log is checked from %d on", walk_from)
     progress = ProgressLog("checking the log", walk_from, log.watermarks.written)
-    walk = LogWalk(
-        log, walk_from, check_crc=check_crc, after_crash=not clean, on_progress=progress
-    )
+    walk = LogWalk(log, walk_from, check_crc=check_crc, after_crash=not clean, on_progress=progress)
     for piece in walk:
         restorer.take(piece, dispatched)
     end = walk.end
