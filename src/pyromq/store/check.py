@@ -65,6 +65,7 @@ def check_store(
         settings.consume_queue_file_size if sizes_known else 0,
         known_topics(settings.config_directory),
         may_move=may_move,
+        knows_delays=sizes_known,
     )
     index = IndexCheck(
         settings.index_directory,

@@ -101,6 +101,8 @@ class IndexCheck:
         whole = INDEX_HEADER_SIZE + slots * INDEX_SLOT_SIZE + limit * INDEX_ENTRY_SIZE
         for path in paths:
             size = path.stat().st_size
+            if size == 0 and path == paths[-1]:
+                continue  # being made, or its making was interrupted
             if size != whole:
                 yield Violation(ViolationKind.FILE, path, 0, f"has {size} bytes, not {whole}")
                 continue
@@ -201,11 +203,11 @@ class IndexCheck:
                 f"entry {number} follows entry {previous[number]}, which is not before it in "
                 "its slot",
             )
+        if self._may_move and file.count < file.room:
+            return  # slots are written last
         newest = np.zeros(file.slots, np.int64)
         newest[slots[1:]] = numbers[1:]
         wrong = np.flatnonzero(newest != file.table)
-        if self._may_move:
-            wrong = wrong[file.table[wrong] < file.count]
         for slot in wrong[:_MAX_NAMED].tolist():
             yield Violation(
                 ViolationKind.INDEX_ENTRY,

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyromq.protocol.bulk import Longs
+from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.protocol.record import RecordError, decode_record
 from pyromq.protocol.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.check_files import SegmentFiles
@@ -31,6 +32,8 @@ from pyromq.store.violation import Violation, ViolationKind
 
 _ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
 _PRE_BLANK_SIZE: Final = 0x7FFFFFFF
+#: A tags code up to this one is an address in Java's extension of the queue.
+_LAST_EXTENSION_ADDRESS: Final = -(1 << 31) - 1
 _QUEUE_ID: Final = re.compile("0|[1-9][0-9]{0,9}")
 #: Of one queue so many wrong entries are named one by one.
 _MAX_NAMED: Final = 20
@@ -66,13 +69,22 @@ class QueueCheck:
     """All consume queues of a store."""
 
     def __init__(
-        self, directory: Path, segment_size: int, topics: frozenset[str] | None, *, may_move: bool
+        self,
+        directory: Path,
+        segment_size: int,
+        topics: frozenset[str] | None,
+        *,
+        may_move: bool,
+        knows_delays: bool = True,
     ) -> None:
-        """`topics` are those of the store's table, None without one."""
+        """`topics` are those of the store's table, None without one; `knows_delays`: the delay
+        levels are those that the store was written with.
+        """
         self._directory = directory
         self._segment_size = segment_size
         self._topics = topics
         self._may_move = may_move
+        self._knows_delays = knows_delays
         self._queues: dict[tuple[str, int], _Queue] = {}
         #: Where the last record ends that any queue knew at the beginning.
         self._known_end = 0
@@ -114,7 +126,7 @@ class QueueCheck:
             low, high = int(offsets.min()), int(offsets.max())
             written = queue.read(low, high + 1 - low)
             offsets = offsets[offsets < low + written.size]
-            same = written[offsets - low] == entries[: offsets.size]
+            same = self._same(written[offsets - low], entries[: offsets.size], run.topic)
             queue.right[offsets[same] - queue.first] = True
 
     def finish(self, log: LogCheck, min_offset: int) -> Iterator[Violation]:
@@ -175,6 +187,17 @@ class QueueCheck:
                 last_place = int(places[-1])
                 self._known_end = max(self._known_end, last_place + int(entries["size"][real[-1]]))
         queue.right = np.zeros(queue.end - queue.first, np.bool_)
+
+    def _same(
+        self, written: NDArray[np.void], expected: NDArray[np.void], topic: str
+    ) -> NDArray[np.bool_]:
+        same: NDArray[np.bool_] = written["tags_code"] == expected["tags_code"]
+        same |= written["tags_code"] <= _LAST_EXTENSION_ADDRESS
+        if topic == SCHEDULE_TOPIC and not self._knows_delays:
+            same[:] = True
+        same &= written["physical_offset"] == expected["physical_offset"]
+        same &= written["size"] == expected["size"]
+        return same
 
     def _note_missing(self, queue: _Queue, offsets: Longs, entries: NDArray[np.void]) -> None:
         places = entries["physical_offset"].astype(np.int64)

@@ -40,8 +40,9 @@ def found(
     min_offset: int = 0,
     topics: frozenset[str] | None = None,
     may_move: bool = False,
+    knows_delays: bool = True,
 ) -> list[str]:
-    check = QueueCheck(root, 200, topics, may_move=may_move)
+    check = QueueCheck(root, 200, topics, may_move=may_move, knows_delays=knows_delays)
     violations = list(check.load())
     for run in runs:
         check.compare(run)
@@ -71,6 +72,17 @@ def test_an_entry_that_no_record_claims(tmp_path: Path) -> None:
 def test_each_part_of_an_entry_counts(tmp_path: Path, changed: Row) -> None:
     write_queue(tmp_path, [*ROWS[:3], changed])
     assert found(tmp_path, run_of(*enumerate(ROWS))) == ["QUEUE_ENTRY 60"]
+
+
+def test_tags_codes_that_cannot_be_held_against_the_record(tmp_path: Path) -> None:
+    """An address in Java's extension of the queue; a time by delay levels that nobody knows."""
+    write_queue(tmp_path, [(0, 100, -(1 << 31) - 1), (100, 100, -(1 << 62)), (200, 100, -1)])
+    run = run_of((0, ROWS[0]), (1, ROWS[1]), (2, ROWS[2]))
+    assert found(tmp_path, run) == ["QUEUE_ENTRY 40"]
+    (tmp_path / "T").rename(tmp_path / "SCHEDULE_TOPIC_XXXX")
+    run = run._replace(topic="SCHEDULE_TOPIC_XXXX")
+    assert found(tmp_path, run) == ["QUEUE_ENTRY 40"]
+    assert found(tmp_path, run, knows_delays=False) == []
 
 
 def test_records_without_an_entry(tmp_path: Path) -> None:
