@@ -49,6 +49,7 @@ from tests.interop.store_survey import (
     survey,
 )
 from tests.support.apache_rocketmq import ApacheRocketMQ, java_or_skip
+from tests.support.stores import put
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
@@ -348,6 +349,22 @@ async def test_pyromq_killed_in_the_middle_of_load(tmp_path: Path) -> None:
             assert opened.max_offset(LOAD_TOPIC, 0) > max(written.acknowledged)
         finally:
             opened.stop()
+
+
+@pytest.mark.soak
+def test_a_queue_file_without_entries_is_not_left_to_java(namesrv: str, tmp_path: Path) -> None:
+    """Java would take it for one with an entry, and count the next messages from there."""
+    store = opened_here(tmp_path / "pyromq")
+    for _ in range(QUEUE_ENTRIES):
+        put(store, topic=LOAD_TOPIC)
+    store.seal()
+    store.queue(LOAD_TOPIC, 0).extend()
+    store.queue(LOAD_TOPIC, 1).extend()
+    assert len(list((tmp_path / "pyromq").glob("consumequeue/*/*/*"))) == 3
+    store.stop()
+    seen = java_opens(tmp_path, tmp_path / "pyromq")["pyromq"]
+    assert seen["queues"] == {f"{LOAD_TOPIC}/0": [0, QUEUE_ENTRIES]}
+    assert seen["end"] == sum(len(record) for _, record in log_records(tmp_path / "pyromq"))
 
 
 def vouched_for(store: Path) -> tuple[int, int, int]:

@@ -293,6 +293,18 @@ class ConsumeQueue:
             if full:
                 self.synced_below = file.base + file.size
 
+    def drop_unused(self) -> None:
+        """Remove segments without an entry; nothing may be pending.
+
+        RocketMQ takes the last segment for one that has an entry, even if it is zeros, and
+        would then go on behind it. An only one stays when its name says where the queue is.
+        """
+        files = self.segments.files
+        end = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE
+        while files and files[-1].base >= end and (len(files) > 1 or files[-1].base == 0):
+            files.pop().delete()
+        self.room = 0
+
     def close(self) -> None:
         """Write what is pending and unmap."""
         if self.pending:

@@ -157,6 +157,8 @@ class MessageStore:
         self._index_lane.stop()
         self._flush.stop()
         self._log.stop()
+        for queue in self._queues.values():
+            queue.drop_unused()
         (self.config.root / "abort").unlink(missing_ok=True)
         self._close_files()
 

@@ -244,6 +244,33 @@ def test_deleting_forgets_everything(tmp_path: Path) -> None:
     queue.close()
 
 
+@pytest.mark.parametrize(
+    ("count", "kept"), [(0, []), (1, [0]), (PER_FILE, [0]), (PER_FILE + 1, [0, SIZE])]
+)
+def test_files_without_an_entry_can_be_dropped(tmp_path: Path, count: int, kept: list[int]) -> None:
+    queue = make(tmp_path, count)
+    queue.extend(PER_FILE + 1)
+    queue.drop_unused()
+    assert files(queue) == kept
+    queue.append_many(CONSUME_QUEUE_ENTRY.pack(count * 100, 100, 0))
+    queue.write_pending()
+    assert queue.entry(count) == (count * 100, 100, 0)
+    queue.close()
+
+
+def test_the_file_that_says_where_a_queue_is_stays(tmp_path: Path) -> None:
+    """All its messages have left the log, and the next one gets the next offset."""
+    queue = make(tmp_path, PER_FILE)
+    queue.extend()
+    queue.segments.files.pop(0).delete()
+    queue.drop_unused()
+    queue.close()
+    assert files(queue) == [SIZE]
+    queue = loaded(tmp_path)
+    assert queue.next_offset == PER_FILE
+    queue.close()
+
+
 def test_close_writes_what_is_pending(tmp_path: Path) -> None:
     queue = make(tmp_path, 2)
     queue.append_many(CONSUME_QUEUE_ENTRY.pack(200, 100, -(1 << 63)))
