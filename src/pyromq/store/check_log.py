@@ -60,23 +60,31 @@ class LogCheck:
 
     def pieces(self) -> Iterator[CheckedPiece]:
         """The records of the log."""
-        last = self.end
-        for base in self._files.bases:
-            position: int | None = base
-            segment_end = base + self._files.segment_size
-            while position is not None and position < segment_end:
-                piece = self._piece(position, segment_end)
-                if piece is not None:
-                    if position != self.end:
-                        self._report_gap(position)
-                    self._check_records(piece)
-                    self.end = position = piece.base + len(piece.data)
-                    last = piece.base + int(piece.columns.starts[-1])
-                    yield piece
-                elif position == self.end and self._is_blank(position, segment_end):
-                    self.end = position = segment_end
+        bases, size = self._files.bases, self._files.segment_size
+        last = position = self.end
+        number = 0
+        while number < len(bases):
+            segment_end = bases[number] + size
+            position = max(position, bases[number])
+            piece = self._piece(position, segment_end)
+            if piece is None:
+                if position == self.end and self._is_blank(position, segment_end):
+                    self.end = segment_end
+                    following = None
                 else:
-                    position = self._next_record(position + 1, segment_end)
+                    following = self._next_record(position + 1, segment_end)
+                position = segment_end if following is None else following
+            elif position != self.end and self._was_written_since():
+                number, position = bases.index(self.end - self.end % size), self.end
+            else:
+                if position != self.end:
+                    self._report_gap(position)
+                self._check_records(piece)
+                self.end = position = piece.base + len(piece.data)
+                last = piece.base + int(piece.columns.starts[-1])
+                yield piece
+            if position == segment_end:
+                number += 1
         if self._may_move:
             # The last record may be torn; the next start cuts it off.
             torn = (ViolationKind.BODY_CRC, *self._files.place(last))
@@ -143,6 +151,18 @@ class LogCheck:
     def _is_blank(self, position: int, segment_end: int) -> bool:
         size, magic = peek(self._files.read(position, HEAD_SIZE_V4))
         return magic == BLANK_MAGIC and size == segment_end - position
+
+    def _was_written_since(self) -> bool:
+        """Whether the log goes on at `end`, where there was nothing when it was looked at."""
+        segment_end = self.end - self._files.place(self.end)[1] + self._files.segment_size
+        return (
+            self._may_move
+            and segment_end - self._files.segment_size in self._files.bases
+            and (
+                self._piece(self.end, segment_end) is not None
+                or self._is_blank(self.end, segment_end)
+            )
+        )
 
     def _report_gap(self, following: int) -> None:
         reason = self._reason(self.end) or "nothing was written here"

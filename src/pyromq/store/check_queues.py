@@ -13,7 +13,9 @@ What is no violation
 
 from __future__ import annotations
 
+import os
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -24,7 +26,11 @@ from numpy.typing import NDArray
 from pyromq.protocol.bulk import Longs
 from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.protocol.record import RecordError, decode_record
-from pyromq.protocol.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.protocol.units import (
+    CONSUME_QUEUE_DTYPE,
+    CONSUME_QUEUE_ENTRY,
+    CONSUME_QUEUE_ENTRY_SIZE,
+)
 from pyromq.store.check_files import SegmentFiles
 from pyromq.store.check_log import LogCheck
 from pyromq.store.dispatch import QueueRun
@@ -93,6 +99,9 @@ class QueueCheck:
         """Look at the files; what can be said without the log is said here."""
         if not self._directory.is_dir():
             return
+        if self._may_move:
+            # Before any queue is read: each will have all entries up to here then.
+            self._known_end = max(map(_last_end, self._directory.glob("*/*")), default=0)
         for topic in sorted(self._directory.iterdir()):
             if not topic.is_dir():
                 yield Violation(ViolationKind.FILE, topic, 0, "is no folder of a topic")
@@ -185,7 +194,6 @@ class QueueCheck:
                 )
             if real.size:
                 last_place = int(places[-1])
-                self._known_end = max(self._known_end, last_place + int(entries["size"][real[-1]]))
         queue.right = np.zeros(queue.end - queue.first, np.bool_)
 
     def _same(
@@ -223,6 +231,24 @@ class QueueCheck:
                 return
             reason = _why_wrong(queue, offset, place, size, tags_code, log)
             yield _entry_violation(queue, offset, reason)
+
+
+def _last_end(directory: Path) -> int:
+    """Where the record of a queue's last entry ends, by bisection."""
+    for path in sorted(directory.glob("[0-9]" * 20), reverse=True):
+        with path.open("rb") as file:
+
+            def entry(number: int, descriptor: int = file.fileno()) -> tuple[int, int]:
+                data = os.pread(descriptor, _ENTRY.itemsize, number * _ENTRY.itemsize)
+                place, size, _ = CONSUME_QUEUE_ENTRY.unpack(data.ljust(_ENTRY.itemsize, b"\0"))
+                return place, size
+
+            numbers = range(path.stat().st_size // _ENTRY.itemsize)
+            count = bisect_left(numbers, True, key=lambda number: entry(number)[1] <= 0)
+            place, size = entry(count - 1) if count else (0, 0)
+            if count and size != _PRE_BLANK_SIZE:
+                return place + size
+    return 0
 
 
 def _why_wrong(

@@ -133,3 +133,26 @@ def test_records_by_their_place(written: WrittenLog) -> None:
     assert written.data[written.places[3] :].startswith(record)
     assert log.record_at(written.places[3] + 1) is None
     assert log.record_at(written.end) is None
+
+
+@pytest.mark.parametrize("seen_at_first", [3, 20, 35])
+def test_a_log_that_grows_while_it_is_checked(
+    written: WrittenLog, monkeypatch: pytest.MonkeyPatch, seen_at_first: int
+) -> None:
+    """What was not there at the first look is there when the search behind it begins."""
+    end = written.places[seen_at_first]
+    whole = {path: path.read_bytes() for path in written.directory.iterdir()}
+    for path, data in whole.items():
+        seen = max(0, end - int(path.name))
+        path.write_bytes(data[:seen].ljust(SEGMENT, b"\0"))
+    search = LogCheck._next_record
+
+    def growing(self: LogCheck, position: int, segment_end: int) -> int | None:
+        for path, data in whole.items():
+            path.write_bytes(data)
+        return search(self, position, segment_end)
+
+    monkeypatch.setattr(LogCheck, "_next_record", growing)
+    places, log = check(written, may_move=True)
+    assert places == written.places
+    assert log.violations == []

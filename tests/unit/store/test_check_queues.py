@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from pyromq.store.check_files import SegmentFiles
 from pyromq.store.check_log import LogCheck
 from pyromq.store.check_queues import QueueCheck
 from pyromq.store.dispatch import QueueRun
+from pyromq.store.violation import Violation
 
 Row = tuple[int, int, int]
 LOG_END = 10_000
@@ -142,3 +144,22 @@ def test_foreign_files(tmp_path: Path) -> None:
     (tmp_path / "T" / "01").mkdir()
     (tmp_path / "T" / "note").write_text("")
     assert found(tmp_path) == ["FILE 0"] * 3
+
+
+def test_what_comes_while_the_queues_are_read_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queue 0 is read before queue 1 has its last entry; later records of both are known."""
+    write_queue(tmp_path, [(0, 100, 0)])
+    write_queue(tmp_path, [(100, 100, 0)], queue_id=1)
+    load = QueueCheck._load_queue
+
+    def growing(self: QueueCheck, topic: str, queue_id: int, path: Path) -> Iterator[Violation]:
+        yield from load(self, topic, queue_id, path)
+        write_queue(tmp_path, [(0, 100, 0), (200, 100, 0)])
+        write_queue(tmp_path, [(100, 100, 0), (300, 100, 0)], queue_id=1)
+
+    monkeypatch.setattr(QueueCheck, "_load_queue", growing)
+    first = run_of((0, (0, 100, 0)), (1, (200, 100, 0)))
+    second = run_of((0, (100, 100, 0)), (1, (300, 100, 0)), queue_id=1)
+    assert found(tmp_path, first, second, may_move=True) == []
