@@ -71,6 +71,9 @@ async def pull_all(broker: Broker) -> list[bytes]:
 async def test_cold_messages_are_brought_in_by_a_thread(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert broker.store is not None
+    store = broker.store
+    await until(lambda: store.dispatch_behind == 0)  # the key index reads the log, too
     try:
         # Pages that are just being written back cannot be dropped in that moment.
         await until(lambda: forget(broker))
