@@ -467,6 +467,11 @@ class MessageStoreConfig:
         return self.root / "consumequeue"
 
     @property
+    def consume_queue_ext_directory(self) -> Path:
+        """Directory of the consume queues' extensions, with folders as theirs."""
+        return self.root / "consumequeue_ext"
+
+    @property
     def index_directory(self) -> Path:
         """Directory of the key index files."""
         return self.root / "index"

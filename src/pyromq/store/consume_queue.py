@@ -10,6 +10,7 @@ Invariants
 2. An entry is written after its record is: it never points at or past the log's
    written mark.
 3. `next_offset` < `room` before a put: the blocks for its entry are reserved.
+4. With an `extension`, `pending` holds tags codes, and the segments addresses of units.
 
 Owned by the loop's thread; `sync` is called by the flush thread.
 """
@@ -23,13 +24,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from pyromq.protocol.memo import Memo
 from pyromq.protocol.record import HEAD_SIZE_V4, QueueOffset, topic_part
 from pyromq.protocol.units import (
+    CONSUME_QUEUE_DTYPE,
     CONSUME_QUEUE_ENTRY,
     CONSUME_QUEUE_ENTRY_SIZE,
+    MAX_EXTENSION_ADDRESS,
     PRE_BLANK_ENTRY,
 )
+from pyromq.store.consume_queue_ext import ConsumeQueueExt
 from pyromq.store.mapped_file import MappedFile
 from pyromq.store.results import PutError, PutStatus, StoreError
 from pyromq.store.segments import Segments
@@ -40,6 +46,9 @@ _FIRST_RESERVE: Final = 4096
 _MAX_RESERVE: Final = 256 * 1024
 #: The size that a pre-blank entry has.
 _PRE_BLANK_SIZE: Final = 0x7FFFFFFF
+#: In so many files at the end the last address of the extension is looked for.
+_ADDRESS_FILES: Final = 3
+_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
 
 iter_entries = CONSUME_QUEUE_ENTRY.iter_unpack
 
@@ -66,6 +75,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "dirty",
+        "extension",
         "fixed_size",
         "min_offset",
         "next_offset",
@@ -86,8 +96,10 @@ class ConsumeQueue:
         topic: str,
         queue_id: int,
         head_size: int = HEAD_SIZE_V4,
+        extension: ConsumeQueueExt | None = None,
     ) -> None:
         self.topic = topic
+        self.extension = extension
         self.queue_id = queue_id
         self.topic_part = topic_part(topic)
         #: Bytes of a record from an IPv4 client beside its body and properties.
@@ -125,6 +137,8 @@ class ConsumeQueue:
     def write_pending(self) -> None:
         """Copy the gathered entries into their segments."""
         pending = self.pending
+        if self.extension is not None:
+            self.extension.take_over(pending)
         position = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE - len(pending)
         while pending:
             file = self.segments.find(position)
@@ -196,10 +210,18 @@ class ConsumeQueue:
         if not self.min_offset <= offset < self.next_offset:
             return None
         data = self.read(offset, 1)
+        if data and self.extension is not None:
+            data = self.extension.resolve(data)
         return CONSUME_QUEUE_ENTRY.unpack(data) if data else None
 
+    def load(self) -> None:
+        """Map the files that are there; raises StoreError where they do not fit together."""
+        self.segments.load()
+        if self.extension is not None:
+            self.extension.segments.load()
+
     def recover(self) -> None:
-        """Find the end of the entries in the files that `segments.load` mapped."""
+        """Find the end of the entries in the files that `load` mapped."""
         self.next_offset = self.segments.first_offset // CONSUME_QUEUE_ENTRY_SIZE
         self.room = 0
         for file in reversed(self.segments.files):
@@ -207,6 +229,8 @@ class ConsumeQueue:
             if count:
                 self.next_offset = file.base // CONSUME_QUEUE_ENTRY_SIZE + count
                 break
+        if self.extension is not None:
+            self.extension.recover(self._last_address())
 
     def truncate(self, physical_offset: int) -> None:
         """Drop the entries whose records end behind `physical_offset`."""
@@ -229,6 +253,12 @@ class ConsumeQueue:
         end = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE
         self.segments.drop_after(end)
         self.synced_below = end - end % self.segments.segment_size
+        if self.extension is None:
+            return
+        if end > self.segments.first_offset:
+            self.extension.truncate(self._last_address())
+        else:
+            self.extension.delete()
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """The first entry that points into what is left of the log is the first message."""
@@ -266,13 +296,21 @@ class ConsumeQueue:
         self.correct_min_offset(min_physical_offset)
         return expired
 
+    def take_expired_extension(self) -> list[MappedFile]:
+        """The same of the extension, after the queue's own."""
+        entry = self.read(self.min_offset, 1)
+        if self.extension is None or not entry:
+            return []
+        address = CONSUME_QUEUE_ENTRY.unpack(entry)[2]
+        return self.extension.take_expired(address) if address <= MAX_EXTENSION_ADDRESS else []
+
     def last_physical_offset(self) -> int:
         """The end of the record that the last entry points at; 0 for an empty queue."""
         entry = self.entry(self.next_offset - 1)
         return entry[0] + entry[1] if entry and entry[1] != _PRE_BLANK_SIZE else 0
 
     def entries(self) -> Iterator[tuple[int, int, int]]:
-        """All entries, oldest first."""
+        """All entries as they stand in the files, oldest first."""
         for file in self.segments.files:
             first = file.base // CONSUME_QUEUE_ENTRY_SIZE
             count = max(0, self.next_offset - first)
@@ -280,6 +318,8 @@ class ConsumeQueue:
 
     def sync(self) -> None:
         """Wait until all that was written is on the disk."""
+        if self.extension is not None:
+            self.extension.sync()
         for file in list(self.segments.files):
             if file.base < self.synced_below:
                 continue
@@ -311,12 +351,30 @@ class ConsumeQueue:
             self.write_pending()
         self.room = 0
         self.segments.close()
+        if self.extension is not None:
+            self.extension.segments.close()
 
     def delete(self) -> None:
         """Remove the queue's files."""
         self.pending.clear()
         self.room = self.next_offset = self.min_offset = self.synced_below = 0
         self.segments.delete()
+        if self.extension is not None:
+            self.extension.delete()
+
+    def _last_address(self) -> int | None:
+        """The last address of the extension in the last files; None without one."""
+        for file in reversed(self.segments.files[-_ADDRESS_FILES:]):
+            used = min(self.next_offset * CONSUME_QUEUE_ENTRY_SIZE - file.base, file.size)
+            if used <= 0:
+                continue
+            # Mostly the very last one has it.
+            for start in (used - CONSUME_QUEUE_ENTRY_SIZE, 0):
+                codes = np.frombuffer(file.read(start, used), _ENTRY)["tags_code"]
+                found = np.flatnonzero(codes <= MAX_EXTENSION_ADDRESS)
+                if found.size:
+                    return int(codes[found[-1]])
+        return None
 
     def _create(self, position: int) -> MappedFile:
         """The segment for `position`; blank entries stand before a queue's first one."""

@@ -52,6 +52,7 @@ from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import FlushDiskType, MessageStoreConfig
 from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.consume_queue_ext import BitMapOf, ConsumeQueueExt, refuse_other_size
 from pyromq.store.dispatch import IndexLane
 from pyromq.store.flush import FlushOutcome, FlushService
 from pyromq.store.index import KeyIndex
@@ -81,7 +82,10 @@ class MessageStore:
         config: MessageStoreConfig,
         store_host: bytes,
         on_arrival: Callable[[ConsumeQueue], None] | None = None,
+        bit_map_of: BitMapOf | None = None,
     ) -> None:
+        """`bit_map_of` evaluates filters for the consume queues' extension."""
+        self._bit_map_of = bit_map_of
         self.config = config
         self._log = CommitLog(
             config.commit_log_directory,
@@ -207,8 +211,22 @@ class MessageStore:
                 topic,
                 queue_id,
                 head_size(self._host_flag),
+                self._extension(topic, queue_id),
             )
         return queue
+
+    def _extension(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
+        config = self.config
+        if not config.enable_consume_queue_ext:
+            return None
+        return ConsumeQueueExt(
+            config.consume_queue_ext_directory,
+            config.mapped_file_size_consume_queue_ext,
+            topic,
+            queue_id,
+            self._log.read,
+            self._bit_map_of,
+        )
 
     def put(
         self,
@@ -513,9 +531,11 @@ class MessageStore:
             queue.delete()
             if queue.watched and self._on_arrival is not None:
                 self._on_arrival(queue)  # whoever waits is told that the topic is gone
-        directory = self.config.consume_queue_directory / topic
-        if directory.is_dir() and not any(directory.iterdir()):
-            directory.rmdir()
+        config = self.config
+        for parent in (config.consume_queue_directory, config.consume_queue_ext_directory):
+            directory = parent / topic
+            if directory.is_dir() and not any(directory.iterdir()):
+                directory.rmdir()
 
     def clean_unused_topics(self, topics: Collection[str]) -> None:
         """Delete the consume queues of all topics but these and those of the broker itself."""
@@ -633,6 +653,10 @@ class MessageStore:
         config = self.config
         directory = config.consume_queue_directory
         damaged: dict[ConsumeQueue, str] = {}
+        if config.enable_consume_queue_ext:
+            refuse_other_size(
+                config.consume_queue_ext_directory, config.mapped_file_size_consume_queue_ext
+            )
         for topic in sorted(directory.iterdir()) if directory.is_dir() else ():
             for path in sorted(topic.iterdir()) if topic.is_dir() else ():
                 if not _QUEUE_ID.fullmatch(path.name) or not path.is_dir():
@@ -640,7 +664,7 @@ class MessageStore:
                     continue
                 queue = self.queue(topic.name, int(path.name))
                 try:
-                    queue.segments.load()
+                    queue.load()
                 except StoreError as error:
                     if queue_damage.is_other_size(directory, config.consume_queue_file_size):
                         raise

@@ -36,7 +36,8 @@ def is_other_size(directory: Path, segment_size: int) -> bool:
 
 def damage_of(queue: ConsumeQueue, log: CommitLog) -> str | None:
     """What is wrong with a recovered queue; None when nothing shows."""
-    return _hole(queue) or _wrong_entry(queue, log)
+    lost_units = queue.extension.damage if queue.extension is not None else None
+    return _hole(queue) or _wrong_entry(queue, log) or lost_units
 
 
 def lacks(queue: ConsumeQueue, run: QueueRun) -> bool:

@@ -106,6 +106,8 @@ class Reader:
             result.status = GetStatus.OFFSET_FOUND_NULL
             result.next_offset = queue.segment_after(offset)
             return
+        if message_filter is not None and queue.extension is not None:
+            entries = queue.extension.resolve(entries)
         if may_wait and self._log.watermarks.written - first_physical_offset(entries) > _WARM_BYTES:
             missing = self._missing_records(entries, max_count, message_filter)
             if missing:

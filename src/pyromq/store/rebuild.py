@@ -22,6 +22,7 @@ from pyromq.protocol.delay import DelayLevels
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.consume_queue_ext import ConsumeQueueExt
 from pyromq.store.dispatch import dispatch_records
 from pyromq.store.index import KeyIndex
 from pyromq.store.lock import lock_store, unlock_store
@@ -65,7 +66,7 @@ def rebuild_store(
     try:
         log.segments.load()
         log.watermarks.written = log.segments.end_offset
-        builder = _Builder(config, queues=queues, index=index)
+        builder = _Builder(config, log, queues=queues, index=index)
         walk = LogWalk(
             log,
             log.min_offset,
@@ -94,8 +95,11 @@ def _progress(
 class _Builder:
     """Makes the new files, in directories beside the old ones."""
 
-    def __init__(self, config: MessageStoreConfig, *, queues: bool, index: bool) -> None:
+    def __init__(
+        self, config: MessageStoreConfig, log: CommitLog, *, queues: bool, index: bool
+    ) -> None:
         self._config = config
+        self._log = log
         self._delay_levels = DelayLevels(config.message_delay_level)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._queue_directory = _fresh(config.consume_queue_directory) if queues else None
@@ -105,6 +109,10 @@ class _Builder:
         self.replaced: dict[Path, Path] = {}
         if self._queue_directory is not None:
             self.replaced[self._queue_directory] = config.consume_queue_directory
+        self._extension_directory: Path | None = None
+        if queues and config.enable_consume_queue_ext:
+            self._extension_directory = _fresh(config.consume_queue_ext_directory)
+            self.replaced[self._extension_directory] = config.consume_queue_ext_directory
         if index:
             directory = _fresh(config.index_directory)
             self.replaced[directory] = config.index_directory
@@ -145,9 +153,20 @@ class _Builder:
         if queue is None:
             assert self._queue_directory is not None
             queue = self._queues[topic, queue_id] = ConsumeQueue(
-                self._queue_directory, self._config.consume_queue_file_size, topic, queue_id
+                self._queue_directory,
+                self._config.consume_queue_file_size,
+                topic,
+                queue_id,
+                extension=self._extension(topic, queue_id),
             )
         return queue
+
+    def _extension(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
+        """Without bit maps: which consumers there were, the log does not know."""
+        if self._extension_directory is None:
+            return None
+        size = self._config.mapped_file_size_consume_queue_ext
+        return ConsumeQueueExt(self._extension_directory, size, topic, queue_id, self._log.read)
 
 
 def _fresh(directory: Path) -> Path:

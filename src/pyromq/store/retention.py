@@ -181,6 +181,9 @@ class Retention:
         """Take away what points at messages before `min_offset`."""
         for number, queue in enumerate(self._queues(), 1):
             self._doom(queue.segments.directory, queue.take_expired(min_offset))
+            if queue.extension is not None:
+                extension = queue.extension.segments.directory
+                self._doom(extension, queue.take_expired_extension())
             if number % _QUEUES_AT_ONCE == 0:
                 await asyncio.sleep(0)
         await self._remove_doomed()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.units import MAX_EXTENSION_ADDRESS
 
 SUBSCRIBE_ALL = "*"
 #: What Java's trim takes away: other spaces are part of a tag.
@@ -65,4 +66,5 @@ class TagFilter:
         read: Callable[[int, int], bytes],  # noqa: ARG002
     ) -> bool:
         """Whether a message with this hash of tags is wanted."""
-        return tags_code in self.codes
+        # Of a message whose unit in the consume-queue extension is gone nobody knows the tags.
+        return tags_code in self.codes or tags_code <= MAX_EXTENSION_ADDRESS
