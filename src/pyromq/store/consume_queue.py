@@ -58,6 +58,12 @@ def first_physical_offset(entries: bytes) -> int:
     return int.from_bytes(entries[:8], "big", signed=True)
 
 
+def span_of(entries: bytes) -> tuple[int, int]:
+    """Where the first of these entries' records begins and the last one's ends."""
+    last, size, _ = CONSUME_QUEUE_ENTRY.unpack(entries[-CONSUME_QUEUE_ENTRY_SIZE:])
+    return first_physical_offset(entries), last + size
+
+
 def split_entries(entries: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Physical offsets and sizes of these entries."""
     fields = _runs[len(entries) // CONSUME_QUEUE_ENTRY_SIZE](entries)

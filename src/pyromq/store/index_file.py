@@ -41,6 +41,7 @@ from pyromq.protocol.units import (
     INDEX_HEADER_SIZE,
     INDEX_SLOT_SIZE,
 )
+from pyromq.store.results import StoreError
 
 _SLOT: Final = np.dtype(">u4")
 _ENTRY: Final = np.dtype(INDEX_ENTRY_DTYPE)
@@ -52,7 +53,7 @@ _LONG_SIGN: Final = 0x8000000000000000
 _ROW_MASK: Final = 0xFFFFFFFF
 
 
-class IndexFileError(Exception):
+class IndexFileError(StoreError):
     """A file in the index directory that cannot be one of this index."""
 
 

@@ -28,6 +28,7 @@ from pyromq.store.consume_queue import (
     ConsumeQueue,
     first_physical_offset,
     iter_entries,
+    span_of,
     split_entries,
 )
 from pyromq.store.mapped_file import MappedFile
@@ -127,8 +128,7 @@ class Reader:
         """Where records that the pull will most likely carry are not in memory."""
         log = self._log
         if message_filter is None:
-            places, sizes = split_entries(entries[: max_count * CONSUME_QUEUE_ENTRY_SIZE])
-            first, end = places[0], places[-1] + sizes[-1]
+            first, end = span_of(entries[: max_count * CONSUME_QUEUE_ENTRY_SIZE])
             whole = log.segments.find(first)
             if (
                 whole is not None
