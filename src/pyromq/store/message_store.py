@@ -35,6 +35,7 @@ from pyromq.protocol.properties import MAX_PROPERTIES, TAGS, decode_properties
 from pyromq.protocol.record import (
     BATCH_HEAD,
     CRC_MASK,
+    INNER_BODY_LENGTH,
     INNER_FIXED_SIZE,
     INNER_HEAD,
     INNER_HEAD_SIZE,
@@ -391,7 +392,7 @@ class MessageStore:
                             physical,
                         ),
                         shared,
-                        batch[body_start - 4 : body_end],
+                        batch[position + INNER_BODY_LENGTH : body_end],
                         topic,
                         properties_length.to_bytes(2, "big"),
                         own,
