@@ -23,7 +23,8 @@ from pyromq.broker.handlers.offsets import OffsetHandlers
 from pyromq.broker.handlers.pull import PullHandlers
 from pyromq.broker.handlers.query import QueryHandlers
 from pyromq.broker.handlers.send import SendHandlers, answers_after_flush
-from pyromq.broker.routes import Routes, build_routes
+from pyromq.broker.inner_messages import MessageWriter
+from pyromq.broker.routes import Handlers, Routes, build_routes
 from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.registration import Registration
 from pyromq.broker.state.connections import ConsumerTable, ProducerTable
@@ -167,28 +168,32 @@ class Broker:
             """Topics as they are now: known to the NameServers, and on the disk."""
             await asyncio.gather(registration.register_now(), self.topics.file.saved())
 
+        writer = MessageWriter(store)
         return build_routes(
-            SendHandlers(
-                self._config,
-                store,
-                self.topics,
-                self.groups,
-                store_host,
-                register=announce,
-            ),
-            self._pull,
-            heartbeat,
-            OffsetHandlers(self.offsets, store),
-            QueryHandlers(store),
-            TopicAdminHandlers(
-                self.topics,
-                self.groups,
-                self.offsets,
-                store,
-                register=announce,
-                is_replica=self._store_config.broker_role is BrokerRole.SLAVE,
-            ),
-            QueueOffsetHandlers(store),
+            Handlers(
+                send=SendHandlers(
+                    self._config,
+                    store,
+                    writer,
+                    self.topics,
+                    self.groups,
+                    store_host,
+                    register=announce,
+                ),
+                pull=self._pull,
+                heartbeat=heartbeat,
+                offsets=OffsetHandlers(self.offsets, store),
+                query=QueryHandlers(store),
+                topic_admin=TopicAdminHandlers(
+                    self.topics,
+                    self.groups,
+                    self.offsets,
+                    store,
+                    register=announce,
+                    is_replica=self._store_config.broker_role is BrokerRole.SLAVE,
+                ),
+                queue_offsets=QueueOffsetHandlers(store),
+            )
         )
 
 

@@ -241,12 +241,15 @@ class MessageStore:
         born_host: bytes,
         reconsume_times: int,
         more_properties: bytes = b"",
+        prepared_offset: int = 0,
+        store_timestamp: int = 0,
     ) -> int:
         """Gather one message; its queue offset is `queue.next_offset` of before.
 
         The properties come in two pieces, since most of them end alike. `tags_code` is
         Java's hash of the TAGS in them, 0 without: callers have them at hand, and remember
-        the hashes of the few that there are.
+        the hashes of the few that there are. `store_timestamp` is for those who must know it
+        before: what `chunk_time` has told.
         Raises PutError, or struct.error for a number that its field cannot hold.
         """
         log = self._log
@@ -267,7 +270,7 @@ class MessageStore:
         if offset >= queue.room:
             queue.extend()
         if not log.parts:
-            log.now = time_ns() // 1_000_000
+            log.now = store_timestamp or time_ns() // 1_000_000
         head = pack(
             size,
             MESSAGE_MAGIC,
@@ -282,7 +285,7 @@ class MessageStore:
             log.now,
             self._store_host,
             reconsume_times,
-            0,
+            prepared_offset,
             body_length,
         )
         log.add(
@@ -302,6 +305,10 @@ class MessageStore:
         queue.next_offset = offset + 1
         log.position = physical + size
         return physical
+
+    def chunk_time(self) -> int:
+        """The store timestamp that the next put gets when it is told this one."""
+        return self._log.now if self._log.parts else time_ns() // 1_000_000
 
     def put_batch(
         self,

@@ -18,6 +18,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.pull import PullHandlers
 from pyromq.broker.handlers.query import QueryHandlers
 from pyromq.broker.handlers.send import SendHandlers
+from pyromq.broker.inner_messages import MessageWriter
 from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.state.connections import ConsumerTable
 from pyromq.broker.state.groups import GroupTable
@@ -138,8 +139,15 @@ class Wired:
         self.store.start()
         self.long_poll.start()
         self.now = BORN
+        self.writer = MessageWriter(self.store)
         self.send = SendHandlers(
-            self.config, self.store, self.topics, self.groups, self.host, lambda: self.now
+            self.config,
+            self.store,
+            self.writer,
+            self.topics,
+            self.groups,
+            self.host,
+            lambda: self.now,
         )
         self.pull = PullHandlers(
             self.config,

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.inner_messages import InnerMessage, MessageWriter, delay_level
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.topics import TOPIC_UNIT, TOPIC_UNIT_SUBSCRIPTION, TopicTable
 from pyromq.protocol import names
@@ -129,6 +130,7 @@ class SendHandlers:
         self,
         config: BrokerConfig,
         store: MessageStore,
+        writer: MessageWriter,
         topics: TopicTable,
         groups: GroupTable,
         store_host: bytes,
@@ -138,6 +140,7 @@ class SendHandlers:
         """`register` tells the NameServers of the topics as they are now."""
         self._config = config
         self._store = store
+        self._writer = writer
         self._topics = topics
         self._groups = groups
         self._store_host = store_host
@@ -384,21 +387,23 @@ class SendHandlers:
         sys_flag = header.sys_flag & ~HOST_MASK
         if topic.topic_filter_type is TopicFilterType.MULTI_TAG:
             sys_flag |= MULTI_TAGS
-        queue = self._store.queue(topic_name, queue_id)
-        offset = queue.next_offset
-        physical = self._store.put(
-            queue,
-            request.body,
-            encode_properties(properties),
-            java_hash(properties.get(TAGS, "")),
-            header.flag,
-            sys_flag,
-            header.born_timestamp,
-            connection.born_host,
-            header.reconsume_times or 0,
+        queue, offset, physical = self._writer.put(
+            InnerMessage(
+                topic_name,
+                queue_id,
+                request.body,
+                properties,
+                header.flag,
+                sys_flag,
+                header.born_timestamp,
+                connection.born_host,
+                header.reconsume_times or 0,
+            )
         )
-        self._remember(topic, queue)
-        return self._sent(request, queue_id, offset, [physical])
+        if queue.topic == topic.topic_name:
+            self._remember(topic, queue)
+        # A delayed message is told where it waits, as in RocketMQ.
+        return self._sent(request, queue.queue_id, offset, [physical])
 
     def _put_batch(
         self,
@@ -455,10 +460,6 @@ class SendHandlers:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._config.broker_ip1}] sending transaction message is forbidden",
-            )
-        if _delay_level(properties) > 0:
-            raise PutError(
-                PutStatus.MESSAGE_ILLEGAL, "delayed messages are not supported by this version"
             )
 
     # Answers
@@ -557,7 +558,7 @@ class SendHandlers:
         """What each message of a batch gets: the batch's own properties and the cluster."""
         properties = decode_properties(text)
         properties[CLUSTER] = self._config.broker_cluster_name
-        if _delay_level(properties) > 0:
+        if delay_level(properties) > 0:
             raise PutError(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be delayed")
         return encode_properties(properties)
 
@@ -576,15 +577,3 @@ def answers_after_flush(answers: bytes, outcome: FlushOutcome) -> bytes:
         if command.code == ResponseCode.SUCCESS and "msgId" in command.ext_fields:
             command.code = ResponseCode.FLUSH_DISK_TIMEOUT
     return b"".join(command.encode() for command in commands)
-
-
-def _delay_level(properties: dict[str, str]) -> int:
-    level = properties.get(DELAY)
-    if level is None:
-        return 0
-    try:
-        return int(level)
-    except ValueError:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR, f"{DELAY} is {level!r:.40}, not a number"
-        ) from None

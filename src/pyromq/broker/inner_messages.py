@@ -1,0 +1,128 @@
+"""Messages that the broker itself stores: retried, due, committed, given up, replies, and
+every send that is out of the ordinary.
+
+`MessageWriter.put` takes a message as values, with its properties as a dictionary, and
+does what the hot path of sends leaves to it: a message with a delay is put under
+SCHEDULE_TOPIC_XXXX, from where `services.delay` delivers it to its real topic.
+
+Invariants
+1. A put is in the log when the chunk is sealed. Within a request handler that is not a
+   coroutine, the server seals; everyone else calls `MessageWriter.stored` behind the last
+   of their puts, and tells nobody of them before it is done.
+2. The consume-queue entry of a delayed message holds the time at which it is due, counted
+   from the store timestamp in its record.
+
+Runs on the loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.delay import DelayLevels
+from pyromq.protocol.frame import RequestError
+from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.names import SCHEDULE_TOPIC
+from pyromq.protocol.properties import (
+    DELAY,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TAGS,
+    encode_properties,
+)
+from pyromq.protocol.sysflag import HOST_MASK, is_consumable
+from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.flush import FlushOutcome
+from pyromq.store.message_store import MessageStore
+
+
+@dataclass(slots=True)
+class InnerMessage:
+    """A message before it is stored: what a record holds, but for its place and time."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    #: As they will be stored; the writer adds only what a delay needs.
+    properties: dict[str, str] = field(default_factory=dict)
+    flag: int = 0
+    #: The host bits are the writer's own, whatever is in them.
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    #: Address and port as records carry them: `Connection.born_host`, `encode_host`.
+    born_host: bytes = bytes(8)
+    reconsume_times: int = 0
+    #: Of a committed message: the physical offset of its half.
+    prepared_offset: int = 0
+
+
+class Stored(NamedTuple):
+    """Where a message was put."""
+
+    queue: ConsumeQueue
+    offset: int
+    physical: int
+
+
+class MessageWriter:
+    """Puts inner messages."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self.delay_levels = DelayLevels(store.config.message_delay_level)
+
+    def put(self, message: InnerMessage) -> Stored:
+        """Gather one message. Raises PutError; RequestError for a delay that is no number."""
+        store = self._store
+        properties = message.properties
+        topic, queue_id = message.topic, message.queue_id
+        now = store.chunk_time()
+        level = delay_level(properties) if is_consumable(message.sys_flag) else 0
+        if level > 0:
+            level = min(level, len(self.delay_levels))
+            properties = {
+                **properties,
+                DELAY: str(level),
+                REAL_TOPIC: topic,
+                REAL_QUEUE_ID: str(queue_id),
+            }
+            topic, queue_id = SCHEDULE_TOPIC, level - 1
+            tags_code = self.delay_levels.due(level, now)
+        else:
+            tags_code = java_hash(properties.get(TAGS, ""))
+        queue = store.queue(topic, queue_id)
+        offset = queue.next_offset
+        physical = store.put(
+            queue,
+            message.body,
+            encode_properties(properties),
+            tags_code,
+            message.flag,
+            message.sys_flag & ~HOST_MASK,
+            message.born_timestamp,
+            message.born_host,
+            message.reconsume_times,
+            prepared_offset=message.prepared_offset,
+            store_timestamp=now,
+        )
+        return Stored(queue, offset, physical)
+
+    async def stored(self) -> FlushOutcome:
+        """Seal what was put; with SYNC_FLUSH wait until it is on the disk."""
+        waiting = self._store.end_chunk()
+        return FlushOutcome.FLUSHED if waiting is None else await waiting
+
+
+def delay_level(properties: dict[str, str]) -> int:
+    """The delay that a message asks for, 0 without; RequestError when it is no number."""
+    level = properties.get(DELAY)
+    if level is None:
+        return 0
+    try:
+        return int(level)
+    except ValueError:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, f"{DELAY} is {level!r:.40}, not a number"
+        ) from None
