@@ -1,28 +1,20 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, get_type_hints
 from unittest.mock import create_autospec
 
-from pyromq.broker.handlers.admin.queue_offsets import QueueOffsetHandlers
-from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
-from pyromq.broker.handlers.heartbeat import HeartbeatHandlers
-from pyromq.broker.handlers.offsets import OffsetHandlers
-from pyromq.broker.handlers.pull import PullHandlers
-from pyromq.broker.handlers.query import QueryHandlers
-from pyromq.broker.handlers.send import SendHandlers
-from pyromq.broker.routes import build_routes
+from pyromq.broker.routes import Handlers, build_routes
 from pyromq.protocol.codes import RequestCode
 
-FAMILIES: tuple[type[Any], ...] = (
-    SendHandlers,
-    PullHandlers,
-    HeartbeatHandlers,
-    OffsetHandlers,
-    QueryHandlers,
-    TopicAdminHandlers,
-    QueueOffsetHandlers,
-)
+FAMILIES: dict[str, type[Any]] = get_type_hints(Handlers)
+
+
+def families() -> Handlers:
+    return Handlers(
+        **{name: create_autospec(kind, instance=True) for name, kind in FAMILIES.items()}
+    )
+
 
 #: What a broker of this version must serve.
 SERVED = {
@@ -46,25 +38,26 @@ SERVED = {
 
 
 def test_everything_that_must_be_served_is() -> None:
-    routes = build_routes(*(create_autospec(family, instance=True) for family in FAMILIES))
+    routes = build_routes(families())
 
     assert routes.hot.keys() | routes.plain.keys() >= SERVED
     assert all(isinstance(code, RequestCode) for code in (*routes.hot, *routes.plain))
 
 
 def test_every_hot_send_has_its_plain_handler_behind_it() -> None:
-    routes = build_routes(*(create_autospec(family, instance=True) for family in FAMILIES))
+    routes = build_routes(families())
 
     assert routes.hot.keys() - routes.plain.keys() == {RequestCode.PULL_MESSAGE}
 
 
 def test_no_handler_serves_a_code_twice_or_is_forgotten() -> None:
-    families = [create_autospec(family, instance=True) for family in FAMILIES]
-    routes = build_routes(*families)
+    handlers = families()
+    routes = build_routes(handlers)
 
     used = {id(handler) for handler in (*routes.hot.values(), *routes.plain.values())}
-    for family, kind in zip(families, FAMILIES, strict=True):
+    for family, kind in FAMILIES.items():
         for name, method in inspect.getmembers(kind, inspect.isfunction):
             if name.startswith("_") or "request" not in inspect.signature(method).parameters:
                 continue
-            assert id(getattr(family, name)) in used, f"{kind.__name__}.{name} serves nothing"
+            handler = getattr(getattr(handlers, family), name)
+            assert id(handler) in used, f"{kind.__name__}.{name} serves nothing"

@@ -372,7 +372,8 @@ class SendHandlers:
         header: SendHeader,
         topic: TopicConfig,
     ) -> RemotingCommand:
-        topic_name, queue_id = header.topic, self._queue_id(header, topic)
+        topic_name = header.topic
+        asked_queue_id = queue_id = self._queue_id(header, topic)
         properties = decode_properties(header.properties or "")
         if topic_name.startswith(names.RETRY_TOPIC_PREFIX) and self._is_dead(request, header):
             topic = self._topics.create_for_send_back(
@@ -402,8 +403,9 @@ class SendHandlers:
         )
         if queue.topic == topic.topic_name:
             self._remember(topic, queue)
-        # A delayed message is told where it waits, as in RocketMQ.
-        return self._sent(request, queue.queue_id, offset, [physical])
+        # As in RocketMQ: the queue that was asked for, the offset where it really is, though
+        # that is of another queue when the message waits for its time or is given up.
+        return self._sent(request, asked_queue_id, offset, [physical])
 
     def _put_batch(
         self,

@@ -19,6 +19,7 @@ from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import Encoding
 from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.message_id import decode_message_id
+from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.protocol.properties import decode_properties
 from pyromq.protocol.record import encode_inner_message
 from pyromq.protocol.sysflag import COMPRESSED, MULTI_TAGS
@@ -118,7 +119,7 @@ async def test_a_oneway_message_is_stored_and_not_answered(
 async def test_a_refused_oneway_message_is_not_answered_either(broker: Wired) -> None:
     warm(broker)
 
-    refused = send_request(oneway=True, properties="DELAY\x013", opaque=1)
+    refused = send_request(oneway=True, properties="DELAY\x01soon", opaque=1)
     assert broker.fast.exchange(refused, send_request(opaque=2))[0].opaque == 2
     assert len(broker.records()) == 2
 
@@ -132,14 +133,14 @@ async def test_answers_come_in_the_order_of_the_requests(broker: Wired, path: st
         send_request(RequestCode.SEND_MESSAGE, opaque=3),
         send_request(RequestCode.SEND_BATCH_MESSAGE, body_for(ALL_FORMS[2]), opaque=4),
         send_request(opaque=5, encoding=Encoding.ROCKETMQ),
-        send_request(opaque=6, properties="DELAY\x011"),
+        send_request(opaque=6, properties="DELAY\x01soon"),
         send_request(opaque=7),
     ]
 
     answers = getattr(broker, path).exchange(*requests)
 
     assert [answer.opaque for answer in answers] == [1, 2, 3, 4, 5, 6, 7]
-    assert [answer.code for answer in answers] == [0, 1, 0, 0, 0, 13, 0]
+    assert [answer.code for answer in answers] == [0, 1, 0, 0, 0, 1, 0]
     offsets = [a.ext_fields["queueOffset"] for a in answers if a.code == 0]
     assert offsets == ["1", "2", "3", "4", "5"]
 
@@ -496,27 +497,76 @@ async def test_a_message_that_says_it_is_no_transaction_is_none(broker: Wired) -
         assert broker.fast.ask(send_request(properties="TRAN_MSG\x01false")).code == 0
 
 
-@pytest.mark.parametrize("code", ALL_FORMS)
-@pytest.mark.parametrize(
-    ("level", "refusal"),
-    [
-        ("1", ResponseCode.MESSAGE_ILLEGAL),
-        ("18", ResponseCode.MESSAGE_ILLEGAL),
-        ("99", ResponseCode.MESSAGE_ILLEGAL),
-        ("abc", ResponseCode.SYSTEM_ERROR),
-        ("9" * 5000, ResponseCode.SYSTEM_ERROR),
-    ],
-)
-async def test_delayed_messages_are_refused_clearly(
-    broker: Wired, code: RequestCode, level: str, refusal: ResponseCode
+@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("code", SINGLE)
+@pytest.mark.parametrize(("asked", "level"), [("1", 1), ("18", 18), ("99", 18)])
+async def test_a_delayed_message_waits_under_its_level(
+    broker: Wired, code: RequestCode, path: str, asked: str, level: int
+) -> None:
+    warm(broker)
+    client: Client = getattr(broker, path)
+
+    answer = client.ask(send_request(code, properties=f"TAGS\x01t\x02DELAY\x01{asked}"))
+
+    record = broker.records()[-1]
+    assert (answer.code, answer.ext_fields["queueId"]) == (ResponseCode.SUCCESS, "1")
+    assert answer.ext_fields["msgId"] == record.message_id
+    assert answer.ext_fields["queueOffset"] == "0"
+    assert (record.topic, record.queue_id, record.queue_offset) == (SCHEDULE_TOPIC, level - 1, 0)
+    assert record.properties == {
+        "TAGS": "t",
+        "DELAY": str(level),
+        "CLUSTER": "DefaultCluster",
+        "REAL_TOPIC": "T",
+        "REAL_QID": "1",
+    }
+    due = broker.writer.delay_levels.due(level, record.store_timestamp)
+    assert (SCHEDULE_TOPIC, level - 1, 0, due) in broker.entries()
+
+
+async def test_a_chunk_of_plain_and_delayed_messages_keeps_their_queues_apart(
+    broker: Wired,
+) -> None:
+    warm(broker)
+
+    answers = broker.fast.exchange(
+        *(
+            send_request(opaque=number, properties="DELAY\x012" if number % 2 else "")
+            for number in range(6)
+        )
+    )
+
+    assert [answer.ext_fields["queueOffset"] for answer in answers] == [
+        "1",
+        "0",
+        "2",
+        "1",
+        "3",
+        "2",
+    ]
+
+
+@pytest.mark.parametrize("code", SINGLE)
+@pytest.mark.parametrize("level", ["abc", "9" * 5000])
+async def test_a_delay_that_is_no_number_is_refused_clearly(
+    broker: Wired, code: RequestCode, level: str
 ) -> None:
     warm(broker)
     for properties in (f"DELAY\x01{level}", f"A\x01b\x02DELAY\x01{level}\x02"):
         answer = broker.fast.ask(send_request(code, body_for(code), properties=properties))
-        assert answer.code == refusal
+        assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "delay" in (answer.remark or "").lower()
     assert len(broker.records()) == 1
     assert not broker.fast.closed
+
+
+@pytest.mark.parametrize("level", ["1", "18", "99"])
+async def test_a_batch_cannot_be_delayed(broker: Wired, level: str) -> None:
+    warm(broker)
+    code = RequestCode.SEND_BATCH_MESSAGE
+    answer = broker.fast.ask(send_request(code, body_for(code), properties=f"DELAY\x01{level}"))
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert len(broker.records()) == 1
 
 
 @pytest.mark.parametrize("level", ["0", "-1"])
