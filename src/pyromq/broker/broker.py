@@ -25,6 +25,7 @@ from pyromq.broker.handlers.query import QueryHandlers
 from pyromq.broker.handlers.send import SendHandlers, answers_after_flush
 from pyromq.broker.inner_messages import MessageWriter
 from pyromq.broker.routes import Handlers, Routes, build_routes
+from pyromq.broker.services.flow_control import Lanes
 from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.registration import Registration
 from pyromq.broker.state.connections import ConsumerTable, ProducerTable
@@ -63,10 +64,10 @@ class Broker:
         self.consumers = ConsumerTable()
         self.producers = ProducerTable()
         self.long_poll = LongPoll()
+        self.lanes = Lanes(config)
         self.store: MessageStore | None = None
         self._client = RemotingClient()
         self._registration: Registration | None = None
-        self._pull: PullHandlers | None = None
         self._servers: list[RemotingServer] = []
         self._periodic: list[asyncio.Task[None]] = []
         self._port = config.listen_port
@@ -136,8 +137,7 @@ class Broker:
             self.long_poll.stop()
         await asyncio.gather(*(server.stop() for server in self._servers))
         await self._client.close()
-        if self._pull is not None:
-            self._pull.stop()
+        await self.lanes.stop()
         if self.store is not None:
             self.store.stop()
             self.store = None
@@ -154,7 +154,7 @@ class Broker:
         registration: Registration,
         store_host: bytes,
     ) -> Routes:
-        self._pull = PullHandlers(
+        pull = PullHandlers(
             self._config,
             store,
             self.topics,
@@ -162,6 +162,7 @@ class Broker:
             self.consumers,
             self.offsets,
             self.long_poll,
+            self.lanes.pull,
         )
 
         async def announce() -> None:
@@ -180,10 +181,10 @@ class Broker:
                     store_host,
                     register=announce,
                 ),
-                pull=self._pull,
+                pull=pull,
                 heartbeat=heartbeat,
                 offsets=OffsetHandlers(self.offsets, store),
-                query=QueryHandlers(store),
+                query=QueryHandlers(store, self.lanes.query),
                 topic_admin=TopicAdminHandlers(
                     self.topics,
                     self.groups,

@@ -19,6 +19,7 @@ from pyromq.broker.handlers.pull import PullHandlers
 from pyromq.broker.handlers.query import QueryHandlers
 from pyromq.broker.handlers.send import SendHandlers
 from pyromq.broker.inner_messages import MessageWriter
+from pyromq.broker.services.flow_control import Lanes
 from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.state.connections import ConsumerTable
 from pyromq.broker.state.groups import GroupTable
@@ -134,6 +135,7 @@ class Wired:
         self.offsets = ConsumerOffsetTable(directory)
         self.consumers = ConsumerTable()
         self.long_poll = LongPoll()
+        self.lanes = Lanes(self.config)
         self.host = encode_host(*STORE_HOST)
         self.store = MessageStore(store_config, self.host, self.long_poll.arrived)
         self.store.start()
@@ -157,8 +159,9 @@ class Wired:
             self.consumers,
             self.offsets,
             self.long_poll,
+            self.lanes.pull,
         )
-        query = QueryHandlers(self.store)
+        query = QueryHandlers(self.store, self.lanes.query)
         plain: dict[int, Any] = {
             RequestCode.SEND_MESSAGE: self.send.send_one,
             RequestCode.SEND_MESSAGE_V2: self.send.send_one,
@@ -182,6 +185,7 @@ class Wired:
 
     async def close(self) -> None:
         self.long_poll.stop()
+        await self.lanes.stop()
         self.store.stop()
         for table in (self.topics, self.groups, self.offsets):
             await table.file.close()

@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from typing import Final
 
 import orjson
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.services.long_poll import LongPoll, ParkedPull
 from pyromq.broker.state.connections import ConsumerTable
 from pyromq.broker.state.groups import GroupTable
@@ -66,9 +66,6 @@ _FOUND: Final = (
 assert orjson.loads(_FOUND.replace(b"%d", b"1"))["flag"] == FLAG_RESPONSE
 assert orjson.loads(_FOUND.replace(b"%d", b"1"))["language"] == LanguageCode.PYTHON.name
 
-#: So many pulls may wait for the disk; those beyond are told that the broker is busy.
-_MAX_READING: Final = 10_000
-_READERS: Final = 4
 #: A pull waits for the entries of its queue, for its records, and once more for either.
 _MAX_WAITS: Final = 3
 
@@ -145,7 +142,9 @@ class PullHandlers:
         consumers: ConsumerTable,
         offsets: ConsumerOffsetTable,
         long_poll: LongPoll,
+        lane: Lane,
     ) -> None:
+        """`lane` reads what is not in memory."""
         self._config = config
         self._store = store
         self._topics = topics
@@ -155,9 +154,7 @@ class PullHandlers:
         self._long_poll = long_poll
         self._is_replica = store.config.broker_role is BrokerRole.SLAVE
         self._filters: Memo[str, TagFilter | None] = Memo(TagFilter.of)
-        #: Pulls whose messages are being read from the disk, and who reads them.
-        self._reading = 0
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="pyromq-read")
+        self._lane = lane
         self._numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT32))
         self._large_numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT64))
         long_poll.run_again = self._run_again
@@ -218,21 +215,20 @@ class PullHandlers:
         waits: int,
     ) -> None:
         """Serve the pull when a thread has brought in what it reads."""
-        if self._reading >= _MAX_READING:
-            busy = "[OVERLOAD]system busy, start flow control for a while"
-            answers.append(command_from(frame).answer(ResponseCode.SYSTEM_BUSY, busy).encode())
+        try:
+            done = self._lane.submit(bring_in)
+        except RequestError as busy:
+            answers.append(_refused(command_from(frame), busy).encode())
             return
-        self._reading += 1
-        loop = asyncio.get_running_loop()
-        done = loop.run_in_executor(self._readers, bring_in)
 
         def serve(read: asyncio.Future[None]) -> None:
-            self._reading -= 1
             if connection.closed or read.cancelled():
                 return
             late: list[bytes] = []
             error = read.exception()
             try:
+                if isinstance(error, RequestError):
+                    raise error
                 if error is not None:
                     raise RequestError(ResponseCode.SYSTEM_ERROR, f"reading failed: {error}")
                 self._check(connection, pull)
@@ -243,10 +239,6 @@ class PullHandlers:
                 connection.write(b"".join(late))
 
         done.add_done_callback(serve)
-
-    def stop(self) -> None:
-        """End the threads that read from the disk."""
-        self._readers.shutdown(wait=True, cancel_futures=True)
 
     def _decode(self, ext: dict[str, str]) -> _Pull:
         """What `PullMessageRequestHeader.decode` says, at a tenth of its cost."""

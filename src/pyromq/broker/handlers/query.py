@@ -1,14 +1,14 @@
 """QUERY_MESSAGE and VIEW_MESSAGE_BY_ID: messages by key, one message by its place.
 
 A key's messages are scattered over index and log, on the disk at worst: they are looked
-for in a thread, so that a slow query never delays a send.
+for in the lane of queries, so that a slow query never delays a send.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
+from pyromq.broker.services.flow_control import Lane
 from pyromq.protocol.codes import ResponseCode
 from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.protocol.headers import (
@@ -26,8 +26,9 @@ _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 class QueryHandlers:
     """Handlers that look for single messages."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, lane: Lane) -> None:
         self._store = store
+        self._lane = lane
 
     async def query_message(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """QUERY_MESSAGE: the records of a key, oldest first."""
@@ -35,13 +36,10 @@ class QueryHandlers:
         max_num = header.max_num
         if request.ext_fields.get(_UNIQUE_KEY_QUERY) == "true":
             max_num = self._store.config.default_query_max_num
-        records = await asyncio.to_thread(
-            self._records,
-            header.topic,
-            header.key,
-            max_num,
-            header.begin_timestamp,
-            header.end_timestamp,
+        records = await self._lane.run(
+            lambda: self._records(
+                header.topic, header.key, max_num, header.begin_timestamp, header.end_timestamp
+            )
         )
         timestamp, offset = self._store.indexed_to
         found = QueryMessageResponseHeader(timestamp, offset).encode()

@@ -1,0 +1,222 @@
+"""Lanes: work that may wait or take long, apart from the loop and from each other.
+
+RocketMQ gives every family of requests a thread pool with a bounded queue. Here the loop
+itself serves what is quick, and a `Lane` takes the rest: look-ups in the index, scans over
+many topics, reads from the disk. A lane has few threads of its own (they are made when
+they are first needed) and a bounded queue before them, so slow requests of one family
+never delay those of another, and a send never waits behind any of them.
+
+Invariants
+1. At most `capacity` requests of a lane wait; one more is refused with [OVERLOAD].
+2. Where the lane has a limit of waiting, a request that comes to it is refused with
+   [TIMEOUT_CLEAN_QUEUE] and never begun, also when every thread is stuck.
+3. All of it runs on the loop, but the work itself: no lock is needed.
+
+The tables of a broker belong to the loop. What work needs of them is taken before it is
+handed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.frame import RequestError
+
+T = TypeVar("T")
+
+OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
+#: RocketMQ lets any number of admin requests wait; nobody has an answer to wait for then.
+_ADMIN_CAPACITY: Final = 10_000
+#: Work that computes holds the interpreter's lock: more threads make nothing faster than
+#: it takes to keep a disk busy.
+_DISK_THREADS: Final = 4
+_THREADS: Final = 2
+
+
+class Lanes:
+    """The lanes of a broker, named and bounded as RocketMQ's pools."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        fast_failure = config.broker_fast_failure_enable
+
+        def limit(milliseconds: int) -> int | None:
+            return milliseconds if fast_failure else None
+
+        self.send = Lane(
+            "send",
+            config.send_thread_pool_queue_capacity,
+            wait_limit_ms=limit(config.wait_time_mills_in_send_queue),
+        )
+        self.pull = Lane(
+            "pull",
+            config.pull_thread_pool_queue_capacity,
+            threads=_DISK_THREADS,
+            wait_limit_ms=limit(config.wait_time_mills_in_pull_queue),
+        )
+        self.reply = Lane("reply", config.reply_thread_pool_queue_capacity)
+        self.query = Lane("query", config.query_thread_pool_queue_capacity, threads=_DISK_THREADS)
+        self.admin = Lane("admin", _ADMIN_CAPACITY, threads=_DISK_THREADS)
+        self.client_manage = Lane("client-manage", config.client_manager_thread_pool_queue_capacity)
+        self.heartbeat = Lane(
+            "heartbeat",
+            config.heartbeat_thread_pool_queue_capacity,
+            wait_limit_ms=limit(config.wait_time_mills_in_heartbeat_queue),
+        )
+        self.end_transaction = Lane(
+            "end-transaction",
+            config.end_transaction_pool_queue_capacity,
+            wait_limit_ms=limit(config.wait_time_mills_in_transaction_queue),
+        )
+        self.consumer_manage = Lane(
+            "consumer-manage", config.consumer_manager_thread_pool_queue_capacity
+        )
+
+    @property
+    def all(self) -> list[Lane]:
+        """Every lane there is."""
+        return [lane for lane in vars(self).values() if isinstance(lane, Lane)]
+
+    async def stop(self) -> None:
+        """Refuse what waits, and come back when no thread works any more."""
+        await asyncio.gather(*(lane.stop() for lane in self.all))
+
+
+class _Waiting:
+    """A request in a lane's queue."""
+
+    __slots__ = ("result", "since", "work")
+
+    def __init__(self, work: Callable[[], Any], result: asyncio.Future[Any], since: float) -> None:
+        self.work = work
+        self.result = result
+        self.since = since
+
+
+class Lane:
+    """Some threads and the queue before them."""
+
+    def __init__(
+        self, name: str, capacity: int, *, threads: int = _THREADS, wait_limit_ms: int | None = None
+    ) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.wait_limit_ms = wait_limit_ms
+        self._threads = threads
+        self._executor: ThreadPoolExecutor | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._running = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    @property
+    def size(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
+
+    @property
+    def head_wait_ms(self) -> int:
+        """How long the first of them has waited; 0 when none does."""
+        if not self._waiting:
+            return 0
+        return _milliseconds(asyncio.get_running_loop().time() - self._waiting[0].since)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What `work` returns or raises, from a thread of this lane. RequestError when busy."""
+        return await self.submit(work)
+
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """`run` for those who cannot wait; raises RequestError when the queue is full."""
+        if self._stopped:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, "the broker is stopping")
+        if self._running >= self._threads and len(self._waiting) >= self.capacity:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD)
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[T] = loop.create_future()
+        self._waiting.append(_Waiting(work, result, loop.time()))
+        if self._running < self._threads:
+            self._begin_next(loop)
+        elif self._timer is None and self.wait_limit_ms is not None:
+            self._timer = loop.call_later(self.wait_limit_ms / 1000, self._clean, loop)
+        return result
+
+    async def stop(self) -> None:
+        """Refuse what waits, and come back when no thread works any more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._waiting:
+            self._waiting.popleft().result.cancel()
+        if self._executor is not None:
+            await asyncio.to_thread(self._executor.shutdown)
+
+    def _begin_next(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Give the first request that is still wanted to a thread."""
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if waiting.result.done():  # who asked has gone
+                continue
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(
+                    self._threads, thread_name_prefix=f"pyromq-{self.name}"
+                )
+            self._running += 1
+            done = self._executor.submit(waiting.work)
+            done.add_done_callback(partial(self._report, loop, waiting.result))
+            return
+
+    def _report(
+        self, loop: asyncio.AbstractEventLoop, result: asyncio.Future[Any], done: Future[Any]
+    ) -> None:
+        """In the lane's thread: let the loop know."""
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._finish, loop, result, done)
+
+    def _finish(
+        self, loop: asyncio.AbstractEventLoop, result: asyncio.Future[Any], done: Future[Any]
+    ) -> None:
+        self._running -= 1
+        if not self._stopped:
+            self._begin_next(loop)
+        if result.done():
+            return
+        error = done.exception()
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(done.result())
+
+    def _clean(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Refuse what has waited too long, and look again when the next one will have."""
+        self._timer = None
+        assert self.wait_limit_ms is not None
+        while self._waiting:
+            first = self._waiting[0]
+            waited = _milliseconds(loop.time() - first.since)
+            if waited < self.wait_limit_ms and not first.result.done():
+                self._timer = loop.call_at(
+                    first.since + (self.wait_limit_ms + 1) / 1000, self._clean, loop
+                )
+                return
+            self._waiting.popleft()
+            if not first.result.done():
+                first.result.set_exception(waited_too_long(waited, len(self._waiting)))
+
+
+def waited_too_long(waited_ms: int, queue_size: int) -> RequestError:
+    """The refusal of a request whose turn did not come in time."""
+    return RequestError(
+        ResponseCode.SYSTEM_BUSY,
+        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+        f"period in queue: {waited_ms}ms, size of queue: {queue_size}",
+    )
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(0, int(seconds * 1000))

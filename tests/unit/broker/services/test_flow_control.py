@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from functools import partial
+
+import pytest
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.services.flow_control import OVERLOAD, Lane, Lanes
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.frame import RequestError
+from tests.unit.broker.wired import until
+
+SECONDS = 10.0
+
+
+class Gate:
+    """Work that stays in its thread until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.open = threading.Event()
+
+    def __call__(self) -> str:
+        self.begun.set()
+        assert self.open.wait(SECONDS)
+        return threading.current_thread().name
+
+
+@pytest.fixture
+async def gate() -> AsyncIterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.open.set()
+
+
+async def stuck(lane: Lane, gate: Gate) -> asyncio.Task[str]:
+    """Work that holds the lane's only thread."""
+    task = asyncio.create_task(lane.run(gate))
+    assert await asyncio.to_thread(gate.begun.wait, SECONDS)
+    return task
+
+
+async def test_work_runs_in_a_thread_of_the_lane_and_its_value_comes_back(gate: Gate) -> None:
+    lane = Lane("query", 1)
+    gate.open.set()
+
+    assert (await lane.run(gate)).startswith("pyromq-query")
+    await lane.stop()
+
+
+async def test_what_work_raises_comes_back() -> None:
+    lane = Lane("query", 1)
+
+    with pytest.raises(ZeroDivisionError):
+        await lane.run(lambda: 1 // 0)
+    await lane.stop()
+
+
+async def test_the_loop_goes_on_while_work_takes_long(gate: Gate) -> None:
+    lane = Lane("admin", 1)
+    task = await stuck(lane, gate)
+
+    await asyncio.sleep(0)
+    assert not task.done()
+    gate.open.set()
+    await task
+    await lane.stop()
+
+
+async def test_one_more_than_may_wait_is_refused(gate: Gate) -> None:
+    lane = Lane("query", 2, threads=1)
+    first = await stuck(lane, gate)
+    waiting = [lane.submit(partial(int, number)) for number in range(2)]
+
+    with pytest.raises(RequestError) as refused:
+        await lane.run(lambda: 3)
+
+    assert refused.value.code is ResponseCode.SYSTEM_BUSY
+    assert refused.value.remark == OVERLOAD
+    assert (lane.size, lane.capacity) == (2, 2)
+    gate.open.set()
+    await first
+    assert await asyncio.gather(*waiting) == [0, 1]
+    assert await lane.run(lambda: 4) == 4
+    await lane.stop()
+
+
+async def test_a_lane_whose_threads_are_free_takes_work_whatever_its_capacity() -> None:
+    lane = Lane("query", 1, threads=2)
+
+    assert await asyncio.gather(*(lane.run(lambda: 1) for _ in range(3))) == [1, 1, 1]
+    await lane.stop()
+
+
+async def test_what_waits_too_long_is_refused_although_every_thread_is_stuck(gate: Gate) -> None:
+    lane = Lane("pull", 10, threads=1, wait_limit_ms=20)
+    first = await stuck(lane, gate)
+    begun: list[int] = []
+    waiting = [lane.submit(partial(begun.append, number)) for number in range(3)]
+
+    refusals = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), SECONDS)
+
+    for refusal in refusals:
+        assert isinstance(refusal, RequestError)
+        assert refusal.code is ResponseCode.SYSTEM_BUSY
+        assert refusal.remark.startswith(
+            "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: "
+        )
+    assert isinstance(refusals[0], RequestError)
+    assert refusals[0].remark.endswith("ms, size of queue: 2")
+    assert not first.done()
+    gate.open.set()
+    await first
+    assert begun == []
+    assert lane.size == 0
+    await lane.stop()
+
+
+async def test_a_later_request_is_refused_at_its_own_time(gate: Gate) -> None:
+    lane = Lane("pull", 10, threads=1, wait_limit_ms=30)
+    first = await stuck(lane, gate)
+
+    for _ in range(2):  # the timer of the first one has run when the second one comes
+        with pytest.raises(RequestError, match="TIMEOUT_CLEAN_QUEUE"):
+            await asyncio.wait_for(lane.run(lambda: None), SECONDS)
+    gate.open.set()
+    await first
+    await lane.stop()
+
+
+async def test_the_head_of_the_queue_tells_how_long_it_waits(gate: Gate) -> None:
+    lane = Lane("query", 10, threads=1)
+    assert lane.head_wait_ms == 0
+    first = await stuck(lane, gate)
+    second = lane.submit(lambda: None)
+
+    await until(lambda: lane.head_wait_ms >= 2)
+    gate.open.set()
+    await first
+    await second
+    assert lane.head_wait_ms == 0
+    await lane.stop()
+
+
+async def test_work_that_nobody_waits_for_any_more_is_not_begun(gate: Gate) -> None:
+    lane = Lane("query", 10, threads=1)
+    first = await stuck(lane, gate)
+    begun: list[str] = []
+    gone = lane.submit(lambda: begun.append("gone"))
+    kept = lane.submit(lambda: begun.append("kept"))
+
+    gone.cancel()
+    gate.open.set()
+    await first
+    await kept
+
+    assert begun == ["kept"]
+    await lane.stop()
+
+
+async def test_a_stop_refuses_what_waits_and_waits_for_what_runs(gate: Gate) -> None:
+    lane = Lane("query", 10, threads=1)
+    first = await stuck(lane, gate)
+    second = lane.submit(lambda: None)
+
+    stopping = asyncio.create_task(lane.stop())
+    await asyncio.wait((second,), timeout=SECONDS)
+    assert second.cancelled()
+    assert not stopping.done()
+    gate.open.set()
+    await stopping
+    await first
+    with pytest.raises(RequestError):
+        await lane.run(lambda: None)
+
+
+async def test_every_lane_has_the_capacity_and_limit_of_its_settings() -> None:
+    lanes = Lanes(
+        BrokerConfig(
+            send_thread_pool_queue_capacity=1,
+            pull_thread_pool_queue_capacity=2,
+            reply_thread_pool_queue_capacity=3,
+            query_thread_pool_queue_capacity=4,
+            client_manager_thread_pool_queue_capacity=5,
+            consumer_manager_thread_pool_queue_capacity=6,
+            heartbeat_thread_pool_queue_capacity=7,
+            end_transaction_pool_queue_capacity=8,
+        )
+    )
+
+    assert {lane.name: (lane.capacity, lane.wait_limit_ms) for lane in lanes.all} == {
+        "send": (1, 200),
+        "pull": (2, 5000),
+        "reply": (3, None),
+        "query": (4, None),
+        "admin": (10_000, None),
+        "client-manage": (5, None),
+        "consumer-manage": (6, None),
+        "heartbeat": (7, 31_000),
+        "end-transaction": (8, 3000),
+    }
+    await lanes.stop()
+
+
+def test_without_fast_failure_nothing_is_refused_for_waiting() -> None:
+    lanes = Lanes(BrokerConfig(broker_fast_failure_enable=False))
+
+    assert {lane.wait_limit_ms for lane in lanes.all} == {None}
