@@ -2,7 +2,7 @@
 
 A body class is a dataclass that derives from `Body`; its annotations are the whole
 description. Wire names are the camelCase attribute names (or `Wire`), in alphabetical
-order, as fastjson writes a bean. Understood annotations: `str`, `bool`, `Int32`, `Int64`,
+order, as fastjson writes a bean. Understood annotations: `str`, `bool`, `Int32`, `Int64`, `float`,
 an `Enum` (its members' names on the wire), another body, `T | None`, `list[T]`, `set[T]`
 (sorted on the wire) and `dict[K, T]` with K `str`, an integer or a frozen body.
 
@@ -154,6 +154,8 @@ def _reader(annotation: Any) -> _Reader:
     if bare is int:
         limits = integer_range(annotation)
         return lambda value: _read_integer(value, limits)
+    if bare is float:
+        return _read_double
     if issubclass(bare, Enum):
         members = tuple(bare)
         return lambda value: _read_enum(value, bare, members)
@@ -212,6 +214,15 @@ def _read_integer(value: Any, limits: Any) -> int:
     except ValueError as error:
         raise BodyError(str(error)) from None
     raise BodyError(f"{shorten(value)} is not a {limits.name}")
+
+
+def _read_double(value: Any) -> float:
+    if type(value) in (int, float, str):
+        try:
+            return float(value)
+        except (ValueError, OverflowError):
+            pass
+    raise BodyError(f"{shorten(value)} is not a number")
 
 
 def _read_enum(value: Any, enum: type[Enum], members: tuple[Enum, ...]) -> Enum:
