@@ -520,6 +520,10 @@ class MessageStore:
         entry = queue.entry(offset) if queue else None
         return entry is not None and not self._reader.is_cold(entry[0])
 
+    def is_cold(self, physical_offset: int) -> bool:
+        """Whether a record is so far behind the log's end that reading it may wait for the disk."""
+        return self._reader.is_cold(physical_offset)
+
     def read_record(self, physical_offset: int) -> bytes | None:
         """The record that begins at that offset; None when none does, or not yet sealed.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyromq.protocol.frame import RemotingCommand
 
 
@@ -12,10 +14,21 @@ class FakeConnection:
         self.remote_address = remote_address
         self.closed = False
         self.sent: list[RemotingCommand] = []
+        #: What the client answers to the broker's requests; what it returns or raises.
+        self.client: Callable[[RemotingCommand], RemotingCommand] = RemotingCommand.answer
 
     def send(self, command: RemotingCommand) -> None:
         assert not self.closed
         self.sent.append(command)
+
+    async def request(
+        self,
+        command: RemotingCommand,
+        timeout: float,  # noqa: ASYNC109 - the signature of connections
+    ) -> RemotingCommand:
+        assert timeout > 0
+        self.send(command)
+        return self.client(command)
 
     def close(self) -> None:
         self.closed = True

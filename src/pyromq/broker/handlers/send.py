@@ -294,11 +294,13 @@ class SendHandlers:
             else SendMessageRequestHeaderV2.decode
         )
         header = decode(request.ext_fields)
-        is_new = header.topic not in self._topics
+        topics_before = self._topics.data_version
         try:
-            topic = self._check(connection, header)
+            topic = self.check(connection, header)
             put = self._put_batch if header.batch else self._put_one
             answer = put(connection, request, header, topic)
+            # Its topic is new, or the dead-letter topic that it went to.
+            is_new = self._topics.data_version is not topics_before
             if is_new and self._register is not None:
                 return self._when_registered(answer, self._register())
             return answer
@@ -314,8 +316,8 @@ class SendHandlers:
         await registration
         return answer
 
-    def _check(self, connection: Connection, header: SendHeader) -> TopicConfig:
-        """RocketMQ's checks, in its order; the topic, made when it may be."""
+    def check(self, connection: Connection, header: SendHeader) -> TopicConfig:
+        """RocketMQ's checks, in its order; the topic, made when it may be. Replies' too."""
         config = self._config
         if self._now() < config.start_accept_send_request_time_stamp:
             raise RequestError(

@@ -53,6 +53,13 @@ class ClientConnection(Protocol):
     def send(self, command: RemotingCommand) -> None:
         """Send an answer, or a request that expects none."""
 
+    async def request(
+        self,
+        command: RemotingCommand,
+        timeout: float,  # noqa: ASYNC109 - part of what is asked
+    ) -> RemotingCommand:
+        """Ask the client something; raises RemotingError."""
+
     def close(self) -> None:
         """End the connection."""
 
