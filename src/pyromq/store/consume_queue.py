@@ -80,6 +80,7 @@ class ConsumeQueue:
     """The entries of one queue."""
 
     __slots__ = (
+        "counted",
         "dirty",
         "extension",
         "fixed_size",
@@ -118,6 +119,8 @@ class ConsumeQueue:
         self.room = 0
         #: Segments that begin below this position are full and on the disk.
         self.synced_below = 0
+        #: Entries before this offset are in the statistics.
+        self.counted = 0
         #: Written since the last sync.
         self.dirty = False
         #: Somebody waits for the next message of this queue.
@@ -363,7 +366,7 @@ class ConsumeQueue:
     def delete(self) -> None:
         """Remove the queue's files."""
         self.pending.clear()
-        self.room = self.next_offset = self.min_offset = self.synced_below = 0
+        self.room = self.next_offset = self.min_offset = self.synced_below = self.counted = 0
         self.segments.delete()
         if self.extension is not None:
             self.extension.delete()

@@ -23,7 +23,7 @@ import re
 import struct
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from time import time_ns
+from time import monotonic_ns, time_ns
 from typing import IO
 from zlib import crc32
 
@@ -56,6 +56,7 @@ from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.consume_queue_ext import BitMapOf, ConsumeQueueExt, refuse_other_size
 from pyromq.store.dispatch import IndexLane
 from pyromq.store.flush import FlushOutcome, FlushService
+from pyromq.store.growth import SLOW_SEAL_NS, Growth
 from pyromq.store.index import KeyIndex
 from pyromq.store.lock import lock_store, unlock_store
 from pyromq.store.reading import MessageFilter, Reader
@@ -112,6 +113,8 @@ class MessageStore:
         )
         self._flush = FlushService(config, self._log, self._index, self._checkpoint, self._fail)
         self._waits_for_flush = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        #: What the queues get, for statistics.
+        self.growth = Growth()
         #: Everything below this offset is on the disk, or somebody waits for it.
         self._awaited = 0
         self._reader = Reader(self._log, config)
@@ -150,6 +153,8 @@ class MessageStore:
         for queue in self._queues.values():
             if queue.dirty:  # recovery wrote to it
                 self._flush.add(queue)
+                self.growth.add(queue)
+        self.growth.skip_all(self._queues.values())
         self._flush.start()
         self._writable = True
 
@@ -436,6 +441,7 @@ class MessageStore:
         # Not the log's parts: a roll within the chunk has written those already.
         if not self._touched:
             return
+        begun = monotonic_ns()
         self._log.seal()
         if self._failure is not None:
             self._log.limit = 0  # the next put asks for room, and is refused
@@ -445,8 +451,12 @@ class MessageStore:
             if not queue.dirty:
                 queue.dirty = True
                 self._flush.add(queue)
+                self.growth.add(queue)
             if queue.watched and self._on_arrival is not None:
                 self._on_arrival(queue)
+        took = monotonic_ns() - begun
+        if took >= SLOW_SEAL_NS:
+            self.growth.slow_seals.append(took // 1_000_000)
 
     def end_chunk(self) -> asyncio.Future[FlushOutcome] | None:
         """Seal; with SYNC_FLUSH, what to wait for before the chunk's answers may leave."""

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyromq.protocol.message_id import encode_host
+from pyromq.store import growth
+from pyromq.store.config import MessageStoreConfig
+from pyromq.store.growth import QueueGrowth
+from pyromq.store.message_store import MessageStore
+
+HOST = encode_host("127.0.0.1", 10911)
+
+
+def open_store(root: Path) -> MessageStore:
+    store = MessageStore(
+        MessageStoreConfig(
+            store_path_root_dir=str(root),
+            mapped_file_size_commit_log=1024 * 1024,
+            mapped_file_size_consume_queue=20 * 100,
+            max_hash_slot_num=64,
+            max_index_num=64,
+            # Queues stay dirty unless a test flushes them.
+            flush_interval_consume_queue=1_000_000,
+        ),
+        HOST,
+    )
+    store.start()
+    return store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MessageStore]:
+    store = open_store(tmp_path)
+    yield store
+    store.stop()
+
+
+def put(store: MessageStore, topic: str, *bodies: bytes, queue_id: int = 0) -> int:
+    """Store messages; bytes of their records."""
+    before = store.max_physical_offset
+    for body in bodies:
+        store.put(store.queue(topic, queue_id), body, b"", 0, 0, 0, 0, HOST, 0)
+    store.seal()
+    return store.max_physical_offset - before
+
+
+def test_each_message_is_counted_once_with_the_size_of_its_record(store: MessageStore) -> None:
+    size = put(store, "T", b"one", b"three")
+    other = put(store, "T", b"four", queue_id=1)
+
+    assert set(store.growth.take()) == {
+        QueueGrowth("T", 0, 2, size),
+        QueueGrowth("T", 1, 1, other),
+    }
+    assert list(store.growth.take()) == []
+    size = put(store, "T", b"more")
+    assert list(store.growth.take()) == [QueueGrowth("T", 0, 1, size)]
+
+
+def test_a_queue_that_was_flushed_meanwhile_is_handed_over_anew(store: MessageStore) -> None:
+    put(store, "T", b"one")
+    list(store.growth.take())
+    store.queue("T", 0).dirty = False  # as the flush does
+    assert list(store.growth.take()) == []
+
+    size = put(store, "T", b"two")
+
+    assert list(store.growth.take()) == [QueueGrowth("T", 0, 1, size)]
+
+
+def test_many_messages_over_several_files(store: MessageStore) -> None:
+    size = put(store, "T", *(b"x" * (number % 7) for number in range(350)))
+
+    assert list(store.growth.take()) == [QueueGrowth("T", 0, 350, size)]
+
+
+def test_what_is_not_sealed_is_counted_later(store: MessageStore) -> None:
+    size = put(store, "T", b"one")
+    before = store.max_physical_offset
+    store.put(store.queue("T", 0), b"pending", b"", 0, 0, 0, 0, HOST, 0)
+
+    assert list(store.growth.take()) == [QueueGrowth("T", 0, 1, size)]
+    store.seal()
+    assert list(store.growth.take()) == [QueueGrowth("T", 0, 1, store.max_physical_offset - before)]
+
+
+def test_what_was_there_at_the_start_is_not_counted(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put(store, "T", b"one", b"two")
+    store.stop()
+
+    store = open_store(tmp_path)
+    try:
+        assert list(store.growth.take()) == []
+        size = put(store, "T", b"three")
+        assert list(store.growth.take()) == [QueueGrowth("T", 0, 1, size)]
+    finally:
+        store.stop()
+
+
+def test_a_topic_that_is_deleted_and_made_again(store: MessageStore) -> None:
+    put(store, "T", b"one")
+    store.remove_topic("T")
+    assert list(store.growth.take()) == []
+
+    size = put(store, "T", b"new")
+
+    assert list(store.growth.take()) == [QueueGrowth("T", 0, 1, size)]
+
+
+def test_only_slow_seals_are_kept(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0, growth.SLOW_SEAL_NS - 1, 5_000_000, 17_900_000])
+    monkeypatch.setattr("pyromq.store.message_store.monotonic_ns", lambda: next(now))
+
+    put(store, "T", b"quick")
+    put(store, "T", b"slow")
+
+    assert store.growth.slow_seals == [12]
+
+
+async def test_puts_may_come_while_it_is_counted(store: MessageStore) -> None:
+    sizes = {queue_id: put(store, "T", b"one", queue_id=queue_id) for queue_id in range(3)}
+    counted = []
+    for item in store.growth.take():
+        counted.append(item)
+        await asyncio.sleep(0)
+        sizes[item.queue_id] += put(store, "T", b"more", queue_id=item.queue_id)
+
+    counted += store.growth.take()
+
+    assert sum(item.messages for item in counted) == 6
+    assert sum(item.size for item in counted) == sum(sizes.values())
