@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
     from pyromq.store.config import MessageStoreConfig
 
-_KINDS = ("commit-log", "consume-queue", "index", "checkpoint", "json", "abort")
+_KINDS = (
+    "commit-log",
+    "consume-queue",
+    "consume-queue-ext",
+    "index",
+    "checkpoint",
+    "json",
+    "abort",
+)
 
 
 @click.group()
@@ -28,7 +36,7 @@ def store() -> None:
     "--offset",
     type=click.IntRange(0),
     help="Where to begin: a physical offset in a commit log, a queue offset in a consume queue, "
-    "an entry's number in an index.",
+    "a place in a queue's extension, an entry's number in an index.",
 )
 @click.option("--limit", type=click.IntRange(1), help="Show so many pieces at most.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per piece.")
@@ -43,8 +51,8 @@ def dump(
 ) -> None:
     """Print what is in FILE, a file of a store written by pyromq or Apache RocketMQ.
 
-    Knows segments of the commit log and of consume queues, the key index, the checkpoint and
-    the tables under config/. A broker may be running on the store.
+    Knows segments of the commit log, of consume queues and of their extensions, the key index,
+    the checkpoint and the tables under config/. A broker may be running on the store.
 
     \b
     Examples
@@ -84,9 +92,9 @@ _config_option = click.option(
 def check(directory: Path, config_file: Path | None, as_json: bool) -> None:
     """Check that the store in DIRECTORY keeps every rule, and name each violation.
 
-    Reads the whole log with its CRCs, every consume-queue entry, the key index, the checkpoint
-    and the JSON tables. Changes nothing. Without --config, sizes are taken from the files. Ends
-    with exit code 1 when there is a violation.
+    Reads the whole log with its CRCs, every consume-queue entry and its extension, the key
+    index, the checkpoint and the JSON tables. Changes nothing. Without --config, sizes are taken
+    from the files. Ends with exit code 1 when there is a violation.
 
     A broker may be running on the store, or on the one that it is a copy of: the tail moves
     then, and what the next start would cut off or make again there is not a violation.

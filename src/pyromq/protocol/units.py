@@ -41,6 +41,13 @@ CONSUME_QUEUE_DTYPE: Final = [("physical_offset", ">i8"), ("size", ">i4"), ("tag
 EXTENSION_UNIT = struct.Struct(">hqqh")
 EXTENSION_UNIT_SIZE: Final = 20
 assert EXTENSION_UNIT.size == EXTENSION_UNIT_SIZE
+#: numpy's view of units without their bit maps.
+EXTENSION_UNIT_DTYPE: Final = [
+    ("size", ">i2"),
+    ("tags_code", ">i8"),
+    ("store_timestamp", ">i8"),
+    ("bit_map_size", ">i2"),
+]
 MAX_EXTENSION_UNIT: Final = 0x7FFF
 EXTENSION_END: Final = b"\xff\xff"
 #: So many bytes at a segment's end are not for units.

@@ -58,14 +58,23 @@ def check_store(
     log_files = SegmentFiles(
         settings.commit_log_directory,
         settings.mapped_file_size_commit_log if sizes_known else 0,
-        (*settings.more_commit_log_directories, *settings.read_only_commit_log_directories),
+        more=settings.more_commit_log_directories,
+        read_only=settings.read_only_commit_log_directories,
     )
+    extensions = settings.consume_queue_ext_directory
+    has_extensions = settings.enable_consume_queue_ext or extensions.is_dir()
     queues = QueueCheck(
         settings.consume_queue_directory,
         settings.consume_queue_file_size if sizes_known else 0,
         known_topics(settings.config_directory),
         may_move=may_move,
         knows_delays=sizes_known,
+        extensions=(
+            extensions,
+            settings.mapped_file_size_consume_queue_ext if sizes_known else 0,
+        )
+        if has_extensions
+        else None,
     )
     index = IndexCheck(
         settings.index_directory,
@@ -83,7 +92,7 @@ def check_store(
     first, total = log_files.first_offset, log_files.end_offset
     for piece in log.pieces():
         for run in queue_runs(piece.data, piece.base, piece.columns, levels):
-            queues.compare(run)
+            queues.compare(run, piece)
         yield from index.compare(piece)
         yield from log.violations
         log.violations.clear()
@@ -102,6 +111,9 @@ def guess_config(path: Path) -> MessageStoreConfig:
         guessed["mapped_file_size_commit_log"] = size
     if size := usual_size(settings.consume_queue_directory.glob("*/*/" + "[0-9]" * 20)):
         guessed["mapped_file_size_consume_queue"] = size
+    if size := usual_size(settings.consume_queue_ext_directory.glob("*/*/" + "[0-9]" * 20)):
+        guessed["mapped_file_size_consume_queue_ext"] = size
+        guessed["enable_consume_queue_ext"] = True
     slots, entries = guess_index_settings(sorted(settings.index_directory.glob("[0-9]" * 17)))
     if slots:
         guessed |= {"max_hash_slot_num": slots, "max_index_num": entries}

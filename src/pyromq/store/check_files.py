@@ -20,19 +20,28 @@ _NAME_LENGTH = 20
 class SegmentFiles:
     """The files of one stream, by the offset of their first byte."""
 
-    def __init__(self, directory: Path, segment_size: int, more: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        segment_size: int,
+        *,
+        more: Sequence[Path] = (),
+        read_only: Sequence[Path] = (),
+    ) -> None:
         """`segment_size` may be 0: the size that most files have is the right one then.
 
-        `more` are further directories that files of the stream may be in.
+        `more` are further directories that files of the stream may be in, `read_only` those
+        whose files a broker only reads.
         """
         self.directory = directory
         self.segment_size = segment_size
         self.bases: list[int] = []
-        self._directories = (directory, *more)
+        self._read_only = tuple(read_only)
+        self._directories = (directory, *more, *read_only)
         self._paths: dict[int, Path] = {}
 
     def load(self) -> Iterator[Violation]:
-        """List the directory; yields what does not fit. What does is in `bases` then."""
+        """List the directories; yields what does not fit. What does is in `bases` then."""
         found: list[tuple[Path, int]] = []
         paths = [
             path
@@ -56,11 +65,21 @@ class SegmentFiles:
                 yield _file(path, f"has {size} bytes, not {self.segment_size}")
             elif size == 0 or base % size:
                 yield _file(path, f"begins at no multiple of {size}")
+            elif base in self._paths:
+                yield _file(path, f"holds the same part of the store as {self._paths[base]}")
             else:
                 if self.bases and base != self.bases[-1] + size:
-                    yield _file(path, f"does not follow {self.path(self.bases[-1]).name}")
+                    if self._all_read_only():
+                        # What stood between has expired: a start leaves these alone, too.
+                        self.bases.clear()
+                        self._paths.clear()
+                    else:
+                        yield _file(path, f"does not follow {self.path(self.bases[-1]).name}")
                 self.bases.append(base)
                 self._paths[base] = path
+
+    def _all_read_only(self) -> bool:
+        return all(path.parent in self._read_only for path in self._paths.values())
 
     @property
     def first_offset(self) -> int:

@@ -9,6 +9,7 @@ What is no violation
 2. Records of a topic that was deleted; when it was made anew, those from before.
 3. In a store that was not stopped cleanly: records behind the last one that any queue
    knew when the check began, and entries behind the end of the log.
+4. Addresses of an extension that the store does not have: nobody reads them.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ from pyromq.protocol.units import (
     CONSUME_QUEUE_DTYPE,
     CONSUME_QUEUE_ENTRY,
     CONSUME_QUEUE_ENTRY_SIZE,
+    EXTENSION_BASE,
+    MAX_EXTENSION_ADDRESS,
 )
+from pyromq.store.check_extension import ExtensionCheck
 from pyromq.store.check_files import SegmentFiles
-from pyromq.store.check_log import LogCheck
+from pyromq.store.check_log import CheckedPiece, LogCheck
 from pyromq.store.dispatch import QueueRun
 from pyromq.store.violation import Violation, ViolationKind
 
 _ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
 _PRE_BLANK_SIZE: Final = 0x7FFFFFFF
-#: A tags code up to this one is an address in Java's extension of the queue.
-_LAST_EXTENSION_ADDRESS: Final = -(1 << 31) - 1
 _QUEUE_ID: Final = re.compile("0|[1-9][0-9]{0,9}")
 #: Of one queue so many wrong entries are named one by one.
 _MAX_NAMED: Final = 20
@@ -53,6 +55,8 @@ class _Queue:
         self.queue_id = queue_id
         self.files = files
         self.first = self.end = 0
+        #: None when the store keeps no extensions.
+        self.extension: ExtensionCheck | None = None
         self.right: NDArray[np.bool_] = np.zeros(0, np.bool_)
         #: Queue offset and place of the first record without an entry, and how many there are.
         self.missing: tuple[int, int, int] | None = None
@@ -82,10 +86,13 @@ class QueueCheck:
         *,
         may_move: bool,
         knows_delays: bool = True,
+        extensions: tuple[Path, int] | None = None,
     ) -> None:
         """`topics` are those of the store's table, None without one; `knows_delays`: the delay
-        levels are those that the store was written with.
+        levels are those that the store was written with; `extensions`: directory and segment
+        size of the queues' extensions, None when the store has none.
         """
+        self._extensions = extensions
         self._directory = directory
         self._segment_size = segment_size
         self._topics = topics
@@ -112,8 +119,11 @@ class QueueCheck:
                     continue
                 yield from self._load_queue(topic.name, int(path.name), path)
 
-    def compare(self, run: QueueRun) -> None:
-        """Hold records of one queue, and the entries they should have, against its files."""
+    def compare(self, run: QueueRun, piece: CheckedPiece | None = None) -> None:
+        """Hold records of one queue, and the entries they should have, against its files.
+
+        `piece` is where the records are, for their store times.
+        """
         queue = self._queues.get((run.topic, run.queue_id))
         if queue is None:
             if self._topics is not None and run.topic not in self._topics:
@@ -135,7 +145,7 @@ class QueueCheck:
             low, high = int(offsets.min()), int(offsets.max())
             written = queue.read(low, high + 1 - low)
             offsets = offsets[offsets < low + written.size]
-            same = self._same(written[offsets - low], entries[: offsets.size], run.topic)
+            same = self._same(queue, written[offsets - low], entries[: offsets.size], piece)
             queue.right[offsets[same] - queue.first] = True
 
     def finish(self, log: LogCheck, min_offset: int) -> Iterator[Violation]:
@@ -169,6 +179,7 @@ class QueueCheck:
         per_file = files.segment_size // CONSUME_QUEUE_ENTRY_SIZE
         is_open = True
         last_place = -1
+        last_address: int | None = None
         for base in files.bases:
             first = base // CONSUME_QUEUE_ENTRY_SIZE
             entries = queue.read(first, per_file)
@@ -194,14 +205,35 @@ class QueueCheck:
                 )
             if real.size:
                 last_place = int(places[-1])
+            if self._extensions is not None:
+                yield from _addresses_out_of_order(queue, first, entries, last_address)
+            addresses = entries["tags_code"][entries["tags_code"] <= MAX_EXTENSION_ADDRESS]
+            if addresses.size:
+                last_address = int(addresses[-1])
+        if self._extensions is not None:
+            directory, segment_size = self._extensions
+            units = SegmentFiles(directory / topic / str(queue_id), segment_size)
+            queue.extension = ExtensionCheck(units, may_move=self._may_move)
+            yield from queue.extension.load(last_address)
         queue.right = np.zeros(queue.end - queue.first, np.bool_)
 
     def _same(
-        self, written: NDArray[np.void], expected: NDArray[np.void], topic: str
+        self,
+        queue: _Queue,
+        written: NDArray[np.void],
+        expected: NDArray[np.void],
+        piece: CheckedPiece | None,
     ) -> NDArray[np.bool_]:
         same: NDArray[np.bool_] = written["tags_code"] == expected["tags_code"]
-        same |= written["tags_code"] <= _LAST_EXTENSION_ADDRESS
-        if topic == SCHEDULE_TOPIC and not self._knows_delays:
+        units = np.flatnonzero(written["tags_code"] <= MAX_EXTENSION_ADDRESS)
+        if units.size:
+            addresses = written["tags_code"][units].astype(np.int64)
+            same[units] = queue.extension is None or queue.extension.fits(
+                addresses,
+                expected["tags_code"][units].astype(np.int64),
+                None if piece is None else _store_times(piece, expected[units]),
+            )
+        if queue.topic == SCHEDULE_TOPIC and not self._knows_delays:
             same[:] = True
         same &= written["physical_offset"] == expected["physical_offset"]
         same &= written["size"] == expected["size"]
@@ -231,6 +263,28 @@ class QueueCheck:
                 return
             reason = _why_wrong(queue, offset, place, size, tags_code, log)
             yield _entry_violation(queue, offset, reason)
+
+
+def _addresses_out_of_order(
+    queue: _Queue, first: int, entries: NDArray[np.void], last_address: int | None
+) -> Iterator[Violation]:
+    """Entries of one file whose units do not stand behind those of the entries before."""
+    rows = np.flatnonzero(entries["tags_code"] <= MAX_EXTENSION_ADDRESS)
+    before = np.array([] if last_address is None else [last_address], np.int64)
+    addresses = np.append(before, entries["tags_code"][rows].astype(np.int64))
+    back = np.flatnonzero(addresses[1:] <= addresses[:-1]) + 1 - before.size
+    for row in back[:_MAX_NAMED].tolist():
+        unit = int(entries["tags_code"][rows[row]]) + EXTENSION_BASE
+        yield _entry_violation(
+            queue, first + int(rows[row]), f"points back to {unit} of the extension"
+        )
+
+
+def _store_times(piece: CheckedPiece, entries: NDArray[np.void]) -> Longs:
+    """The store times of the records that these entries are of."""
+    starts = entries["physical_offset"].astype(np.int64) - piece.base
+    rows = np.searchsorted(piece.columns.starts, starts)
+    return piece.columns.column("store_timestamp")[rows]
 
 
 def _last_end(directory: Path) -> int:
@@ -267,6 +321,9 @@ def _why_wrong(
         return f"points at {place}, the message with offset {record.queue_offset}"
     if record.size != size:
         return f"has size {size}, the record at {place} has {record.size}"
+    if tags_code <= MAX_EXTENSION_ADDRESS:
+        unit = tags_code + EXTENSION_BASE
+        return f"has no unit of the record at {place} in the extension, at {unit} of it"
     return f"has tags code {tags_code}, which is not that of the record at {place}"
 
 

@@ -1,9 +1,9 @@
 """Store files for people: what a file is, and its content piece by piece.
 
 `StoreFile.open` recognises a file by its place in a store (`commitlog/…`,
-`consumequeue/<topic>/<queueId>/…`, `index/…`, `checkpoint`, `config/*.json`),
-or else by its content. `pieces` gives what is in it as plain values under
-RocketMQ's names, in the file's order; `describe` makes a line of one.
+`consumequeue/<topic>/<queueId>/…`, `consumequeue_ext/<topic>/<queueId>/…`, `index/…`,
+`checkpoint`, `config/*.json`), or else by its content. `pieces` gives what is in it as
+plain values under RocketMQ's names, in the file's order; `describe` makes a line of one.
 
 Only reads, also while a broker writes. Any bytes end in a `DumpError` or in a
 last piece of type `end` that says why it is the last. Called by `pyromq store
@@ -39,11 +39,15 @@ from pyromq.protocol.units import (
     CHECKPOINT_FILE_SIZE,
     CONSUME_QUEUE_ENTRY,
     CONSUME_QUEUE_ENTRY_SIZE,
+    EXTENSION_BASE,
+    EXTENSION_UNIT,
+    EXTENSION_UNIT_SIZE,
     INDEX_ENTRY,
     INDEX_ENTRY_SIZE,
     INDEX_HEADER,
     INDEX_HEADER_SIZE,
     INDEX_SLOT_SIZE,
+    MAX_EXTENSION_ADDRESS,
     PRE_BLANK_ENTRY,
 )
 
@@ -54,6 +58,8 @@ Piece = dict[str, Any]
 _ENTRIES_PER_SLOT = 4
 _SEGMENT_NAME = re.compile(r"[0-9]{20}")
 _INDEX_NAME = re.compile(r"[0-9]{17}")
+#: What stands in the place of a size behind the last unit of a file of the extension.
+_EXTENSION_END = -1
 #: Bodies in one line of text end after this many characters.
 _SHOWN_BODY = 100
 #: JSON files are read whole; none of a broker's is anywhere near this.
@@ -69,6 +75,7 @@ class StoreFileKind(Enum):
 
     COMMIT_LOG = "commit-log segment"
     CONSUME_QUEUE = "consume-queue segment"
+    CONSUME_QUEUE_EXT = "consume-queue extension"
     INDEX = "key index"
     CHECKPOINT = "checkpoint"
     JSON = "JSON table"
@@ -122,14 +129,17 @@ class StoreFile:
     def pieces(self, offset: int | None = None, hash_slots: int | None = None) -> Iterator[Piece]:
         """The file's content from `offset` on.
 
-        `offset` is a physical offset in the log, a queue offset in a queue, an entry's number in
-        the index. `hash_slots` is maxHashSlotNum of an index whose settings cannot be guessed.
+        `offset` is a physical offset in the log, a queue offset in a queue, a place in the
+        stream of units of an extension, an entry's number in the index. `hash_slots` is
+        maxHashSlotNum of an index whose settings cannot be guessed.
         """
         match self.kind:
             case StoreFileKind.COMMIT_LOG:
                 return self._records(self.base if offset is None else offset)
             case StoreFileKind.CONSUME_QUEUE:
                 return self._queue_entries(offset)
+            case StoreFileKind.CONSUME_QUEUE_EXT:
+                return self._units(self.base if offset is None else offset)
             case StoreFileKind.INDEX:
                 return self._index_entries(1 if offset is None else offset, hash_slots)
             case StoreFileKind.CHECKPOINT:
@@ -203,14 +213,49 @@ class StoreFile:
                 return
             # A copy: a view would keep the mapping from being closed.
             entry = bytes(self._data[position : position + CONSUME_QUEUE_ENTRY_SIZE])
-            yield {
+            piece: Piece = {
                 "type": "pre-blank entry" if entry == PRE_BLANK_ENTRY else "entry",
                 "queueOffset": queue_offset,
                 "physicalOffset": physical_offset,
                 "size": size,
                 "tagsCode": tags_code,
             }
+            if tags_code <= MAX_EXTENSION_ADDRESS:
+                piece["extensionOffset"] = tags_code + EXTENSION_BASE
+            yield piece
         yield _end(first + count, "end of the file")
+
+    def _units(self, offset: int) -> Iterator[Piece]:
+        if not self.base <= offset <= self.base + self.size:
+            raise DumpError(
+                f"{self.path} holds offsets {self.base} to {self.base + self.size} of the "
+                f"extension, not {offset}"
+            )
+        # From the file's first unit on: only the one before a unit tells where it begins.
+        position = 0
+        while position + EXTENSION_UNIT_SIZE <= self.size:
+            place = self.base + position
+            size, tags_code, store_time, bits = EXTENSION_UNIT.unpack_from(self._data, position)
+            if size == _EXTENSION_END:
+                break
+            if size == 0:
+                yield _end(place, "nothing was written from here on")
+                return
+            if bits < 0 or size != EXTENSION_UNIT_SIZE + bits or position + size > self.size:
+                yield _end(place, f"no unit: size {size}, bit map of {bits} bytes")
+                return
+            if place >= offset:
+                bit_map = self._data[position + EXTENSION_UNIT_SIZE : position + size]
+                yield {
+                    "type": "unit",
+                    "extensionOffset": place,
+                    "size": size,
+                    "tagsCode": tags_code,
+                    "msgStoreTimestamp": store_time,
+                    "filterBitMap": bit_map.hex(),
+                }
+            position += size
+        yield _end(self.base + position, "end of the file")
 
     def _index_entries(self, first: int, hash_slots: int | None) -> Iterator[Piece]:
         if self.size < INDEX_HEADER_SIZE:
@@ -343,6 +388,8 @@ def _kind_by_place(path: Path) -> StoreFileKind | None:
             return StoreFileKind.COMMIT_LOG
         if len(folders) >= 3 and folders[-3] == "consumequeue":
             return StoreFileKind.CONSUME_QUEUE
+        if len(folders) >= 3 and folders[-3] == "consumequeue_ext":
+            return StoreFileKind.CONSUME_QUEUE_EXT
     if _INDEX_NAME.fullmatch(path.name) and folders[-1] == "index":
         return StoreFileKind.INDEX
     return None

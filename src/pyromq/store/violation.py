@@ -24,6 +24,8 @@ class ViolationKind(Enum):
     QUEUE_ENTRY = "queue entry"
     #: A message of the log that its consume queue does not have.
     MISSING_ENTRY = "missing queue entry"
+    #: Bytes of a consume queue's extension that are no unit.
+    EXTENSION_UNIT = "extension unit"
     INDEX_HEADER = "index header"
     #: An entry, a link or a slot of the key index that leads to no message with its key.
     INDEX_ENTRY = "index entry"

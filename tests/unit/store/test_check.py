@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.protocol.units import CHECKPOINT
-from pyromq.store.check import Violation, ViolationKind, check_store, is_unclean
+from pyromq.store.check import Violation, ViolationKind, check_store, guess_config, is_unclean
 from tests.support.stores import TOPIC, killed_copy, open_store, put, small_config, wait_until
 
 COUNT = 150
@@ -249,6 +249,29 @@ def test_a_log_whose_beginning_expired_is_right(root: Path) -> None:
     assert found(root) == []
 
 
+def test_segments_of_all_directories_are_looked_at(tmp_path: Path) -> None:
+    """Those of storePathCommitLog and of readOnlyCommitLogStorePaths."""
+    root, one, two, old = (tmp_path / name for name in ("store", "one", "two", "old"))
+    paths = {"store_path_commit_log": f"{one},{two}"}
+    store = open_store(root, **paths)
+    for number in range(COUNT):
+        put(store, b"%04d" % number * 500, keys=f"k{number}")
+        store.seal()
+    wait_until(lambda: store.dispatch_behind == 0)
+    store.stop()
+    old.mkdir()
+    first = min([*one.iterdir(), *two.iterdir()], key=lambda path: path.name)
+    first.rename(old / first.name)
+    settings = small_config(root, **paths, read_only_commit_log_store_paths=str(old))
+    assert list(check_store(root, settings)) == []
+    for directory in (one, two, old):
+        path = min(directory.iterdir())
+        before = path.read_bytes()
+        patch(path, 100, b"\xff")
+        assert [violation.file for violation in check_store(root, settings)] == [path]
+        path.write_bytes(before)
+
+
 def test_progress_ends_at_the_log_s_end(root: Path) -> None:
     seen: list[tuple[int, int]] = []
     assert list(check_store(root, None, lambda done, total: seen.append((done, total)))) == []
@@ -259,3 +282,16 @@ def test_progress_ends_at_the_log_s_end(root: Path) -> None:
 def test_a_violation_says_where(tmp_path: Path) -> None:
     violation = Violation(ViolationKind.BODY_CRC, tmp_path / "file", 17, "why")
     assert str(violation) == f"{tmp_path / 'file'} at 17: body CRC: why"
+
+
+def test_settings_are_guessed_from_the_files(root: Path, tmp_path: Path) -> None:
+    guessed = guess_config(root)
+    wanted = small_config(root)
+    assert guessed == wanted
+    unit_file = root / "consumequeue_ext" / TOPIC / "0" / FIRST
+    unit_file.parent.mkdir(parents=True)
+    unit_file.write_bytes(bytes(4096))
+    guessed = guess_config(root)
+    assert guessed.enable_consume_queue_ext
+    assert guessed.mapped_file_size_consume_queue_ext == 4096
+    assert not guess_config(tmp_path / "nothing").enable_consume_queue_ext

@@ -61,11 +61,33 @@ def test_files_in_several_directories(tmp_path: Path) -> None:
     write(tmp_path / "a", 0, b"0" * 10)
     second = write(tmp_path / "b", 10, b"1" * 10)
     write(tmp_path / "a", 20, b"2" * 10)
-    files = SegmentFiles(tmp_path / "a", 10, [tmp_path / "b", tmp_path / "none"])
+    files = SegmentFiles(tmp_path / "a", 10, more=[tmp_path / "b", tmp_path / "none"])
     assert load(files) == []
     assert files.bases == [0, 10, 20]
     assert files.read(12, 3) == b"111"
     assert files.path(15) == second
+
+
+def test_the_same_part_in_two_directories(tmp_path: Path) -> None:
+    first = write(tmp_path / "a", 0, b"0" * 10)
+    write(tmp_path / "b", 0, b"1" * 10)
+    write(tmp_path / "a", 10, b"2" * 10)
+    files = SegmentFiles(tmp_path / "a", 10, read_only=[tmp_path / "b"])
+    assert load(files) == [f"{first.name}: holds the same part of the store as {first}"]
+    assert (files.bases, files.path(0)) == ([0, 10], first)
+
+
+def test_what_expired_behind_read_only_files_is_no_gap(tmp_path: Path) -> None:
+    """A start leaves the read-only files alone then."""
+    for base in (0, 10):
+        write(tmp_path / "old", base, bytes(10))
+    write(tmp_path / "new", 40, bytes(10))
+    write(tmp_path / "new", 60, bytes(10))
+    files = SegmentFiles(tmp_path / "new", 10, read_only=[tmp_path / "old"])
+    assert load(files) == [f"{60:020d}: does not follow {40:020d}"]
+    assert files.bases == [40, 60]
+    files = SegmentFiles(tmp_path / "new", 10, more=[tmp_path / "old"])
+    assert len(load(files)) == 2
 
 
 def test_nothing_there(tmp_path: Path) -> None:

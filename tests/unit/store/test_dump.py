@@ -12,6 +12,9 @@ from pyromq.protocol.record import BLANK, BLANK_MAGIC, MessageRecord, encode_rec
 from pyromq.protocol.units import (
     CHECKPOINT,
     CONSUME_QUEUE_ENTRY,
+    EXTENSION_BASE,
+    EXTENSION_END,
+    EXTENSION_UNIT,
     INDEX_ENTRY,
     INDEX_HEADER,
     PRE_BLANK_ENTRY,
@@ -251,3 +254,53 @@ def test_any_bytes_end_in_pieces_or_a_dump_error(
     with StoreFile.open(path, kind) as file, contextlib.suppress(DumpError):
         for piece in file.pieces(offset, hash_slots=3):
             assert describe(piece)
+
+
+def extension_file(directory: Path, *units: bytes, base: int = 0, size: int = 100) -> Path:
+    path = directory / "consumequeue_ext" / "orders" / "3" / f"{base:020d}"
+    return write(path, b"".join(units).ljust(size, b"\0"))
+
+
+UNIT = EXTENSION_UNIT.pack(20, 77, NOW, 0)
+UNIT_WITH_MAP = EXTENSION_UNIT.pack(22, 78, NOW + 1, 2) + b"\x0f\xf0"
+
+
+def test_extension(tmp_path: Path) -> None:
+    path = extension_file(tmp_path, UNIT, UNIT_WITH_MAP, UNIT, EXTENSION_END, base=100)
+    one, two, three, end = pieces(path)
+    assert one == {
+        "type": "unit",
+        "extensionOffset": 100,
+        "size": 20,
+        "tagsCode": 77,
+        "msgStoreTimestamp": NOW,
+        "filterBitMap": "",
+    }
+    assert (two["extensionOffset"], two["tagsCode"], two["filterBitMap"]) == (120, 78, "0ff0")
+    assert "2023-11-14T22:13:20.001Z" in describe(two)
+    assert (three["extensionOffset"], end["offset"], end["reason"]) == (142, 162, "end of the file")
+    assert [piece.get("extensionOffset") for piece in pieces(path, 121)] == [142, None]
+    with pytest.raises(DumpError, match="holds offsets 100 to 200 of the extension, not 7"):
+        pieces(path, 7)
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        (b"", "nothing was written from here on"),
+        (EXTENSION_UNIT.pack(21, 0, 0, 0), "no unit: size 21, bit map of 0 bytes"),
+        (EXTENSION_UNIT.pack(19, 0, 0, -1), "no unit: size 19, bit map of -1 bytes"),
+        (EXTENSION_UNIT.pack(120, 0, 0, 100), "no unit: size 120, bit map of 100 bytes"),
+    ],
+)
+def test_where_an_extension_ends(tmp_path: Path, last: bytes, reason: str) -> None:
+    unit, end = pieces(extension_file(tmp_path, UNIT, last))
+    assert (unit["type"], end["offset"], end["reason"]) == ("unit", 20, reason)
+
+
+def test_an_entry_says_where_its_unit_is(tmp_path: Path) -> None:
+    entries = CONSUME_QUEUE_ENTRY.pack(0, 100, 42 - EXTENSION_BASE) + CONSUME_QUEUE_ENTRY.pack(
+        100, 100, 7
+    )
+    path = write(tmp_path / "consumequeue" / "orders" / "3" / f"{0:020d}", entries)
+    assert [piece.get("extensionOffset") for piece in pieces(path)] == [42, None, None]
