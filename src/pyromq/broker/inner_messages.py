@@ -17,6 +17,7 @@ Runs on the loop.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -72,6 +73,8 @@ class MessageWriter:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self.delay_levels = DelayLevels(store.config.message_delay_level)
+        #: Told the level of each message that is put with a delay; `services.delay` sets it.
+        self.on_delayed: Callable[[int], None] | None = None
 
     def put(self, message: InnerMessage) -> Stored:
         """Gather one message. Raises PutError; RequestError for a delay that is no number."""
@@ -107,6 +110,8 @@ class MessageWriter:
             prepared_offset=message.prepared_offset,
             store_timestamp=now,
         )
+        if level > 0 and self.on_delayed is not None:
+            self.on_delayed(level)
         return Stored(queue, offset, physical)
 
     async def stored(self) -> FlushOutcome:

@@ -44,6 +44,7 @@ __all__ = [
     "ConsumerData",
     "ConsumerOffsetSerializeWrapper",
     "DataVersion",
+    "DelayOffsetSerializeWrapper",
     "GetConsumerListByGroupResponseBody",
     "HeartbeatData",
     "KVTable",
@@ -220,6 +221,13 @@ class ConsumerOffsetSerializeWrapper(Body):
     """Consumers' offsets: `topic@group` -> queue id -> offset."""
 
     offset_table: dict[str, dict[Int32, Int64]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class DelayOffsetSerializeWrapper(Body):
+    """How far delayed messages are delivered: delay level -> queue offset."""
+
+    offset_table: dict[Int32, Int64] = field(default_factory=dict)
 
 
 # Registration of a broker

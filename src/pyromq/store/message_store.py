@@ -588,6 +588,11 @@ class MessageStore:
         return self._log.position
 
     @property
+    def flushed_offset(self) -> int:
+        """Everything below is on the disk."""
+        return self._log.watermarks.flushed
+
+    @property
     def min_physical_offset(self) -> int:
         """The offset of the first record that is still there."""
         return self._log.min_offset
