@@ -1,0 +1,149 @@
+"""Statistics over time: counters that know their last minute, hour and day.
+
+A counter (`StatsItem`) adds up a value and how many times it was added to. It is sampled
+every 10 seconds for the minute (6 samples), every 10 minutes for the hour (6) and every
+hour for the day (24), as RocketMQ's StatsItem; a `Snapshot` is the difference between the
+first and the last sample of a span. As in RocketMQ it begins at 0 one period before its
+first sample.
+
+RocketMQ samples every counter each time. Here a sample is kept only where a counter has
+changed since the one before, and a counter that has not takes no time at all: what it was
+at any tick follows from its latest sample up to there.
+
+Pure: the clock is handed in. Used by `stats`, on the loop.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+_tick_of = itemgetter(0)
+
+
+class Snapshot(NamedTuple):
+    """What happened within a span of time."""
+
+    sum: int = 0
+    #: Per second.
+    tps: float = 0.0
+    #: `sum` for each time that something was added.
+    average: float = 0.0
+    times: int = 0
+
+
+class StatsItem:
+    """One counter, and its samples in each span: tick, value, times."""
+
+    __slots__ = ("samples", "times", "value")
+
+    def __init__(self) -> None:
+        self.value = 0
+        self.times = 0
+        self.samples: tuple[list[tuple[int, int, int]], ...] = tuple([] for _ in _SPANS)
+
+
+#: Milliseconds between two samples, and how many of them make the span.
+_SPANS: Final = ((10_000, 6), (600_000, 6), (3_600_000, 24))
+MINUTE, HOUR, DAY = range(len(_SPANS))
+
+
+class StatsItems:
+    """All counters, by statistic and key."""
+
+    def __init__(self, names: tuple[str, ...], now_ms: int) -> None:
+        self._tables: dict[str, dict[str, StatsItem]] = {name: {} for name in names}
+        self._spans = [_Span(number, *span, now_ms) for number, span in enumerate(_SPANS)]
+
+    def add(self, name: str, key: str, value: int, times: int = 1) -> None:
+        """Add to a counter; it is made when it is not there."""
+        table = self._tables[name]
+        item = table.get(key)
+        if item is None:
+            item = table[key] = StatsItem()
+        item.value += value
+        item.times += times
+        for span in self._spans:
+            span.changed.add(item)
+
+    def find(self, name: str, key: str) -> StatsItem | None:
+        """A counter, if there is one."""
+        return self._tables.get(name, {}).get(key)
+
+    def snapshot(self, item: StatsItem, span: int) -> Snapshot:
+        """A counter's last MINUTE, HOUR or DAY, up to the latest sample."""
+        return self._spans[span].snapshot(item)
+
+    def remove(self, name: str, key: str) -> None:
+        """Forget a counter."""
+        self._forget(self._tables[name].pop(key, None))
+
+    def remove_ending(self, name: str, end: str) -> None:
+        """Forget the counters of a statistic whose key ends so."""
+        for key in [key for key in self._tables[name] if key.endswith(end)]:
+            self.remove(name, key)
+
+    def remove_beginning(self, name: str, begin: str) -> None:
+        """Forget the counters of a statistic whose key begins so."""
+        for key in [key for key in self._tables[name] if key.startswith(begin)]:
+            self.remove(name, key)
+
+    def sample(self, now_ms: int) -> None:
+        """Take the samples that are due."""
+        for span in self._spans:
+            span.sample(now_ms)
+
+    def _forget(self, item: StatsItem | None) -> None:
+        if item is not None:
+            for span in self._spans:
+                span.changed.discard(item)
+
+
+class _Span:
+    """The ticks of one span, and the counters that have changed since the last one."""
+
+    def __init__(self, number: int, period_ms: int, length: int, now_ms: int) -> None:
+        self._number = number
+        self._period_ms = period_ms
+        self._length = length
+        self._tick = 0
+        #: When the last ticks were, `length` and the one before them at most.
+        self._times = deque([now_ms], maxlen=length + 1)
+        self.changed: set[StatsItem] = set()
+
+    def sample(self, now_ms: int) -> None:
+        """Take a sample of what has changed, if it is time."""
+        if now_ms - self._times[-1] < self._period_ms:
+            return
+        self._tick += 1
+        self._times.append(now_ms)
+        oldest = self._tick - self._length
+        for item in self.changed:
+            samples = item.samples[self._number]
+            if not samples:
+                samples.append((self._tick - 1, 0, 0))
+            samples.append((self._tick, item.value, item.times))
+            # The span's beginning needs the last sample before it, too.
+            passed = bisect_right(samples, oldest, key=_tick_of) - 1
+            if passed > 0:
+                del samples[:passed]
+        self.changed.clear()
+
+    def snapshot(self, item: StatsItem) -> Snapshot:
+        """The difference over the span."""
+        samples = item.samples[self._number]
+        if not samples:
+            return Snapshot()
+        first_tick = max(self._tick - self._length, samples[0][0])
+        first = samples[bisect_right(samples, first_tick, key=_tick_of) - 1]
+        last = samples[-1]
+        value, times = last[1] - first[1], last[2] - first[2]
+        elapsed = self._times[-1] - self._times[first_tick - self._tick - 1]
+        return Snapshot(
+            value,
+            value * 1000 / elapsed if elapsed > 0 else 0.0,
+            value / times if times else 0.0,
+            times,
+        )
