@@ -19,13 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pyromq.protocol.codes import ResponseCode
 from pyromq.protocol.delay import DelayLevels
 from pyromq.protocol.frame import RequestError
 from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.names import SCHEDULE_TOPIC
+from pyromq.protocol.names import (
+    SCHEDULE_TOPIC,
+    TRANSACTION_GIVEN_UP_TOPIC,
+    TRANSACTION_HALF_TOPIC,
+)
 from pyromq.protocol.properties import (
     DELAY,
     REAL_QUEUE_ID,
@@ -37,6 +41,10 @@ from pyromq.protocol.sysflag import HOST_MASK, is_consumable
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.flush import FlushOutcome
 from pyromq.store.message_store import MessageStore
+
+
+#: A half and one that was given up: their delay begins when they are committed.
+_NEVER_DELAYED: Final = frozenset({TRANSACTION_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC})
 
 
 @dataclass(slots=True)
@@ -82,7 +90,9 @@ class MessageWriter:
         properties = message.properties
         topic, queue_id = message.topic, message.queue_id
         now = store.chunk_time()
-        level = delay_level(properties) if is_consumable(message.sys_flag) else 0
+        level = 0
+        if is_consumable(message.sys_flag) and topic not in _NEVER_DELAYED:
+            level = delay_level(properties)
         if level > 0:
             level = min(level, len(self.delay_levels))
             properties = {

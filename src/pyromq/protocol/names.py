@@ -56,6 +56,8 @@ REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 #: Groups with this prefix belong to the system and exist without being created.
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+#: Its offsets say how far the broker has come with halves and their ends.
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 
 MAX_TOPIC_LENGTH = 127
 MAX_GROUP_LENGTH = 255

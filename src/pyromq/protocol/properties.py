@@ -25,6 +25,11 @@ DELAY: Final = "DELAY"
 CLUSTER: Final = "CLUSTER"
 UNIQ_KEY: Final = "UNIQ_KEY"
 TRAN_MSG: Final = "TRAN_MSG"
+#: Of a half that was put back: where it first stood in the queue of halves.
+PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+#: Seconds for which a producer is not asked about its transaction.
+CHECK_IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 PRODUCER_GROUP: Final = "PGROUP"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 REAL_TOPIC: Final = "REAL_TOPIC"
@@ -34,6 +39,9 @@ RECONSUME_TIME: Final = "RECONSUME_TIME"
 MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
 MSG_REGION: Final = "MSG_REGION"
 TRACE_ON: Final = "TRACE_ON"
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+CORRELATION_ID: Final = "CORRELATION_ID"
+PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 KEY_SEPARATOR: Final = " "
 
 

@@ -13,6 +13,7 @@ class FakeConnection:
     def __init__(self, remote_address: str = "127.0.0.1:40404") -> None:
         self.remote_address = remote_address
         self.closed = False
+        self.congested = False
         self.sent: list[RemotingCommand] = []
         #: What the client answers to the broker's requests; what it returns or raises.
         self.client: Callable[[RemotingCommand], RemotingCommand] = RemotingCommand.answer

@@ -50,6 +50,10 @@ class ClientConnection(Protocol):
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
 
+    @property
+    def congested(self) -> bool:
+        """Whether the client reads too slowly to be sent more that can wait."""
+
     def send(self, command: RemotingCommand) -> None:
         """Send an answer, or a request that expects none."""
 

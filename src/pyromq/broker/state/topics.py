@@ -195,9 +195,11 @@ class TopicTable:
         a send: its producers may know as many queues as such a topic gets.
         """
         for topic, found in queue_counts.items():
-            if topic not in self._topics:
+            # The ends of transactions are nobody else's: in RocketMQ, too, they have no topic.
+            if topic not in self._topics and topic != names.TRANSACTION_OP_TOPIC:
                 logger.warning("topic %s has messages but no configuration: created", topic)
-                count = max(found, 0 if topic[:1] == "%" else self._config.default_topic_queue_nums)
+                by_broker = topic[:1] == "%" or names.is_system_topic(topic)
+                count = max(found, 0 if by_broker else self._config.default_topic_queue_nums)
                 self._put(TopicConfig(topic, count, count))
 
     def _template_fault(self, template: str) -> str | None:

@@ -1,0 +1,283 @@
+"""Half messages and what becomes of them: each form of a transactional message, from another.
+
+    sent        topic T, TRAN_MSG=true, PGROUP=the producer's group
+    half        RMQ_SYS_TRANS_HALF_TOPIC queue 0, with REAL_TOPIC and REAL_QID
+    put back    the half again, with TRANSACTION_CHECK_TIMES, and its origin (the queue offset
+                of the first one) as TRAN_PREPARED_QUEUE_OFFSET
+    committed   topic T as it was sent; the log says COMMIT and where its half is
+    end         RMQ_SYS_TRANS_OP_HALF_TOPIC queue 0, tag `d`, body: a half's queue offset as text
+    given up    TRANS_CHECK_MAX_TIME_TOPIC, from where an administrator may put it back
+
+All of it as RocketMQ 4.9.7 has it on its disk, so that either broker takes over from the
+other. Where it differs, on purpose:
+1. A half that is put back keeps flag and reconsumeTimes, which RocketMQ forgets.
+2. It always names its origin, not only when its producer asked not to be asked (RocketMQ
+   does not look at it else): a restart finds the transaction of an end by it.
+3. A half whose producer is not to be asked yet is put back without counting that as a check.
+4. A delay begins at the commit. (RocketMQ's clients take it away from transactional messages,
+   and its broker loses a half that has one.)
+5. How old a half is counts from its storing if the producer's clock is ahead.
+
+Pure. Called by `handlers.send`, `handlers.transaction` and `services.transaction_check`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum, auto
+from typing import Final
+
+from pyromq.broker.inner_messages import InnerMessage
+from pyromq.protocol.codes import RequestCode
+from pyromq.protocol.frame import FLAG_ONEWAY, RemotingCommand
+from pyromq.protocol.headers import CheckTransactionStateRequestHeader
+from pyromq.protocol.message_id import HOST_SIZE_V4, encode_host, encode_message_id
+from pyromq.protocol.names import (
+    TRANSACTION_GIVEN_UP_TOPIC,
+    TRANSACTION_HALF_TOPIC,
+    TRANSACTION_OP_TOPIC,
+)
+from pyromq.protocol.properties import (
+    CHECK_IMMUNITY,
+    CHECK_TIMES,
+    DELAY,
+    PREPARED_QUEUE_OFFSET,
+    PRODUCER_GROUP,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TAGS,
+    TRAN_MSG,
+    UNIQ_KEY,
+    encode_properties,
+)
+from pyromq.protocol.record import MessageRecord, encode_record
+from pyromq.protocol.sysflag import (
+    BORN_HOST_V6,
+    HOST_MASK,
+    STORE_HOST_V6,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+)
+from pyromq.protocol.wire_types import INT32, INT64, IntegerRange, parse_integer
+
+HALF_QUEUE: Final = 0
+OP_QUEUE: Final = 0
+GIVEN_UP_QUEUES: Final = 1
+#: The tag of every end; there was once meant to be another.
+_REMOVED: Final = "d"
+_MS_PER_SECOND: Final = 1_000
+_MS_PER_HOUR: Final = 3_600_000
+
+
+class HalfError(ValueError):
+    """A record that is no half message, or one that misses what a half has."""
+
+
+class Verdict(Enum):
+    """What a check does with an open half."""
+
+    #: It is too young; so are those behind it.
+    WAIT = auto()
+    #: Its producer asked not to be asked yet: put it back.
+    LEAVE = auto()
+    #: Put it back and ask the producer.
+    ASK = auto()
+    GIVE_UP = auto()
+
+
+def is_transactional(properties: dict[str, str]) -> bool:
+    """Whether a sent message is to be stored as a half."""
+    return properties.get(TRAN_MSG, "").lower() == "true"
+
+
+def half_of(sent: InnerMessage) -> InnerMessage:
+    """The half of a message as it was sent."""
+    properties = {
+        **sent.properties,
+        REAL_TOPIC: sent.topic,
+        REAL_QUEUE_ID: str(sent.queue_id),
+    }
+    # Of an earlier life, when the application sends on what it has received.
+    properties.pop(PREPARED_QUEUE_OFFSET, None)
+    properties.pop(CHECK_TIMES, None)
+    return replace(
+        sent,
+        topic=TRANSACTION_HALF_TOPIC,
+        queue_id=HALF_QUEUE,
+        properties=properties,
+        sys_flag=sent.sys_flag & ~TRANSACTION_MASK,
+    )
+
+
+def origin_of(half: MessageRecord) -> int:
+    """The queue offset at which the half's transaction first stood."""
+    origin = _number(half, PREPARED_QUEUE_OFFSET, -1)
+    return origin if 0 <= origin < half.queue_offset else half.queue_offset
+
+
+def committed(half: MessageRecord) -> InnerMessage:
+    """The message that consumers get. Raises HalfError.
+
+    As with RocketMQ they see TRAN_MSG, REAL_TOPIC and REAL_QID among its properties.
+    """
+    topic, queue_id = _real_target(half)
+    properties = dict(half.properties)
+    properties.pop(PREPARED_QUEUE_OFFSET, None)
+    if DELAY in properties:  # it is sent anew when it is due: not as a half
+        properties.pop(TRAN_MSG, None)
+    return InnerMessage(
+        topic,
+        queue_id,
+        half.body,
+        properties,
+        half.flag,
+        half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
+        half.born_timestamp,
+        encode_host(*half.born_host),
+        half.reconsume_times,
+        prepared_offset=half.physical_offset,
+    )
+
+
+def end_of(half: int, store_host: bytes, now: int) -> InnerMessage:
+    """The record that the half at this queue offset was committed or rolled back."""
+    return InnerMessage(
+        TRANSACTION_OP_TOPIC,
+        OP_QUEUE,
+        str(half).encode(),
+        {TAGS: _REMOVED},
+        born_timestamp=now,
+        born_host=store_host,
+    )
+
+
+def ended_half(end: MessageRecord) -> int | None:
+    """The queue offset that such a record names; None when it names none."""
+    if end.properties.get(TAGS) != _REMOVED:
+        return None
+    try:
+        return parse_integer(end.body.decode(), INT64)
+    except ValueError:
+        return None
+
+
+def judge(
+    half: MessageRecord, now: int, *, time_out: int, check_max: int, reserved_hours: int
+) -> Verdict:
+    """What to do with an open half at this time; `time_out` in milliseconds."""
+    if checks_of(half) >= max(check_max, 1):
+        return Verdict.GIVE_UP
+    if now - half.born_timestamp > reserved_hours * _MS_PER_HOUR:
+        return Verdict.GIVE_UP
+    age = now - min(half.born_timestamp, half.store_timestamp)
+    immunity = _number(half, CHECK_IMMUNITY, -1) if CHECK_IMMUNITY in half.properties else None
+    if immunity is None:
+        return Verdict.WAIT if age < time_out else Verdict.ASK
+    limit = immunity * _MS_PER_SECOND if immunity >= 0 else time_out
+    return Verdict.LEAVE if age < limit else Verdict.ASK
+
+
+def checks_of(half: MessageRecord) -> int:
+    """How often its producer was asked."""
+    return _number(half, CHECK_TIMES, 0)
+
+
+def put_back(half: MessageRecord, *, checks: int) -> InnerMessage:
+    """The half once more, for the end of the queue of halves."""
+    counted = {CHECK_TIMES: str(checks)} if checks else {}
+    return _again(half, TRANSACTION_HALF_TOPIC, {**_origin_property(half), **counted})
+
+
+def given_up(half: MessageRecord) -> InnerMessage:
+    """The half, for the topic of those that nobody is asked about any more."""
+    return _again(half, TRANSACTION_GIVEN_UP_TOPIC, _origin_property(half))
+
+
+def resumed(record: MessageRecord) -> InnerMessage:
+    """The half that becomes of one that was given up. Raises HalfError for anything else."""
+    if record.topic not in (TRANSACTION_GIVEN_UP_TOPIC, TRANSACTION_HALF_TOPIC):
+        raise HalfError(f"message {record.message_id} of topic {record.topic} is no half message")
+    _real_target(record)
+    # Where RocketMQ gave it up it has no origin: its offset is that of another queue.
+    origin = _origin_property(record) if record.topic == TRANSACTION_HALF_TOPIC else {}
+    return _again(record, TRANSACTION_HALF_TOPIC, {**origin, CHECK_TIMES: "0"})
+
+
+def question(
+    half: MessageRecord, queue_offset: int, physical_offset: int, store_host: bytes, *, checks: int
+) -> RemotingCommand:
+    """CHECK_TRANSACTION_STATE: how did this transaction end? Raises HalfError.
+
+    `half` is what was put back, the offsets are where it stands now: the producer sends
+    them with its answer. The body is the message as the producer sent it.
+    """
+    topic, queue_id = _real_target(half)
+    unique_key = half.properties.get(UNIQ_KEY)
+    born_host, own_host = encode_host(*half.born_host), encode_host(*half.store_host)
+    host_bits = (BORN_HOST_V6 if len(born_host) != HOST_SIZE_V4 else 0) | (
+        STORE_HOST_V6 if len(own_host) != HOST_SIZE_V4 else 0
+    )
+    message = replace(
+        half,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        sys_flag=half.sys_flag & ~HOST_MASK | host_bits,
+        raw_properties=encode_properties({**half.properties, CHECK_TIMES: str(checks)}),
+    )
+    header = CheckTransactionStateRequestHeader(
+        tran_state_table_offset=queue_offset,
+        commit_log_offset=physical_offset,
+        msg_id=unique_key,
+        transaction_id=unique_key,
+        offset_msg_id=encode_message_id(store_host, physical_offset),
+    )
+    return RemotingCommand(
+        RequestCode.CHECK_TRANSACTION_STATE,
+        ext_fields=header.encode(),
+        body=encode_record(message, born_host, own_host),
+        flag=FLAG_ONEWAY,
+    )
+
+
+def producer_group(half: MessageRecord) -> str:
+    """The group whose members know how the transaction ended; empty when it says none."""
+    return half.properties.get(PRODUCER_GROUP, "")
+
+
+def _again(half: MessageRecord, topic: str, more: dict[str, str]) -> InnerMessage:
+    return InnerMessage(
+        topic,
+        HALF_QUEUE,
+        half.body,
+        {**half.properties, **more},
+        half.flag,
+        half.sys_flag,
+        half.born_timestamp,
+        encode_host(*half.born_host),
+        half.reconsume_times,
+    )
+
+
+def _origin_property(half: MessageRecord) -> dict[str, str]:
+    return {PREPARED_QUEUE_OFFSET: str(origin_of(half))}
+
+
+def _real_target(half: MessageRecord) -> tuple[str, int]:
+    """The topic and the queue that a half was sent to."""
+    topic = half.properties.get(REAL_TOPIC)
+    queue_id = _number(half, REAL_QUEUE_ID, -1, INT32)
+    if topic is None or queue_id < 0:
+        raise HalfError(
+            f"half message {half.message_id} does not say which topic and queue it was sent to"
+        )
+    return topic, queue_id
+
+
+def _number(half: MessageRecord, name: str, default: int, limits: IntegerRange = INT64) -> int:
+    """A property as a number; the default when it is missing or none."""
+    try:
+        return parse_integer(half.properties[name], limits)
+    except (KeyError, ValueError):
+        return default
