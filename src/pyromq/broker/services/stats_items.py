@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -80,14 +81,9 @@ class StatsItems:
         """Forget a counter."""
         self._forget(self._tables[name].pop(key, None))
 
-    def remove_ending(self, name: str, end: str) -> None:
-        """Forget the counters of a statistic whose key ends so."""
-        for key in [key for key in self._tables[name] if key.endswith(end)]:
-            self.remove(name, key)
-
-    def remove_beginning(self, name: str, begin: str) -> None:
-        """Forget the counters of a statistic whose key begins so."""
-        for key in [key for key in self._tables[name] if key.startswith(begin)]:
+    def remove_if(self, name: str, unwanted: Callable[[str], bool]) -> None:
+        """Forget the counters of a statistic whose key is unwanted."""
+        for key in [key for key in self._tables[name] if unwanted(key)]:
             self.remove(name, key)
 
     def sample(self, now_ms: int) -> None:
