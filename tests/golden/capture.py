@@ -13,6 +13,7 @@ What it writes, each with a JSON file that says what the bytes mean (the inputs 
                                  by a proxy between them
     store-*.tar.gz, store-*.json store directories and what Java's own store reads from them
     bloom.json                   bloom filters: their numbers, and the bits of texts
+    sql.json                     SQL92 expressions: what they say of sets of properties
 
 Timestamps, ports and process ids differ from one run to the next; nothing else should.
 Nothing of pyromq is imported: the judge shares no code with what it judges.
@@ -47,6 +48,7 @@ from tests.golden.golden_data import (  # noqa: E402 - needs the path above
     INDEX_ENTRIES,
     INDEX_SLOTS,
 )
+from tests.golden.sql_cases import SETS, cases  # noqa: E402
 from tests.interop.java_programs import (  # noqa: E402
     BROKER,
     CLIENT,
@@ -67,6 +69,7 @@ def main() -> None:
     java = compiled(HERE / "java", BROKER, CLIENT)
     with tempfile.TemporaryDirectory(prefix="golden-") as scratch:
         capture_values(java, Path(scratch))
+        capture_sql(java, Path(scratch))
         capture_written_store(java, Path(scratch) / "written")
         capture_extension(java, Path(scratch) / "extension")
         capture_traffic(java, Path(scratch) / "broker")
@@ -77,6 +80,13 @@ def capture_values(java: str, scratch: Path) -> None:
     header_classes = next(jar for jar in java.split(":") if "/rocketmq-common-" in jar)
     run_program(java, "GoldenFrames", [str(DATA), header_classes])
     run_program(java, "GoldenValues", [str(DATA), str(scratch)])
+
+
+def capture_sql(java: str, scratch: Path) -> None:
+    """SQL92 expressions, evaluated."""
+    questions = scratch / "sql.json"
+    questions.write_text(json.dumps({"sets": SETS, "expressions": cases()}))
+    run_program(java, "GoldenSql", [str(questions), str(DATA / "sql.json")])
 
 
 def capture_written_store(java: str, store: Path) -> None:

@@ -1,1 +1,1 @@
-"""Which messages a consumer wants: by tags (SQL over properties will stand beside it)."""
+"""Which messages a consumer wants: by tags, or by SQL over properties."""

@@ -1,0 +1,41 @@
+"""SQL92 filters against Java's: what is refused, and what each expression says of properties."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyromq.protocol.filter.sql import SqlError, compile_sql
+from pyromq.protocol.filter.sql_values import MismatchError
+from tests.golden.golden_data import read_index
+
+GOLDEN = read_index("sql")
+LETTERS = {True: "T", False: "F", None: "N"}
+
+
+def results_of(text: str) -> str:
+    try:
+        expression = compile_sql(text)
+    except SqlError:
+        return ""
+    letters = []
+    for properties in GOLDEN["sets"]:
+        try:
+            result = expression.evaluate(properties)
+        except MismatchError:
+            letters.append("X")
+        else:
+            letters.append(LETTERS[result])
+        assert expression.matches(properties) is (letters[-1] == "T")
+    return "".join(letters)
+
+
+@pytest.mark.parametrize("text", GOLDEN["results"], ids=lambda text: f"{text!r:.60}")
+def test_expression(text: str) -> None:
+    assert results_of(text) == GOLDEN["results"][text]
+
+
+def test_there_is_enough_to_see() -> None:
+    results = list(GOLDEN["results"].values())
+    assert len(results) > 600
+    assert sum(not result for result in results) > 100
+    assert set("".join(results)) == set("TFNX")
