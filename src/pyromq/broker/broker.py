@@ -16,21 +16,29 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.handlers.admin.delay import DelayAdminHandlers
 from pyromq.broker.handlers.admin.queue_offsets import QueueOffsetHandlers
 from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
 from pyromq.broker.handlers.heartbeat import HeartbeatHandlers
+from pyromq.broker.handlers.locks import LockHandlers
 from pyromq.broker.handlers.offsets import OffsetHandlers
 from pyromq.broker.handlers.pull import PullHandlers
 from pyromq.broker.handlers.query import QueryHandlers
+from pyromq.broker.handlers.reply import ReplyHandlers
 from pyromq.broker.handlers.send import SendHandlers, answers_after_flush
+from pyromq.broker.handlers.send_back import SendBackHandlers
 from pyromq.broker.inner_messages import MessageWriter
 from pyromq.broker.routes import Handlers, Routes, build_routes
-from pyromq.broker.services.flow_control import Lanes
+from pyromq.broker.services.delay import DelayService
+from pyromq.broker.services.flow_control import FastFailure, Lanes
 from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.registration import Registration
 from pyromq.broker.state.connections import ConsumerTable, ProducerTable
+from pyromq.broker.state.delay_offsets import DelayOffsetTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
+from pyromq.broker.state.persistence import TableFile
+from pyromq.broker.state.queue_locks import QueueLockTable
 from pyromq.broker.state.topics import TopicTable
 from pyromq.protocol.codes import RequestCode
 from pyromq.protocol.message_id import encode_host, format_address
@@ -61,11 +69,14 @@ class Broker:
         self.topics = TopicTable(config, directory)
         self.groups = GroupTable(config, directory)
         self.offsets = ConsumerOffsetTable(directory)
+        self.delay_offsets = DelayOffsetTable(directory, store_config.root / "abort")
         self.consumers = ConsumerTable()
         self.producers = ProducerTable()
+        self.queue_locks = QueueLockTable()
         self.long_poll = LongPoll()
         self.lanes = Lanes(config)
         self.store: MessageStore | None = None
+        self.delay: DelayService | None = None
         self._client = RemotingClient()
         self._registration: Registration | None = None
         self._servers: list[RemotingServer] = []
@@ -87,7 +98,7 @@ class Broker:
         record_address = await _resolve(self._config.broker_ip1)
         self._servers = _bind_servers(self._config)
         self._port = self._servers[0].port
-        for table in (self.topics, self.groups, self.offsets):
+        for table in (self.topics, self.groups, self.offsets, self.delay_offsets):
             table.load()
         store_host = encode_host(record_address, self._port)
         store = MessageStore(self._store_config, store_host, self.long_poll.arrived)
@@ -107,19 +118,25 @@ class Broker:
             self._config, self.topics, self.groups, self.consumers, self.producers
         )
         routes = self._routes(store, heartbeat, self._registration, store_host)
+        fast_failure = FastFailure(self._config, self._store_config)
         self.long_poll.start()
         for server in self._servers:
             server.handlers = routes.plain
             server.hot_handlers = routes.hot
-            server.on_chunk_end = store.end_chunk
+            server.on_chunk_end = fast_failure.timed(store.end_chunk)
+            server.lateness.limit = fast_failure.shortest_limit
+            server.refuse_late = fast_failure.refuse
             server.late_answers = answers_after_flush
             server.on_disconnect = heartbeat.disconnected
             await server.start()
+        if self._store_config.broker_role is not BrokerRole.SLAVE:
+            self.delay.start()
         await self._registration.start()
         interval = self._config.flush_consumer_offset_interval / 1000
         cleaning = self._store_config.clean_resource_interval / 1000
         self._periodic = [
             asyncio.create_task(_every(_EXPIRY_SECONDS, heartbeat.expire)),
+            asyncio.create_task(_every(_EXPIRY_SECONDS, self.queue_locks.expire)),
             asyncio.create_task(_every(interval, self.offsets.save_if_changed)),
             asyncio.create_task(_every(interval, self._save_again)),
             asyncio.create_task(_every(cleaning, store.retention.check_disk)),
@@ -133,6 +150,8 @@ class Broker:
         await asyncio.gather(*self._periodic, return_exceptions=True)
         if self._registration is not None:
             await self._registration.stop()
+        if self.delay is not None:
+            await self.delay.stop()
         if self.store is not None:
             self.long_poll.stop()
         await asyncio.gather(*(server.stop() for server in self._servers))
@@ -140,11 +159,14 @@ class Broker:
         await self.lanes.stop()
         if self.store is not None:
             self.store.stop()
+            self.delay_offsets.settle(self.store.flushed_offset)
             self.store = None
-            await _close_tables(self.topics, self.groups, self.offsets)
+            await _close_tables(
+                self.topics.file, self.groups.file, self.offsets.file, self.delay_offsets
+            )
 
     def _save_again(self) -> None:
-        for table in (self.topics, self.groups, self.offsets):
+        for table in (self.topics, self.groups, self.offsets, self.delay_offsets):
             table.file.save_if_failed()
 
     def _routes(
@@ -170,19 +192,32 @@ class Broker:
             await asyncio.gather(registration.register_now(), self.topics.file.saved())
 
         writer = MessageWriter(store)
+        self.delay = DelayService(store, writer, self.delay_offsets)
+        send = SendHandlers(
+            self._config,
+            store,
+            writer,
+            self.topics,
+            self.groups,
+            store_host,
+            register=announce,
+        )
         return build_routes(
             Handlers(
-                send=SendHandlers(
+                send=send,
+                send_back=SendBackHandlers(
                     self._config,
                     store,
                     writer,
                     self.topics,
                     self.groups,
-                    store_host,
+                    self.lanes.send,
                     register=announce,
                 ),
+                reply=ReplyHandlers(self._config, writer, self.producers, store_host, send.check),
                 pull=pull,
                 heartbeat=heartbeat,
+                locks=LockHandlers(self.queue_locks),
                 offsets=OffsetHandlers(self.offsets, store),
                 query=QueryHandlers(store, self.lanes.query),
                 topic_admin=TopicAdminHandlers(
@@ -194,6 +229,7 @@ class Broker:
                     is_replica=self._store_config.broker_role is BrokerRole.SLAVE,
                 ),
                 queue_offsets=QueueOffsetHandlers(store),
+                delay_admin=DelayAdminHandlers(self.delay_offsets),
             )
         )
 
@@ -245,9 +281,9 @@ async def _resolve(host: str) -> str:
     return str(found[0][4][0])
 
 
-async def _close_tables(*tables: TopicTable | GroupTable | ConsumerOffsetTable) -> None:
+async def _close_tables(*tables: TableFile | DelayOffsetTable) -> None:
     """Save every table, also when one of them cannot be; raises the first PersistenceError."""
-    faults = await asyncio.gather(*(table.file.close() for table in tables), return_exceptions=True)
+    faults = await asyncio.gather(*(table.close() for table in tables), return_exceptions=True)
     for fault in faults:
         if fault is not None:
             raise fault

@@ -46,6 +46,7 @@ from pyromq.protocol.frame import (
 )
 from pyromq.protocol.message_id import encode_host, format_address
 from pyromq.remoting.errors import RemotingClosedError, RemotingTimeoutError
+from pyromq.remoting.lateness import Lateness
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,9 @@ Handler = Callable[
 #: Takes a run of frames of its code and appends the answers, as pieces of bytes; one that
 #: will come later, or is not wanted (oneway), is left out. A FrameError ends the run.
 HotHandler = Callable[["Connection", list[RawFrame], list[bytes]], None]
+#: Whether a request of this code is refused, which has waited so many seconds for its turn
+#: with so many others behind it.
+RefuseLate = Callable[[int, float, int], RequestError | None]
 
 
 class RemotingServer:
@@ -94,6 +98,9 @@ class RemotingServer:
         self.late_answers = late_answers
         self.on_disconnect = on_disconnect
         self.max_frame = max_frame
+        #: Its limit, and who decides when that is reached, are set before the start.
+        self.lateness = Lateness()
+        self.refuse_late: RefuseLate | None = None
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.stopping = False
@@ -136,6 +143,7 @@ class RemotingServer:
         self._server = await loop.create_server(
             lambda: Connection(self, loop), sock=self._socket, backlog=_BACKLOG
         )
+        self.lateness.start(loop)
         self._look_for_idle(loop)
 
     async def stop(self) -> None:
@@ -143,6 +151,7 @@ class RemotingServer:
         self.stopping = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
+        self.lateness.stop()
         if self._server is not None:
             self._server.close()
         tasks = list(self.tasks)
@@ -235,6 +244,11 @@ class Connection(asyncio.Protocol):
         if not self.closed and self._transport is not None:
             self.last_active = self._loop.time()
             self._transport.write(frames)
+
+    @property
+    def congested(self) -> bool:
+        """Whether the client reads too slowly to be sent more that can wait."""
+        return self._write_paused
 
     async def request(
         self,
@@ -335,12 +349,14 @@ class Connection(asyncio.Protocol):
         """Parse, handle and answer everything that the socket had."""
         if self.closed:
             return
-        self.last_active = self._loop.time()
+        now = self.last_active = self._loop.time()
         buffer = self._gatherer.add(data)
         if buffer is None:
             return
         frames, taken, error = split_frames(buffer, self._server.max_frame)
         if frames:
+            if now > self._server.lateness.at:
+                frames = self._without_late(frames, now)
             self._handle(frames)
         if error is None:
             self._gatherer.keep(buffer, taken)
@@ -348,6 +364,34 @@ class Connection(asyncio.Protocol):
             self._refuse(error)
 
     # How a chunk is handled
+
+    def _without_late(self, frames: list[RawFrame], now: float) -> list[RawFrame]:
+        """Refuse the requests that have waited too long; what is left of the chunk."""
+        waited = self._server.lateness.waited(now)
+        refuse = self._server.refuse_late
+        if refuse is None or waited < self._server.lateness.limit:
+            return frames
+        kept: list[RawFrame] = []
+        answers: list[bytes] = []
+        for number, frame in enumerate(frames):
+            header = frame[1]
+            code, flag = header.get("code"), header.get("flag", 0)
+            refusal = (
+                refuse(code, waited, len(frames) - number - 1)
+                if type(code) is int and type(flag) is int and not flag & FLAG_RESPONSE
+                else None
+            )
+            if refusal is None:
+                kept.append(frame)
+            elif not flag & FLAG_ONEWAY:
+                try:
+                    answer = command_from(frame).answer(refusal.code, refusal.remark)
+                except FrameError:  # said when its turn comes
+                    kept.append(frame)
+                else:
+                    answers.append(answer.encode())
+        self._write_answers(answers)
+        return kept
 
     def _handle(self, frames: list[RawFrame]) -> None:
         answers: list[bytes] = []

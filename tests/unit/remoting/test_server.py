@@ -8,6 +8,7 @@ import logging
 import resource
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -1032,3 +1033,50 @@ def test_wants_answer() -> None:
     assert wants_answer((0, {"flag": 0}, b""))
     assert not wants_answer((0, {"flag": 2}, b""))
     assert not wants_answer((0, {"flag": 3}, b""))
+
+
+@on_both_loops
+async def test_requests_that_waited_too_long_are_refused_and_the_others_served() -> None:
+    def stall(_: Connection, request: RemotingCommand) -> RemotingCommand:
+        time.sleep(0.1)
+        return request.answer()
+
+    asked: list[tuple[int, int]] = []
+
+    def refuse(code: int, waited: float, behind: int) -> RequestError | None:
+        assert waited >= 0.01
+        asked.append((code, behind))
+        return RequestError(ResponseCode.SYSTEM_BUSY, "too late") if code == HOT else None
+
+    server = RemotingServer(
+        {ECHO: echo, RequestCode.QUERY_MESSAGE: stall},
+        host="127.0.0.1",
+        hot_handlers={HOT: hot_echo},
+    )
+    server.lateness.limit = 0.01
+    server.refuse_late = refuse
+    await server.start()
+    async with connected(server) as slow, connected(server) as late:
+        slow_side = await connection_of(server, slow)
+        late_side = await connection_of(server, late)
+        # In one turn of the loop, as if both sockets had been readable.
+        slow_side.data_received(request(RequestCode.QUERY_MESSAGE).encode())
+        late_side.data_received(
+            request(HOT, 1).encode()
+            + request(HOT, 2, flag=FLAG_ONEWAY).encode()
+            + request(ECHO, 3, b"still").encode()
+            + request(HOT, 4, flag=FLAG_RESPONSE).encode()
+        )
+
+        assert (await slow.read()).code == ResponseCode.SUCCESS
+        refused = await late.read()
+        assert (refused.opaque, refused.code, refused.remark) == (
+            1,
+            ResponseCode.SYSTEM_BUSY,
+            "too late",
+        )
+        assert (await late.read()).body == b"still"
+        assert asked == [(HOT, 3), (HOT, 2), (ECHO, 1)]
+        # In a later turn nothing is late any more.
+        assert (await late.ask(request(HOT, 5))).code == ResponseCode.SUCCESS
+    await server.stop()

@@ -1,4 +1,4 @@
-"""Lanes: work that may wait or take long, apart from the loop and from each other.
+"""Flow control: lanes for work that may take long, and refusals of what waited too long.
 
 RocketMQ gives every family of requests a thread pool with a bounded queue. Here the loop
 itself serves what is quick, and a `Lane` takes the rest: look-ups in the index, scans over
@@ -12,6 +12,10 @@ Invariants
    [TIMEOUT_CLEAN_QUEUE] and never begun, also when every thread is stuck.
 3. All of it runs on the loop, but the work itself: no lock is needed.
 
+What the loop itself serves has no queue but the sockets' buffers: requests wait there, and
+behind others in the same turn of the loop. `FastFailure` refuses those whose turn came too
+late, with the words of RocketMQ's BrokerFastFailure.
+
 The tables of a broker belong to the loop. What work needs of them is taken before it is
 handed over.
 """
@@ -19,25 +23,40 @@ handed over.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RequestError
+from pyromq.store.config import MessageStoreConfig
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
+REJECT_REQUEST: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 #: RocketMQ lets any number of admin requests wait; nobody has an answer to wait for then.
 _ADMIN_CAPACITY: Final = 10_000
 #: Work that computes holds the interpreter's lock: more threads make nothing faster than
 #: it takes to keep a disk busy.
 _DISK_THREADS: Final = 4
 _THREADS: Final = 2
+#: What RocketMQ's pool of sends serves.
+_SENDS: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+    }
+)
 
 
 class Lanes:
@@ -209,11 +228,66 @@ class Lane:
                 first.result.set_exception(waited_too_long(waited, len(self._waiting)))
 
 
+class FastFailure:
+    """Which requests are refused because their turn came too late.
+
+    A producer has most likely given up on a send that waited for long and sent it elsewhere:
+    to store it now makes a duplicate, and lets those behind it wait, too.
+    """
+
+    def __init__(self, config: BrokerConfig, store_config: MessageStoreConfig) -> None:
+        self._enabled = config.broker_fast_failure_enable
+        self._page_cache_limit = store_config.os_page_cache_busy_time_out_mills / 1000
+        self._limits: dict[int, float] = {}
+        if self._enabled:
+            for codes, milliseconds in (
+                (_SENDS, config.wait_time_mills_in_send_queue),
+                ({RequestCode.PULL_MESSAGE}, config.wait_time_mills_in_pull_queue),
+                ({RequestCode.HEART_BEAT}, config.wait_time_mills_in_heartbeat_queue),
+                ({RequestCode.END_TRANSACTION}, config.wait_time_mills_in_transaction_queue),
+            ):
+                self._limits.update(dict.fromkeys(codes, milliseconds / 1000))
+        #: Nothing that waited for less is refused.
+        self.shortest_limit = min(self._page_cache_limit, *self._limits.values(), 3600.0)
+        #: When the last append ended that the page cache kept waiting.
+        self._busy_until = -1.0
+
+    def timed(self, end_chunk: Callable[[], T]) -> Callable[[], T]:
+        """`end_chunk`, which appends to the log, with an eye on how long it takes."""
+        limit = self._page_cache_limit
+
+        def timed_end_chunk() -> T:
+            began = monotonic()
+            outcome = end_chunk()
+            ended = monotonic()
+            if ended - began > limit:
+                self._busy_until = ended
+                logger.warning("an append took %.1f s: the page cache is busy", ended - began)
+            return outcome
+
+        return timed_end_chunk
+
+    def refuse(self, code: int, waited: float, queue_size: int) -> RequestError | None:
+        """Why a request that waited so many seconds is refused, with so many behind it."""
+        if code in _SENDS and self._busy_until >= monotonic() - waited:
+            if not self._enabled:
+                return RequestError(ResponseCode.SYSTEM_BUSY, REJECT_REQUEST)
+            return _refusal("PCBUSY_CLEAN_QUEUE", _milliseconds(waited), queue_size)
+        limit = self._limits.get(code)
+        if limit is None or waited < limit:
+            return None
+        return waited_too_long(_milliseconds(waited), queue_size)
+
+
 def waited_too_long(waited_ms: int, queue_size: int) -> RequestError:
     """The refusal of a request whose turn did not come in time."""
+    return _refusal("TIMEOUT_CLEAN_QUEUE", waited_ms, queue_size)
+
+
+def _refusal(reason: str, waited_ms: int, queue_size: int) -> RequestError:
     return RequestError(
         ResponseCode.SYSTEM_BUSY,
-        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+        f"[{reason}]broker busy, start flow control for a while, "
         f"period in queue: {waited_ms}ms, size of queue: {queue_size}",
     )
 

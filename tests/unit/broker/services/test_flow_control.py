@@ -2,15 +2,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.services.flow_control import OVERLOAD, Lane, Lanes
-from pyromq.protocol.codes import ResponseCode
+from pyromq.broker.services.flow_control import (
+    OVERLOAD,
+    REJECT_REQUEST,
+    FastFailure,
+    Lane,
+    Lanes,
+)
+from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RequestError
+from pyromq.store.config import MessageStoreConfig
 from tests.unit.broker.wired import until
 
 SECONDS = 10.0
@@ -209,3 +217,90 @@ def test_without_fast_failure_nothing_is_refused_for_waiting() -> None:
     lanes = Lanes(BrokerConfig(broker_fast_failure_enable=False))
 
     assert {lane.wait_limit_ms for lane in lanes.all} == {None}
+
+
+@pytest.mark.parametrize(
+    ("code", "limit"),
+    [
+        (RequestCode.SEND_MESSAGE, 0.2),
+        (RequestCode.SEND_MESSAGE_V2, 0.2),
+        (RequestCode.SEND_BATCH_MESSAGE, 0.2),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, 0.2),
+        (RequestCode.PULL_MESSAGE, 5.0),
+        (RequestCode.HEART_BEAT, 31.0),
+        (RequestCode.END_TRANSACTION, 3.0),
+    ],
+)
+def test_a_request_whose_turn_came_too_late_is_refused(code: RequestCode, limit: float) -> None:
+    failing = FastFailure(BrokerConfig(), MessageStoreConfig())
+
+    assert failing.shortest_limit == 0.2
+    assert failing.refuse(code, limit - 0.001, 7) is None
+    refusal = failing.refuse(code, limit, 7)
+    assert refusal is not None
+    assert refusal.code is ResponseCode.SYSTEM_BUSY
+    assert refusal.remark == (
+        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+        f"period in queue: {limit * 1000:.0f}ms, size of queue: 7"
+    )
+
+
+def test_requests_without_a_limit_wait_for_ever() -> None:
+    failing = FastFailure(BrokerConfig(), MessageStoreConfig())
+
+    assert failing.refuse(RequestCode.QUERY_MESSAGE, 1000.0, 0) is None
+
+
+def slow_append(failing: FastFailure) -> None:
+    def end_chunk() -> str:
+        time.sleep(0.02)
+        return "sealed"
+
+    assert failing.timed(end_chunk)() == "sealed"
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE])
+def test_sends_that_waited_for_a_slow_append_are_told_so(code: RequestCode) -> None:
+    failing = FastFailure(BrokerConfig(), MessageStoreConfig(os_page_cache_busy_time_out_mills=10))
+    assert failing.shortest_limit == 0.01
+    slow_append(failing)
+
+    refusal = failing.refuse(code, 0.05, 3)
+
+    if code is RequestCode.PULL_MESSAGE:
+        assert refusal is None
+    else:
+        assert refusal is not None
+        assert refusal.remark == (
+            "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, "
+            "period in queue: 50ms, size of queue: 3"
+        )
+
+
+def test_a_slow_append_refuses_sends_also_without_fast_failure() -> None:
+    failing = FastFailure(
+        BrokerConfig(broker_fast_failure_enable=False),
+        MessageStoreConfig(os_page_cache_busy_time_out_mills=10),
+    )
+    assert failing.refuse(RequestCode.SEND_MESSAGE, 1000.0, 0) is None
+    slow_append(failing)
+
+    refusal = failing.refuse(RequestCode.SEND_MESSAGE, 0.05, 0)
+
+    assert refusal is not None
+    assert refusal.remark == REJECT_REQUEST
+
+
+def test_what_came_after_a_slow_append_is_taken() -> None:
+    failing = FastFailure(BrokerConfig(), MessageStoreConfig(os_page_cache_busy_time_out_mills=10))
+    slow_append(failing)
+    time.sleep(0.02)
+
+    assert failing.refuse(RequestCode.SEND_MESSAGE, 0.01, 0) is None
+
+
+def test_a_quick_append_leaves_no_trace() -> None:
+    failing = FastFailure(BrokerConfig(), MessageStoreConfig())
+    failing.timed(lambda: None)()
+
+    assert failing.refuse(RequestCode.SEND_MESSAGE, 0.1, 0) is None

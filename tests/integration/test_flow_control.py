@@ -1,0 +1,60 @@
+"""Slow requests and a slow loop: what sends feel of them, in a broker with its sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyromq.broker.broker import Broker
+from pyromq.broker.config import BrokerConfig
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.remoting.client import RemotingClient
+from tests.unit.broker.wired import send_request, small_store
+
+SECONDS = 30.0
+ADMIN = RequestCode.GET_BROKER_RUNTIME_INFO
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    config = BrokerConfig(
+        listen_port=0, bind_address="127.0.0.1", broker_ip1="127.0.0.1", broker_ip2="127.0.0.1"
+    )
+    broker = Broker(config, small_store(tmp_path))
+    await broker.start()
+    yield broker
+    await broker.stop()
+
+
+async def test_a_slow_admin_request_delays_no_send(broker: Broker) -> None:
+    begun, let_go = threading.Event(), threading.Event()
+
+    def slow_work() -> None:
+        begun.set()
+        assert let_go.wait(SECONDS)
+
+    async def slow(_: object, request: RemotingCommand) -> RemotingCommand:
+        await broker.lanes.admin.run(slow_work)
+        return request.answer()
+
+    for server in broker._servers:
+        server.handlers = {**server.handlers, ADMIN: slow}
+    client = RemotingClient()
+    admin = asyncio.create_task(
+        client.request(broker.address, RemotingCommand(ADMIN), timeout=SECONDS)
+    )
+    assert await asyncio.to_thread(begun.wait, SECONDS)
+
+    for _ in range(200):
+        answer = await client.request(broker.address, send_request(), timeout=SECONDS)
+        assert answer.code == ResponseCode.SUCCESS
+
+    assert not admin.done()
+    let_go.set()
+    assert (await admin).code == ResponseCode.SUCCESS
+    await client.close()
