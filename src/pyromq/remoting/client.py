@@ -6,6 +6,10 @@ matched by opaque. A server may send requests of its own on the connection:
 they go to `handlers`, and their answers back. Used by clients, tools and by a
 broker towards its NameServers, on one event loop: not safe across threads.
 
+`request` is for everyone. Whoever asks tens of thousands of times a second builds the
+frames itself and takes `ready` and `ServerConnection.call`: a future for each request, one
+timer for all of them, no copy of the answer's header.
+
 Invariants:
 1. A request ends exactly once: with its answer, or with one RemotingError
    that names the address. A lost connection fails all its requests at once.
@@ -21,17 +25,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import ssl
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import (
     FLAG_ONEWAY,
+    FLAG_RESPONSE,
     MAX_FRAME,
+    ChunkGatherer,
     FrameError,
-    FrameReader,
+    RawFrame,
     RemotingCommand,
     RequestError,
+    command_from,
+    split_frames,
 )
 from pyromq.remoting.address import parse_address
 from pyromq.remoting.errors import (
@@ -48,6 +58,7 @@ __all__ = [
     "RemotingConnectError",
     "RemotingError",
     "RemotingTimeoutError",
+    "ServerConnection",
 ]
 
 logger = logging.getLogger(__name__)
@@ -57,6 +68,8 @@ logger = logging.getLogger(__name__)
 ClientHandler = Callable[
     [str, RemotingCommand], RemotingCommand | Awaitable[RemotingCommand | None] | None
 ]
+#: Sees every request before it is encoded, with the server's address, and may change it.
+BeforeRequest = Callable[[str, RemotingCommand], None]
 
 _MAX_OPAQUE = 0x7FFFFFFF
 #: How long `close` lets a peer take what was still queued for it.
@@ -67,7 +80,7 @@ class RemotingClient:
     """Sends requests to any number of servers.
 
     `handlers` serves requests that a server sends on our connection, by code.
-    `connect_timeout` bounds a connection attempt, in seconds.
+    `connect_timeout` bounds a connection attempt, in seconds. `tls` encrypts.
     """
 
     def __init__(
@@ -76,12 +89,16 @@ class RemotingClient:
         *,
         connect_timeout: float = 3.0,
         max_frame: int = MAX_FRAME,
+        tls: ssl.SSLContext | None = None,
+        before_request: BeforeRequest | None = None,
     ) -> None:
         self._handlers = handlers or {}
         self._connect_timeout = connect_timeout
         self._max_frame = max_frame
-        self._connections: dict[str, _ServerConnection] = {}
-        self._connecting: dict[str, asyncio.Task[_ServerConnection]] = {}
+        self._tls = tls
+        self._before_request = before_request
+        self._connections: dict[str, ServerConnection] = {}
+        self._connecting: dict[str, asyncio.Task[ServerConnection]] = {}
         self._closed = False
 
     async def request(
@@ -94,20 +111,52 @@ class RemotingClient:
 
         `timeout` covers connecting, waiting for the peer to read, and the answer.
         """
+        connection = self.ready(address)
+        if connection is not None:
+            frame = await self._call(connection, command, timeout)
+        else:
+            try:
+                async with asyncio.timeout(timeout):
+                    connection = await self.connect(address)
+                    frame = await self._call(connection, command, None)
+            except TimeoutError:
+                raise _timed_out(address, command.code, timeout) from None
         try:
-            async with asyncio.timeout(timeout):
-                connection = self._connections.get(address) or await self._connect(address)
-                return await connection.request(command)
-        except TimeoutError:
-            raise RemotingTimeoutError(
-                address,
-                f"no answer from {address} to {_code_name(command.code)} within {timeout:g} s",
-            ) from None
+            return command_from(frame)
+        except FrameError as error:
+            raise connection.refuse(error) from error
 
     async def send_oneway(self, address: str, command: RemotingCommand) -> None:
         """Send `command` without waiting for an answer: none will come."""
+        connection = self.ready(address) or await self.connect(address)
+        self._prepare(connection, command)
+        command.flag |= FLAG_ONEWAY
+        connection.write(command.encode())
+
+    def ready(self, address: str) -> ServerConnection | None:
+        """The connection to a server, if there is one that takes frames now."""
+        connection = self._connections.get(address)
+        return connection if connection is not None and connection.takes_frames else None
+
+    async def connect(self, address: str) -> ServerConnection:
+        """The connection to a server, made if there is none, once it takes frames."""
         connection = self._connections.get(address) or await self._connect(address)
-        await connection.send_oneway(command)
+        await connection.until_writable()
+        return connection
+
+    def _call(
+        self,
+        connection: ServerConnection,
+        command: RemotingCommand,
+        timeout: float | None,
+    ) -> asyncio.Future[RawFrame]:
+        self._prepare(connection, command)
+        return connection.call(command.opaque, command.encode(), command.code, timeout)
+
+    def _prepare(self, connection: ServerConnection, command: RemotingCommand) -> None:
+        command.opaque = connection.next_opaque()
+        if self._before_request is not None:
+            self._before_request(connection.address, command)
 
     async def close(self) -> None:
         """Send what is queued, close every connection and fail requests still open."""
@@ -119,7 +168,7 @@ class RemotingClient:
         connections = list(self._connections.values())
         await asyncio.gather(*(connection.close() for connection in connections))
 
-    async def _connect(self, address: str) -> _ServerConnection:
+    async def _connect(self, address: str) -> ServerConnection:
         if self._closed:
             raise RemotingClosedError(
                 address, f"cannot reach {address}: this remoting client was closed"
@@ -139,38 +188,39 @@ class RemotingClient:
                 ) from None
             raise
 
-    async def _open(self, address: str) -> _ServerConnection:
+    async def _open(self, address: str) -> ServerConnection:
         host, port = parse_address(address)
         try:
             async with asyncio.timeout(self._connect_timeout):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: _ServerConnection(
+                    lambda: ServerConnection(
                         address, self._handlers, self._max_frame, self._forget
                     ),
                     host,
                     port,
+                    ssl=self._tls,
                 )
         except TimeoutError:
             raise RemotingConnectError(
                 address, f"cannot connect to {address} within {self._connect_timeout:g} s"
             ) from None
-        except (OSError, UnicodeError) as error:
+        except (OSError, UnicodeError) as error:  # a failed TLS handshake is an OSError
             raise RemotingConnectError(address, f"cannot connect to {address}: {error}") from error
         if not connection.is_lost:  # a peer may close in the very turn that accepts
             self._connections[address] = connection
         return connection
 
-    def _attempt_ended(self, address: str, attempt: asyncio.Task[_ServerConnection]) -> None:
+    def _attempt_ended(self, address: str, attempt: asyncio.Task[ServerConnection]) -> None:
         del self._connecting[address]
         if not attempt.cancelled():
             attempt.exception()  # seen, also when every caller has given up
 
-    def _forget(self, connection: _ServerConnection) -> None:
+    def _forget(self, connection: ServerConnection) -> None:
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
 
 
-class _ServerConnection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """One connection to a server and the requests that are open on it."""
 
     def __init__(
@@ -178,50 +228,89 @@ class _ServerConnection(asyncio.Protocol):
         address: str,
         handlers: Mapping[int, ClientHandler],
         max_frame: int,
-        on_lost: Callable[[_ServerConnection], None],
+        on_lost: Callable[[ServerConnection], None],
     ) -> None:
         self.address = address
+        #: Whether a frame may be written now: connected, and the peer reads.
+        self.takes_frames = True
         self._handlers = handlers
         self._on_lost = on_lost
-        self._reader = FrameReader(max_frame)
+        self._max_frame = max_frame
+        self._gatherer = ChunkGatherer(max_frame)
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._writable = asyncio.Event()
         self._writable.set()
         self._outgoing: list[bytes] = []
         self._opaque = 0
-        self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._pending: dict[int, asyncio.Future[RawFrame]] = {}
+        self._deadlines: dict[float, _Deadlines] = {}
         self._handler_tasks: set[asyncio.Task[None]] = set()
         self._close_reason: str | None = None
 
     @property
     def is_lost(self) -> bool:
+        """Whether the connection is no more."""
         return self._lost.done()
 
-    async def request(self, command: RemotingCommand) -> RemotingCommand:
-        await self._until_writable()
+    def next_opaque(self) -> int:
+        """A number for the next request; it must stand in its frame."""
         self._opaque = opaque = (self._opaque + 1) & _MAX_OPAQUE
-        command.opaque = opaque
-        # Encoded before it is entered: a command that cannot be encoded leaves nothing behind.
-        self._write(command.encode())
-        answer: asyncio.Future[RemotingCommand] = self._loop.create_future()
-        self._pending[opaque] = answer
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled():
-                answer.exception()  # seen: the connection was lost in the turn that cancelled us
-            raise
-        finally:
-            self._pending.pop(opaque, None)
+        return opaque
 
-    async def send_oneway(self, command: RemotingCommand) -> None:
-        await self._until_writable()
-        self._opaque = command.opaque = (self._opaque + 1) & _MAX_OPAQUE
-        command.flag |= FLAG_ONEWAY
-        self._write(command.encode())
+    def call(
+        self, opaque: int, frame: bytes, code: int, timeout: float | None
+    ) -> asyncio.Future[RawFrame]:
+        """Send a request's frame; its answer, or a RemotingError.
+
+        Without a `timeout` the caller sees to it that it does not wait forever, and cancels.
+        """
+        if self._close_reason is not None:
+            raise RemotingClosedError(self.address, self._close_reason)
+        answer: asyncio.Future[RawFrame] = self._loop.create_future()
+        self._pending[opaque] = answer
+        if timeout is None:
+            answer.add_done_callback(lambda _: self._pending.pop(opaque, None))
+        else:
+            deadlines = self._deadlines.get(timeout)
+            if deadlines is None:
+                deadlines = self._deadlines[timeout] = _Deadlines(self._loop, timeout)
+            deadlines.add(self, self._pending, opaque, code)
+        self.write(frame)
+        return answer
+
+    def write(self, frame: bytes) -> None:
+        """Send a frame with the others of this turn of the loop."""
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        self._outgoing.append(frame)
+
+    async def until_writable(self) -> None:
+        """Wait while the peer does not read; raises RemotingClosedError when it is gone."""
+        while self._close_reason is None and not self._writable.is_set():
+            await self._writable.wait()
+        if self._close_reason is not None:
+            raise RemotingClosedError(self.address, self._close_reason)
+
+    def refuse(self, error: FrameError) -> RemotingClosedError:
+        """Close the connection to a peer that does not speak RocketMQ; what to raise for it."""
+        reason = f"{self.address} sent bytes that are no RocketMQ frame: {error}"
+        logger.warning("%s; connection closed", reason)
+        self._end(reason)
+        return RemotingClosedError(self.address, reason)
+
+    def overdue(self, opaque: int, code: int, seconds: float) -> None:
+        """A request's time is over."""
+        answer = self._pending.pop(opaque, None)
+        if answer is not None and not answer.done():
+            answer.set_exception(_timed_out(self.address, code, seconds))
+
+    def drop_deadlines(self, seconds: float) -> None:
+        """Nobody waits with this time-out any more."""
+        del self._deadlines[seconds]
 
     async def close(self) -> None:
+        """Send what is queued, then close; a peer that does not read is cut off."""
         self._end("this remoting client was closed")
         try:
             async with asyncio.timeout(_CLOSE_GRACE_SECONDS):
@@ -234,34 +323,47 @@ class _ServerConnection(asyncio.Protocol):
     # What the event loop calls, in the order of a connection's life.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The server has accepted."""
         # A cast: uvloop's transports are not derived from asyncio's class.
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        try:
-            commands = self._reader.feed(data)
-        except FrameError as error:
-            reason = f"{self.address} sent bytes that are no RocketMQ frame: {error}"
-            logger.warning("%s; connection closed", reason)
-            self._end(reason)
+        """Answers go to those who wait, requests to their handlers."""
+        buffer = self._gatherer.add(data)
+        if buffer is None:
             return
-        for command in commands:
-            if command.is_response:
-                self._take_answer(command)
-            else:
-                self._take_request(command)
+        frames, taken, error = split_frames(buffer, self._max_frame)
+        try:
+            for frame in frames:
+                header = frame[1]
+                if header.get("flag", 0) & FLAG_RESPONSE:
+                    self._take_answer(header["opaque"], frame)
+                else:
+                    self._take_request(command_from(frame))
+        except (FrameError, TypeError, KeyError) as unreadable:
+            error = FrameError(f"header cannot be used: {unreadable!r}")
+        if error is None:
+            self._gatherer.keep(buffer, taken)
+        else:
+            self.refuse(error)
 
     def pause_writing(self) -> None:
+        """The server does not read."""
+        self.takes_frames = False
         self._writable.clear()
 
     def resume_writing(self) -> None:
+        """The server reads again."""
+        self.takes_frames = self._close_reason is None
         self._writable.set()
 
     def connection_lost(self, error: Exception | None) -> None:
+        """The connection is no more: every request on it fails."""
         if self._close_reason is None:
             self._close_reason = f"connection to {self.address} was lost" + (
                 f": {error}" if error else " (closed by the peer)"
             )
+        self.takes_frames = False
         self._on_lost(self)
         self._fail_pending()
         self._writable.set()
@@ -271,32 +373,19 @@ class _ServerConnection(asyncio.Protocol):
 
     # Helpers, in call order.
 
-    async def _until_writable(self) -> None:
-        while self._close_reason is None and not self._writable.is_set():
-            await self._writable.wait()
-        if self._close_reason is not None:
-            raise RemotingClosedError(self.address, self._close_reason)
-
-    def _write(self, frame: bytes) -> None:
-        if not self._outgoing:
-            self._loop.call_soon(self._flush)
-        self._outgoing.append(frame)
-
     def _flush(self) -> None:
         if self._outgoing:
             self._transport.write(b"".join(self._outgoing))
             self._outgoing.clear()
 
-    def _take_answer(self, command: RemotingCommand) -> None:
-        answer = self._pending.pop(command.opaque, None)
+    def _take_answer(self, opaque: int, frame: RawFrame) -> None:
+        answer = self._pending.pop(opaque, None)
         if answer is None or answer.done():
             logger.debug(
-                "answer %d of %s came too late, or to no request: dropped",
-                command.opaque,
-                self.address,
+                "answer %s of %s came too late, or to no request: dropped", opaque, self.address
             )
         else:
-            answer.set_result(command)
+            answer.set_result(frame)
 
     def _take_request(self, command: RemotingCommand) -> None:
         handler = self._handlers.get(command.code)
@@ -339,11 +428,12 @@ class _ServerConnection(asyncio.Protocol):
 
     def _answer(self, command: RemotingCommand, answer: RemotingCommand | None) -> None:
         if answer is not None and not command.is_oneway and self._close_reason is None:
-            self._write(answer.encode())
+            self.write(answer.encode())
 
     def _end(self, reason: str) -> None:
         if self._close_reason is None:
             self._close_reason = reason
+        self.takes_frames = False
         self._flush()
         self._on_lost(self)
         self._fail_pending()
@@ -355,6 +445,53 @@ class _ServerConnection(asyncio.Protocol):
             if not answer.done():
                 assert self._close_reason is not None
                 answer.set_exception(RemotingClosedError(self.address, self._close_reason))
+
+
+class _Deadlines:
+    """The requests of a connection that have the same time-out, oldest first: one timer."""
+
+    __slots__ = ("_entries", "_loop", "_seconds", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self._entries: deque[tuple[float, int, int]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(
+        self,
+        connection: ServerConnection,
+        pending: Mapping[int, asyncio.Future[RawFrame]],
+        opaque: int,
+        code: int,
+    ) -> None:
+        entries = self._entries
+        while entries and entries[0][1] not in pending:
+            entries.popleft()
+        entries.append((self._loop.time() + self._seconds, opaque, code))
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._seconds, self._look, connection, pending)
+
+    def _look(
+        self,
+        connection: ServerConnection,
+        pending: Mapping[int, asyncio.Future[RawFrame]],
+    ) -> None:
+        entries = self._entries
+        now = self._loop.time()
+        while entries and (entries[0][0] <= now or entries[0][1] not in pending):
+            _, opaque, code = entries.popleft()
+            connection.overdue(opaque, code, self._seconds)
+        if entries:
+            self._timer = self._loop.call_at(entries[0][0], self._look, connection, pending)
+        else:
+            connection.drop_deadlines(self._seconds)
+
+
+def _timed_out(address: str, code: int, seconds: float) -> RemotingTimeoutError:
+    return RemotingTimeoutError(
+        address, f"no answer from {address} to {_code_name(code)} within {seconds:g} s"
+    )
 
 
 def _code_name(code: int) -> str:

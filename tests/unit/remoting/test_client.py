@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -443,6 +444,102 @@ async def test_command_that_cannot_be_encoded_leaves_the_connection_usable() -> 
         assert (await client.request(server.address, command(b"fine"))).body == b"fine"
 
 
+async def test_time_outs_on_a_standing_connection_are_each_their_own() -> None:
+    """One timer serves all requests of a time-out: none is early, none forgotten."""
+
+    async def answers_some(peer: Peer) -> None:
+        while (asked := await peer.next()) is not None:
+            if asked.body != b"ignored":
+                peer.send(asked.answer(body=asked.body))
+
+    async with serving(answers_some) as server, closing(RemotingClient()) as client:
+        await client.request(server.address, command(b"hello"))
+        loop = asyncio.get_running_loop()
+        for timeout in (0.05, 0.05, 0.1):
+            begun = loop.time()
+            results = await asyncio.gather(
+                client.request(server.address, command(b"ignored"), timeout=timeout),
+                client.request(server.address, command(b"answered"), timeout=timeout),
+                client.request(server.address, command(b"ignored"), timeout=timeout / 2),
+                return_exceptions=True,
+            )
+            assert loop.time() - begun >= timeout * 0.95
+            kinds = [type(result) for result in results]
+            assert kinds == [RemotingTimeoutError, RemotingCommand, RemotingTimeoutError]
+            assert f"{timeout / 2:g} s" in str(results[2])
+
+
+async def test_a_request_that_is_given_up_leaves_nothing_behind() -> None:
+    async with serving(silent) as server, closing(RemotingClient()) as client:
+        connection = await client.connect(server.address)
+        for timeout in (0.05, None):
+            opaque = connection.next_opaque()
+            asked = RemotingCommand(RequestCode.HEART_BEAT, opaque=opaque)
+            answer = connection.call(opaque, asked.encode(), asked.code, timeout)
+            answer.cancel()
+            await until(lambda: not connection._pending and not connection._deadlines)
+
+
+async def test_raw_calls_give_the_frame_as_it_came() -> None:
+    async with serving(echo) as server, closing(RemotingClient()) as client:
+        assert client.ready(server.address) is None
+        connection = await client.connect(server.address)
+        assert client.ready(server.address) is connection
+        opaque = connection.next_opaque()
+        asked = RemotingCommand(RequestCode.HEART_BEAT, opaque=opaque, body=b"raw")
+        _, header, body = await connection.call(opaque, asked.encode(), asked.code, 3.0)
+        assert (header["opaque"], body) == (opaque, b"raw")
+        await client.close()
+        assert not connection.takes_frames
+        with pytest.raises(RemotingClosedError):
+            connection.call(1, b"", 0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"code":0,"flag":1,"opaque":[]}',
+        b'{"code":0,"flag":"x","opaque":1}',
+        b'{"code":0,"flag":1}',
+        b'{"code":"0","flag":1,"opaque":1}',
+        b'{"flag":0,"opaque":1}',
+    ],
+)
+async def test_answers_that_make_no_sense_close_the_connection(header: bytes) -> None:
+    async def nonsense(peer: Peer) -> None:
+        await peer.next()
+        peer.writer.write(struct.pack(">II", 4 + len(header), len(header)) + header)
+        await peer.next()
+
+    async with serving(nonsense) as server, closing(RemotingClient()) as client:
+        with pytest.raises(RemotingClosedError, match="no RocketMQ frame"):
+            await client.request(server.address, command(), timeout=DEADLINE)
+        assert client.ready(server.address) is None
+
+
+async def test_every_request_can_be_changed_before_it_leaves() -> None:
+    seen: list[str] = []
+
+    def sign(address: str, request: RemotingCommand) -> None:
+        seen.append(address)
+        request.ext_fields["Signature"] = f"of {request.body!r}"
+
+    async def shows_signature(peer: Peer) -> None:
+        while (asked := await peer.next()) is not None:
+            if not asked.is_oneway:
+                peer.send(asked.answer(ext_fields=asked.ext_fields))
+
+    async with (
+        serving(shows_signature) as server,
+        closing(RemotingClient(before_request=sign)) as client,
+    ):
+        for _ in range(2):
+            answer = await client.request(server.address, command(b"x"))
+            assert answer.ext_fields == {"Signature": "of b'x'"}
+        await client.send_oneway(server.address, command(b"y"))
+        assert seen == [server.address] * 3
+
+
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -454,6 +551,9 @@ async def test_command_that_cannot_be_encoded_leaves_the_connection_usable() -> 
         test_connect_time_out,
         test_lost_connection_fails_all_requests_at_once_and_the_next_one_reconnects,
         test_coroutine_handlers_answer_later,
+        test_time_outs_on_a_standing_connection_are_each_their_own,
+        test_a_request_that_is_given_up_leaves_nothing_behind,
+        test_raw_calls_give_the_frame_as_it_came,
         test_senders_wait_while_the_peer_does_not_read,
         test_close_fails_what_is_open_and_refuses_what_comes_after,
         test_close_while_connecting_ends_the_attempt,
