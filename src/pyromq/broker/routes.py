@@ -10,13 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pyromq.broker.handlers.admin.delay import DelayAdminHandlers
 from pyromq.broker.handlers.admin.queue_offsets import QueueOffsetHandlers
 from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
 from pyromq.broker.handlers.heartbeat import HeartbeatHandlers
+from pyromq.broker.handlers.locks import LockHandlers
 from pyromq.broker.handlers.offsets import OffsetHandlers
 from pyromq.broker.handlers.pull import PullHandlers
 from pyromq.broker.handlers.query import QueryHandlers
+from pyromq.broker.handlers.reply import ReplyHandlers
 from pyromq.broker.handlers.send import SendHandlers
+from pyromq.broker.handlers.send_back import SendBackHandlers
 from pyromq.protocol.codes import RequestCode
 from pyromq.remoting.server import Handler, HotHandler
 
@@ -33,12 +37,16 @@ class Handlers:
     """The handler families, each with what it needs already."""
 
     send: SendHandlers
+    send_back: SendBackHandlers
+    reply: ReplyHandlers
     pull: PullHandlers
     heartbeat: HeartbeatHandlers
+    locks: LockHandlers
     offsets: OffsetHandlers
     query: QueryHandlers
     topic_admin: TopicAdminHandlers
     queue_offsets: QueueOffsetHandlers
+    delay_admin: DelayAdminHandlers
 
 
 def build_routes(handlers: Handlers) -> Routes:
@@ -54,12 +62,17 @@ def build_routes(handlers: Handlers) -> Routes:
             RequestCode.SEND_MESSAGE: handlers.send.send_one,
             RequestCode.SEND_MESSAGE_V2: handlers.send.send_one,
             RequestCode.SEND_BATCH_MESSAGE: handlers.send.send_one,
+            RequestCode.CONSUMER_SEND_MSG_BACK: handlers.send_back.send_back,
+            RequestCode.SEND_REPLY_MESSAGE: handlers.reply.send_reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: handlers.reply.send_reply,
             RequestCode.QUERY_MESSAGE: handlers.query.query_message,
             RequestCode.VIEW_MESSAGE_BY_ID: handlers.query.view_message,
             RequestCode.HEART_BEAT: handlers.heartbeat.heart_beat,
             RequestCode.UNREGISTER_CLIENT: handlers.heartbeat.unregister_client,
             RequestCode.CHECK_CLIENT_CONFIG: handlers.heartbeat.check_client_config,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: handlers.heartbeat.consumer_list,
+            RequestCode.LOCK_BATCH_MQ: handlers.locks.lock_queues,
+            RequestCode.UNLOCK_BATCH_MQ: handlers.locks.unlock_queues,
             RequestCode.QUERY_CONSUMER_OFFSET: handlers.offsets.query_consumer_offset,
             RequestCode.UPDATE_CONSUMER_OFFSET: handlers.offsets.update_consumer_offset,
             RequestCode.UPDATE_AND_CREATE_TOPIC: handlers.topic_admin.update_topic,
@@ -69,6 +82,7 @@ def build_routes(handlers: Handlers) -> Routes:
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: handlers.topic_admin.all_groups,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: handlers.topic_admin.delete_group,
             RequestCode.GET_ALL_CONSUMER_OFFSET: handlers.topic_admin.all_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: handlers.delay_admin.all_delay_offsets,
             RequestCode.GET_MAX_OFFSET: handlers.queue_offsets.max_offset,
             RequestCode.GET_MIN_OFFSET: handlers.queue_offsets.min_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: handlers.queue_offsets.offset_by_time,

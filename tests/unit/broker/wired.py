@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,14 @@ import orjson
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.pull import PullHandlers
 from pyromq.broker.handlers.query import QueryHandlers
+from pyromq.broker.handlers.reply import ReplyHandlers
 from pyromq.broker.handlers.send import SendHandlers
+from pyromq.broker.handlers.send_back import SendBackHandlers
 from pyromq.broker.inner_messages import MessageWriter
 from pyromq.broker.services.flow_control import Lanes
 from pyromq.broker.services.long_poll import LongPoll
-from pyromq.broker.state.connections import ConsumerTable
+from pyromq.broker.services.stats import BrokerStats
+from pyromq.broker.state.connections import ConsumerTable, ProducerTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
@@ -134,6 +137,7 @@ class Wired:
         self.groups = GroupTable(self.config, directory)
         self.offsets = ConsumerOffsetTable(directory)
         self.consumers = ConsumerTable()
+        self.producers = ProducerTable()
         self.long_poll = LongPoll()
         self.lanes = Lanes(self.config)
         self.host = encode_host(*STORE_HOST)
@@ -151,6 +155,7 @@ class Wired:
             self.host,
             lambda: self.now,
         )
+        self.stats = BrokerStats(self.store.growth, self.config.broker_cluster_name)
         self.pull = PullHandlers(
             self.config,
             self.store,
@@ -160,12 +165,38 @@ class Wired:
             self.offsets,
             self.long_poll,
             self.lanes.pull,
+            self.stats,
         )
         query = QueryHandlers(self.store, self.lanes.query)
+        #: Group and topic of what consumers sent back.
+        self.sent_back: list[tuple[str, str]] = []
+        #: What is called when a topic that was made must be known before an answer leaves.
+        self.register: Callable[[], Awaitable[None]] | None = None
+        send_back = SendBackHandlers(
+            self.config,
+            self.store,
+            self.writer,
+            self.topics,
+            self.groups,
+            self.lanes.send,
+            register=self._registered,
+            on_sent_back=lambda *sent: self.sent_back.append(sent),
+        )
+        reply = ReplyHandlers(
+            self.config,
+            self.writer,
+            self.producers,
+            self.host,
+            self.send.check,
+            lambda: self.now,
+        )
         plain: dict[int, Any] = {
             RequestCode.SEND_MESSAGE: self.send.send_one,
             RequestCode.SEND_MESSAGE_V2: self.send.send_one,
             RequestCode.SEND_BATCH_MESSAGE: self.send.send_one,
+            RequestCode.CONSUMER_SEND_MSG_BACK: send_back.send_back,
+            RequestCode.SEND_REPLY_MESSAGE: reply.send_reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: reply.send_reply,
             RequestCode.QUERY_MESSAGE: query.query_message,
             RequestCode.VIEW_MESSAGE_BY_ID: query.view_message,
         }
@@ -179,6 +210,10 @@ class Wired:
         self.slow_server = RemotingServer(plain, on_chunk_end=self.store.seal)
         self.fast = self.connect()
         self.slow = Client(self.slow_server, ("127.0.0.1", 40404))
+
+    async def _registered(self) -> None:
+        if self.register is not None:
+            await self.register()
 
     def connect(self, peer: tuple[str, int] = ("127.0.0.1", 40404)) -> Client:
         return Client(self.server, peer)

@@ -1,0 +1,185 @@
+"""SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2: an answer to a message on its way back.
+
+A requester sends a message that names its client id; whoever consumes it sends a reply.
+The broker pushes the reply to the requester over the requester's own connection
+(PUSH_REPLY_MESSAGE_TO_CLIENT) and, with storeReplyMessageEnable, also stores it in its
+topic, `<cluster>_REPLY_TOPIC`.
+
+The answer says whether the requester has the reply; where the reply was stored is told
+beside it, also when the push failed. A reply that could be pushed but not stored is a
+success with the message id 0. All this is RocketMQ's; but a stored reply keeps the
+flag that says that its body is compressed, which RocketMQ forgets.
+
+Runs on the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.handlers.send import SendHeader
+from pyromq.broker.inner_messages import InnerMessage, MessageWriter
+from pyromq.broker.state.connections import ProducerTable
+from pyromq.protocol.bodies import TopicConfig
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.headers import (
+    ReplyMessageRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+from pyromq.protocol.message_id import decode_host, encode_message_id, format_address
+from pyromq.protocol.properties import (
+    MSG_REGION,
+    PUSH_REPLY_TIME,
+    REPLY_TO_CLIENT,
+    TRACE_ON,
+    decode_properties,
+    encode_properties,
+)
+from pyromq.protocol.sysflag import TRANSACTION_MASK
+from pyromq.remoting.errors import RemotingError
+from pyromq.remoting.server import Connection
+from pyromq.store.results import PutError
+
+logger = logging.getLogger(__name__)
+
+#: How long a requester may take to acknowledge its reply.
+_PUSH_SECONDS: Final = 10.0
+#: The id of a reply that was pushed and not stored: clients want one that they can read.
+_NOT_STORED: Final = "0"
+
+
+class ReplyHandlers:
+    """Takes replies and gives them to those who asked."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        writer: MessageWriter,
+        producers: ProducerTable,
+        store_host: bytes,
+        check: Callable[[Connection, SendHeader], TopicConfig],
+        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """`check` makes the checks of a send, and gives its topic."""
+        self._config = config
+        self._writer = writer
+        self._producers = producers
+        self._store_host = store_host
+        self._store_address = format_address(*decode_host(store_host))
+        self._check = check
+        self._now = now
+
+    async def send_reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """SEND_REPLY_MESSAGE: answered when the requester has acknowledged the reply, or not."""
+        decode = (
+            SendMessageRequestHeader.decode
+            if request.code == RequestCode.SEND_REPLY_MESSAGE
+            else SendMessageRequestHeaderV2.decode
+        )
+        header = decode(request.ext_fields)
+        fields = {
+            MSG_REGION: self._config.region_id,
+            TRACE_ON: "true" if self._config.trace_on else "false",
+        }
+        try:
+            topic = self._check(connection, header)
+            queue_id = _queue_id(header, topic)
+        except RequestError as refused:
+            return request.answer(refused.code, refused.remark, fields)
+        code, remark = ResponseCode.SUCCESS, None
+        place: SendMessageResponseHeader | None = SendMessageResponseHeader(
+            _NOT_STORED, queue_id, 0
+        )
+        try:
+            await self._push(connection, header, request.body)
+        except RequestError as failed:
+            logger.warning("reply in topic %s: %s", header.topic, failed.remark)
+            code, remark, place = failed.code, failed.remark, None
+        if self._config.store_reply_message_enable:
+            place = await self._store(connection, header, request.body, queue_id) or place
+        if place is not None:
+            fields.update(place.encode())
+        return request.answer(code, remark, fields)
+
+    async def _push(self, connection: Connection, header: SendHeader, body: bytes) -> None:
+        """Give the reply to its requester; RequestError with what the sender is told if not."""
+        properties = decode_properties(header.properties or "")
+        client_id = properties.get(REPLY_TO_CLIENT)
+        if client_id is None:
+            raise _failed(f"reply message properties[{REPLY_TO_CLIENT}] is null")
+        requester = self._producers.find_client(client_id)
+        if requester is None:
+            raise _failed(f"push reply message fail, channel of <{client_id}> not found.")
+        now = self._now()
+        push = RemotingCommand(
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+            ext_fields=ReplyMessageRequestHeader(
+                producer_group=header.producer_group,
+                topic=header.topic,
+                default_topic=header.default_topic,
+                default_topic_queue_nums=header.default_topic_queue_nums,
+                queue_id=header.queue_id,
+                sys_flag=header.sys_flag,
+                born_timestamp=header.born_timestamp,
+                flag=header.flag,
+                born_host=connection.remote_address,
+                store_host=self._store_address,
+                store_timestamp=now,
+                properties=encode_properties({**properties, PUSH_REPLY_TIME: str(now)}).decode(),
+                reconsume_times=header.reconsume_times,
+                unit_mode=header.unit_mode or False,
+            ).encode(),
+            body=body,
+        )
+        try:
+            answer = await requester.request(push, _PUSH_SECONDS)
+        except RemotingError as error:
+            raise _failed(f"push reply message to {client_id} fail. {error}") from error
+        if answer.code != ResponseCode.SUCCESS:
+            raise _failed(
+                f"push reply message to {client_id} fail. {requester.remote_address} answered "
+                f"{answer.code}, {answer.remark}"
+            )
+
+    async def _store(
+        self, connection: Connection, header: SendHeader, body: bytes, queue_id: int
+    ) -> SendMessageResponseHeader | None:
+        """Where the reply is stored; None when it cannot be, which its requester need not mind."""
+        message = InnerMessage(
+            header.topic,
+            queue_id,
+            body,
+            decode_properties(header.properties or ""),
+            header.flag,
+            header.sys_flag & ~TRANSACTION_MASK,
+            header.born_timestamp,
+            connection.born_host,
+            header.reconsume_times or 0,
+        )
+        try:
+            stored = self._writer.put(message)
+        except (PutError, RequestError) as error:
+            logger.warning("a reply in topic %s is not stored: %s", header.topic, error)
+            return None
+        await self._writer.stored()
+        return SendMessageResponseHeader(
+            encode_message_id(self._store_host, stored.physical), queue_id, stored.offset
+        )
+
+
+def _queue_id(header: SendHeader, topic: TopicConfig) -> int:
+    if header.queue_id >= 0:
+        return header.queue_id
+    return random.randrange(max(1, topic.write_queue_nums))  # noqa: S311 - any queue will do
+
+
+def _failed(remark: str) -> RequestError:
+    return RequestError(ResponseCode.SYSTEM_ERROR, remark)

@@ -1,0 +1,233 @@
+"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later.
+
+The message is read from the log by its physical offset and put again: into the group's
+%RETRY% topic with a delay that grows with each time, or into its %DLQ% topic when it
+was retried often enough or the consumer gives it up (a negative delay level).
+
+Checks, codes and their order are those of RocketMQ's SendMessageProcessor. It differs in:
+
+1. A retried message is put only into queues that its retry topic has. RocketMQ takes any
+   of the group's retryQueueNums, which may have been raised since the topic was made:
+   such messages are never consumed.
+2. With SYNC_FLUSH the answer waits for the disk, though RocketMQ marks these messages
+   WAIT=false: a consumer that is told SUCCESS forgets the message.
+3. The store host of the new record is this broker's, where it can be found, whatever
+   address the broker had when it stored the original.
+4. A half message that is not committed, which nobody has received, is not found.
+
+Runs on the loop; a message that memory does not hold any more is read in a lane.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.inner_messages import InnerMessage, MessageWriter
+from pyromq.broker.services.flow_control import Lane
+from pyromq.broker.state.connections import ClientConnection
+from pyromq.broker.state.groups import GroupTable
+from pyromq.broker.state.topics import TOPIC_UNIT_SUBSCRIPTION, TopicTable
+from pyromq.protocol import names
+from pyromq.protocol.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.headers import ConsumerSendMsgBackRequestHeader
+from pyromq.protocol.message_id import encode_host
+from pyromq.protocol.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT
+from pyromq.protocol.record import MessageRecord, RecordError, decode_record
+from pyromq.protocol.sysflag import is_consumable, is_writable
+from pyromq.store.message_store import MessageStore
+from pyromq.store.results import PutError
+
+#: The client's version from which its own limit of retries counts (RocketMQ 3.4.9).
+_VERSION_WITH_LIMIT: Final = 121
+DEAD_LETTER_QUEUES: Final = 1
+#: The level of a first retry; each further one is a level higher.
+_FIRST_RETRY_LEVEL: Final = 3
+_INT_MAX: Final = 0x7FFFFFFF
+
+
+class SendBackHandlers:
+    """Takes messages back from consumers."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        writer: MessageWriter,
+        topics: TopicTable,
+        groups: GroupTable,
+        lane: Lane,
+        *,
+        register: Callable[[], Awaitable[None]] | None = None,
+        on_sent_back: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """`register` tells the NameServers of the topics as they are now; `on_sent_back` is
+        told the group and the original topic of each message that was taken back.
+        """
+        self._config = config
+        self._store = store
+        self._writer = writer
+        self._topics = topics
+        self._groups = groups
+        self._lane = lane
+        self._register = register
+        self._on_sent_back = on_sent_back
+
+    def send_back(
+        self,
+        connection: ClientConnection,  # noqa: ARG002 - the signature of handlers
+        request: RemotingCommand,
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """CONSUMER_SEND_MSG_BACK: answered when the message is stored again."""
+        header = ConsumerSendMsgBackRequestHeader.decode(request.ext_fields)
+        group = self._check(header)
+        if group.retry_queue_nums <= 0:
+            # The group wants no retries: the message is done with.
+            return request.answer()
+        topics_before = self._topics.data_version
+        retry_topic = self._retry_topic(header, group)
+        if self._store.is_cold(header.offset):
+            return self._send_cold_back(request, header, group, retry_topic, topics_before)
+        data = self._store.read_record(header.offset)
+        self._put_back(request, header, group, retry_topic, data)
+        if self._topics.data_version is not topics_before and self._register is not None:
+            return self._when_registered(request, self._register())
+        return request.answer()
+
+    async def _when_registered(
+        self, request: RemotingCommand, registration: Awaitable[None]
+    ) -> RemotingCommand:
+        """The answer when the NameServers know a topic that was made for the message."""
+        await registration
+        return request.answer()
+
+    async def _send_cold_back(
+        self,
+        request: RemotingCommand,
+        header: ConsumerSendMsgBackRequestHeader,
+        group: SubscriptionGroupConfig,
+        retry_topic: TopicConfig,
+        topics_before: DataVersion,
+    ) -> RemotingCommand:
+        data = await self._lane.run(lambda: self._store.read_record(header.offset))
+        self._put_back(request, header, group, retry_topic, data)
+        await self._writer.stored()
+        # Another topic may have changed meanwhile: one registration more does no harm.
+        if self._topics.data_version is not topics_before and self._register is not None:
+            await self._register()
+        return request.answer()
+
+    def _check(self, header: ConsumerSendMsgBackRequestHeader) -> SubscriptionGroupConfig:
+        group = self._groups.find(header.group)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {header.group}",
+            )
+        if not is_writable(self._config.broker_permission):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.broker_ip1}] sending message is forbidden",
+            )
+        return group
+
+    def _retry_topic(
+        self, header: ConsumerSendMsgBackRequestHeader, group: SubscriptionGroupConfig
+    ) -> TopicConfig:
+        topic = self._topic(
+            names.retry_topic(header.group),
+            group.retry_queue_nums,
+            TOPIC_UNIT_SUBSCRIPTION if header.unit_mode else 0,
+        )
+        if not is_writable(topic.perm):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{topic.topic_name}] sending message is forbidden",
+            )
+        return topic
+
+    def _topic(self, name: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig:
+        """The topic, made if need be; groups may have longer names than topics."""
+        fault = names.topic_fault(name)
+        if fault is not None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic[{name}] not exist: {fault}")
+        return self._topics.create_for_send_back(name, queue_nums, sys_flag=sys_flag)
+
+    def _put_back(
+        self,
+        request: RemotingCommand,
+        header: ConsumerSendMsgBackRequestHeader,
+        group: SubscriptionGroupConfig,
+        retry_topic: TopicConfig,
+        data: bytes | None,
+    ) -> None:
+        """Put the message again; `data` is its record."""
+        record = _received(data)
+        if record is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
+            )
+        original_topic = record.properties.get(RETRY_TOPIC, record.topic)
+        limit = retry_limit(group, request.version, header.max_reconsume_times)
+        if record.reconsume_times >= limit or header.delay_level < 0:
+            topic = self._topic(names.dead_letter_topic(header.group), DEAD_LETTER_QUEUES)
+            queue_id, level = 0, 0
+        else:
+            topic = retry_topic
+            # Any queue will do, of those that both the group and the topic have.
+            queues = max(1, min(group.retry_queue_nums, topic.read_queue_nums))
+            queue_id = random.randrange(queues)  # noqa: S311
+            level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
+        message = InnerMessage(
+            topic.topic_name,
+            queue_id,
+            record.body,
+            {
+                **record.properties,
+                RETRY_TOPIC: original_topic,
+                ORIGIN_MESSAGE_ID: _original_id(record),
+                WAIT: "false",
+                DELAY: str(level),
+            },
+            record.flag,
+            record.sys_flag,
+            record.born_timestamp,
+            encode_host(*record.born_host),
+            min(record.reconsume_times + 1, _INT_MAX),
+        )
+        try:
+            self._writer.put(message)
+        except PutError as error:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"{error.status.name}: {error.reason}"
+            ) from error
+        if self._on_sent_back is not None:
+            self._on_sent_back(header.group, original_topic)
+
+
+def retry_limit(group: SubscriptionGroupConfig, version: int, asked_for: int | None) -> int:
+    """After how many retries a message is given up: the client's own limit comes first."""
+    if asked_for is not None and version >= _VERSION_WITH_LIMIT:
+        return asked_for
+    return group.retry_max_times
+
+
+def _received(data: bytes | None) -> MessageRecord | None:
+    """The message that a consumer can have received; None when the record is none."""
+    if data is None:
+        return None
+    try:
+        record = decode_record(data)
+    except RecordError:
+        return None
+    return record if is_consumable(record.sys_flag) else None
+
+
+def _original_id(record: MessageRecord) -> str:
+    """The id of the message as it was first sent, however often it was retried."""
+    original = record.properties.get(ORIGIN_MESSAGE_ID, "")
+    return original if original.strip() else record.message_id

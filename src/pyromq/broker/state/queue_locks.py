@@ -1,0 +1,125 @@
+"""Who may consume which queue, for groups that consume in order.
+
+A member of a group asks for its queues every 20 seconds. A lock belongs to one client
+and ends when the client gives it back, or was silent for 60 seconds. A client that
+loses its connection keeps its locks that long: it may still be busy with messages of the
+queue, and another one that began meanwhile would break their order.
+
+Invariants:
+1. A queue of a group has at most one owner at any time.
+2. A lock that has ended is as good as none; `expire` forgets those, so that groups that
+   are no more cost nothing. (RocketMQ keeps them for ever.)
+
+Nothing is persisted: after a restart the first one who asks gets the queue, as in
+RocketMQ. All methods are called on the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+from pyromq.protocol.bodies import MessageQueue
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after its last request for which a client keeps a queue.
+LEASE_SECONDS: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Lock:
+    client_id: str
+    touched: float
+
+
+class QueueLockTable:
+    """The locks of all groups."""
+
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, lease: float = LEASE_SECONDS
+    ) -> None:
+        self._now = now
+        self._lease = lease
+        self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+
+    def lock(
+        self, group: str, queues: Collection[MessageQueue], client_id: str
+    ) -> set[MessageQueue]:
+        """Lock queues for a client, or renew its locks; those that are its own now."""
+        locks = self._groups.setdefault(group, {})
+        now = self._now()
+        mine: set[MessageQueue] = set()
+        for queue in queues:
+            lock = locks.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                lock.touched = now
+            elif lock is None or self._has_ended(lock, now):
+                locks[queue] = _Lock(client_id, now)
+                logger.info(
+                    "%s of group %s: locked by %s%s",
+                    _name(queue),
+                    group,
+                    client_id,
+                    f", the lock of {lock.client_id} has ended" if lock is not None else "",
+                )
+            else:
+                logger.info(
+                    "%s of group %s: not locked for %s, %s holds it",
+                    _name(queue),
+                    group,
+                    client_id,
+                    lock.client_id,
+                )
+                continue
+            mine.add(queue)
+        if not locks:
+            del self._groups[group]
+        return mine
+
+    def unlock(self, group: str, queues: Collection[MessageQueue], client_id: str) -> None:
+        """Give queues back; those of others stay as they are."""
+        locks = self._groups.get(group, {})
+        for queue in queues:
+            lock = locks.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                del locks[queue]
+                logger.info("%s of group %s: unlocked by %s", _name(queue), group, client_id)
+            else:
+                logger.warning(
+                    "%s of group %s: not unlocked by %s, %s",
+                    _name(queue),
+                    group,
+                    client_id,
+                    "nobody holds it" if lock is None else f"{lock.client_id} holds it",
+                )
+        if not locks:
+            self._groups.pop(group, None)
+
+    def owner(self, group: str, queue: MessageQueue) -> str | None:
+        """The client that holds a queue of a group now."""
+        lock = self._groups.get(group, {}).get(queue)
+        return None if lock is None or self._has_ended(lock, self._now()) else lock.client_id
+
+    def __len__(self) -> int:
+        """How many locks are remembered."""
+        return sum(map(len, self._groups.values()))
+
+    def expire(self) -> None:
+        """Forget locks that have ended; called every 10 seconds."""
+        now = self._now()
+        for group, locks in list(self._groups.items()):
+            for queue in [queue for queue, lock in locks.items() if self._has_ended(lock, now)]:
+                del locks[queue]
+            if not locks:
+                del self._groups[group]
+
+    def _has_ended(self, lock: _Lock, now: float) -> bool:
+        return now - lock.touched > self._lease
+
+
+def _name(queue: MessageQueue) -> str:
+    return f"queue {queue.queue_id} of topic {queue.topic}"

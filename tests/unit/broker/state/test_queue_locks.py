@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pytest
+
+from pyromq.broker.state.queue_locks import LEASE_SECONDS, QueueLockTable
+from pyromq.protocol.bodies import MessageQueue
+
+ONE, TWO, THREE = (MessageQueue("t", "broker-a", number) for number in range(3))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def locks(clock: Clock) -> QueueLockTable:
+    return QueueLockTable(clock)
+
+
+def test_a_free_queue_is_locked_for_one_client(locks: QueueLockTable) -> None:
+    assert locks.lock("g", {ONE, TWO}, "c1") == {ONE, TWO}
+    assert locks.lock("g", {TWO, THREE}, "c2") == {THREE}
+    assert [locks.owner("g", queue) for queue in (ONE, TWO, THREE)] == ["c1", "c1", "c2"]
+
+
+def test_its_owner_may_lock_a_queue_again(locks: QueueLockTable) -> None:
+    assert locks.lock("g", {ONE}, "c1") == {ONE}
+    assert locks.lock("g", {ONE}, "c1") == {ONE}
+    assert len(locks) == 1
+
+
+def test_groups_do_not_disturb_each_other(locks: QueueLockTable) -> None:
+    assert locks.lock("g", {ONE}, "c1") == {ONE}
+    assert locks.lock("h", {ONE}, "c2") == {ONE}
+
+
+def test_queues_of_other_brokers_and_topics_are_other_queues(locks: QueueLockTable) -> None:
+    others = {MessageQueue("t", "broker-b", 0), MessageQueue("u", "broker-a", 0)}
+    assert locks.lock("g", {ONE}, "c1") == {ONE}
+    assert locks.lock("g", others, "c2") == others
+
+
+def test_a_lock_ends_when_its_owner_is_silent(locks: QueueLockTable, clock: Clock) -> None:
+    locks.lock("g", {ONE}, "c1")
+    clock.now += LEASE_SECONDS
+    assert locks.lock("g", {ONE}, "c2") == set()
+    clock.now += 0.001
+    assert locks.owner("g", ONE) is None
+    assert locks.lock("g", {ONE}, "c2") == {ONE}
+    assert locks.lock("g", {ONE}, "c1") == set()
+
+
+def test_each_request_of_the_owner_renews_its_lock(locks: QueueLockTable, clock: Clock) -> None:
+    locks.lock("g", {ONE}, "c1")
+    for _ in range(3):
+        clock.now += LEASE_SECONDS - 1
+        assert locks.lock("g", {ONE}, "c1") == {ONE}
+    assert locks.lock("g", {ONE}, "c2") == set()
+
+
+def test_the_owner_comes_back_after_its_lease(locks: QueueLockTable, clock: Clock) -> None:
+    locks.lock("g", {ONE}, "c1")
+    clock.now += 2 * LEASE_SECONDS
+    assert locks.lock("g", {ONE}, "c1") == {ONE}
+    assert locks.lock("g", {ONE}, "c2") == set()
+
+
+def test_an_unlocked_queue_is_free(locks: QueueLockTable) -> None:
+    locks.lock("g", {ONE, TWO}, "c1")
+    locks.unlock("g", {ONE}, "c1")
+    assert locks.lock("g", {ONE, TWO}, "c2") == {ONE}
+    locks.unlock("g", {TWO}, "c1")
+    locks.unlock("g", {ONE}, "c2")
+    assert len(locks) == 0
+
+
+def test_nobody_unlocks_what_is_not_its_own(locks: QueueLockTable) -> None:
+    locks.lock("g", {ONE}, "c1")
+    locks.unlock("g", {ONE, TWO}, "c2")
+    locks.unlock("h", {ONE}, "c1")
+    assert locks.owner("g", ONE) == "c1"
+
+
+def test_locks_that_have_ended_are_forgotten(locks: QueueLockTable, clock: Clock) -> None:
+    locks.lock("g", {ONE, TWO}, "c1")
+    clock.now += LEASE_SECONDS - 1
+    locks.lock("g", {ONE}, "c1")
+    locks.lock("h", {ONE}, "c2")
+    clock.now += 2
+    locks.expire()
+    assert len(locks) == 2
+    assert locks.owner("g", ONE) == "c1"
+    clock.now += LEASE_SECONDS
+    locks.expire()
+    assert len(locks) == 0
+
+
+def test_asking_for_nothing_leaves_nothing(locks: QueueLockTable) -> None:
+    assert locks.lock("g", set(), "c1") == set()
+    assert len(locks) == 0
+    assert locks.owner("g", ONE) is None
