@@ -33,6 +33,7 @@ from pyromq.broker.services.delay import DelayService
 from pyromq.broker.services.flow_control import FastFailure, Lanes
 from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.registration import Registration
+from pyromq.broker.services.stats import SAMPLE_SECONDS, BrokerStats
 from pyromq.broker.state.connections import ConsumerTable, ProducerTable
 from pyromq.broker.state.delay_offsets import DelayOffsetTable
 from pyromq.broker.state.groups import GroupTable
@@ -117,7 +118,8 @@ class Broker:
         heartbeat = HeartbeatHandlers(
             self._config, self.topics, self.groups, self.consumers, self.producers
         )
-        routes = self._routes(store, heartbeat, self._registration, store_host)
+        stats = BrokerStats(store.growth, self._config.broker_cluster_name)
+        routes = self._routes(store, heartbeat, self._registration, stats, store_host)
         fast_failure = FastFailure(self._config, self._store_config)
         self.long_poll.start()
         for server in self._servers:
@@ -129,12 +131,13 @@ class Broker:
             server.late_answers = answers_after_flush
             server.on_disconnect = heartbeat.disconnected
             await server.start()
-        if self._store_config.broker_role is not BrokerRole.SLAVE:
+        if self.delay is not None:
             self.delay.start()
         await self._registration.start()
         interval = self._config.flush_consumer_offset_interval / 1000
         cleaning = self._store_config.clean_resource_interval / 1000
         self._periodic = [
+            asyncio.create_task(_every(SAMPLE_SECONDS, stats.sample)),
             asyncio.create_task(_every(_EXPIRY_SECONDS, heartbeat.expire)),
             asyncio.create_task(_every(_EXPIRY_SECONDS, self.queue_locks.expire)),
             asyncio.create_task(_every(interval, self.offsets.save_if_changed)),
@@ -174,6 +177,7 @@ class Broker:
         store: MessageStore,
         heartbeat: HeartbeatHandlers,
         registration: Registration,
+        stats: BrokerStats,
         store_host: bytes,
     ) -> Routes:
         pull = PullHandlers(
@@ -185,6 +189,7 @@ class Broker:
             self.offsets,
             self.long_poll,
             self.lanes.pull,
+            stats,
         )
 
         async def announce() -> None:
@@ -192,7 +197,8 @@ class Broker:
             await asyncio.gather(registration.register_now(), self.topics.file.saved())
 
         writer = MessageWriter(store)
-        self.delay = DelayService(store, writer, self.delay_offsets)
+        if self._store_config.broker_role is not BrokerRole.SLAVE:
+            self.delay = DelayService(store, writer, self.delay_offsets)
         send = SendHandlers(
             self._config,
             store,
@@ -213,6 +219,7 @@ class Broker:
                     self.groups,
                     self.lanes.send,
                     register=announce,
+                    on_sent_back=stats.sent_back,
                 ),
                 reply=ReplyHandlers(self._config, writer, self.producers, store_host, send.check),
                 pull=pull,

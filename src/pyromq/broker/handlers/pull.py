@@ -20,6 +20,7 @@ import orjson
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.services.long_poll import LongPoll, ParkedPull
+from pyromq.broker.services.stats import BrokerStats
 from pyromq.broker.state.connections import ConsumerTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
@@ -143,6 +144,7 @@ class PullHandlers:
         offsets: ConsumerOffsetTable,
         long_poll: LongPoll,
         lane: Lane,
+        stats: BrokerStats,
     ) -> None:
         """`lane` reads what is not in memory."""
         self._config = config
@@ -155,6 +157,7 @@ class PullHandlers:
         self._is_replica = store.config.broker_role is BrokerRole.SLAVE
         self._filters: Memo[str, TagFilter | None] = Memo(TagFilter.of)
         self._lane = lane
+        self._stats = stats
         self._numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT32))
         self._large_numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT64))
         long_poll.run_again = self._run_again
@@ -365,6 +368,10 @@ class PullHandlers:
         code: ResponseCode,
         answers: list[bytes],
     ) -> None:
+        if code is ResponseCode.SUCCESS:
+            self._stats.pulled(pull.group, pull.topic, pull.queue_id, result.count, result.size)
+        else:
+            self._stats.missed += 1
         suggested = self._suggested_broker(pull.group_config, result)
         opaque = frame[1].get("opaque", 0)
         if code is ResponseCode.SUCCESS and frame[0] == 0 and type(opaque) is int:
@@ -412,6 +419,7 @@ class PullHandlers:
     def _park(self, connection: Connection, frame: RawFrame, pull: _Pull) -> None:
         # One that cannot be answered later is refused now; what its answer needs is kept.
         request = command_from(frame)
+        self._stats.missed += 1
         frame = (frame[0], {"code": request.code, "opaque": request.opaque}, b"")
         wait_ms = (
             pull.suspend_ms
