@@ -9,7 +9,7 @@ Statistics have RocketMQ's names and keys:
 | BROKER_PUT_NUMS | cluster | the same of all |
 | GROUP_GET_NUMS, _SIZE | topic@group | messages that pulls carried, bytes |
 | QUEUE_GET_NUMS, _SIZE | topic@queue@group | the same of one queue |
-| GROUP_GET_LATENCY | queue@topic@group | pulls, milliseconds that they waited for the disk |
+| GROUP_GET_LATENCY | queue@topic@group | pulls; to copy their messages takes 0 ms |
 | BROKER_GET_NUMS | cluster | messages of all pulls |
 | SNDBCK_PUT_NUMS | topic@group | messages that consumers sent back |
 
@@ -137,7 +137,7 @@ class BrokerStats:
         self._today = today
         now = monotonic_ms()
         self._items = StatsItems(NAMES, now)
-        #: By group, topic and queue: messages, bytes, pulls, milliseconds waited for the disk.
+        #: By group, topic and queue: messages, bytes, pulls.
         self._pulls: dict[tuple[str, str, int], list[int]] = {}
         self._puts = self._put_bytes = self._found = self._transferred = 0
         #: Pulls that found nothing: whoever answers or parks one adds to it.
@@ -153,18 +153,15 @@ class BrokerStats:
         #: The longest that a chunk took, in milliseconds.
         self.slowest_put = 0
 
-    def pulled(
-        self, group: str, topic: str, queue_id: int, count: int, size: int, waited_ms: int = 0
-    ) -> None:
+    def pulled(self, group: str, topic: str, queue_id: int, count: int, size: int) -> None:
         """A pull was answered with messages."""
         try:
             totals = self._pulls[group, topic, queue_id]
         except KeyError:
-            totals = self._pulls[group, topic, queue_id] = [0, 0, 0, 0]
+            totals = self._pulls[group, topic, queue_id] = [0, 0, 0]
         totals[0] += count
         totals[1] += size
         totals[2] += 1
-        totals[3] += waited_ms
 
     def sent_back(self, group: str, topic: str) -> None:
         """A consumer sent back a message of this topic."""
@@ -210,12 +207,12 @@ class BrokerStats:
     def _count_pulls(self) -> None:
         pulls, self._pulls = self._pulls, {}
         add = self._items.add
-        for (group, topic, queue_id), (count, size, times, waited_ms) in pulls.items():
+        for (group, topic, queue_id), (count, size, times) in pulls.items():
             add(GROUP_GET_NUMS, f"{topic}@{group}", count, times)
             add(GROUP_GET_SIZE, f"{topic}@{group}", size, times)
             add(QUEUE_GET_NUMS, f"{topic}@{queue_id}@{group}", count, times)
             add(QUEUE_GET_SIZE, f"{topic}@{queue_id}@{group}", size, times)
-            add(GROUP_GET_LATENCY, f"{queue_id}@{topic}@{group}", waited_ms, times)
+            add(GROUP_GET_LATENCY, f"{queue_id}@{topic}@{group}", 0, times)
             add(BROKER_GET_NUMS, self._cluster, count, 0)
             self._found += times
             self._transferred += count
