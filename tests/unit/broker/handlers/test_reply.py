@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,10 +47,8 @@ def asker(broker: Wired, client_id: str = "asker") -> Client:
     return client
 
 
-def reply(
-    code: RequestCode = RequestCode.SEND_REPLY_MESSAGE_V2, **fields: str | None
-) -> RemotingCommand:
-    values: dict[str, str | None] = {
+def reply(code: RequestCode = RequestCode.SEND_REPLY_MESSAGE_V2, **fields: Any) -> RemotingCommand:
+    values: dict[str, Any] = {
         "topic": REPLY_TOPIC,
         "queueId": "0",
         "properties": PROPERTIES,
@@ -203,7 +202,7 @@ async def test_other_replies_do_not_wait_for_a_silent_requester(broker: Wired) -
     ],
 )
 async def test_replies_pass_the_checks_of_sends(
-    broker: Wired, fields: dict[str, str], code: ResponseCode
+    broker: Wired, fields: dict[str, Any], code: ResponseCode
 ) -> None:
     requester = asker(broker)
     broker.fast.exchange(reply(**fields))
