@@ -25,9 +25,11 @@ from typing import Final, NamedTuple
 import orjson
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.handlers.send_back import DEAD_LETTER_QUEUES, retry_limit
 from pyromq.broker.inner_messages import InnerMessage, MessageWriter, delay_level
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.topics import TOPIC_UNIT, TOPIC_UNIT_SUBSCRIPTION, TopicTable
+from pyromq.broker.transaction_messages import half_of, is_transactional
 from pyromq.protocol import names
 from pyromq.protocol.bodies import TopicConfig, TopicFilterType
 from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, ResponseCode
@@ -57,7 +59,13 @@ from pyromq.protocol.properties import (
     decode_properties,
     encode_properties,
 )
-from pyromq.protocol.sysflag import HOST_MASK, MULTI_TAGS, TRANSACTION_MASK, is_writable
+from pyromq.protocol.sysflag import (
+    HOST_MASK,
+    MULTI_TAGS,
+    TRANSACTION_MASK,
+    is_consumable,
+    is_writable,
+)
 from pyromq.protocol.wire_types import INT64, parse_integer
 from pyromq.remoting.server import Connection
 from pyromq.store.consume_queue import ConsumeQueue
@@ -65,9 +73,6 @@ from pyromq.store.flush import FlushOutcome
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import PutError, PutStatus
 
-#: The client's version from which its limit of retries counts (RocketMQ 3.4.9).
-_VERSION_WITH_MAX_RECONSUME: Final = 121
-_DEAD_LETTER_QUEUES: Final = 1
 #: Bits of sysFlag that a plain message does not have.
 _SPECIAL_FLAGS: Final = TRANSACTION_MASK | HOST_MASK
 #: So many different tags are remembered with their hashes.
@@ -380,29 +385,27 @@ class SendHandlers:
         if topic_name.startswith(names.RETRY_TOPIC_PREFIX) and self._is_dead(request, header):
             topic = self._topics.create_for_send_back(
                 names.dead_letter_topic(topic_name[len(names.RETRY_TOPIC_PREFIX) :]),
-                _DEAD_LETTER_QUEUES,
+                DEAD_LETTER_QUEUES,
             )
             topic_name, queue_id = topic.topic_name, 0
             properties.pop(DELAY, None)
-        self._refuse_unsupported(properties, header.sys_flag)
         properties.pop(WAIT, None)
         properties[CLUSTER] = self._config.broker_cluster_name
         sys_flag = header.sys_flag & ~HOST_MASK
         if topic.topic_filter_type is TopicFilterType.MULTI_TAG:
             sys_flag |= MULTI_TAGS
-        queue, offset, physical = self._writer.put(
-            InnerMessage(
-                topic_name,
-                queue_id,
-                request.body,
-                properties,
-                header.flag,
-                sys_flag,
-                header.born_timestamp,
-                connection.born_host,
-                header.reconsume_times or 0,
-            )
+        message = InnerMessage(
+            topic_name,
+            queue_id,
+            request.body,
+            properties,
+            header.flag,
+            sys_flag,
+            header.born_timestamp,
+            connection.born_host,
+            header.reconsume_times or 0,
         )
+        queue, offset, physical = self._writer.put(self._half_if_transactional(message, header))
         if queue.topic == topic.topic_name:
             self._remember(topic, queue)
         # As in RocketMQ: the queue that was asked for, the offset where it really is, though
@@ -450,21 +453,35 @@ class SendHandlers:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {group_name}",
             )
-        limit = group.retry_max_times
-        if (
-            request.version >= _VERSION_WITH_MAX_RECONSUME
-            and header.max_reconsume_times is not None
-        ):
-            limit = header.max_reconsume_times
+        limit = retry_limit(group, request.version, header.max_reconsume_times)
         return (header.reconsume_times or 0) >= limit
 
-    def _refuse_unsupported(self, properties: dict[str, str], sys_flag: int) -> None:
-        """A message that this version could not deliver is not taken."""
-        if sys_flag & TRANSACTION_MASK or properties.get(TRAN_MSG, "").lower() == "true":
+    def _half_if_transactional(self, message: InnerMessage, header: SendHeader) -> InnerMessage:
+        """The half of a transactional message; any other as it is.
+
+        RequestError for one that would be stored and that nobody would ever get.
+        """
+        if not is_transactional(message.properties):
+            if not is_consumable(message.sys_flag):
+                raise RequestError(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"sysFlag {header.sys_flag} says that the message is prepared or rolled back "
+                    f"as part of a transaction, but its property {TRAN_MSG} is not true",
+                )
+            return message
+        is_delayed = delay_level(message.properties) > 0
+        if message.reconsume_times > 0 and (
+            is_delayed or header.topic.startswith(names.RETRY_TOPIC_PREFIX)
+        ):
+            # Clients before 4.6.1 leave the mark on what they send back.
+            message.sys_flag &= ~TRANSACTION_MASK
+            return message
+        if self._config.reject_transaction_message:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._config.broker_ip1}] sending transaction message is forbidden",
             )
+        return half_of(message)
 
     # Answers
 

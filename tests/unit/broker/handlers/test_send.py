@@ -19,7 +19,7 @@ from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import Encoding
 from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.message_id import decode_message_id
-from pyromq.protocol.names import SCHEDULE_TOPIC
+from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC
 from pyromq.protocol.properties import decode_properties
 from pyromq.protocol.record import encode_inner_message
 from pyromq.protocol.sysflag import COMPRESSED, MULTI_TAGS
@@ -464,8 +464,8 @@ async def test_host_bits_of_a_client_never_reach_a_record(
 
 @pytest.mark.parametrize("path", BOTH_PATHS)
 @pytest.mark.parametrize("code", ALL_FORMS)
-@pytest.mark.parametrize("bits", [0x4, 0x8, 0xC, -1])
-async def test_transaction_bits_are_refused(
+@pytest.mark.parametrize("bits", [0x4, 0xC, -1])
+async def test_transaction_bits_without_a_transaction_are_refused(
     broker: Wired, code: RequestCode, bits: int, path: str
 ) -> None:
     """A record with them has no consume-queue entry after a recovery."""
@@ -473,23 +473,82 @@ async def test_transaction_bits_are_refused(
 
     answer = getattr(broker, path).ask(send_request(code, body_for(code), sysFlag=str(bits)))
 
-    assert answer.code in (ResponseCode.NO_PERMISSION, ResponseCode.MESSAGE_ILLEGAL)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert "transaction" in (answer.remark or "")
     assert len(broker.records()) == 1
 
 
+async def test_the_bit_of_a_committed_message_is_harmless(broker: Wired) -> None:
+    assert broker.fast.ask(send_request(sysFlag="8", queueId="0")).code == 0
+    assert [entry[:3] for entry in broker.entries()] == [("T", 0, 0)]
+
+
+@pytest.mark.parametrize("path", BOTH_PATHS)
 @pytest.mark.parametrize("code", SINGLE)
-@pytest.mark.parametrize("value", ["true", "TRUE"])
-async def test_transactional_messages_are_refused(
-    broker: Wired, code: RequestCode, value: str
+@pytest.mark.parametrize(("value", "sys_flag"), [("true", 5), ("TRUE", 4), ("true", 1)])
+async def test_a_transactional_message_is_stored_as_a_half(
+    broker: Wired, code: RequestCode, value: str, sys_flag: int, path: str
 ) -> None:
     warm(broker)
+    properties = f"TAGS\x01t\x02TRAN_MSG\x01{value}\x02PGROUP\x01p\x02WAIT\x01true\x02"
 
-    answer = broker.fast.ask(send_request(code, properties=f"TRAN_MSG\x01{value}\x02", sysFlag="4"))
+    answer = getattr(broker, path).ask(
+        send_request(code, properties=properties, sysFlag=str(sys_flag), queueId="3")
+    )
+
+    half = broker.records()[-1]
+    assert (answer.code, answer.ext_fields["queueId"]) == (ResponseCode.SUCCESS, "3")
+    assert answer.ext_fields["msgId"] == half.message_id
+    assert answer.ext_fields["queueOffset"] == "0"
+    assert (half.topic, half.queue_id, half.queue_offset) == (TRANSACTION_HALF_TOPIC, 0, 0)
+    assert (half.body, half.flag, half.sys_flag) == (b"body", 7, sys_flag & COMPRESSED)
+    assert half.properties == {
+        "TAGS": "t",
+        "TRAN_MSG": value,
+        "PGROUP": "p",
+        "CLUSTER": "DefaultCluster",
+        "REAL_TOPIC": "T",
+        "REAL_QID": "3",
+    }
+    assert [entry[0] for entry in broker.entries()] == [TRANSACTION_HALF_TOPIC, "T"]
+
+
+@pytest.mark.parametrize("code", SINGLE)
+async def test_transactional_messages_may_be_forbidden(tmp_path: Path, code: RequestCode) -> None:
+    config = BrokerConfig(
+        broker_ip1="127.0.0.1", broker_ip2="127.0.0.1", reject_transaction_message=True
+    )
+    broker = Wired(tmp_path, config)
+    warm(broker)
+
+    answer = broker.fast.ask(send_request(code, properties="TRAN_MSG\x01true\x02", sysFlag="4"))
 
     assert answer.code == ResponseCode.NO_PERMISSION
     assert answer.remark == "the broker[127.0.0.1] sending transaction message is forbidden"
     assert len(broker.records()) == 1
+    await broker.close()
+
+
+async def test_what_an_old_client_sends_back_is_no_transaction(broker: Wired) -> None:
+    answer = broker.fast.ask(
+        send_request(
+            properties="TRAN_MSG\x01true\x02DELAY\x013", sysFlag="4", reconsumeTimes="1", topic="T"
+        )
+    )
+
+    record = broker.records()[-1]
+    assert answer.code == ResponseCode.SUCCESS
+    assert (record.topic, record.queue_id, record.sys_flag) == (SCHEDULE_TOPIC, 2, 0)
+
+
+async def test_a_half_with_a_delay_that_is_none_is_refused(broker: Wired) -> None:
+    answer = broker.fast.ask(send_request(properties="TRAN_MSG\x01true\x02DELAY\x01soon"))
+
+    assert (answer.code, answer.remark) == (
+        ResponseCode.SYSTEM_ERROR,
+        "DELAY is 'soon', not a number",
+    )
+    assert broker.records() == []
 
 
 async def test_a_message_that_says_it_is_no_transaction_is_none(broker: Wired) -> None:
