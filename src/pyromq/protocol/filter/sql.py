@@ -29,6 +29,7 @@ Pure; used by the broker's filters.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -36,6 +37,7 @@ from typing import Any, Final
 from pyromq.protocol.filter.sql_tokens import Kind, SqlError, Token, Tokens
 from pyromq.protocol.filter.sql_values import (
     NUMBERS,
+    READERS,
     Comparison,
     MismatchError,
     Type,
@@ -102,7 +104,7 @@ class _Operand:
     depth: int = 0
     #: Of a row of ORs or ANDs: its parts. One more is added in place.
     parts: list[Evaluation] = field(default_factory=list)
-    operator: str = ""
+    row_of: str = ""
 
     def __str__(self) -> str:
         if self.name is not None:
@@ -132,8 +134,8 @@ class _Parser:
     def _equality(self, depth: int) -> _Operand:
         tokens = self._tokens
         left = self._comparison(depth)
-        while operator := tokens.take_if("=", "<>", "IS"):
-            if operator == "IS":
+        while symbol := tokens.take_if("=", "<>", "IS"):
+            if symbol == "IS":
                 is_not = tokens.take_if("NOT")
                 tokens.expect("NULL")
                 left = _equal(left, _literal(Type.NULL, None))
@@ -142,26 +144,26 @@ class _Parser:
             right = self._comparison(depth)
             _check_equality(left, right)
             left = _equal(left, right)
-            left = _negation(left) if operator == "<>" else left
+            left = _negation(left) if symbol == "<>" else left
         return left
 
     def _comparison(self, depth: int) -> _Operand:
         tokens = self._tokens
         left = self._operand(depth)
-        while operator := tokens.take_if(*_ORDERS, "BETWEEN", "IN", "NOT"):
-            is_not = operator == "NOT"
+        while symbol := tokens.take_if(*_ORDERS, "BETWEEN", "IN", "NOT"):
+            is_not = symbol == "NOT"
             if is_not:
-                operator = tokens.take_if("BETWEEN", "IN")
-                if operator is None:
+                symbol = tokens.take_if("BETWEEN", "IN")
+                if symbol is None:
                     raise SqlError(f"BETWEEN or IN expected behind NOT, found {tokens.peek()}")
-            if operator == "IN":
+            if symbol == "IN":
                 left = _membership(left, self._texts(), is_not=is_not)
-            elif operator == "BETWEEN":
+            elif symbol == "BETWEEN":
                 low = self._operand(depth)
                 tokens.expect("AND")
                 left = _between(left, low, self._operand(depth), is_not=is_not)
             else:
-                left = _ordered(operator, left, self._operand(depth))
+                left = _ordered(symbol, left, self._operand(depth))
         return left
 
     def _texts(self) -> frozenset[str]:
@@ -301,17 +303,17 @@ def _negation(operand: _Operand) -> _Operand:
     return _condition(evaluate, operand)
 
 
-def _join(operator: str, left: _Operand, right: _Operand) -> _Operand:
+def _join(word: str, left: _Operand, right: _Operand) -> _Operand:
     """`left AND right`, `left OR right`; a row of them is one condition, however long."""
     left, right = _as_condition(left), _as_condition(right)
-    if left.operator == operator:
+    if left.row_of == word:
         left.parts.append(right.evaluate)
         left.depth = max(left.depth, right.depth + 1)
         if left.depth > MAX_DEPTH:
             raise _too_deep()
         return left
     parts = [left.evaluate, right.evaluate]
-    decisive = operator == "OR"
+    decisive = word == "OR"
 
     def evaluate(properties: Properties) -> bool | None:
         result: bool | None = not decisive
@@ -324,7 +326,7 @@ def _join(operator: str, left: _Operand, right: _Operand) -> _Operand:
         return result
 
     joined = _condition(evaluate, left, right)
-    joined.parts, joined.operator = parts, operator
+    joined.parts, joined.row_of = parts, word
     return joined
 
 
@@ -362,30 +364,46 @@ def _equal_to_text(left: _Operand, right: _Operand) -> Callable[[Properties], bo
     return evaluate
 
 
-_ORDERS: Final[dict[str, Callable[[int], bool]]] = {
-    ">": lambda order: order > 0,
-    ">=": lambda order: order >= 0,
-    "<": lambda order: order < 0,
-    "<=": lambda order: order <= 0,
+_ORDERS: Final[dict[str, Callable[[int, int], bool]]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
 }
 
 
-def _ordered(operator: str, left: _Operand, right: _Operand) -> _Operand:
+def _ordered(symbol: str, left: _Operand, right: _Operand) -> _Operand:
     for operand in (left, right):
         if operand.is_condition or (operand.is_literal and operand.type not in NUMBERS):
-            raise SqlError(f"{operand} is not to be compared by {operator}: only numbers are")
+            raise SqlError(f"{operand} is not to be compared by {symbol}: only numbers are")
     first, second = left.evaluate, right.evaluate
     compare: Comparison = comparison(left.type, right.type, by_order=True)
-    holds = _ORDERS[operator]
+    holds = _ORDERS[symbol]
 
     def evaluate(properties: Properties) -> bool | None:
         one = first(properties)
         if one is None:
             return None
         other = second(properties)
-        return None if other is None else holds(compare(one, other))
+        return None if other is None else holds(compare(one, other), 0)
 
-    return _condition(evaluate, left, right)
+    return _condition(_ordered_by_whole_number(symbol, left, right) or evaluate, left, right)
+
+
+def _ordered_by_whole_number(
+    symbol: str, left: _Operand, right: _Operand
+) -> Callable[[Properties], bool | None] | None:
+    """The short way for `property > 5`."""
+    name, number, holds = left.name, right.value, _ORDERS[symbol]
+    if name is None or right.type not in (Type.INTEGER, Type.LONG):
+        return None
+    read = READERS[right.type]
+
+    def evaluate(properties: Properties) -> bool | None:
+        value = properties.get(name)
+        return None if value is None else holds(read(value), number)
+
+    return evaluate
 
 
 def _between(value: _Operand, low: _Operand, high: _Operand, *, is_not: bool) -> _Operand:

@@ -45,6 +45,8 @@ class Type(Enum):
 
 NUMBERS: Final = frozenset((Type.INTEGER, Type.LONG, Type.DOUBLE))
 
+#: So many digits and more may be beyond an Integer.
+_SURE_DIGITS: Final = 10
 _INT_LIMIT: Final = 1 << 31
 _LONG_LIMIT: Final = 1 << 63
 #: Decimal digits of any script, but of the first plane only, as Java reads them.
@@ -62,6 +64,8 @@ _HEX_DOUBLE: Final = re.compile(
 
 def read_integer(text: str) -> int:
     """What Integer.valueOf gives."""
+    if len(text) < _SURE_DIGITS and text.isascii() and text.isdigit():
+        return int(text)  # the usual case, at a fifth of the cost
     return _read_whole(text, _INT_LIMIT)
 
 

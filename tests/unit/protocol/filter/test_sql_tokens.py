@@ -9,7 +9,7 @@ from pyromq.protocol.filter.sql_tokens import Kind, SqlError, Tokens
 
 def words(text: str) -> list[tuple[Kind, str]]:
     tokens = Tokens(text)
-    found = []
+    found: list[tuple[Kind, str]] = []
     while (token := tokens.take()).kind is not Kind.END:
         found.append((token.kind, token.value))
     return found
