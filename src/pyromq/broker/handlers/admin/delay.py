@@ -1,0 +1,24 @@
+"""GET_ALL_DELAY_OFFSET: how far delayed messages are delivered, for replicas and tools.
+
+Quick: answered on the loop.
+"""
+
+from __future__ import annotations
+
+from pyromq.broker.state.delay_offsets import DelayOffsetTable
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.remoting.server import Connection
+
+
+class DelayAdminHandlers:
+    """Tells of delay levels."""
+
+    def __init__(self, offsets: DelayOffsetTable) -> None:
+        self._offsets = offsets
+
+    def all_delay_offsets(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """The next queue offset of each delay level, as in `config/delayOffset.json`."""
+        del connection
+        return request.answer(body=self._offsets.table().encode())
