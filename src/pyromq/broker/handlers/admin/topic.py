@@ -90,10 +90,10 @@ class TopicAdminHandlers:
         """GET_ALL_TOPIC_CONFIG: the whole table with its version."""
         return request.answer(body=self._topics.snapshot().encode())
 
-    def update_group(
+    async def update_group(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: answered when the group is on the disk."""
         self._refuse_on_replica()
         config = SubscriptionGroupConfig.decode(request.body)
         fault = group_fault(config.group_name)
@@ -106,13 +106,14 @@ class TopicAdminHandlers:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
         logger.info("group %s: update by %s", config.group_name, connection.remote_address)
         self._groups.update(config)
+        await self._groups.file.saved()
         return request.answer()
 
     def all_groups(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the whole table with its version."""
         return request.answer(body=self._groups.snapshot().encode())
 
-    def delete_group(
+    async def delete_group(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
         """DELETE_SUBSCRIPTIONGROUP: the group, and if asked its offsets, are gone."""
@@ -122,6 +123,9 @@ class TopicAdminHandlers:
         self._groups.delete(header.group_name)
         if header.remove_offset:
             self._offsets.remove_group(header.group_name)
+            self._offsets.save_if_changed()
+            await self._offsets.file.saved()
+        await self._groups.file.saved()
         return request.answer()
 
     def all_offsets(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:

@@ -74,13 +74,13 @@ class Broker:
         request = RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, ext_fields={"topic": topic})
         return await self.handlers.delete_topic(self.connection, request)
 
-    def update_group(self, body: bytes) -> RemotingCommand:
+    async def update_group(self, body: bytes) -> RemotingCommand:
         request = RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
-        return self.handlers.update_group(self.connection, request)
+        return await self.handlers.update_group(self.connection, request)
 
-    def delete_group(self, **fields: str) -> RemotingCommand:
+    async def delete_group(self, **fields: str) -> RemotingCommand:
         request = RemotingCommand(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext_fields=fields)
-        return self.handlers.delete_group(self.connection, request)
+        return await self.handlers.delete_group(self.connection, request)
 
 
 @pytest.fixture
@@ -151,9 +151,9 @@ async def test_system_topics_are_not_deleted(broker: Broker, topic: str) -> None
     assert broker.removed == []
 
 
-def test_group_is_created_and_updated(broker: Broker) -> None:
+async def test_group_is_created_and_updated(broker: Broker) -> None:
     config = SubscriptionGroupConfig("payments", retry_max_times=3)
-    assert broker.update_group(config.encode()).code == ResponseCode.SUCCESS
+    assert (await broker.update_group(config.encode())).code == ResponseCode.SUCCESS
     assert broker.groups.get("payments") == config
 
 
@@ -166,27 +166,45 @@ def test_group_is_created_and_updated(broker: Broker) -> None:
         SubscriptionGroupConfig("g", retry_max_times=-2).encode(),
     ],
 )
-def test_bad_groups_are_refused(broker: Broker, body: bytes) -> None:
+async def test_bad_groups_are_refused(broker: Broker, body: bytes) -> None:
     with pytest.raises(RequestError):
-        broker.update_group(body)
+        await broker.update_group(body)
     assert broker.groups.data_version.counter == 0
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"null", b"[1"])
-def test_bodies_that_are_no_group_are_errors(broker: Broker, body: bytes) -> None:
+async def test_bodies_that_are_no_group_are_errors(broker: Broker, body: bytes) -> None:
     with pytest.raises(BodyError):
-        broker.update_group(body)
+        await broker.update_group(body)
 
 
-def test_group_is_deleted_with_or_without_its_offsets(broker: Broker) -> None:
+async def test_group_is_deleted_with_or_without_its_offsets(broker: Broker) -> None:
     for group in ("g", "h"):
         broker.groups.find(group)
         broker.offsets.commit(group, "t", 0, 5)
-    broker.delete_group(groupName="g")
-    broker.delete_group(groupName="h", removeOffset="true")
+    await broker.delete_group(groupName="g")
+    await broker.delete_group(groupName="h", removeOffset="true")
     assert "g" not in broker.groups
     assert "h" not in broker.groups
     assert broker.offsets.groups_of("t") == {"g"}
+
+
+async def test_changes_of_groups_are_on_the_disk_when_they_are_answered(
+    broker: Broker, tmp_path: Path
+) -> None:
+    def saved() -> tuple[GroupTable, ConsumerOffsetTable]:
+        groups, offsets = GroupTable(CONFIG, tmp_path), ConsumerOffsetTable(tmp_path)
+        groups.load()
+        offsets.load()
+        return groups, offsets
+
+    await broker.update_group(SubscriptionGroupConfig("g", retry_max_times=3).encode())
+    broker.offsets.commit("g", "t", 0, 5)
+    assert saved()[0].get("g") == SubscriptionGroupConfig("g", retry_max_times=3)
+    await broker.delete_group(groupName="g", removeOffset="true")
+    groups, offsets = saved()
+    assert "g" not in groups
+    assert offsets.groups_of("t") == set()
 
 
 async def test_whole_tables_are_answered(broker: Broker) -> None:
@@ -211,6 +229,6 @@ async def test_replica_refuses_changes(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="replica"):
         await broker.delete_topic("orders")
     with pytest.raises(RequestError, match="replica"):
-        broker.update_group(SubscriptionGroupConfig("g").encode())
+        await broker.update_group(SubscriptionGroupConfig("g").encode())
     with pytest.raises(RequestError, match="replica"):
-        broker.delete_group(groupName="g")
+        await broker.delete_group(groupName="g")
