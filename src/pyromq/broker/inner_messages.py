@@ -42,7 +42,6 @@ from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.flush import FlushOutcome
 from pyromq.store.message_store import MessageStore
 
-
 #: A half and one that was given up: their delay begins when they are committed.
 _NEVER_DELAYED: Final = frozenset({TRANSACTION_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC})
 

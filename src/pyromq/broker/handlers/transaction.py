@@ -1,0 +1,217 @@
+"""END_TRANSACTION and RESUME_CHECK_HALF_MESSAGE.
+
+A producer ends its transaction where the half is: by its queue offset and its place in the
+log. A commit stores the message under its real topic, and both ways store a record that the
+half is done with; both records are in one chunk, which is sealed as a whole. Clients send
+the end without waiting for an answer. What they do not hear of is found by the checks
+(`services.transaction_check`).
+
+Better than RocketMQ, where clients do not see it: a transaction that was ended is not ended
+again, also when the producer names the half of before a check; what is no half message is
+never taken for one; every request that asks for an answer gets one.
+
+Runs on the loop. Halves that are no longer in memory are read in the lane of these requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from typing import Final
+
+from pyromq.broker.inner_messages import MessageWriter
+from pyromq.broker.services.flow_control import Lane
+from pyromq.broker.state.transactions import TransactionTable
+from pyromq.broker.transaction_messages import (
+    HALF_QUEUE,
+    HalfError,
+    committed,
+    end_of,
+    origin_of,
+    producer_group,
+    resumed,
+)
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.headers import EndTransactionRequestHeader
+from pyromq.protocol.headers_admin import ResumeCheckHalfMessageRequestHeader
+from pyromq.protocol.message_id import decode_message_id
+from pyromq.protocol.names import TRANSACTION_HALF_TOPIC
+from pyromq.protocol.properties import MAX_PROPERTIES
+from pyromq.protocol.record import MessageRecord, RecordError, decode_record
+from pyromq.protocol.sysflag import TRANSACTION_COMMIT, TRANSACTION_NOT, TRANSACTION_ROLLBACK
+from pyromq.remoting.server import Connection
+from pyromq.store.message_store import MessageStore
+from pyromq.store.results import PutError, PutStatus
+
+logger = logging.getLogger(__name__)
+
+_OUTCOMES: Final = {TRANSACTION_COMMIT: "commit", TRANSACTION_ROLLBACK: "rollback"}
+
+
+class TransactionHandlers:
+    """Ends transactions."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        writer: MessageWriter,
+        transactions: TransactionTable,
+        lane: Lane,
+        store_host: bytes,
+        *,
+        is_replica: bool,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._transactions = transactions
+        self._lane = lane
+        self._store_host = store_host
+        self._is_replica = is_replica
+
+    def end_transaction(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """END_TRANSACTION: commit or roll back a half; nothing when the producer does not know."""
+        header = EndTransactionRequestHeader.decode(request.ext_fields)
+        if self._is_replica:
+            raise RequestError(
+                ResponseCode.SLAVE_NOT_AVAILABLE,
+                "this broker is a replica: transactions end at their master",
+            )
+        if header.commit_or_rollback == TRANSACTION_NOT:
+            logger.info(
+                "%s does not know yet how transaction %s of group %s ends: %s",
+                connection.remote_address,
+                header.msg_id,
+                header.producer_group,
+                request.remark or "no reason given",
+            )
+            return request.answer()
+        if header.commit_or_rollback not in _OUTCOMES:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"commitOrRollback is {header.commit_or_rollback}: neither commit "
+                f"({TRANSACTION_COMMIT}) nor rollback ({TRANSACTION_ROLLBACK}) nor unknown (0)",
+            )
+        place = header.commit_log_offset
+        if self._store.is_cold(place):
+            return self._end_later(connection, request, header)
+        self._store.seal()  # the half may have come in the same chunk
+        return self._end(connection, request, header, self._store.read_record(place))
+
+    async def _end_later(
+        self, connection: Connection, request: RemotingCommand, header: EndTransactionRequestHeader
+    ) -> RemotingCommand:
+        record = await self._lane.run(lambda: self._store.read_record(header.commit_log_offset))
+        answer = self._end(connection, request, header, record)
+        await self._writer.stored()  # nobody else does when no answer is wanted
+        return answer
+
+    def _end(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: EndTransactionRequestHeader,
+        record: bytes | None,
+    ) -> RemotingCommand:
+        half = _checked_half(header, record)
+        outcome = _OUTCOMES[header.commit_or_rollback]
+        origin = origin_of(half)
+        if self._transactions.is_ended(half.queue_offset, origin):
+            logger.warning(
+                "%s: %s of transaction %s, half %d of group %s, which has ended: nothing is done",
+                connection.remote_address,
+                outcome,
+                header.msg_id,
+                half.queue_offset,
+                header.producer_group,
+            )
+            return request.answer()
+        if header.commit_or_rollback == TRANSACTION_COMMIT:
+            try:
+                self._writer.put(committed(half))
+            except HalfError as error:
+                raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+            except PutError as error:
+                raise self._refusal(error) from error
+        if header.commit_or_rollback == TRANSACTION_ROLLBACK or header.from_transaction_check:
+            logger.info(
+                "%s: %s of transaction %s, half %d of group %s",
+                connection.remote_address,
+                outcome,
+                header.msg_id,
+                half.queue_offset,
+                header.producer_group,
+            )
+        self._note_end(half.queue_offset, origin)
+        return request.answer()
+
+    def _note_end(self, half: int, origin: int) -> None:
+        now = self._store.chunk_time()
+        for offset in self._transactions.end(half, origin):
+            try:
+                self._writer.put(end_of(offset, self._store_host, now))
+            except PutError as error:
+                # As long as this process lives, and once its offsets are saved, it is known.
+                logger.error("the end of half %d could not be stored: %s", offset, error)
+            else:
+                self._transactions.end_stored(offset)
+
+    async def resume_check(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        """RESUME_CHECK_HALF_MESSAGE: ask again about a half that was given up."""
+        header = ResumeCheckHalfMessageRequestHeader.decode(request.ext_fields)
+        try:
+            place = decode_message_id(header.msg_id or "")[2]
+            self._store.seal()
+            record = await self._lane.run(lambda: self._store.read_record(place))
+            if record is None:
+                raise HalfError(f"there is no message {header.msg_id}")
+            half = resumed(decode_record(record))
+            stored = self._writer.put(half)
+        except (ValueError, PutError) as error:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"Put message back to {TRANSACTION_HALF_TOPIC} failed: {error}",
+            ) from error
+        await self._writer.stored()
+        logger.info("half message %s is asked about again, as %d", header.msg_id, stored.offset)
+        return request.answer()
+
+    def _refusal(self, error: PutError) -> RequestError:
+        """What a committed message that cannot be stored is answered; its half stays open."""
+        if error.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
+            return RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "The message is illegal, maybe msg body or properties length not matched. "
+                f"msg body length limit {self._store.config.max_message_size}B, "
+                f"msg properties length limit {MAX_PROPERTIES}B: {error.reason}",
+            )
+        if error.status is PutStatus.SERVICE_NOT_AVAILABLE:
+            return RequestError(
+                ResponseCode.SERVICE_NOT_AVAILABLE, f"Service not available now: {error.reason}"
+            )
+        if error.status is PutStatus.CREATE_MAPEDFILE_FAILED:
+            return RequestError(
+                ResponseCode.SYSTEM_ERROR, f"Create mapped file failed: {error.reason}"
+            )
+        return RequestError(ResponseCode.SYSTEM_ERROR, f"{error.status.name}: {error.reason}")
+
+
+def _checked_half(header: EndTransactionRequestHeader, record: bytes | None) -> MessageRecord:
+    """The half that a request ends; RequestError, as RocketMQ words it, when it is not that."""
+    half: MessageRecord | None = None
+    if record is not None:
+        try:
+            half = decode_record(record)
+        except RecordError:
+            logger.exception("the record at %d cannot be read", header.commit_log_offset)
+    if half is None or (half.topic, half.queue_id) != (TRANSACTION_HALF_TOPIC, HALF_QUEUE):
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+    if producer_group(half) != header.producer_group:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+    if half.queue_offset != header.tran_state_table_offset:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+    if half.physical_offset != header.commit_log_offset:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
+    return half

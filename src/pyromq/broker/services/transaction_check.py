@@ -1,0 +1,398 @@
+"""Asks producers about transactions that stay open, and gives up those that nobody ends.
+
+A round looks at the open halves (`state.transactions`), oldest first, as far as they were
+stored when it began. One that is old enough is put back at the end of its queue and a live
+member of its producer group is asked (CHECK_TRANSACTION_STATE); the answer is an
+END_TRANSACTION. After `transactionCheckMax` questions, or when it was sent longer ago than
+messages are kept, a half goes to TRANS_CHECK_MAX_TIME_TOPIC, where an administrator finds it.
+
+Invariants
+1. All state is in the two queues and in the offsets of the group CID_RMQ_SYS_TRANS, which
+   are RocketMQ's: a restart, also of Java's broker on the same store, goes on from there.
+   A crash in the middle of a round may ask a producer twice.
+2. A half is passed where it stood only after it was put back or given up, in the same turn.
+3. A producer is asked about a half only when that is stored, and, while it does not read
+   what it was sent, about no more of them.
+4. One turn on the loop handles few halves; those that are not in memory are read in a lane.
+
+In one round RocketMQ would also give up, unheard, what it has just asked for the last time,
+and starts over without end at a half that cannot be put back; here it is given up.
+
+Runs on the loop, but for `load`, which reads in a thread before anything is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.inner_messages import InnerMessage, MessageWriter
+from pyromq.broker.services.flow_control import Lane
+from pyromq.broker.state.connections import ClientConnection, ProducerTable
+from pyromq.broker.state.offsets import ConsumerOffsetTable
+from pyromq.broker.state.topics import TopicTable
+from pyromq.broker.state.transactions import TransactionTable
+from pyromq.broker.transaction_messages import (
+    GIVEN_UP_QUEUES,
+    HALF_QUEUE,
+    OP_QUEUE,
+    HalfError,
+    Verdict,
+    checks_of,
+    ended_half,
+    given_up,
+    judge,
+    origin_of,
+    producer_group,
+    put_back,
+    question,
+)
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.names import (
+    TRANSACTION_GIVEN_UP_TOPIC,
+    TRANSACTION_GROUP,
+    TRANSACTION_HALF_TOPIC,
+    TRANSACTION_OP_TOPIC,
+)
+from pyromq.protocol.record import MessageRecord, RecordError, decode_record
+from pyromq.store.consume_queue import split_entries
+from pyromq.store.message_store import MessageStore
+from pyromq.store.results import PutError, PutStatus
+
+logger = logging.getLogger(__name__)
+
+#: So many halves are handled before the loop turns.
+_TURN: Final = 32
+#: So many records are read in one go at the start.
+_LOAD_PIECE: Final = 4096
+#: How long a round waits for a producer that does not read.
+_CONGESTION_SECONDS: Final = 1.0
+_CONGESTION_POLL_SECONDS: Final = 0.01
+#: Put errors that come again whenever it is tried.
+_HOPELESS: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+
+
+@dataclass(slots=True)
+class _Round:
+    """One look at all open halves."""
+
+    now: int
+    #: Halves from here on are left to the next round.
+    end: int
+    asked: int = 0
+    left: int = 0
+    given_up: int = 0
+    #: Producers that do not read.
+    stuck: set[ClientConnection] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Question:
+    """To be sent when the half that was put back is stored."""
+
+    group: str
+    half: int
+    origin: int
+    command: RemotingCommand
+
+
+class TransactionCheck:
+    """Keeps transactions from staying open."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        writer: MessageWriter,
+        transactions: TransactionTable,
+        topics: TopicTable,
+        offsets: ConsumerOffsetTable,
+        producers: ProducerTable,
+        lane: Lane,
+        store_host: bytes,
+        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._writer = writer
+        self._transactions = transactions
+        self._topics = topics
+        self._offsets = offsets
+        self._producers = producers
+        self._lane = lane
+        self._store_host = store_host
+        self._now = now
+        self._task: asyncio.Task[None] | None = None
+
+    # Life
+
+    async def load(self) -> None:
+        """Learn from the store which transactions are open. Before the first request."""
+        self._topics.create_for_send_back(TRANSACTION_HALF_TOPIC, 1)
+        half_end = self._store.max_offset(TRANSACTION_HALF_TOPIC, HALF_QUEUE)
+        table = self._transactions
+        table.begin(
+            self._first(TRANSACTION_HALF_TOPIC, HALF_QUEUE),
+            self._first(TRANSACTION_OP_TOPIC, OP_QUEUE),
+        )
+        for end in await asyncio.to_thread(self._read_ends, table.op_offset):
+            # One without a half still counts as one of its queue, and is done with.
+            known = end is not None and 0 <= end < half_end
+            table.end_stored(end if known and end is not None else -1)
+        open_halves = []
+        offset = table.next_open(0)
+        while offset < half_end:
+            open_halves.append(offset)
+            offset = table.next_open(offset + 1)
+        origins = await asyncio.to_thread(self._read_origins, open_halves)
+        for half, origin in origins:
+            if origin != half and table.is_open(half):
+                table.found_again(half, origin)
+        if open_halves:
+            logger.info(
+                "%d transactions are open, the oldest half is %d",
+                len(open_halves),
+                table.half_offset,
+            )
+        self.note_progress()
+
+    def start(self) -> None:
+        """Begin with the rounds."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the rounds, and note how far they came."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+            self.note_progress()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.transaction_check_interval / 1000)
+            try:
+                await self.check()
+            except Exception:
+                logger.exception("a round over open transactions failed, the next one goes on")
+
+    def note_progress(self) -> None:
+        """Commit how far both queues are done with, where that has changed."""
+        for topic, queue_id, offset in (
+            (TRANSACTION_HALF_TOPIC, HALF_QUEUE, self._transactions.half_offset),
+            (TRANSACTION_OP_TOPIC, OP_QUEUE, self._transactions.op_offset),
+        ):
+            before = self._offsets.query(TRANSACTION_GROUP, topic, queue_id)
+            if before != offset and (offset or before is not None):
+                self._offsets.commit(
+                    TRANSACTION_GROUP, topic, queue_id, offset, remote_address="the broker itself"
+                )
+
+    # A round
+
+    async def check(self) -> None:
+        """Look at every open half once."""
+        self._store.seal()
+        current = _Round(self._now(), self._store.max_offset(TRANSACTION_HALF_TOPIC, HALF_QUEUE))
+        try:
+            goes_on = True
+            while goes_on:
+                goes_on = await self._turn(current)
+                await asyncio.sleep(0)  # others' turn
+        finally:
+            self.note_progress()
+            if current.asked or current.left or current.given_up:
+                logger.info(
+                    "transactions: asked about %d, left %d, gave up %d, the oldest open half is %d",
+                    current.asked,
+                    current.left,
+                    current.given_up,
+                    self._transactions.half_offset,
+                )
+
+    async def _turn(self, current: _Round) -> bool:
+        """Handle some halves; False when none are left, or those that are must wait."""
+        questions: list[_Question] = []
+        goes_on = True
+        for _ in range(_TURN):
+            # Whatever is handled is passed, so that the next one is always the first.
+            offset = self._transactions.half_offset
+            goes_on = offset < current.end and await self._handle(offset, current, questions)
+            if not goes_on:
+                break
+        await self._writer.stored()
+        used = {self._ask(one, current) for one in questions}
+        for connection in used:
+            if connection is not None and connection.congested:
+                await self._wait_for(connection, current)
+        return goes_on
+
+    async def _handle(self, offset: int, current: _Round, questions: list[_Question]) -> bool:
+        """Put a half back or give it up; False when it must wait."""
+        half = await self._read(offset)
+        if not self._transactions.is_open(offset):
+            return True  # ended, while it was read, or expired
+        if half is None:
+            logger.error("half %d cannot be read: its transaction is lost", offset)
+            self._transactions.give_up(offset, offset)
+            return True
+        config = self._config
+        verdict = judge(
+            half,
+            current.now,
+            time_out=config.transaction_time_out,
+            check_max=config.transaction_check_max,
+            reserved_hours=self._store.config.file_reserved_time,
+        )
+        if verdict is Verdict.WAIT:
+            return False
+        if verdict is Verdict.GIVE_UP:
+            return self._give_up(half, current)
+        checks = checks_of(half) + (verdict is Verdict.ASK)
+        try:
+            renewed = self._writer.put(put_back(half, checks=checks))
+            origin = origin_of(half)
+            self._transactions.put_back(offset, origin, renewed.offset)
+        except PutError as error:
+            if error.status not in _HOPELESS:
+                logger.error("half %d cannot be put back, tried again later: %s", offset, error)
+                return False
+            logger.error("half %d cannot be put back: %s", offset, error)
+            return self._give_up(half, current)
+        if verdict is Verdict.LEAVE:
+            current.left += 1
+            return True
+        try:
+            command = question(
+                half, renewed.offset, renewed.physical, self._store_host, checks=checks
+            )
+        except (HalfError, RecordError) as error:
+            logger.error("nobody can be asked about half %d: %s", offset, error)
+        else:
+            questions.append(_Question(producer_group(half), renewed.offset, origin, command))
+        return True
+
+    def _give_up(self, half: MessageRecord, current: _Round) -> bool:
+        """Move a half to where administrators look; False when that must wait."""
+        topic = self._topics.create_for_send_back(TRANSACTION_GIVEN_UP_TOPIC, GIVEN_UP_QUEUES)
+        message: InnerMessage = given_up(half)
+        try:
+            stored = self._writer.put(message)
+        except PutError as error:
+            if error.status not in _HOPELESS:
+                logger.error("half %d cannot be given up now: %s", half.queue_offset, error)
+                return False
+            logger.error("half %d is dropped: %s", half.queue_offset, error)
+        else:
+            logger.warning(
+                "half %d of group %s, born at %d, is given up after %d questions: "
+                "it is message %d of topic %s",
+                half.queue_offset,
+                producer_group(half),
+                half.born_timestamp,
+                checks_of(half),
+                stored.offset,
+                topic.topic_name,
+            )
+        self._transactions.give_up(half.queue_offset, origin_of(half))
+        current.given_up += 1
+        return True
+
+    def _ask(self, asked: _Question, current: _Round) -> ClientConnection | None:
+        """Send a question to a member of the group; its connection."""
+        if self._transactions.is_ended(asked.half, asked.origin):
+            return None  # meanwhile
+        connection = self._producers.pick(asked.group)
+        for _ in current.stuck:
+            if connection in current.stuck:
+                connection = self._producers.pick(asked.group)
+        if connection is None or connection in current.stuck:
+            logger.warning(
+                "no producer of group %s can be asked about half %d", asked.group, asked.half
+            )
+            return None
+        connection.send(asked.command)
+        current.asked += 1
+        return connection
+
+    async def _wait_for(self, connection: ClientConnection, current: _Round) -> None:
+        """Let a producer read what it was sent; ask it nothing more if it does not."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _CONGESTION_SECONDS
+        while connection.congested and not connection.closed:
+            if loop.time() > deadline:
+                logger.warning("producer %s does not read questions", connection.remote_address)
+                current.stuck.add(connection)
+                return
+            await asyncio.sleep(_CONGESTION_POLL_SECONDS)
+
+    # Reading
+
+    def _first(self, topic: str, queue_id: int) -> int:
+        """Where the group goes on in a queue, within what the queue has."""
+        committed = self._offsets.query(TRANSACTION_GROUP, topic, queue_id)
+        first = max(0, self._store.min_offset(topic, queue_id))
+        end = self._store.max_offset(topic, queue_id)
+        return first if committed is None else min(max(committed, first), end)
+
+    async def _read(self, offset: int) -> MessageRecord | None:
+        """The half at a queue offset; None when it is not there. Expired ones are passed."""
+        queue = self._store.queue(TRANSACTION_HALF_TOPIC, HALF_QUEUE)
+        if offset < queue.min_offset:
+            logger.warning("halves %d to %d have expired", offset, queue.min_offset - 1)
+            self._transactions.pass_to(queue.min_offset)
+            return None
+        entry = queue.entry(offset)
+        if entry is None:
+            return None
+        physical = entry[0]
+        if self._store.is_cold(physical):
+            data = await self._lane.run(lambda: self._store.read_record(physical))
+        else:
+            data = self._store.read_record(physical)
+        return _half(data)
+
+    def _read_ends(self, first: int) -> list[int | None]:
+        """In a thread: the halves that all ends from this one on name."""
+        queue_end = self._store.max_offset(TRANSACTION_OP_TOPIC, OP_QUEUE)
+        ends: list[int | None] = []
+        while first < queue_end:
+            physicals = self._places(TRANSACTION_OP_TOPIC, OP_QUEUE, first)
+            if not physicals:
+                break
+            for physical in physicals:
+                record = _half(self._store.read_record(physical))
+                ends.append(None if record is None else ended_half(record))
+            first += len(physicals)
+        return ends
+
+    def _read_origins(self, halves: list[int]) -> list[tuple[int, int]]:
+        """In a thread: each of these halves with its origin."""
+        queue = self._store.queue(TRANSACTION_HALF_TOPIC, HALF_QUEUE) if halves else None
+        origins = []
+        for half in halves:
+            entry = queue.entry(half) if queue is not None else None
+            record = _half(self._store.read_record(entry[0])) if entry is not None else None
+            if record is not None:
+                origins.append((half, origin_of(record)))
+        return origins
+
+    def _places(self, topic: str, queue_id: int, first: int) -> tuple[int, ...]:
+        """Physical offsets of the next messages of a queue."""
+        entries = self._store.queue(topic, queue_id).read(first, _LOAD_PIECE)
+        return split_entries(entries)[0] if entries else ()
+
+
+def _half(data: bytes | None) -> MessageRecord | None:
+    if data is None:
+        return None
+    try:
+        return decode_record(data)
+    except RecordError as error:
+        logger.error("a record of a transaction cannot be read: %s", error)
+        return None
