@@ -394,6 +394,15 @@ class HeartbeatData(Body):
 
 
 @dataclass(slots=True)
+class CheckClientRequestBody(Body):
+    """CHECK_CLIENT_CONFIG: the subscription that a consumer is about to use."""
+
+    client_id: str | None = None
+    group: str | None = None
+    subscription_data: SubscriptionData | None = None
+
+
+@dataclass(slots=True)
 class GetConsumerListByGroupResponseBody(Body):
     """The client ids of a consumer group's members."""
 

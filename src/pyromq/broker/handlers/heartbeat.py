@@ -11,8 +11,6 @@ on the event loop.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.connections import (
     Client,
@@ -23,11 +21,10 @@ from pyromq.broker.state.connections import (
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.topics import TOPIC_UNIT_SUBSCRIPTION, TopicTable
 from pyromq.protocol.bodies import (
-    Body,
+    CheckClientRequestBody,
     ConsumerData,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
-    SubscriptionData,
 )
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import FLAG_ONEWAY, RemotingCommand, RequestError
@@ -89,7 +86,8 @@ class HeartbeatHandlers:
         if subscription is not None and subscription.expression_type not in ("", "TAG"):
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"this broker filters by TAG, not by {subscription.expression_type}",
+                "The broker does not support consumer to filter message by "
+                f"{subscription.expression_type}",
             )
         return request.answer()
 
@@ -103,7 +101,7 @@ class HeartbeatHandlers:
         group = self._consumers.find(header.consumer_group)
         if group is None:
             raise RequestError(
-                ResponseCode.SYSTEM_ERROR, f"group {header.consumer_group} has no consumer online"
+                ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}"
             )
         return request.answer(body=GetConsumerListByGroupResponseBody(group.client_ids()).encode())
 
@@ -148,12 +146,3 @@ class HeartbeatHandlers:
         for connection in list(group.members):
             if not connection.closed:
                 connection.send(notice)
-
-
-@dataclass(slots=True)
-class CheckClientRequestBody(Body):
-    """CHECK_CLIENT_CONFIG: the subscription that a consumer is about to use."""
-
-    client_id: str | None = None
-    group: str | None = None
-    subscription_data: SubscriptionData | None = None
