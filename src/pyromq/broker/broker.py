@@ -27,6 +27,8 @@ from pyromq.broker.handlers.query import QueryHandlers
 from pyromq.broker.handlers.reply import ReplyHandlers
 from pyromq.broker.handlers.send import SendHandlers, answers_after_flush
 from pyromq.broker.handlers.send_back import SendBackHandlers
+from pyromq.broker.handlers.transaction import TransactionHandlers
+from pyromq.broker.hooks import Hooks, with_hooks
 from pyromq.broker.inner_messages import MessageWriter
 from pyromq.broker.routes import Handlers, Routes, build_routes
 from pyromq.broker.services.delay import DelayService
@@ -34,6 +36,7 @@ from pyromq.broker.services.flow_control import FastFailure, Lanes
 from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.registration import Registration
 from pyromq.broker.services.stats import SAMPLE_SECONDS, BrokerStats
+from pyromq.broker.services.transaction_check import TransactionCheck
 from pyromq.broker.state.connections import ConsumerTable, ProducerTable
 from pyromq.broker.state.delay_offsets import DelayOffsetTable
 from pyromq.broker.state.groups import GroupTable
@@ -41,11 +44,13 @@ from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.persistence import TableFile
 from pyromq.broker.state.queue_locks import QueueLockTable
 from pyromq.broker.state.topics import TopicTable
+from pyromq.broker.state.transactions import TransactionTable
 from pyromq.protocol.codes import RequestCode
 from pyromq.protocol.message_id import encode_host, format_address
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.server import RemotingServer
 from pyromq.store.config import BrokerRole, MessageStoreConfig
+from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -60,11 +65,24 @@ _EXPIRY_SECONDS: Final = 10.0
 _PORT_ATTEMPTS: Final = 50
 
 
+StoreFactory = Callable[[MessageStoreConfig, bytes, Callable[[ConsumeQueue], None]], MessageStore]
+
+
 class Broker:
     """Stores messages and serves producers and consumers."""
 
-    def __init__(self, config: BrokerConfig, store_config: MessageStoreConfig) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store_config: MessageStoreConfig,
+        *,
+        hooks: Hooks | None = None,
+        store_factory: StoreFactory = MessageStore,
+    ) -> None:
+        """`store_factory` builds the store; another engine must do what tests/contract asks."""
         self._config = config
+        self._hooks = hooks or Hooks()
+        self._store_factory = store_factory
         self._store_config = store_config
         directory = store_config.config_directory
         self.topics = TopicTable(config, directory)
@@ -78,6 +96,8 @@ class Broker:
         self.lanes = Lanes(config)
         self.store: MessageStore | None = None
         self.delay: DelayService | None = None
+        self.transactions = TransactionTable()
+        self.transaction_check: TransactionCheck | None = None
         self._client = RemotingClient()
         self._registration: Registration | None = None
         self._servers: list[RemotingServer] = []
@@ -102,7 +122,7 @@ class Broker:
         for table in (self.topics, self.groups, self.offsets, self.delay_offsets):
             table.load()
         store_host = encode_host(record_address, self._port)
-        store = MessageStore(self._store_config, store_host, self.long_poll.arrived)
+        store = self._store_factory(self._store_config, store_host, self.long_poll.arrived)
         store.start()
         # Only now: a store that another broker holds, and its tables, are not ours to close.
         self.store = store
@@ -121,6 +141,8 @@ class Broker:
         stats = BrokerStats(store.growth, self._config.broker_cluster_name)
         routes = self._routes(store, heartbeat, self._registration, stats, store_host)
         fast_failure = FastFailure(self._config, self._store_config)
+        if self.transaction_check is not None:
+            await self.transaction_check.load()
         self.long_poll.start()
         for server in self._servers:
             server.handlers = routes.plain
@@ -133,6 +155,8 @@ class Broker:
             await server.start()
         if self.delay is not None:
             self.delay.start()
+        if self.transaction_check is not None:
+            self.transaction_check.start()
         await self._registration.start()
         interval = self._config.flush_consumer_offset_interval / 1000
         cleaning = self._store_config.clean_resource_interval / 1000
@@ -141,6 +165,7 @@ class Broker:
             asyncio.create_task(_every(_EXPIRY_SECONDS, heartbeat.expire)),
             asyncio.create_task(_every(_EXPIRY_SECONDS, self.queue_locks.expire)),
             asyncio.create_task(_every(interval, self.offsets.save_if_changed)),
+            asyncio.create_task(_every(interval, self._note_transactions)),
             asyncio.create_task(_every(interval, self._save_again)),
             asyncio.create_task(_every(cleaning, store.retention.check_disk)),
             asyncio.create_task(_every(cleaning, store.retention.clean)),
@@ -155,6 +180,8 @@ class Broker:
             await self._registration.stop()
         if self.delay is not None:
             await self.delay.stop()
+        if self.transaction_check is not None:
+            await self.transaction_check.stop()
         if self.store is not None:
             self.long_poll.stop()
         await asyncio.gather(*(server.stop() for server in self._servers))
@@ -163,10 +190,16 @@ class Broker:
         if self.store is not None:
             self.store.stop()
             self.delay_offsets.settle(self.store.flushed_offset)
+            if self.transaction_check is not None:
+                self.transaction_check.settle_all(self.store.flushed_offset)
             self.store = None
             await _close_tables(
                 self.topics.file, self.groups.file, self.offsets.file, self.delay_offsets
             )
+
+    def _note_transactions(self) -> None:
+        if self.transaction_check is not None:
+            self.transaction_check.note_progress()
 
     def _save_again(self) -> None:
         for table in (self.topics, self.groups, self.offsets, self.delay_offsets):
@@ -191,6 +224,8 @@ class Broker:
             self.lanes.pull,
             stats,
         )
+        if self._hooks.consume:
+            pull.on_found = self._hooks.found
 
         async def announce() -> None:
             """Topics as they are now: known to the NameServers, and on the disk."""
@@ -199,6 +234,17 @@ class Broker:
         writer = MessageWriter(store)
         if self._store_config.broker_role is not BrokerRole.SLAVE:
             self.delay = DelayService(store, writer, self.delay_offsets)
+            self.transaction_check = TransactionCheck(
+                self._config,
+                store,
+                writer,
+                self.transactions,
+                self.topics,
+                self.offsets,
+                self.producers,
+                self.lanes.end_transaction,
+                store_host,
+            )
         send = SendHandlers(
             self._config,
             store,
@@ -208,7 +254,7 @@ class Broker:
             store_host,
             register=announce,
         )
-        return build_routes(
+        routes = build_routes(
             Handlers(
                 send=send,
                 send_back=SendBackHandlers(
@@ -222,6 +268,14 @@ class Broker:
                     on_sent_back=stats.sent_back,
                 ),
                 reply=ReplyHandlers(self._config, writer, self.producers, store_host, send.check),
+                transaction=TransactionHandlers(
+                    store,
+                    writer,
+                    self.transactions,
+                    self.lanes.end_transaction,
+                    store_host,
+                    is_replica=self._store_config.broker_role is BrokerRole.SLAVE,
+                ),
                 pull=pull,
                 heartbeat=heartbeat,
                 locks=LockHandlers(self.queue_locks),
@@ -239,6 +293,7 @@ class Broker:
                 delay_admin=DelayAdminHandlers(self.delay_offsets),
             )
         )
+        return with_hooks(routes, self._hooks)
 
 
 def _bind_servers(config: BrokerConfig) -> list[RemotingServer]:

@@ -21,6 +21,7 @@ from pyromq.broker.handlers.query import QueryHandlers
 from pyromq.broker.handlers.reply import ReplyHandlers
 from pyromq.broker.handlers.send import SendHandlers
 from pyromq.broker.handlers.send_back import SendBackHandlers
+from pyromq.broker.handlers.transaction import TransactionHandlers
 from pyromq.protocol.codes import RequestCode
 from pyromq.remoting.server import Handler, HotHandler
 
@@ -39,6 +40,7 @@ class Handlers:
     send: SendHandlers
     send_back: SendBackHandlers
     reply: ReplyHandlers
+    transaction: TransactionHandlers
     pull: PullHandlers
     heartbeat: HeartbeatHandlers
     locks: LockHandlers
@@ -65,6 +67,8 @@ def build_routes(handlers: Handlers) -> Routes:
             RequestCode.CONSUMER_SEND_MSG_BACK: handlers.send_back.send_back,
             RequestCode.SEND_REPLY_MESSAGE: handlers.reply.send_reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: handlers.reply.send_reply,
+            RequestCode.END_TRANSACTION: handlers.transaction.end_transaction,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: handlers.transaction.resume_check,
             RequestCode.QUERY_MESSAGE: handlers.query.query_message,
             RequestCode.VIEW_MESSAGE_BY_ID: handlers.query.view_message,
             RequestCode.HEART_BEAT: handlers.heartbeat.heart_beat,

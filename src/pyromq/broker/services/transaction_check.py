@@ -9,7 +9,8 @@ messages are kept, a half goes to TRANS_CHECK_MAX_TIME_TOPIC, where an administr
 Invariants
 1. All state is in the two queues and in the offsets of the group CID_RMQ_SYS_TRANS, which
    are RocketMQ's: a restart, also of Java's broker on the same store, goes on from there.
-   A crash in the middle of a round may ask a producer twice.
+   They are committed when what they count as done is on the disk, so that a cut of the
+   power loses no transaction; a crash in the middle of a round may ask a producer twice.
 2. A half is passed where it stood only after it was put back or given up, in the same turn.
 3. A producer is asked about a half only when that is stored, and, while it does not read
    what it was sent, about no more of them.
@@ -91,6 +92,15 @@ class _Round:
     stuck: set[ClientConnection] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """How far both queues were done with when the log ended there."""
+
+    log_end: int
+    half_offset: int
+    op_offset: int
+
+
 @dataclass(slots=True)
 class _Question:
     """To be sent when the half that was put back is stored."""
@@ -128,6 +138,8 @@ class TransactionCheck:
         self._store_host = store_host
         self._now = now
         self._task: asyncio.Task[None] | None = None
+        #: Progress that is committed when the log is flushed up to where it was then.
+        self._unflushed: _Progress | None = None
 
     # Life
 
@@ -159,19 +171,17 @@ class TransactionCheck:
                 len(open_halves),
                 table.half_offset,
             )
-        self.note_progress()
 
     def start(self) -> None:
         """Begin with the rounds."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """End the rounds, and note how far they came."""
+        """End the rounds; what is under way is stored or left to the next start."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-            self.note_progress()
 
     async def _run(self) -> None:
         while True:
@@ -182,16 +192,40 @@ class TransactionCheck:
                 logger.exception("a round over open transactions failed, the next one goes on")
 
     def note_progress(self) -> None:
-        """Commit how far both queues are done with, where that has changed."""
+        """Commit how far both queues are done with, as far as that is on the disk.
+
+        Else a cut of the power could take a half that was put back, where the one before it
+        counts as done with. Called now and then: what it sees is committed by a later call.
+        """
+        self.settle(self._store.flushed_offset)
+        if self._unflushed is None:
+            self._unflushed = self._progress()
+
+    def settle(self, flushed: int) -> None:
+        """Commit what was seen, when the log is flushed up to there."""
+        seen = self._unflushed
+        if seen is None or flushed < seen.log_end:
+            return
+        self._unflushed = None
         for topic, queue_id, offset in (
-            (TRANSACTION_HALF_TOPIC, HALF_QUEUE, self._transactions.half_offset),
-            (TRANSACTION_OP_TOPIC, OP_QUEUE, self._transactions.op_offset),
+            (TRANSACTION_HALF_TOPIC, HALF_QUEUE, seen.half_offset),
+            (TRANSACTION_OP_TOPIC, OP_QUEUE, seen.op_offset),
         ):
             before = self._offsets.query(TRANSACTION_GROUP, topic, queue_id)
             if before != offset and (offset or before is not None):
                 self._offsets.commit(
                     TRANSACTION_GROUP, topic, queue_id, offset, remote_address="the broker itself"
                 )
+
+    def settle_all(self, flushed: int) -> None:
+        """Commit what there is, once the store has stopped."""
+        self.settle(flushed)
+        self._unflushed = self._progress()
+        self.settle(flushed)
+
+    def _progress(self) -> _Progress:
+        table = self._transactions
+        return _Progress(self._store.max_physical_offset, table.half_offset, table.op_offset)
 
     # A round
 
@@ -205,7 +239,6 @@ class TransactionCheck:
                 goes_on = await self._turn(current)
                 await asyncio.sleep(0)  # others' turn
         finally:
-            self.note_progress()
             if current.asked or current.left or current.given_up:
                 logger.info(
                     "transactions: asked about %d, left %d, gave up %d, the oldest open half is %d",
