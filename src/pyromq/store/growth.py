@@ -48,6 +48,8 @@ class Growth:
         self._grown: set[ConsumeQueue] = set()
         #: Milliseconds of each slow seal since somebody took them.
         self.slow_seals: list[int] = []
+        #: Puts for which there was no room, or which were too large.
+        self.refused_puts = 0
         self.add = self._grown.add
 
     def skip_all(self, queues: Iterable[ConsumeQueue]) -> None:

@@ -630,6 +630,13 @@ class MessageStore:
 
     def _make_room(self, size: int, body_length: int, properties_length: int) -> int:
         """The slow side of a put: limits, the segment's end, a store that takes nothing."""
+        try:
+            return self._find_room(size, body_length, properties_length)
+        except PutError:
+            self.growth.refused_puts += 1
+            raise
+
+    def _find_room(self, size: int, body_length: int, properties_length: int) -> int:
         if not self._writable:
             raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, "the store is not running")
         refusal = self._failure or self._full_disk

@@ -11,6 +11,7 @@ from pyromq.store import growth
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.growth import QueueGrowth
 from pyromq.store.message_store import MessageStore
+from pyromq.store.results import PutError
 
 HOST = encode_host("127.0.0.1", 10911)
 
@@ -134,3 +135,11 @@ async def test_puts_may_come_while_it_is_counted(store: MessageStore) -> None:
 
     assert sum(item.messages for item in counted) == 6
     assert sum(item.size for item in counted) == sum(sizes.values())
+
+
+def test_refused_puts_are_counted(store: MessageStore) -> None:
+    with pytest.raises(PutError):
+        put(store, "T", b"x" * 5 * 1024 * 1024)
+
+    assert store.growth.refused_puts == 1
+    assert list(store.growth.take()) == []

@@ -238,6 +238,11 @@ class BrokerStats:
         return Totals(self._puts, self._put_bytes, self._found, self.missed, self._transferred)
 
     @property
+    def refused_puts(self) -> int:
+        """Puts since the start that the store did not take."""
+        return self._growth.refused_puts
+
+    @property
     def this_morning(self) -> Totals:
         """The totals when this day began; nothing, when the broker has started today."""
         return self._this_morning

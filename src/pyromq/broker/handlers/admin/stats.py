@@ -1,0 +1,225 @@
+"""What a broker tells of itself: VIEW_BROKER_STATS_DATA and GET_BROKER_RUNTIME_INFO.
+
+`mqadmin statsAll`, `brokerStatus`, `clusterList` and the dashboard live on these two. The
+runtime information is a flat table of strings with RocketMQ's keys, all of them:
+
+- Rates have three numbers: over the last 10, 60 and 600 seconds. RocketMQ leaves them out
+  until it has run for so long, which its own tools cannot read; here they go as far back
+  as there is anything.
+- A "thread pool queue" is what waits in the lane of that name (`services.flow_control`);
+  plain sends and pulls never wait in one.
+- The page cache is never locked: there is one writer. Gets are not timed.
+
+The tables are read on the loop, the disks on the admin lane.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.services.flow_control import Lanes
+from pyromq.broker.services.stats import BrokerStats, PutTimes
+from pyromq.broker.state.connections import ClientConnection
+from pyromq.broker.state.delay_offsets import DelayOffsetTable
+from pyromq.protocol.bodies import KVTable
+from pyromq.protocol.codes import PROTOCOL_VERSION, ResponseCode
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.headers_admin import ViewBrokerStatsDataRequestHeader
+from pyromq.protocol.names import SCHEDULE_TOPIC
+from pyromq.protocol.record import store_timestamp_at
+from pyromq.store.disk import used_percent
+from pyromq.store.message_store import MessageStore
+
+#: The version whose protocol is spoken, as RocketMQ's tools name it.
+VERSION_NAME: Final = "V4_9_7"
+#: Buffers that are left of a pool which is not there: RocketMQ's number for that.
+_NO_POOL: Final = 0x7FFFFFFF
+_PUT_TIMES: Final = (
+    (1, "[<=0ms]"),
+    (10, "[0~10ms]"),
+    (50, "[10~50ms]"),
+    (100, "[50~100ms]"),
+    (200, "[100~200ms]"),
+    (500, "[200~500ms]"),
+    (1000, "[500ms~1s]"),
+    (2000, "[1~2s]"),
+    (3000, "[2~3s]"),
+    (4000, "[3~4s]"),
+    (5000, "[4~5s]"),
+    (10_000, "[5~10s]"),
+    (None, "[10s~]"),
+)
+_LIMITS: Final = [limit for limit, _ in _PUT_TIMES if limit is not None]
+
+
+class StatsAdminHandlers:
+    """Tells what was counted and how the broker is."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        stats: BrokerStats,
+        lanes: Lanes,
+        delay_offsets: DelayOffsetTable,
+        *,
+        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._stats = stats
+        self._lanes = lanes
+        self._delay_offsets = delay_offsets
+        self._now = now
+        self._started = now()
+
+    async def view_stats(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+        """VIEW_BROKER_STATS_DATA: one statistic over the last minute, hour and day."""
+        header = ViewBrokerStatsDataRequestHeader.decode(request.ext_fields)
+        await self._stats.count()
+        data = self._stats.view(header.stats_name, header.stats_key)
+        if data is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The stats <{header.stats_name}> <{header.stats_key}> not exist",
+            )
+        return request.answer(body=data.encode())
+
+    async def runtime_info(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+        """GET_BROKER_RUNTIME_INFO: how the broker is, as a table of strings."""
+        await self._stats.count()
+        table = {
+            **self._version_and_time(),
+            **self._store_stats(),
+            **self._day_totals(),
+            **self._queues(),
+            **self._store_state(),
+        }
+        table |= await self._lanes.admin.run(self._disks)
+        return request.answer(body=KVTable(table).encode())
+
+    def _version_and_time(self) -> dict[str, str]:
+        seconds = max(0, self._now() - self._started) // 1000
+        days, seconds = divmod(seconds, 24 * 3600)
+        hours, seconds = divmod(seconds, 3600)
+        minutes, seconds = divmod(seconds, 60)
+        return {
+            "brokerVersionDesc": VERSION_NAME,
+            "brokerVersion": str(PROTOCOL_VERSION),
+            "bootTimestamp": str(self._started),
+            "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]",
+            "startAcceptSendRequestTimeStamp": str(
+                self._config.start_accept_send_request_time_stamp
+            ),
+        }
+
+    def _store_stats(self) -> dict[str, str]:
+        stats = self._stats
+        totals, times = stats.totals, stats.put_times
+        found = stats.rates(lambda each: each.found)
+        missed = stats.rates(lambda each: each.missed)
+        return {
+            "putMessageEntireTimeMax": str(stats.slowest_put),
+            "putMessageTimesTotal": str(totals.puts),
+            "putMessageFailedTimes": str(stats.refused_puts),
+            "putMessageSizeTotal": str(totals.put_bytes),
+            "putMessageDistributeTime": _distribution(times),
+            "putMessageAverageSize": str(totals.put_bytes / max(1, totals.puts)),
+            "putLatency99": f"{times.percentile(0.99):.2f}",
+            "putLatency999": f"{times.percentile(0.999):.2f}",
+            "dispatchMaxBuffer": "0",
+            "getMessageEntireTimeMax": "0",
+            "putTps": _three(stats.rates(lambda each: each.puts)),
+            "getFoundTps": _three(found),
+            "getMissTps": _three(missed),
+            "getTotalTps": _three(tuple(map(sum, zip(found, missed, strict=True)))),
+            "getTransferedTps": _three(stats.rates(lambda each: each.transferred)),
+        }
+
+    def _day_totals(self) -> dict[str, str]:
+        table = {}
+        for when, totals in (
+            ("YesterdayMorning", self._stats.yesterday_morning),
+            ("TodayMorning", self._stats.this_morning),
+            ("TodayNow", self._stats.totals),
+        ):
+            table[f"msgPutTotal{when}"] = str(totals.puts)
+            table[f"msgGetTotal{when}"] = str(totals.transferred)
+        return table
+
+    def _queues(self) -> dict[str, str]:
+        lanes = self._lanes
+        table = {}
+        for name, lane in (("send", lanes.send), ("pull", lanes.pull), ("query", lanes.query)):
+            table[f"{name}ThreadPoolQueueSize"] = str(lane.size)
+            table[f"{name}ThreadPoolQueueCapacity"] = str(lane.capacity)
+            table[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = str(lane.head_wait_ms)
+        table["EndTransactionQueueSize"] = str(lanes.end_transaction.size)
+        table["EndTransactionThreadPoolQueueCapacity"] = str(lanes.end_transaction.capacity)
+        return table
+
+    def _store_state(self) -> dict[str, str]:
+        store = self._store
+        table = {
+            "commitLogMinOffset": str(store.min_physical_offset),
+            "commitLogMaxOffset": str(store.max_physical_offset),
+            "dispatchBehindBytes": str(store.dispatch_behind),
+            "pageCacheLockTimeMills": "0",
+            "remainTransientStoreBufferNumbs": str(_NO_POOL),
+            "remainHowManyDataToFlush": _readable(
+                max(0, store.max_physical_offset - store.flushed_offset)
+            ),
+        }
+        for level, offset in self._delay_offsets.table().offset_table.items():
+            end = store.max_offset(SCHEDULE_TOPIC, level - 1)
+            table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
+        return table
+
+    def _disks(self) -> dict[str, str]:
+        """In a thread: what only the disks know."""
+        config, store = self._store.config, self._store
+        first = store.read_record(store.min_physical_offset)
+        logs = {
+            path: used_percent(path) / 100 if path.exists() else -1.0
+            for path in (config.commit_log_directory, *config.more_commit_log_directories)
+        }
+        return {
+            "earliestMessageTimeStamp": str(store_timestamp_at(first, 0) if first else -1),
+            "commitLogDiskRatio": str(min(logs.values())),
+            **{f"commitLogDiskRatio_{path}": str(ratio) for path, ratio in logs.items()},
+            "consumeQueueDiskRatio": str(used_percent(config.consume_queue_directory) / 100),
+            "commitLogDirCapacity": _capacity(config.root),
+        }
+
+
+def _three(rates: tuple[float, ...]) -> str:
+    return " ".join(map(str, rates))
+
+
+def _distribution(times: PutTimes) -> str:
+    """How many puts took how long; ends with a blank, as RocketMQ's."""
+    counts = [0] * len(_PUT_TIMES)
+    counts[0] = times.quick
+    for milliseconds in times.slow:
+        counts[bisect_right(_LIMITS, milliseconds)] += 1
+    return "".join(f"{name}:{count} " for (_, name), count in zip(_PUT_TIMES, counts, strict=True))
+
+
+def _capacity(path: Path) -> str:
+    disk = os.statvfs(path)
+    total, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+    return f"Total : {_readable(total)}, Free : {_readable(free)}."
+
+
+def _readable(count: int) -> str:
+    """Bytes for people: `512 B`, `1.5 MiB`."""
+    if count < 1024:
+        return f"{count} B"
+    exponent = min((count.bit_length() - 1) // 10, 6)
+    return f"{count / 1024**exponent:.1f} {'KMGTPE'[exponent - 1]}iB"

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyromq.broker.handlers.admin.stats import StatsAdminHandlers
+from pyromq.broker.services.stats import PutTimes
+from pyromq.broker.state.delay_offsets import DelayOffsetTable
+from pyromq.protocol.bodies import KVTable
+from pyromq.protocol.bodies_stats import BrokerStatsData
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from tests.unit.broker.wired import Wired
+
+#: Every key of RocketMQ 4.9.7's answer but those that name a directory or a delay level.
+KEYS = {
+    "EndTransactionQueueSize",
+    "EndTransactionThreadPoolQueueCapacity",
+    "bootTimestamp",
+    "brokerVersion",
+    "brokerVersionDesc",
+    "commitLogDirCapacity",
+    "commitLogDiskRatio",
+    "commitLogMaxOffset",
+    "commitLogMinOffset",
+    "consumeQueueDiskRatio",
+    "dispatchBehindBytes",
+    "dispatchMaxBuffer",
+    "earliestMessageTimeStamp",
+    "getFoundTps",
+    "getMessageEntireTimeMax",
+    "getMissTps",
+    "getTotalTps",
+    "getTransferedTps",
+    "msgGetTotalTodayMorning",
+    "msgGetTotalTodayNow",
+    "msgGetTotalYesterdayMorning",
+    "msgPutTotalTodayMorning",
+    "msgPutTotalTodayNow",
+    "msgPutTotalYesterdayMorning",
+    "pageCacheLockTimeMills",
+    "pullThreadPoolQueueCapacity",
+    "pullThreadPoolQueueHeadWaitTimeMills",
+    "pullThreadPoolQueueSize",
+    "putLatency99",
+    "putLatency999",
+    "putMessageAverageSize",
+    "putMessageDistributeTime",
+    "putMessageEntireTimeMax",
+    "putMessageFailedTimes",
+    "putMessageSizeTotal",
+    "putMessageTimesTotal",
+    "putTps",
+    "queryThreadPoolQueueCapacity",
+    "queryThreadPoolQueueHeadWaitTimeMills",
+    "queryThreadPoolQueueSize",
+    "remainHowManyDataToFlush",
+    "remainTransientStoreBufferNumbs",
+    "runtime",
+    "sendThreadPoolQueueCapacity",
+    "sendThreadPoolQueueHeadWaitTimeMills",
+    "sendThreadPoolQueueSize",
+    "startAcceptSendRequestTimeStamp",
+}
+
+
+class Setup:
+    def __init__(self, root: Path) -> None:
+        self.wired = Wired(root)
+        self.now = 1_000_000
+        self.delays = DelayOffsetTable(root / "config", root / "abort")
+        self.handlers = StatsAdminHandlers(
+            self.wired.config,
+            self.wired.store,
+            self.wired.stats,
+            self.wired.lanes,
+            self.delays,
+            now=lambda: self.now,
+        )
+        self.connection: Any = None
+
+    async def view(self, name: str, key: str) -> RemotingCommand:
+        request = RemotingCommand(
+            RequestCode.VIEW_BROKER_STATS_DATA, ext_fields={"statsName": name, "statsKey": key}
+        )
+        return await self.handlers.view_stats(self.connection, request)
+
+    async def info(self) -> dict[str, str]:
+        request = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
+        answer = await self.handlers.runtime_info(self.connection, request)
+        assert answer.code == ResponseCode.SUCCESS
+        return KVTable.decode(answer.body).table
+
+
+@pytest.fixture
+async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
+    setup = Setup(tmp_path)
+    yield setup
+    await setup.wired.close()
+
+
+async def test_a_statistic(setup: Setup) -> None:
+    setup.wired.put(b"one")
+    answer = await setup.view("TOPIC_PUT_NUMS", "T")
+
+    assert answer.code == ResponseCode.SUCCESS
+    assert BrokerStatsData.decode(answer.body) == BrokerStatsData()
+
+
+async def test_a_statistic_that_was_never_counted(setup: Setup) -> None:
+    for name, key in (("TOPIC_PUT_NUMS", "nothing"), ("NO_STATISTIC", "T")):
+        with pytest.raises(RequestError, match=f"The stats <{name}> <{key}> not exist") as caught:
+            await setup.view(name, key)
+        assert caught.value.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_the_runtime_information_has_every_key_of_java(setup: Setup) -> None:
+    info = await setup.info()
+
+    directory = setup.wired.store.config.commit_log_directory
+    assert info.keys() == KEYS | {f"commitLogDiskRatio_{directory}"}
+    assert info["earliestMessageTimeStamp"] == "-1"
+    assert info["brokerVersionDesc"] == "V4_9_7"
+
+
+async def test_the_runtime_information_of_a_broker_that_works(setup: Setup) -> None:
+    setup.wired.put(b"one", b"two")
+    setup.wired.stats.pulled("g", "T", 0, 2, 200)
+    setup.now += ((26 * 60 + 3) * 60 + 4) * 1000
+    info = await setup.info()
+    (first, second) = setup.wired.records()
+
+    assert info["msgPutTotalTodayNow"] == info["putMessageTimesTotal"] == "2"
+    assert info["putMessageSizeTotal"] == str(first.size + second.size)
+    assert info["putMessageAverageSize"] == str((first.size + second.size) / 2)
+    assert info["msgGetTotalTodayNow"] == "2"
+    assert info["earliestMessageTimeStamp"] == str(first.store_timestamp)
+    assert info["commitLogMaxOffset"] == str(first.size + second.size)
+    assert info["runtime"] == "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"
+    assert 0 <= float(info["commitLogDiskRatio"]) <= 1
+    # What mqadmin does with them.
+    for key in ("putTps", "getTransferedTps"):
+        assert len([float(rate) for rate in info[key].split(" ")]) == 3
+
+
+async def test_how_long_puts_took(setup: Setup) -> None:
+    setup.wired.stats.put_times = PutTimes(7, (1, 9, 10, 99, 1500, 20_000))
+    info = await setup.info()
+
+    assert info["putMessageDistributeTime"] == (
+        "[<=0ms]:7 [0~10ms]:2 [10~50ms]:1 [50~100ms]:1 [100~200ms]:0 [200~500ms]:0 [500ms~1s]:0 "
+        "[1~2s]:1 [2~3s]:0 [3~4s]:0 [4~5s]:0 [5~10s]:0 [10s~]:1 "
+    )
+    assert info["putLatency99"] == "1500.00"
+
+
+async def test_delay_levels_are_told_with_their_ends(setup: Setup) -> None:
+    setup.delays.begin(0)
+    setup.delays.move({3: 5}, 0)
+    setup.wired.put(b"x", topic="T")
+
+    assert (await setup.info())["scheduleMessageOffset_3"] == "5,0"
+    setup.delays.save_if_changed()
+    await setup.delays.close()
