@@ -136,7 +136,12 @@ class Broker:
             ha_address=format_address(self._config.broker_ip2, self._store_config.ha_listen_port),
         )
         heartbeat = HeartbeatHandlers(
-            self._config, self.topics, self.groups, self.consumers, self.producers
+            self._config,
+            self.topics,
+            self.groups,
+            self.consumers,
+            self.producers,
+            self.lanes.heartbeat,
         )
         stats = BrokerStats(store.growth, self._config.broker_cluster_name)
         routes = self._routes(store, heartbeat, self._registration, stats, store_host)

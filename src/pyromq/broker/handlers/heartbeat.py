@@ -6,12 +6,19 @@ member is told (NOTIFY_CONSUMER_IDS_CHANGED), so that the group shares its queue
 once instead of at its next look.
 
 The methods that take a connection and a request are handlers of `broker.routes`; all run
-on the event loop.
+on the event loop. A heartbeat of a client with very many groups is decoded in a lane and
+noted a few groups at a time, so that nobody else waits for it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import Final
+
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.state.connections import (
     Client,
     ClientConnection,
@@ -25,6 +32,7 @@ from pyromq.protocol.bodies import (
     ConsumerData,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
+    SubscriptionGroupConfig,
 )
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import FLAG_ONEWAY, RemotingCommand, RequestError
@@ -33,7 +41,14 @@ from pyromq.protocol.headers import (
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
-from pyromq.protocol.names import retry_topic
+from pyromq.protocol.names import retry_topic, topic_fault
+
+logger = logging.getLogger(__name__)
+
+#: A heartbeat above this many bytes (about 40 groups) is not handled in one go.
+_LARGE: Final = 16 * 1024
+#: So many groups of a large heartbeat are noted in one turn of the loop.
+_GROUPS_AT_ONCE: Final = 32
 
 
 class HeartbeatHandlers:
@@ -46,21 +61,45 @@ class HeartbeatHandlers:
         groups: GroupTable,
         consumers: ConsumerTable,
         producers: ProducerTable,
+        lane: Lane,
     ) -> None:
         self._config = config
         self._topics = topics
         self._groups = groups
         self._consumers = consumers
         self._producers = producers
+        self._lane = lane
 
-    def heart_beat(self, connection: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+    def heart_beat(
+        self, connection: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """HEART_BEAT: note all groups of a client."""
+        if len(request.body) > _LARGE:
+            return self._large_heart_beat(connection, request)
         heartbeat = HeartbeatData.decode(request.body)
         client = Client(connection, heartbeat.client_id, request.language, request.version)
         for consumer in heartbeat.consumer_data_set:
             self._register_consumer(consumer, client)
         for producer in heartbeat.producer_data_set:
             self._producers.register(producer.group_name, client)
+        return request.answer()
+
+    async def _large_heart_beat(
+        self, connection: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
+        heartbeat = await self._lane.run(lambda: HeartbeatData.decode(request.body))
+        client = Client(connection, heartbeat.client_id, request.language, request.version)
+        members = [*heartbeat.consumer_data_set, *heartbeat.producer_data_set]
+        for number, member in enumerate(members, 1):
+            if connection.closed:
+                # It has left all its groups already, and must not come back.
+                break
+            if isinstance(member, ConsumerData):
+                self._register_consumer(member, client)
+            else:
+                self._producers.register(member.group_name, client)
+            if number % _GROUPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
         return request.answer()
 
     def unregister_client(
@@ -120,14 +159,25 @@ class HeartbeatHandlers:
     def _register_consumer(self, consumer: ConsumerData, client: Client) -> None:
         config = self._groups.find(consumer.group_name)
         if config is not None:
-            self._topics.create_for_send_back(
-                retry_topic(consumer.group_name),
-                config.retry_queue_nums,
-                sys_flag=TOPIC_UNIT_SUBSCRIPTION if consumer.unit_mode else 0,
-            )
+            self._make_retry_topic(consumer, config)
         changed = self._consumers.register(consumer, client)
         if changed and (config is None or config.notify_consumer_ids_changed_enable):
             self._notify_members(consumer.group_name)
+
+    def _make_retry_topic(self, consumer: ConsumerData, config: SubscriptionGroupConfig) -> None:
+        topic = retry_topic(consumer.group_name)
+        if topic in self._topics or config.retry_queue_nums <= 0:
+            # Without queues the topic would be of no use, and in the way of later ones.
+            return
+        fault = topic_fault(topic)
+        if fault is not None:
+            logger.warning("group %s has no retry topic: %s", consumer.group_name, fault)
+            return
+        self._topics.create_for_send_back(
+            topic,
+            config.retry_queue_nums,
+            sys_flag=TOPIC_UNIT_SUBSCRIPTION if consumer.unit_mode else 0,
+        )
 
     def _wants_notice(self, group: str) -> bool:
         # Not `find`: leaving must not create a group.

@@ -8,6 +8,7 @@ import pytest
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.heartbeat import HeartbeatHandlers
+from pyromq.broker.services.flow_control import Lanes
 from pyromq.broker.state.connections import CLIENT_EXPIRY, ConsumerTable, ProducerTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.topics import TopicTable
@@ -43,8 +44,9 @@ class Broker:
         self.groups = GroupTable(config, directory)
         self.consumers = ConsumerTable(lambda: self.now)
         self.producers = ProducerTable(lambda: self.now)
+        self.lanes = Lanes(config)
         self.handlers = HeartbeatHandlers(
-            config, self.topics, self.groups, self.consumers, self.producers
+            config, self.topics, self.groups, self.consumers, self.producers, self.lanes.heartbeat
         )
 
     def beat(
@@ -72,7 +74,9 @@ class Broker:
             language=LanguageCode.JAVA,
             version=400,
         )
-        return self.handlers.heart_beat(connection, request)
+        answer = self.handlers.heart_beat(connection, request)
+        assert isinstance(answer, RemotingCommand)
+        return answer
 
     def members(self, group: str = "g") -> list[str]:
         request = RemotingCommand(
@@ -80,6 +84,11 @@ class Broker:
         )
         answer = self.handlers.consumer_list(FakeConnection(), request)
         return GetConsumerListByGroupResponseBody.decode(answer.body).consumer_id_list
+
+    async def close(self) -> None:
+        await self.lanes.stop()
+        await self.topics.file.close()
+        await self.groups.file.close()
 
     def leave(self, connection: FakeConnection, **fields: str) -> RemotingCommand:
         request = RemotingCommand(
@@ -220,6 +229,73 @@ def test_illegal_group_name_makes_no_topic(broker: Broker) -> None:
     before = len(broker.topics)
     assert broker.beat(FakeConnection(), group="../../x").code == ResponseCode.SUCCESS
     assert len(broker.topics) == before
+
+
+def test_a_group_without_retries_gets_no_retry_topic(broker: Broker) -> None:
+    broker.groups.update(SubscriptionGroupConfig("g", retry_queue_nums=0))
+    broker.beat(FakeConnection())
+    assert "%RETRY%g" not in broker.topics
+
+
+def test_a_group_whose_name_is_too_long_for_a_topic_joins_without_one(broker: Broker) -> None:
+    before = len(broker.topics)
+    group = "g" * 127
+    assert broker.beat(FakeConnection(), group=group).code == ResponseCode.SUCCESS
+    assert broker.members(group) == ["c1"]
+    assert len(broker.topics) == before
+
+
+def large_heartbeat(count: int = 500) -> RemotingCommand:
+    heartbeat = HeartbeatData("c1", producer_data_set=[ProducerData("p")])
+    for number in range(count):
+        subscriptions = [SubscriptionData(f"t{number}"), SubscriptionData(f"%RETRY%g{number}")]
+        heartbeat.consumer_data_set.append(
+            ConsumerData(f"g{number}", subscription_data_set=subscriptions)
+        )
+    return RemotingCommand(RequestCode.HEART_BEAT, opaque=8, body=heartbeat.encode())
+
+
+async def test_a_heartbeat_of_many_groups_leaves_the_loop_to_others(broker: Broker) -> None:
+    connection = FakeConnection()
+    beating = broker.handlers.heart_beat(connection, large_heartbeat())
+    assert not isinstance(beating, RemotingCommand)
+    done = asyncio.ensure_future(beating)
+    counts = set()
+    while not done.done():
+        counts.add(len(broker.consumers))
+        await asyncio.sleep(0)
+    assert (done.result().code, done.result().opaque) == (ResponseCode.SUCCESS, 8)
+    assert counts >= {32, 64, 96, 480}
+    assert len(broker.consumers) == 500
+    assert broker.members("g499") == ["c1"]
+    assert "%RETRY%g499" in broker.topics
+    assert [member.client_id for member in broker.producers.members("p")] == ["c1"]
+    assert len(notices(connection)) == 500
+    await broker.close()
+
+
+async def test_a_client_that_is_gone_meanwhile_does_not_come_back(broker: Broker) -> None:
+    connection = FakeConnection()
+    beating = broker.handlers.heart_beat(connection, large_heartbeat())
+    assert not isinstance(beating, RemotingCommand)
+    done = asyncio.ensure_future(beating)
+    while not len(broker.consumers):  # noqa: ASYNC110 - in the first turn that can be
+        await asyncio.sleep(0)
+    connection.close()
+    broker.handlers.disconnected(connection)
+    await done
+    assert len(broker.consumers) == 0
+    assert broker.producers.groups() == []
+    await broker.close()
+
+
+async def test_a_large_heartbeat_that_is_none_is_an_error(broker: Broker) -> None:
+    request = RemotingCommand(RequestCode.HEART_BEAT, body=b"{" * 20_000)
+    beating = broker.handlers.heart_beat(FakeConnection(), request)
+    assert not isinstance(beating, RemotingCommand)
+    with pytest.raises(BodyError):
+        await beating
+    await broker.close()
 
 
 def test_list_of_a_group_without_members_is_an_error(broker: Broker) -> None:
