@@ -16,12 +16,13 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.persistence import PersistenceError, TableFile
 from pyromq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
-from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.codes import ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.message_id import decode_message_id
 from pyromq.protocol.record import decode_records
 from pyromq.remoting.client import RemotingClient
-from pyromq.store.results import StoreError
+from pyromq.store.message_store import MessageStore
+from pyromq.store.results import GetResult, StoreError
 from tests.unit.broker.wired import pull_request, send_request, small_store, until
 
 
@@ -394,8 +395,30 @@ async def test_a_code_that_nobody_serves_is_answered(
     await broker.start()
 
     answer = await ask(client, broker, RemotingCommand(9999))
-    answer_end = await ask(client, broker, RemotingCommand(RequestCode.END_TRANSACTION))
 
-    assert answer.code == answer_end.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert "9999" in (answer.remark or "")
     await broker.stop()
+
+
+async def test_another_store_is_built_by_its_factory(
+    tmp_path: Path, client: RemotingClient
+) -> None:
+    class CountingStore(MessageStore):
+        gets = 0
+
+        def get(self, *arguments: Any, **options: Any) -> GetResult:
+            CountingStore.gets += 1
+            return super().get(*arguments, **options)
+
+    plain = make_broker(tmp_path)
+    broker = Broker(plain._config, plain._store_config, store_factory=CountingStore)
+    await broker.start()
+    try:
+        await ask(client, broker, send_request(queueId="0"))
+        answer = await ask(client, broker, pull_request())
+        assert answer.code == ResponseCode.SUCCESS
+        assert isinstance(broker.store, CountingStore)
+        assert CountingStore.gets == 1
+    finally:
+        await broker.stop()

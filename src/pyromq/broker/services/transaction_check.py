@@ -67,6 +67,7 @@ from pyromq.store.results import PutError, PutStatus
 
 logger = logging.getLogger(__name__)
 
+_HALF_QUEUES: Final = 1
 #: So many halves are handled before the loop turns.
 _TURN: Final = 32
 #: So many records are read in one go at the start.
@@ -145,7 +146,6 @@ class TransactionCheck:
 
     async def load(self) -> None:
         """Learn from the store which transactions are open. Before the first request."""
-        self._topics.create_for_send_back(TRANSACTION_HALF_TOPIC, 1)
         half_end = self._store.max_offset(TRANSACTION_HALF_TOPIC, HALF_QUEUE)
         table = self._transactions
         table.begin(
@@ -231,6 +231,8 @@ class TransactionCheck:
 
     async def check(self) -> None:
         """Look at every open half once."""
+        # Only for those who list topics: RocketMQ's broker has it since its first round.
+        self._topics.create_for_send_back(TRANSACTION_HALF_TOPIC, _HALF_QUEUES)
         self._store.seal()
         current = _Round(self._now(), self._store.max_offset(TRANSACTION_HALF_TOPIC, HALF_QUEUE))
         try:
