@@ -513,7 +513,7 @@ class Connection(asyncio.Protocol):
             try:
                 result = handler(self, request)
             except Exception as error:
-                answer = self._error_answer(request, error)
+                answer = self.error_answer(request, error)
             else:
                 if inspect.isawaitable(result):
                     self._begin(request, result)
@@ -541,7 +541,7 @@ class Connection(asyncio.Protocol):
         try:
             answer = await result
         except Exception as error:
-            answer = self._error_answer(request, error)
+            answer = self.error_answer(request, error)
         if answer is not None and not request.is_oneway and not self.closed:
             self.last_active = self._loop.time()
             self._write_answers([self._encoded(request, answer)], late=True)
@@ -550,9 +550,10 @@ class Connection(asyncio.Protocol):
         try:
             return answer.encode()
         except (ValueError, TypeError) as error:
-            return self._error_answer(request, error).encode()
+            return self.error_answer(request, error).encode()
 
-    def _error_answer(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
+    def error_answer(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
+        """What a request is answered whose handler failed."""
         if isinstance(error, RequestError):
             return request.answer(error.code, error.remark)
         cause = f"{type(error).__name__}: {error}"

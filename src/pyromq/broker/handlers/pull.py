@@ -158,6 +158,8 @@ class PullHandlers:
         self._filters: Memo[str, TagFilter | None] = Memo(TagFilter.of)
         self._lane = lane
         self._stats = stats
+        #: Told of messages that leave: group, topic, queue id, and what was found.
+        self.on_found: Callable[[str, str, int, GetResult], None] | None = None
         self._numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT32))
         self._large_numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT64))
         long_poll.run_again = self._run_again
@@ -370,6 +372,8 @@ class PullHandlers:
     ) -> None:
         if code is ResponseCode.SUCCESS:
             self._stats.pulled(pull.group, pull.topic, pull.queue_id, result.count, result.size)
+            if self.on_found is not None:
+                self.on_found(pull.group, pull.topic, pull.queue_id, result)
         else:
             self._stats.missed += 1
         suggested = self._suggested_broker(pull.group_config, result)

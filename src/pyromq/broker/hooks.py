@@ -1,0 +1,343 @@
+"""Hooks: code of users around sends, pulls and every request of a broker.
+
+A hook is any object with the methods of its protocol, given to `Broker(..., hooks=Hooks(...))`.
+docs/hooks.md shows one of each kind.
+
+Rules
+1. `before_send` and `before_request` may refuse: a RequestError that they raise is the
+   answer, and nothing is stored. Any other exception of a hook is a mistake: it is logged
+   and the request goes on; but what `before_request`, a guard, raises is always the answer.
+2. Hooks run on the loop, in the order in which they are given, and must be quick.
+3. A broker without hooks runs the same code as if there were none: `with_hooks` changes the
+   table of requests, not the handlers. With send or RPC hooks every send takes the slow path.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from pyromq.broker.routes import Routes
+from pyromq.protocol.codes import RequestCode
+from pyromq.protocol.frame import (
+    FrameReader,
+    RawFrame,
+    RemotingCommand,
+    RequestError,
+    command_from,
+)
+from pyromq.protocol.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
+from pyromq.protocol.properties import decode_properties, encode_properties
+from pyromq.remoting.server import Connection, Handler, HotHandler
+from pyromq.store.results import GetResult
+
+logger = logging.getLogger(__name__)
+
+#: The name that the properties have in a send's header.
+_PROPERTIES: Final = {
+    RequestCode.SEND_MESSAGE: "properties",
+    RequestCode.SEND_MESSAGE_V2: "i",
+    RequestCode.SEND_BATCH_MESSAGE: "i",
+    RequestCode.SEND_REPLY_MESSAGE: "properties",
+    RequestCode.SEND_REPLY_MESSAGE_V2: "i",
+}
+
+
+@dataclass(slots=True)
+class SendMessageContext:
+    """A message, or a batch of them, on its way into the store."""
+
+    producer_group: str
+    topic: str
+    #: Below 0 until the broker has chosen one.
+    queue_id: int
+    body_length: int
+    #: Of a batch: those that all its messages share. `before_send` may change them.
+    properties: dict[str, str]
+    born_host: str
+    #: Set before `after_send`: how it ended, and of a stored message (the first of a batch)
+    #: where it is. A batch has several ids, separated by commas.
+    code: int | None = None
+    remark: str | None = None
+    message_id: str | None = None
+    queue_offset: int | None = None
+
+
+@dataclass(slots=True)
+class ConsumeMessageContext:
+    """Messages on their way to a consumer, or one on its way back."""
+
+    consumer_group: str
+    topic: str
+    #: Of messages to a consumer; None of one that comes back.
+    queue_id: int | None = None
+    message_count: int = 1
+    body_length: int = 0
+    next_offset: int | None = None
+    #: Of a message that comes back: its id, as its consumer knows it.
+    message_id: str | None = None
+    client_host: str | None = None
+
+
+class SendMessageHook(Protocol):
+    """Sees every message that a client sends."""
+
+    def before_send(self, context: SendMessageContext) -> None:
+        """A message has come; nothing of it is checked or stored yet."""
+
+    def after_send(self, context: SendMessageContext) -> None:
+        """The message is stored, or refused: `context.code` says which."""
+
+
+class ConsumeMessageHook(Protocol):
+    """Sees what consumers get, and what they give back."""
+
+    def before_consume(self, context: ConsumeMessageContext) -> None:
+        """Messages were found for a pull and are about to leave."""
+
+    def after_consume(self, context: ConsumeMessageContext) -> None:
+        """A consumer could not handle a message and sends it back."""
+
+
+class RpcHook(Protocol):
+    """Sees every request that the broker serves, and its answer."""
+
+    def before_request(self, remote_address: str, request: RemotingCommand) -> None:
+        """A request has come. What this raises is its answer."""
+
+    def after_response(
+        self, remote_address: str, request: RemotingCommand, response: RemotingCommand | None
+    ) -> None:
+        """The answer is about to leave; None for a pull that waits for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """The hooks of one broker."""
+
+    send: Sequence[SendMessageHook] = field(default=())
+    consume: Sequence[ConsumeMessageHook] = field(default=())
+    rpc: Sequence[RpcHook] = field(default=())
+
+    def found(self, group: str, topic: str, queue_id: int, result: GetResult) -> None:
+        """Tell of messages that are about to leave."""
+        context = ConsumeMessageContext(
+            group, topic, queue_id, result.count, result.size, result.next_offset
+        )
+        for hook in self.consume:
+            _never_fail(hook.before_consume, context)
+
+
+def with_hooks(routes: Routes, hooks: Hooks) -> Routes:
+    """The table of requests with the hooks around its handlers; itself when there are none.
+
+    Pulls tell `Hooks.found` themselves: most of their answers come later.
+    """
+    hot, plain = dict(routes.hot), dict(routes.plain)
+    if hooks.send:
+        for code in _PROPERTIES.keys() & plain.keys():
+            hot.pop(code, None)
+            plain[code] = _around_send(plain[code], hooks.send)
+    if hooks.consume and RequestCode.CONSUMER_SEND_MSG_BACK in plain:
+        send_back = plain[RequestCode.CONSUMER_SEND_MSG_BACK]
+        plain[RequestCode.CONSUMER_SEND_MSG_BACK] = _around_send_back(send_back, hooks.consume)
+    if hooks.rpc:
+        # A hot handler gives what it cannot do to the plain one: only one of them may be hooked.
+        hot = {
+            code: _around_hot(handler, hooks.rpc)
+            for code, handler in hot.items()
+            if code not in plain
+        }
+        plain = {code: _around(handler, hooks.rpc) for code, handler in plain.items()}
+    return Routes(hot, plain)
+
+
+# Sends
+
+
+def _around_send(handler: Handler, hooks: Sequence[SendMessageHook]) -> Handler:
+    def send(
+        connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+        try:
+            context = _send_context(connection, request)
+        except ValueError:
+            return handler(connection, request)  # which says what is wrong with it
+        properties = dict(context.properties)
+        for hook in hooks:
+            _forgive(hook.before_send, context)
+        if context.properties != properties:
+            name = _PROPERTIES[RequestCode(request.code)]
+            request.ext_fields[name] = encode_properties(context.properties).decode()
+
+        def after(answer: RemotingCommand | None) -> None:
+            _fill_in(context, answer)
+            for hook in hooks:
+                _never_fail(hook.after_send, context)
+
+        return _followed(connection, request, handler, after)
+
+    return send
+
+
+def _send_context(connection: Connection, request: RemotingCommand) -> SendMessageContext:
+    first = request.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
+    header = (SendMessageRequestHeader if first else SendMessageRequestHeaderV2).decode(
+        request.ext_fields
+    )
+    return SendMessageContext(
+        header.producer_group,
+        header.topic,
+        header.queue_id,
+        len(request.body),
+        decode_properties(header.properties or ""),
+        connection.remote_address,
+    )
+
+
+def _fill_in(context: SendMessageContext, answer: RemotingCommand | None) -> None:
+    if answer is None:
+        return
+    context.code, context.remark = answer.code, answer.remark
+    fields = answer.ext_fields
+    if "msgId" in fields:
+        context.message_id = fields["msgId"]
+        context.queue_id = int(fields.get("queueId", context.queue_id))
+        context.queue_offset = int(fields.get("queueOffset", 0))
+
+
+# What comes back
+
+
+def _around_send_back(handler: Handler, hooks: Sequence[ConsumeMessageHook]) -> Handler:
+    def send_back(
+        connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+        try:
+            header = ConsumerSendMsgBackRequestHeader.decode(request.ext_fields)
+        except ValueError:
+            return handler(connection, request)
+        context = ConsumeMessageContext(
+            header.group,
+            header.origin_topic or "",
+            message_id=header.origin_msg_id,
+            client_host=connection.remote_address,
+        )
+        for hook in hooks:
+            _never_fail(hook.after_consume, context)
+        return handler(connection, request)
+
+    return send_back
+
+
+# Every request
+
+
+def _around(handler: Handler, hooks: Sequence[RpcHook]) -> Handler:
+    def serve(
+        connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+        def after(answer: RemotingCommand | None) -> None:
+            for hook in hooks:
+                _never_fail(hook.after_response, connection.remote_address, request, answer)
+
+        try:
+            for hook in hooks:
+                hook.before_request(connection.remote_address, request)
+        except Exception as error:
+            answer = connection.error_answer(request, error)
+            after(answer)
+            return answer
+        return _followed(connection, request, handler, after)
+
+    return serve
+
+
+def _around_hot(handler: HotHandler, hooks: Sequence[RpcHook]) -> HotHandler:
+    """Frame by frame, so that each request meets its answer."""
+
+    def serve(connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
+        for frame in frames:
+            request = command_from(frame)
+            own: list[bytes] = []
+            try:
+                for hook in hooks:
+                    hook.before_request(connection.remote_address, request)
+            except Exception as error:
+                if not request.is_oneway:
+                    own.append(connection.error_answer(request, error).encode())
+            else:
+                handler(connection, [frame], own)
+            response = _only(FrameReader().feed(b"".join(own)))
+            for hook in hooks:
+                _never_fail(hook.after_response, connection.remote_address, request, response)
+            answers += own
+
+    return serve
+
+
+def _only(commands: Iterable[RemotingCommand]) -> RemotingCommand | None:
+    return next(iter(commands), None)
+
+
+# Help
+
+
+def _followed(
+    connection: Connection,
+    request: RemotingCommand,
+    handler: Handler,
+    after: Callable[[RemotingCommand | None], None],
+) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+    """What the handler gives, now or later, once `after` has seen it."""
+    try:
+        result = handler(connection, request)
+    except Exception as error:
+        result = connection.error_answer(request, error)
+    if inspect.isawaitable(result):
+        return _followed_later(connection, request, result, after)
+    after(result)
+    return result
+
+
+async def _followed_later(
+    connection: Connection,
+    request: RemotingCommand,
+    result: Awaitable[RemotingCommand | None],
+    after: Callable[[RemotingCommand | None], None],
+) -> RemotingCommand | None:
+    try:
+        answer = await result
+    except Exception as error:
+        answer = connection.error_answer(request, error)
+    after(answer)
+    return answer
+
+
+def _forgive(hook: Callable[..., None], *arguments: object) -> None:
+    """Run a hook that may refuse."""
+    try:
+        hook(*arguments)
+    except RequestError:
+        raise
+    except Exception:
+        logger.exception("the hook %s failed; the request goes on", _name(hook))
+
+
+def _never_fail(hook: Callable[..., None], *arguments: object) -> None:
+    """Run a hook behind the deed: it is too late to refuse."""
+    try:
+        hook(*arguments)
+    except Exception:
+        logger.exception("the hook %s failed; the answer leaves as it is", _name(hook))
+
+
+def _name(hook: Callable[..., None]) -> str:
+    return getattr(hook, "__qualname__", repr(hook))
