@@ -130,8 +130,13 @@ def test_offsets_outside_are_corrected(store: MessageStore) -> None:
 
 
 class OneTag:
+    reads_records = False
+
     def __init__(self, tag: str) -> None:
         self.code = java_hash(tag)
+
+    def rules_out(self, store_timestamp: int, bit_map: bytes) -> bool:
+        return False
 
     def matches(
         self, tags_code: int, physical_offset: int, size: int, read: Callable[[int, int], bytes]

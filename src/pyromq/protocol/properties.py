@@ -11,7 +11,7 @@ Pure. Hot paths work on the text itself; dictionaries are for everyone else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 NAME_VALUE_SEPARATOR: Final = "\x01"
@@ -55,6 +55,30 @@ def decode_properties(text: str | bytes) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+class PropertyPicker:
+    """Finds a few properties among a record's many, without decoding the others."""
+
+    __slots__ = ("_needles",)
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._needles = [(name, f"\x02{name}\x01".encode()) for name in names]
+
+    def pick(self, raw: bytes) -> dict[str, str]:
+        """Those of the names that are there, with what `decode_properties` says of them."""
+        text = b"".join((b"\x02", raw, b"\x02"))
+        found = {}
+        for name, needle in self._needles:
+            start = text.rfind(needle)
+            while start >= 0:
+                value_start = start + len(needle)
+                value = text[value_start : text.index(b"\x02", value_start)]
+                if value:
+                    found[name] = str(value, "utf-8", "replace")
+                    break
+                start = text.rfind(needle, 0, start)
+        return found
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

@@ -95,6 +95,8 @@ INNER_BODY_LENGTH: Final = 16
 #: Where storeTimestamp stands in a record with an IPv4 born host.
 _STORE_TIMESTAMP_V4: Final = 56
 _SYS_FLAG: Final = 36
+#: A record up to this size is read as a whole, where only its properties are wanted.
+_READ_AT_ONCE: Final = 4096
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _SHORT = struct.Struct(">H")
@@ -274,6 +276,32 @@ def decode_records(buffer: bytes | memoryview) -> list[MessageRecord]:
         records.append(record)
         offset += record.size
     return records
+
+
+def read_raw_properties(read: Callable[[int, int], bytes], offset: int, size: int) -> bytes | None:
+    """Field 17 of the record of `size` bytes at `offset`; None when no record can be read.
+
+    `read` gives so many bytes from an offset on. A long body is not read.
+    """
+    data = read(offset, min(size, _READ_AT_ONCE))
+    if len(data) < HEAD_SIZE_V4:
+        return None
+    head = _HEADS[_INT.unpack_from(data, _SYS_FLAG)[0] & HOST_MASK].size
+    if len(data) < head:
+        return None
+    topic_at = head + _INT.unpack_from(data, head - _INT.size)[0]
+    if not head <= topic_at < size:
+        return None
+    if size > _READ_AT_ONCE:
+        data = read(offset + topic_at, size - topic_at)
+        topic_at = 0
+    if topic_at >= len(data):
+        return None
+    properties_at = topic_at + 1 + data[topic_at] + _SHORT.size
+    if properties_at > len(data):
+        return None
+    (length,) = _SHORT.unpack_from(data, properties_at - _SHORT.size)
+    return data[properties_at : properties_at + length]
 
 
 def encode_inner_message(body: bytes, properties: bytes, flag: int = 0) -> bytes:

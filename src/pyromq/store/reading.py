@@ -31,6 +31,7 @@ from pyromq.store.consume_queue import (
     span_of,
     split_entries,
 )
+from pyromq.store.consume_queue_ext import ConsumeQueueExt
 from pyromq.store.mapped_file import MappedFile
 from pyromq.store.results import GetResult, GetStatus
 
@@ -46,12 +47,21 @@ _BELIEVED_SECONDS: Final = 1.0
 _MAX_BLOCKS: Final = 4096
 #: Records that lie farther apart are looked at one by one.
 _MAX_SPAN: Final = 8 * _BLOCK
-#: At least so many entries are looked at for a pull that filters.
+#: At least so many entries are looked at for a pull that filters ...
 _FILTER_ENTRIES: Final = 800
+#: ... and so many when their records must be read for it.
+_RECORD_FILTER_ENTRIES: Final = 200
 
 
 class MessageFilter(Protocol):
     """Which messages a pull wants."""
+
+    @property
+    def reads_records(self) -> bool:
+        """Whether the tags do not tell."""
+
+    def rules_out(self, store_timestamp: int, bit_map: bytes) -> bool:
+        """Whether a message's unit in the consume-queue extension tells that it is not wanted."""
 
     def matches(
         self,
@@ -96,7 +106,7 @@ class Reader:
     ) -> None:
         """Fill `result` with the messages from `offset` on, which the queue has."""
         max_count = max(1, min(max_count, self._warm_limits[0]))
-        look_at = max_count if message_filter is None else max(_FILTER_ENTRIES, max_count)
+        look_at = max(max_count, _entries_to_look_at(message_filter))
         if may_wait and queue.next_offset - offset > _WARM_ENTRIES:
             place = queue.place(offset, look_at)
             if place is not None and not self._is_in_memory(*place):
@@ -108,7 +118,7 @@ class Reader:
             result.next_offset = queue.segment_after(offset)
             return
         if message_filter is not None and queue.extension is not None:
-            entries = queue.extension.resolve(entries)
+            message_filter = _ByUnit(message_filter, queue.extension)
         if may_wait and self._log.watermarks.written - first_physical_offset(entries) > _WARM_BYTES:
             missing = self._missing_records(entries, max_count, message_filter)
             if missing:
@@ -130,16 +140,19 @@ class Reader:
         if message_filter is None:
             first, end = span_of(entries[: max_count * CONSUME_QUEUE_ENTRY_SIZE])
             whole = log.segments.find(first)
-            if (
-                whole is not None
-                and first <= end <= min(whole.base + whole.size, first + _MAX_SPAN)
-                and self._is_in_memory(whole, first - whole.base, end - whole.base)
+            if whole is not None and first <= end <= min(
+                whole.base + whole.size, first + _MAX_SPAN
             ):
-                return []
+                start, stop = first - whole.base, end - whole.base
+                if self._is_in_memory(whole, start, stop):
+                    return []
+                if stop - start <= _BLOCK:
+                    # All that stands between, and to the block's end: the next pulls want it.
+                    return [(whole, start, min(-(-stop // _BLOCK) * _BLOCK, whole.size))]
         missing: list[Pages] = []
         count = 0
         for physical, size, tags_code in iter_entries(entries):
-            if count >= max_count:
+            if count >= max_count and not (message_filter and message_filter.reads_records):
                 break
             if message_filter is not None and not message_filter.matches(
                 tags_code, physical, size, _unread
@@ -231,6 +244,40 @@ class Reader:
         result.count = count
         result.size = size
         result.next_offset += seen
+
+
+class _ByUnit:
+    """A filter where entries hold addresses of units instead of tags."""
+
+    __slots__ = ("_extension", "_inner", "reads_records")
+
+    def __init__(self, inner: MessageFilter, extension: ConsumeQueueExt) -> None:
+        self._inner = inner
+        self._extension = extension
+        self.reads_records = inner.reads_records
+
+    def rules_out(self, store_timestamp: int, bit_map: bytes) -> bool:
+        return self._inner.rules_out(store_timestamp, bit_map)
+
+    def matches(
+        self,
+        tags_code: int,
+        physical_offset: int,
+        size: int,
+        read: Callable[[int, int], bytes],
+    ) -> bool:
+        unit = self._extension.get(tags_code)
+        if unit is not None:
+            if self._inner.rules_out(unit.store_timestamp, unit.bit_map):
+                return False
+            tags_code = unit.tags_code
+        return self._inner.matches(tags_code, physical_offset, size, read)
+
+
+def _entries_to_look_at(message_filter: MessageFilter | None) -> int:
+    if message_filter is None:
+        return 1
+    return _RECORD_FILTER_ENTRIES if message_filter.reads_records else _FILTER_ENTRIES
 
 
 def _ask_for(result: GetResult, missing: list[Pages]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.protocol.properties import decode_properties, encode_properties
+from pyromq.protocol.properties import PropertyPicker, decode_properties, encode_properties
 
 words = st.text(
     st.characters(exclude_categories=("Cs",), exclude_characters="\x01\x02"),
@@ -67,3 +67,23 @@ def test_any_bytes_are_properties(data: bytes) -> None:
     assert all(properties)
     assert all(properties.values())
     assert decode_properties(encode_properties(properties)) == properties
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "ab", "b", "", "\xe4", "TAGS"]), st.text("ab\x01\xe4", max_size=3)
+        )
+        | st.just(("a", "")),
+        max_size=8,
+    ),
+    st.binary(max_size=4),
+)
+def test_picked_properties_are_the_decoded_ones(
+    pieces: list[tuple[str, str]], rubbish: bytes
+) -> None:
+    raw = "\x02".join(f"{name}\x01{value}" for name, value in pieces).encode() + rubbish
+    properties = decode_properties(raw)
+    names = ["a", "b", "TAGS", "missing"]
+    picked = PropertyPicker(names).pick(raw)
+    assert picked == {name: properties[name] for name in names if name in properties}

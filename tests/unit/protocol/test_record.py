@@ -32,11 +32,13 @@ from pyromq.protocol.record import (
     head_size,
     inner_count,
     peek,
+    read_raw_properties,
     shared_packer,
     store_timestamp_at,
     topic_part,
 )
 from pyromq.protocol.sysflag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
+from tests.support.records import make_record
 
 HOST_BITS = (0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6)
 every_host = pytest.mark.parametrize("host_bits", HOST_BITS)
@@ -348,3 +350,27 @@ def test_inner_count_of_sizes_that_lead_nowhere(size: int) -> None:
 @given(st.binary(max_size=500))
 def test_inner_count_ends_for_any_bytes(data: bytes) -> None:
     assert 0 <= inner_count(data) <= len(data) // INNER_HEAD.size + 1
+
+
+@pytest.mark.parametrize(
+    "host_bits", [0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6]
+)
+@pytest.mark.parametrize("body", [b"", b"body", b"x" * 4000, b"x" * 50_000])
+@pytest.mark.parametrize("properties", [b"", b"a\x01b", b"a\x01" + b"b" * 30_000])
+def test_properties_alone(host_bits: int, body: bytes, properties: bytes) -> None:
+    log = b"before" + make_record(body=body, properties=properties, sys_flag=host_bits)
+    read = 0
+
+    def read_log(offset: int, size: int) -> bytes:
+        nonlocal read
+        read += size
+        return log[offset : offset + size]
+
+    assert read_raw_properties(read_log, 6, len(log) - 6) == properties
+    assert read < 4096 + len(properties) + 4096, "a long body is not read"
+
+
+@given(st.binary(max_size=200) | st.just(make_record(body=b"x" * 5000)), st.integers(0, 6000))
+def test_properties_of_what_is_no_record(data: bytes, size: int) -> None:
+    read_raw_properties(lambda offset, length: data[offset : offset + length], 0, size)
+    assert read_raw_properties(lambda offset, length: b"", 0, size) is None

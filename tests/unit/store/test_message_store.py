@@ -609,9 +609,14 @@ def test_a_get_over_the_end_of_a_log_segment(tmp_path: Path) -> None:
 
 
 class TagFilter:
+    reads_records = False
+
     def __init__(self, *tags: str) -> None:
         self.codes = {java_hash(tag) for tag in tags}
         self.seen = 0
+
+    def rules_out(self, store_timestamp: int, bit_map: bytes) -> bool:
+        return False
 
     def matches(
         self, tags_code: int, physical_offset: int, size: int, read: Callable[[int, int], bytes]

@@ -7,14 +7,29 @@ from pathlib import Path
 
 import pytest
 
+from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.record import decode_records
 from pyromq.protocol.units import PRE_BLANK_ENTRY
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus
-from tests.support.stores import SEGMENT, TOPIC, body_for, open_store, put
+from tests.support.stores import (
+    QUEUE_ENTRIES,
+    SEGMENT,
+    STORE_HOST,
+    TOPIC,
+    body_for,
+    open_store,
+    put,
+    small_config,
+)
 
 
 class Everything:
+    reads_records = False
+
+    def rules_out(self, store_timestamp: int, bit_map: bytes) -> bool:
+        return False
+
     def matches(
         self, tags_code: int, physical_offset: int, size: int, read: Callable[[int, int], bytes]
     ) -> bool:
@@ -133,3 +148,59 @@ def test_a_queue_file_that_is_gone_is_skipped(store: MessageStore) -> None:
     result = store.get(TOPIC, 0, 0, 32)
     assert (result.status, result.next_offset) == (GetStatus.OFFSET_FOUND_NULL, 1000)
     queue.segments.files.append(file)
+
+
+class Picky:
+    """Reads every record; rules out what has no bit map of its own."""
+
+    reads_records = True
+
+    def __init__(self, wanted: bytes) -> None:
+        self.wanted = wanted
+        self.read = 0
+
+    def rules_out(self, store_timestamp: int, bit_map: bytes) -> bool:
+        assert store_timestamp > 0
+        return bit_map == b"\0"
+
+    def matches(
+        self,
+        tags_code: int,
+        physical_offset: int,
+        size: int,
+        read: Callable[[int, int], bytes],
+    ) -> bool:
+        assert tags_code == java_hash("tag")
+        self.read += 1
+        return self.wanted in read(physical_offset, size)
+
+
+def test_a_filter_that_reads_records_looks_at_fewer_of_them(store: MessageStore) -> None:
+    for number in range(300):
+        put(store, b"%03d" % number, tags="tag")
+    store.seal()
+    picky = Picky(b"250")
+    result = store.get(TOPIC, 0, 0, 32, picky)
+    assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 200)
+    assert picky.read == 200
+    result = store.get(TOPIC, 0, result.next_offset, 32, picky)
+    assert [record.body for record in decode_records(b"".join(result.pieces))] == [b"250"]
+
+
+def test_what_a_bit_map_rules_out_is_not_read(tmp_path: Path) -> None:
+    maps = {"yes": b"\1", "no": b"\0"}
+    config = small_config(tmp_path, enable_consume_queue_ext=True)
+    store = MessageStore(
+        config, STORE_HOST, bit_map_of=lambda topic, properties: maps[properties["KEYS"]]
+    )
+    store.start()
+    for number in range(20):
+        put(store, b"%d" % number, tags="tag", keys="no" if number % 4 else "yes")
+    store.seal()
+    picky = Picky(b"")
+    result = store.get(TOPIC, 0, 0, 32, picky)
+    bodies = [record.body for record in decode_records(b"".join(result.pieces))]
+    store.stop()
+    assert bodies[:2] == [b"0", b"4"]
+    assert picky.read == len(bodies)
+    assert result.next_offset == QUEUE_ENTRIES, "as far as one file of the queue goes"

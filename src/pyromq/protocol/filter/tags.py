@@ -43,6 +43,9 @@ class TagFilter:
 
     __slots__ = ("codes",)
 
+    #: The consume queue tells.
+    reads_records = False
+
     def __init__(self, codes: Iterable[int]) -> None:
         self.codes = frozenset(codes)
 
@@ -57,6 +60,10 @@ class TagFilter:
         """The filter of an expression; None when all messages are wanted."""
         tags = parse_tags(expression)
         return cls(map(java_hash, tags)) if tags else None
+
+    def rules_out(self, store_timestamp: int, bit_map: bytes) -> bool:  # noqa: ARG002
+        """No bit map tells of tags."""
+        return False
 
     def matches(
         self,

@@ -1,0 +1,73 @@
+"""Filters that look into records."""
+
+from __future__ import annotations
+
+from pyromq.protocol.filter.bloom import BloomFilter, BloomFilterData
+from pyromq.protocol.filter.by_properties import KnownBits, PropertyFilter, RetryFilter
+from pyromq.protocol.filter.sql import compile_sql
+from pyromq.protocol.filter.tags import TagFilter
+from pyromq.protocol.java_hash import java_hash
+from tests.support.records import make_record
+
+BLOOM = BloomFilter(20, 32)
+
+
+def record(**properties: str) -> bytes:
+    raw = "\x02".join(f"{name}\x01{value}" for name, value in properties.items())
+    return make_record(properties=raw.encode())
+
+
+def matches(wanted: PropertyFilter | RetryFilter, data: bytes, tags_code: int = 0) -> bool:
+    return wanted.matches(
+        tags_code, 100, len(data), lambda offset, size: data[offset - 100 : offset - 100 + size]
+    )
+
+
+def test_wanted_is_what_the_expression_says() -> None:
+    wanted = PropertyFilter(compile_sql("price > 10 AND TAGS = 'book'"))
+    assert matches(wanted, record(price="11", TAGS="book", other="x"))
+    assert not matches(wanted, record(price="9", TAGS="book"))
+    assert not matches(wanted, record())
+
+
+def test_a_record_that_is_not_there_is_let_through() -> None:
+    wanted = PropertyFilter(compile_sql("FALSE"))
+    assert wanted.matches(0, 0, 500, lambda offset, size: b"")
+    assert not matches(wanted, record(a="5"))
+
+
+def test_bit_maps_rule_out() -> None:
+    data = BLOOM.generate("group#topic")
+    bit_map = BLOOM.empty_map()
+    wanted = PropertyFilter(compile_sql("a > 1"), KnownBits(BLOOM, data, 1000))
+    assert wanted.rules_out(1001, bytes(bit_map))
+    assert not wanted.rules_out(1000, bytes(bit_map)), "it may be older than the consumer"
+    assert not wanted.rules_out(1001, b""), "nobody has evaluated anything"
+    assert not wanted.rules_out(1001, bytes(1)), "the map is of another filter"
+    BLOOM.add(data.positions, bit_map)
+    assert not wanted.rules_out(1001, bytes(bit_map))
+
+
+def test_bits_of_another_filter_rule_nothing_out() -> None:
+    expression = compile_sql("a > 1")
+    empty = bytes(BLOOM.empty_map())
+    other = BloomFilterData((1,), BLOOM.bit_count)
+    assert not PropertyFilter(expression, KnownBits(BLOOM, other, 0)).rules_out(5, empty)
+    assert not PropertyFilter(expression).rules_out(5, empty)
+
+
+def test_retried_messages_are_filtered_by_their_first_topic() -> None:
+    filters = {"Orders": PropertyFilter(compile_sql("a = 5"))}
+    wanted = RetryFilter(None, filters.get)
+    assert matches(wanted, record(RETRY_TOPIC="Orders", a="5"))
+    assert not matches(wanted, record(RETRY_TOPIC="Orders", a="6"))
+    assert matches(wanted, record(RETRY_TOPIC="Others", a="6")), "the group takes all of these"
+    assert matches(wanted, record(a="6")), "nobody knows where it comes from"
+    assert not wanted.rules_out(1, bytes(BLOOM.empty_map()))
+
+
+def test_retried_messages_are_filtered_by_tags_too() -> None:
+    wanted = RetryFilter(TagFilter.of("A"), {}.get)
+    assert matches(wanted, record(), java_hash("A"))
+    assert not matches(wanted, record(), java_hash("B"))
+    assert RetryFilter(None, {}.get).matches(0, 0, 9, lambda offset, size: b"")
