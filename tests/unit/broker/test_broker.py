@@ -419,6 +419,6 @@ async def test_another_store_is_built_by_its_factory(
         answer = await ask(client, broker, pull_request())
         assert answer.code == ResponseCode.SUCCESS
         assert isinstance(broker.store, CountingStore)
-        assert CountingStore.gets == 1
+        assert CountingStore.gets > 0
     finally:
         await broker.stop()
