@@ -51,6 +51,11 @@ pyromq standalone -c broker.properties    # the file is the broker's
 - `aclEnable=true` and `enableDLegerCommitLog=true` are refused: to ignore them would leave open
   what its owner believes closed, or write a log in another format than asked for.
 
+*Live* settings can be changed in a running broker (`mqadmin updateBrokerConfig`) and count at
+once; a change of any other one is saved and counts from the next start. Changes are written to
+the file that the broker was started with, beside what else is in it; without a file to
+`config/broker.properties` in its store, to be named with `-c` at the next start.
+
 Keys in **bold** are those that `-m` prints. "set at start" stands for a default that depends on
 the machine.
 """
@@ -115,7 +120,8 @@ def _table(settings: Iterable[Setting]) -> Iterator[str]:
     yield "| key | default | what it does |\n| --- | --- | --- |\n"
     for item in settings:
         key = f"**`{item.key}`**" if item.important else f"`{item.key}`"
-        yield f"| {key} | {_default(item)} | {item.doc.replace('|', chr(92) + '|')} |\n"
+        doc = item.doc.replace("|", chr(92) + "|") + (" *Live.*" if item.live else "")
+        yield f"| {key} | {_default(item)} | {doc} |\n"
 
 
 def _default(item: Setting) -> str:

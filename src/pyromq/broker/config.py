@@ -5,7 +5,8 @@ mean nothing here are in `KNOWN_WITHOUT_EFFECT`: files of running brokers load w
 noise. One file holds the keys of broker and store: `load_broker_properties` reads it
 into both and applies the rules that tie them together.
 
-Read at start-up by the command line; immutable afterwards.
+Read at start-up by the command line. While the broker runs only its live settings change, and
+only by `services.live_config`, on the loop.
 """
 
 from __future__ import annotations
@@ -160,6 +161,7 @@ class BrokerConfig:
         "What clients may do here: 4 read, 2 write, 6 both.",
         minimum=0,
         maximum=7,
+        live=True,
     )
     default_topic_queue_nums: int = setting(
         "defaultTopicQueueNums",
@@ -168,7 +170,11 @@ class BrokerConfig:
         minimum=1,
     )
     auto_create_topic_enable: bool = setting(
-        "autoCreateTopicEnable", True, "Create a topic when it is first sent to.", important=True
+        "autoCreateTopicEnable",
+        True,
+        "Create a topic when it is first sent to.",
+        important=True,
+        live=True,
     )
     cluster_topic_enable: bool = setting(
         "clusterTopicEnable", True, "Let clients use the topic named after the cluster."
@@ -181,6 +187,7 @@ class BrokerConfig:
         True,
         "Create a consumer group when it first appears.",
         important=True,
+        live=True,
     )
     msg_trace_topic_name: str = setting(
         "msgTraceTopicName",
@@ -198,7 +205,11 @@ class BrokerConfig:
         minimum=1,
     )
     reject_transaction_message: bool = setting(
-        "rejectTransactionMessage", False, "Refuse transactional messages.", important=True
+        "rejectTransactionMessage",
+        False,
+        "Refuse transactional messages.",
+        important=True,
+        live=True,
     )
     send_thread_pool_queue_capacity: int = setting(
         "sendThreadPoolQueueCapacity",
@@ -249,7 +260,10 @@ class BrokerConfig:
         minimum=1,
     )
     long_polling_enable: bool = setting(
-        "longPollingEnable", True, "Hold a pull that finds nothing until messages arrive."
+        "longPollingEnable",
+        True,
+        "Hold a pull that finds nothing until messages arrive.",
+        live=True,
     )
     short_polling_time_mills: int = setting(
         "shortPollingTimeMills",
@@ -257,23 +271,29 @@ class BrokerConfig:
         "Milliseconds for which a pull is held when long polling is off.",
         bits=64,
         minimum=1,
+        live=True,
     )
     notify_consumer_ids_changed_enable: bool = setting(
         "notifyConsumerIdsChangedEnable",
         True,
         "Tell the members of a group when its membership changes.",
+        live=True,
     )
     region_id: str = setting(
-        "regionId", "DefaultRegion", "Region that answers to sends name, for message traces."
+        "regionId",
+        "DefaultRegion",
+        "Region that answers to sends name, for message traces.",
+        live=True,
     )
     register_broker_timeout_mills: int = setting(
         "registerBrokerTimeoutMills",
         6000,
         "Milliseconds for a NameServer to answer a registration.",
         minimum=1,
+        live=True,
     )
     slave_read_enable: bool = setting(
-        "slaveReadEnable", False, "Send consumers that lag far behind to a replica."
+        "slaveReadEnable", False, "Send consumers that lag far behind to a replica.", live=True
     )
     broker_fast_failure_enable: bool = setting(
         "brokerFastFailureEnable", True, "Refuse requests that waited too long."
@@ -312,8 +332,11 @@ class BrokerConfig:
         "Milliseconds since 1970 before which sends are refused.",
         bits=64,
         minimum=0,
+        live=True,
     )
-    trace_on: bool = setting("traceOn", True, "Tell producers that message traces are wanted.")
+    trace_on: bool = setting(
+        "traceOn", True, "Tell producers that message traces are wanted.", live=True
+    )
     enable_calc_filter_bit_map: bool = setting(
         "enableCalcFilterBitMap",
         False,
@@ -352,6 +375,7 @@ class BrokerConfig:
         "forceRegister",
         True,
         "Register each time; otherwise only at NameServers that have another data version.",
+        live=True,
     )
     register_name_server_period: int = setting(
         "registerNameServerPeriod",
@@ -365,6 +389,7 @@ class BrokerConfig:
         important=True,
         bits=64,
         minimum=0,
+        live=True,
     )
     transaction_check_max: int = setting(
         "transactionCheckMax",
@@ -372,6 +397,7 @@ class BrokerConfig:
         "Checks after which an unresolved transaction is given up.",
         important=True,
         minimum=0,
+        live=True,
     )
     transaction_check_interval: int = setting(
         "transactionCheckInterval",
@@ -380,9 +406,13 @@ class BrokerConfig:
         important=True,
         bits=64,
         minimum=1,
+        live=True,
     )
     store_reply_message_enable: bool = setting(
-        "storeReplyMessageEnable", True, "Store the replies of request-reply messages too."
+        "storeReplyMessageEnable",
+        True,
+        "Store the replies of request-reply messages too.",
+        live=True,
     )
     server_channel_max_idle_time_seconds: int = setting(
         "serverChannelMaxIdleTimeSeconds",

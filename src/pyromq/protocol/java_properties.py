@@ -35,7 +35,7 @@ def parse_properties(text: str | bytes) -> dict[str, str]:
     if isinstance(text, bytes):
         text = decode_text(text)
     properties: dict[str, str] = {}
-    for line_number, line in _logical_lines(text):
+    for line_number, _, line in _logical_lines(text):
         key, value = _split(line)
         properties[_unescape(key, line_number)] = _unescape(value, line_number)
     return properties
@@ -52,6 +52,46 @@ def format_properties(properties: Mapping[str, str]) -> str:
     )
 
 
+def update_properties(data: bytes, changes: Mapping[str, str]) -> bytes:
+    """A file with other values for some keys, and everything else in it as it stands.
+
+    A key keeps its place (the last one, where it stands more than once); a new one comes
+    at the end. Raises PropertiesError when the file cannot be read.
+    """
+    text = decode_text(data)
+    pieces = _KEPT_LINE_END.split(text)
+    lines = [line + end for line, end in zip(pieces[::2], [*pieces[1::2], ""], strict=True)]
+    end = pieces[1] if len(pieces) > 1 else "\n"
+    places: dict[str, list[range]] = {}
+    for first, last, line in _logical_lines(text):
+        places.setdefault(_unescape(_split(line)[0], first), []).append(range(first - 1, last))
+    added = []
+    for key, value in changes.items():
+        line = format_properties({key: value}).rstrip("\n") + end
+        if key not in places:
+            added.append(line)
+            continue
+        for place in places[key]:
+            for number in place:
+                lines[number] = ""
+        lines[places[key][-1].start] = line
+    if added and lines[-1]:
+        # A backslash at the very end would swallow the next line.
+        lines.append(end * 2 if lines[-1].endswith("\\") else end)
+    updated = "".join([*lines, *added])
+    byte_order_mark = data[:3] if data.startswith(b"\xef\xbb\xbf") else b""
+    encoding = "utf-8" if _is_utf8(data) else "iso-8859-1"
+    return byte_order_mark + updated.encode(encoding)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def decode_text(data: bytes) -> str:
     """Bytes of a file as text: UTF-8 (with or without a byte order mark), else ISO-8859-1."""
     try:
@@ -61,12 +101,13 @@ def decode_text(data: bytes) -> str:
 
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
+_KEPT_LINE_END = re.compile(r"(\r\n|\r|\n)")
 
 
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments, continuations joined, each with the number of its first line."""
+def _logical_lines(text: str) -> Iterator[tuple[int, int, str]]:
+    """Lines without comments, continuations joined: first and last line's number, text."""
     joined: list[str] = []
-    first_number = 0
+    first_number = number = 0
     for number, natural in enumerate(_LINE_END.split(text), start=1):
         line = natural.lstrip(WHITE_SPACE)
         if not joined:
@@ -78,10 +119,10 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             continue
         joined.append(line)
         if logical := "".join(joined):
-            yield first_number, logical
+            yield first_number, number, logical
         joined = []
     if logical := "".join(joined):
-        yield first_number, logical
+        yield first_number, number, logical
 
 
 def _split(line: str) -> tuple[str, str]:

@@ -39,19 +39,22 @@ def setting(
     *,
     default_factory: Callable[[], Any] | None = None,
     important: bool = False,
+    live: bool = False,
     bits: int = 32,
     minimum: int | None = None,
     maximum: int | None = None,
 ) -> Any:
     """A dataclass field that is the Java key `key`.
 
-    `important` marks the keys that Java prints with `-m`; `bits` is 64 for Java's `long`.
+    `important` marks the keys that Java prints with `-m`; `bits` is 64 for Java's `long`. A
+    `live` one may be changed while its owner runs: the code reads it anew each time.
     """
     limit = 1 << (bits - 1)
     metadata = {
         "key": key,
         "doc": doc,
         "important": important,
+        "live": live,
         "minimum": -limit if minimum is None else minimum,
         "maximum": limit - 1 if maximum is None else maximum,
     }
@@ -105,6 +108,7 @@ class Setting:
     key: str
     doc: str
     important: bool
+    live: bool
     default: Any
     value_type: type
     optional: bool
@@ -162,6 +166,7 @@ def settings_of(config_class: type) -> Iterator[Setting]:
             key=field.metadata["key"],
             doc=field.metadata["doc"],
             important=field.metadata["important"],
+            live=field.metadata["live"],
             default=field.default,
             value_type=value_type,
             optional=optional,

@@ -8,7 +8,8 @@ running brokers load without noise. Values are checked when an instance is made,
 Paths may begin with `~`, `$HOME`, `${HOME}` or `${user.home}`, which stand for the home
 directory of the user who runs the broker.
 
-Read at start-up by the broker and by tools that open a store; immutable afterwards.
+Read at start-up by the broker and by tools that open a store. While a broker runs only its
+live settings change.
 """
 
 from __future__ import annotations
@@ -119,6 +120,7 @@ class MessageStoreConfig:
         1000,
         "Milliseconds between flushes of the consume queues.",
         minimum=1,
+        live=True,
     )
     clean_resource_interval: int = setting(
         "cleanResourceInterval",
@@ -131,12 +133,14 @@ class MessageStoreConfig:
         100,
         "Milliseconds between the deletions of two commit-log segments.",
         minimum=0,
+        live=True,
     )
     delete_consume_queue_files_interval: int = setting(
         "deleteConsumeQueueFilesInterval",
         100,
         "Milliseconds between the deletions of two consume-queue segments.",
         minimum=0,
+        live=True,
     )
     destroy_maped_file_interval_forcibly: int = setting(
         "destroyMapedFileIntervalForcibly",
@@ -149,17 +153,20 @@ class MessageStoreConfig:
         120_000,
         "Milliseconds between attempts to delete a segment that could not be deleted.",
         minimum=0,
+        live=True,
     )
     delete_when: str = setting(
         "deleteWhen",
         "04",
         "Hours of the day at which expired segments are deleted, separated by semicolons.",
         important=True,
+        live=True,
     )
     disk_max_used_space_ratio: int = setting(
         "diskMaxUsedSpaceRatio",
         75,
         "Percent of the disk above which segments are deleted at any hour; used from 10 to 95.",
+        live=True,
     )
     disk_space_clean_forcibly_ratio: int = setting(
         "diskSpaceCleanForciblyRatio",
@@ -168,6 +175,7 @@ class MessageStoreConfig:
         "time; in RocketMQ the system property of that name, a share of 1.",
         minimum=1,
         maximum=100,
+        live=True,
     )
     disk_space_warning_level_ratio: int = setting(
         "diskSpaceWarningLevelRatio",
@@ -176,6 +184,7 @@ class MessageStoreConfig:
         "that name, a share of 1.",
         minimum=1,
         maximum=100,
+        live=True,
     )
     file_reserved_time: int = setting(
         "fileReservedTime",
@@ -183,6 +192,7 @@ class MessageStoreConfig:
         "Hours for which a segment is kept after its last write.",
         important=True,
         minimum=0,
+        live=True,
     )
     max_message_size: int = setting(
         "maxMessageSize",
@@ -200,6 +210,7 @@ class MessageStoreConfig:
         4,
         "Dirty pages of 4 KiB that make a timed flush of the commit log worth while.",
         minimum=0,
+        live=True,
     )
     commit_commit_log_least_pages: int = setting(
         "commitCommitLogLeastPages",
@@ -218,6 +229,7 @@ class MessageStoreConfig:
         10_000,
         "Milliseconds after which the commit log is flushed whatever is dirty.",
         minimum=0,
+        live=True,
     )
     commit_commit_log_thorough_interval: int = setting(
         "commitCommitLogThoroughInterval",
@@ -337,6 +349,7 @@ class MessageStoreConfig:
         5000,
         "Milliseconds a send waits for the disk before it answers FLUSH_DISK_TIMEOUT.",
         minimum=1,
+        live=True,
     )
     slave_timeout: int = setting(
         "slaveTimeout",
@@ -361,6 +374,7 @@ class MessageStoreConfig:
         True,
         "Delete segments before their time when the disk is nearly full.",
         important=True,
+        live=True,
     )
     offset_check_in_slave: bool = setting(
         "offsetCheckInSlave",
@@ -379,6 +393,7 @@ class MessageStoreConfig:
         32,
         "Messages that a query by unique key returns at most.",
         minimum=1,
+        live=True,
     )
     transient_store_pool_enable: bool = setting(
         "transientStorePoolEnable",

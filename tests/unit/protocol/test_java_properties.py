@@ -8,6 +8,7 @@ from pyromq.protocol.java_properties import (
     PropertiesError,
     format_properties,
     parse_properties,
+    update_properties,
 )
 
 
@@ -67,3 +68,59 @@ def test_any_bytes_end_in_a_table_or_an_error(data: bytes) -> None:
     except PropertiesError:
         return
     assert all(isinstance(text, str) for pair in table.items() for text in pair)
+
+
+def test_an_update_keeps_comments_order_and_other_lines() -> None:
+    before = (
+        b"# my broker\n"
+        b"brokerName = a\n"
+        b"\n"
+        b"long=1,\\\n  2\n"
+        b"! fileReservedTime=1\n"
+        b"fileReservedTime : 48\n"
+        b"other=x"
+    )
+
+    after = update_properties(before, {"fileReservedTime": "72", "long": "3", "new": "a\nb"})
+
+    assert after == (
+        b"# my broker\n"
+        b"brokerName = a\n"
+        b"\n"
+        b"long=3\n"
+        b"! fileReservedTime=1\n"
+        b"fileReservedTime=72\n"
+        b"other=x\n"
+        b"new=a\\nb\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"", b"k=v\n"),
+        (b"a=1\r\nk=2\r\n", b"a=1\r\nk=v\r\n"),
+        (b"k=1\na=2\nk=3\n", b"a=2\nk=v\n"),
+        (b"\xef\xbb\xbfk=1", b"\xef\xbb\xbfk=v\n"),
+        ("a=é\nk=1".encode(), "a=é\nk=v\n".encode()),
+        ("a=é\nk=1".encode("latin-1"), "a=é\nk=v\n".encode("latin-1")),
+        (b"a=\\", b"a=\\\n\nk=v\n"),
+    ],
+)
+def test_updates_of_odd_files(before: bytes, after: bytes) -> None:
+    assert update_properties(before, {"k": "v"}) == after
+
+
+@given(
+    st.text(alphabet="ab=: \\#!\t\n\r\f\u00e9", max_size=40).filter(lambda text: "\\u" not in text),
+    st.dictionaries(st.text(alphabet="ab= ", min_size=1, max_size=3), st.text(max_size=5)),
+)
+def test_an_update_changes_what_is_read_and_nothing_else(
+    text: str, changes: dict[str, str]
+) -> None:
+    data = text.encode()
+
+    assert parse_properties(update_properties(data, changes)) == {
+        **parse_properties(data),
+        **parse_properties(format_properties(changes)),
+    }
