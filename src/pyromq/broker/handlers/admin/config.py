@@ -1,0 +1,64 @@
+"""GET_BROKER_CONFIG and UPDATE_BROKER_CONFIG.
+
+Both carry a `.properties` text as their body. An update is answered when it is in the file
+and in effect (`services.live_config`); the answer's remark names the keys that wait for
+the next start. What cannot be used is refused with the reason, and nothing is changed.
+The methods are handlers of `broker.routes`.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pyromq.broker.services.live_config import LiveConfig
+from pyromq.broker.state.connections import ClientConnection
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.headers_admin import GetBrokerConfigResponseHeader
+from pyromq.protocol.java_properties import PropertiesError, parse_properties
+from pyromq.protocol.settings import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+class ConfigAdminHandlers:
+    """Shows and changes the broker's settings."""
+
+    def __init__(self, config: LiveConfig) -> None:
+        self._config = config
+
+    def get_config(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+        """GET_BROKER_CONFIG: all settings in effect, and their version."""
+        version = self._config.version.encode().decode()
+        return request.answer(
+            ext_fields=GetBrokerConfigResponseHeader(version).encode(),
+            body=self._config.text().encode(),
+        )
+
+    async def update_config(
+        self, connection: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """UPDATE_BROKER_CONFIG: checked, saved and, where that is possible, in effect."""
+        try:
+            changes = parse_properties(request.body)
+            if not changes:
+                return request.answer()
+            applied = await self._config.update(changes)
+        except (ConfigError, PropertiesError) as error:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"nothing was changed: {error}"
+            ) from error
+        except OSError as error:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"nothing was changed: {self._config.file} cannot be written: {error.strerror}",
+            ) from error
+        logger.info(
+            "settings changed by %s: %s; saved in %s%s",
+            connection.remote_address,
+            ", ".join(f"{key}={value!r:.200}" for key, value in changes.items()),
+            self._config.file,
+            f"; from the next start on: {', '.join(applied.later)}" if applied.later else "",
+        )
+        remark = f"saved, needs a restart: {', '.join(applied.later)}" if applied.later else None
+        return request.answer(remark=remark)

@@ -1,0 +1,142 @@
+"""Changes of a broker's settings while it runs.
+
+A change is checked by the rules of a start, as a whole: of several keys that come together,
+one that cannot be used refuses all. What passes is written to the broker's file first, and
+then takes effect: settings that are marked live (`protocol.settings`) at once, in the very
+instances that all parts of the broker hold; others with the next start.
+
+The file is the one that the broker was started with. Its other lines and comments stay.
+Without one, `config/broker.properties` in the store is written, as RocketMQ does; it counts
+when it is named at the next start. RocketMQ ignores keys that it does not know, and keeps
+the old value where the new one is none; here both are refused.
+
+Invariants
+1. Either all of a change is in the file, and its live part in effect, or nothing is.
+2. A file is replaced by a complete one, in one step.
+
+Used by `handlers.admin.config`, on the loop; the file is written in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from pyromq.broker.config import (
+    BrokerConfig,
+    format_broker_properties,
+    known_keys,
+    load_broker_properties,
+)
+from pyromq.protocol.bodies import DataVersion
+from pyromq.protocol.java_properties import PropertiesError, update_properties
+from pyromq.protocol.settings import ConfigError, settings_of, unknown_key_hint
+from pyromq.store.config import MessageStoreConfig
+
+logger = logging.getLogger(__name__)
+
+
+class Applied(NamedTuple):
+    """What became of a change: keys in effect now, and keys that count from the next start."""
+
+    now: list[str]
+    later: list[str]
+
+
+class LiveConfig:
+    """The settings of a running broker."""
+
+    def __init__(
+        self,
+        broker: BrokerConfig,
+        store: MessageStoreConfig,
+        file: Path | None = None,
+        *,
+        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._broker = broker
+        self._store = store
+        self._now = now
+        #: Where changes are written.
+        self.file = file or store.config_directory / "broker.properties"
+        self.version = DataVersion(now(), 0)
+        #: Told the keys that have changed, after they have.
+        self.listeners: list[Callable[[list[str]], None]] = []
+        self._changing = asyncio.Lock()
+
+    def text(self) -> str:
+        """All settings as they are in effect, as `key=value` lines."""
+        return format_broker_properties(self._broker, self._store)
+
+    async def update(self, changes: Mapping[str, str]) -> Applied:
+        """Check, write and apply. Raises ConfigError for a bad key or value, OSError for the file.
+
+        PropertiesError when the file, which was changed meanwhile, cannot be read.
+        """
+        known = known_keys()
+        for key in changes:
+            if key not in known:
+                raise ConfigError(f"unknown setting {key}{unknown_key_hint(key, known)}")
+        async with self._changing:
+            loaded = load_broker_properties({**self._table(), **changes})
+            await asyncio.to_thread(_write, self.file, changes)
+            applied = Applied([], [])
+            for config, changed in ((self._broker, loaded.broker), (self._store, loaded.store)):
+                for item in settings_of(type(config)):
+                    value = getattr(changed, item.attribute)
+                    if item.key not in changes or value == getattr(config, item.attribute):
+                        continue
+                    if item.live:
+                        # Frozen for all others: this is the one place where they change.
+                        object.__setattr__(config, item.attribute, value)
+                    (applied.now if item.live else applied.later).append(item.key)
+            self.version = self.version.next(self._now())
+        for listener in self.listeners:
+            listener(applied.now)
+        return applied
+
+    def _table(self) -> dict[str, str]:
+        """The settings in effect, as a file would have them."""
+        return {
+            item.key: item.format(getattr(config, item.attribute))
+            for config in (self._broker, self._store)
+            for item in settings_of(type(config))
+        }
+
+
+def _write(path: Path, changes: Mapping[str, str]) -> None:
+    """In a thread: put changes into a file that need not exist."""
+    path = path.resolve()  # of a link, what it points at is replaced
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        before = path.read_bytes()
+        mode = path.stat().st_mode & 0o7777
+    except FileNotFoundError:
+        before, mode = b"", 0o644
+    try:
+        content = update_properties(before, changes)
+    except PropertiesError as error:
+        raise PropertiesError(f"{path}: {error}") from error
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyromq.broker.config import BrokerConfig, load_broker_properties
+from pyromq.broker.services.live_config import Applied, LiveConfig
+from pyromq.protocol.java_properties import PropertiesError, parse_properties
+from pyromq.protocol.settings import ConfigError
+from pyromq.store.config import MessageStoreConfig
+
+BEFORE = """\
+# the broker of the shop
+brokerName = shop
+fileReservedTime=48
+"""
+
+
+class Setup:
+    def __init__(self, root: Path, text: str | None = BEFORE) -> None:
+        self.file = root / "conf" / "broker.conf"
+        properties = {"storePathRootDir": str(root / "store"), "brokerIP1": "127.0.0.1"}
+        if text is not None:
+            self.file.parent.mkdir()
+            self.file.write_text(text)
+            properties |= parse_properties(text)
+        loaded = load_broker_properties(properties)
+        self.broker: BrokerConfig = loaded.broker
+        self.store: MessageStoreConfig = loaded.store
+        self.now = 1000
+        self.config = LiveConfig(
+            self.broker, self.store, self.file if text is not None else None, now=lambda: self.now
+        )
+        self.told: list[list[str]] = []
+        self.config.listeners.append(self.told.append)
+
+
+async def test_a_live_setting_is_saved_and_in_effect_at_once(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+
+    applied = await setup.config.update({"fileReservedTime": "12", "brokerPermission": "4"})
+
+    assert applied == Applied(["brokerPermission", "fileReservedTime"], [])
+    assert setup.store.file_reserved_time == 12
+    assert setup.broker.broker_permission == 4
+    assert setup.told == [["brokerPermission", "fileReservedTime"]]
+    assert setup.file.read_text() == BEFORE.replace("48", "12") + "brokerPermission=4\n"
+    assert "fileReservedTime=12\n" in setup.config.text()
+    assert [path.name for path in setup.file.parent.iterdir()] == ["broker.conf"]
+
+
+async def test_another_setting_is_saved_for_the_next_start(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+    before = setup.config.text()
+
+    applied = await setup.config.update({"listenPort": "12345", "useTLS": "false"})
+
+    assert applied == Applied([], ["listenPort"])
+    assert setup.config.text() == before
+    saved = load_broker_properties(parse_properties(setup.file.read_bytes()))
+    assert saved.broker.listen_port == 12345
+    assert saved.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"fileReservedTime": "1", "brokerPermission": "many"}, "brokerPermission=many: expected"),
+        ({"fileReservedTime": "1", "brokerPermision": "4"}, "did you mean brokerPermission"),
+        ({"fileReservedTime": "1", "deleteWhen": "25"}, "deleteWhen=25: expected hours"),
+        ({"fileReservedTime": "1", "aclEnable": "true"}, "aclEnable=true"),
+        ({"fileReservedTime": "1", "brokerRole": "SLAVE"}, "brokerId=0: expected"),
+    ],
+)
+async def test_a_bad_key_or_value_changes_nothing(
+    tmp_path: Path, changes: dict[str, str], reason: str
+) -> None:
+    setup = Setup(tmp_path)
+    before, version = setup.config.text(), setup.config.version
+
+    with pytest.raises(ConfigError, match=reason):
+        await setup.config.update(changes)
+
+    assert setup.config.text() == before
+    assert setup.config.version == version
+    assert setup.file.read_text() == BEFORE
+    assert setup.told == []
+
+
+async def test_a_file_that_cannot_be_written_or_read_changes_nothing(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+    before = setup.config.text()
+    setup.file.write_text("bad\\u=1\n")
+    with pytest.raises(PropertiesError, match=r"broker\.conf: line 1"):
+        await setup.config.update({"fileReservedTime": "12"})
+
+    setup.file.unlink()
+    setup.file.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        await setup.config.update({"fileReservedTime": "12"})
+
+    assert setup.config.text() == before
+
+
+async def test_without_a_file_the_store_keeps_the_changes(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, None)
+
+    await setup.config.update({"fileReservedTime": "12"})
+
+    file = tmp_path / "store" / "config" / "broker.properties"
+    assert setup.config.file == file
+    assert file.read_text() == "fileReservedTime=12\n"
+
+
+async def test_rights_and_links_stay(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+    setup.file.chmod(0o600)
+    link = tmp_path / "link.conf"
+    link.symlink_to(setup.file)
+    setup.config.file = link
+
+    await setup.config.update({"fileReservedTime": "12"})
+
+    assert link.is_symlink()
+    assert setup.file.stat().st_mode & 0o777 == 0o600
+    assert "fileReservedTime=12\n" in setup.file.read_text()
+
+
+async def test_the_version_counts_changes(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+    assert (setup.config.version.counter, setup.config.version.timestamp) == (0, 1000)
+    setup.now = 2000
+
+    await setup.config.update({"fileReservedTime": "12"})
+
+    assert (setup.config.version.counter, setup.config.version.timestamp) == (1, 2000)
