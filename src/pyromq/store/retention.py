@@ -31,9 +31,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import MessageStoreConfig
-from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.consume_queue import ConsumeQueue, span_of
 from pyromq.store.disk import used_percent
 from pyromq.store.index import KeyIndex
 from pyromq.store.mapped_file import MappedFile
@@ -129,6 +130,25 @@ class Retention:
         if self._log.min_offset > self._trimmed_to:
             self._trimmed_to = self._log.min_offset
             await self._trim(self._trimmed_to)
+
+    async def clean_expired_queues(self) -> None:
+        """Remove the files of consume queues all of whose messages have left the log.
+
+        Such a queue begins anew with offset 0, as in RocketMQ. Delayed messages are left.
+        """
+        min_offset = self._log.min_offset
+        for number, queue in enumerate(self._queues(), 1):
+            last = queue.read(queue.next_offset - 1, 1) if queue.next_offset else b""
+            if last and queue.topic != SCHEDULE_TOPIC and span_of(last)[1] <= min_offset:
+                logger.info(
+                    "%s queue %d: its messages are before %d, where the log begins: removed",
+                    queue.topic,
+                    queue.queue_id,
+                    min_offset,
+                )
+                queue.delete()
+            if number % _QUEUES_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def _is_due(self) -> bool:
         """Whether this is a turn in which segments are deleted."""

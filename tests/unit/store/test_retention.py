@@ -558,6 +558,31 @@ async def test_topics_that_are_no_more(world: World) -> None:
     assert bodies(store) == [b"x"]
 
 
+async def test_queues_without_a_message_in_the_log(world: World) -> None:
+    store = world.store
+    for topic in ("Old", "Both", SCHEDULE_TOPIC):
+        put(store, b"expired", topic=topic)
+    store.seal()
+    world.fill(3, age_hours=73)
+    put(store, b"new", topic="Both")
+    store.seal()
+    store.queue("Empty", 0)
+    await world.retention.clean_expired_queues()
+    assert store.queue("Old", 0).next_offset == 1  # the log still has it
+
+    world.retention.execute_delete_files_manually()
+    await world.retention.clean()
+    await world.retention.clean_expired_queues()
+
+    ends = {queue.topic: queue.next_offset for queue in store.queues() if queue.next_offset}
+    assert ends == {"Both": 2, SCHEDULE_TOPIC: 1, TOPIC: 3}
+    assert not (store.config.consume_queue_directory / "Old" / "0").exists()
+    # It begins anew, also for who held the queue.
+    put(store, b"again", topic="Old")
+    store.seal()
+    assert bodies(store, topic="Old") == [b"again"]
+
+
 def test_another_store_of_the_same_kind_needs_no_loop(tmp_path: Path) -> None:
     """Retention is only run by who runs the store."""
     store: MessageStore = open_store(tmp_path)

@@ -90,6 +90,10 @@ class TopicTable:
         """Whether clients and administrators may not create or delete this topic."""
         return topic in self._own_system_topics or names.is_system_topic(topic)
 
+    def system_topics(self) -> set[str]:
+        """All topics that are not for applications."""
+        return {*names.SYSTEM_TOPICS, *self._own_system_topics}
+
     def is_order_topic(self, topic: str) -> bool:
         """Whether the topic's messages are ordered over all brokers."""
         config = self._topics.get(topic)
