@@ -198,9 +198,13 @@ def resumed(record: MessageRecord) -> InnerMessage:
     if record.topic not in (TRANSACTION_GIVEN_UP_TOPIC, TRANSACTION_HALF_TOPIC):
         raise HalfError(f"message {record.message_id} of topic {record.topic} is no half message")
     _real_target(record)
-    # Where RocketMQ gave it up it has no origin: its offset is that of another queue.
-    origin = _origin_property(record) if record.topic == TRANSACTION_HALF_TOPIC else {}
-    return _again(record, TRANSACTION_HALF_TOPIC, {**origin, CHECK_TIMES: "0"})
+    message = _again(record, TRANSACTION_HALF_TOPIC, {CHECK_TIMES: "0"})
+    if record.topic == TRANSACTION_HALF_TOPIC:
+        message.properties.update(_origin_property(record))
+    elif _number(record, PREPARED_QUEUE_OFFSET, -1) < 0:
+        # RocketMQ gave it up without naming its origin: its own offset is of another queue.
+        message.properties.pop(PREPARED_QUEUE_OFFSET, None)
+    return message
 
 
 def question(

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Awaitable
 from typing import Final
 
-from pyromq.broker.inner_messages import MessageWriter
+from pyromq.broker.inner_messages import MessageWriter, Stored
 from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.state.transactions import TransactionTable
 from pyromq.broker.transaction_messages import (
@@ -37,7 +37,7 @@ from pyromq.protocol.headers import EndTransactionRequestHeader
 from pyromq.protocol.headers_admin import ResumeCheckHalfMessageRequestHeader
 from pyromq.protocol.message_id import decode_message_id
 from pyromq.protocol.names import TRANSACTION_HALF_TOPIC
-from pyromq.protocol.properties import MAX_PROPERTIES
+from pyromq.protocol.properties import MAX_PROPERTIES, PREPARED_QUEUE_OFFSET
 from pyromq.protocol.record import MessageRecord, RecordError, decode_record
 from pyromq.protocol.sysflag import TRANSACTION_COMMIT, TRANSACTION_NOT, TRANSACTION_ROLLBACK
 from pyromq.remoting.server import Connection
@@ -167,8 +167,7 @@ class TransactionHandlers:
             record = await self._lane.run(lambda: self._store.read_record(place))
             if record is None:
                 raise HalfError(f"there is no message {header.msg_id}")
-            half = resumed(decode_record(record))
-            stored = self._writer.put(half)
+            stored = self._resume(decode_record(record))
         except (ValueError, PutError) as error:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
@@ -177,6 +176,18 @@ class TransactionHandlers:
         await self._writer.stored()
         logger.info("half message %s is asked about again, as %d", header.msg_id, stored.offset)
         return request.answer()
+
+    def _resume(self, record: MessageRecord) -> Stored:
+        message = resumed(record)
+        before = origin = int(message.properties.get(PREPARED_QUEUE_OFFSET, -1))
+        if record.topic == TRANSACTION_HALF_TOPIC:
+            before = record.queue_offset
+        if self._transactions.is_ended(before, origin):
+            raise HalfError(f"the transaction of message {record.message_id} has ended")
+        stored = self._writer.put(message)
+        if origin >= 0:
+            self._transactions.put_back(before, origin, stored.offset)
+        return stored
 
     def _refusal(self, error: PutError) -> RequestError:
         """What a committed message that cannot be stored is answered; its half stays open."""

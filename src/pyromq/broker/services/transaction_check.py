@@ -276,6 +276,11 @@ class TransactionCheck:
             logger.error("half %d cannot be read: its transaction is lost", offset)
             self._transactions.give_up(offset, offset)
             return True
+        origin = origin_of(half)
+        if self._transactions.is_ended(offset, origin):
+            # An end came that named only what this half was made of.
+            self._transactions.give_up(offset, origin)
+            return True
         config = self._config
         verdict = judge(
             half,
@@ -291,7 +296,6 @@ class TransactionCheck:
         checks = checks_of(half) + (verdict is Verdict.ASK)
         try:
             renewed = self._writer.put(put_back(half, checks=checks))
-            origin = origin_of(half)
             self._transactions.put_back(offset, origin, renewed.offset)
         except PutError as error:
             if error.status not in _HOPELESS:
