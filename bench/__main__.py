@@ -20,6 +20,7 @@ from pathlib import Path
 import orjson
 from rich.console import Console
 
+from bench import cold
 from bench.cases import CASES, SYNC, WARM_UP, Case, Kind
 from bench.frames import BATCH_SIZE, PULL_SIZE, QUEUES
 from bench.load import LoadOrder
@@ -41,8 +42,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 #: Beside the code and not in the system's temporary directory, which may be memory.
 DATA = REPOSITORY / ".cache" / "bench"
 _INDEX_LIMIT_SECONDS = 15.0
-#: Not among the default cases: it needs some minutes and 10 GiB of disk.
+#: Not among the default cases: they take minutes and gigabytes of disk.
 _RECOVERY = "recovery"
+_COLD = "cold"
 
 
 def main() -> int:
@@ -51,6 +53,8 @@ def main() -> int:
     console = Console(stderr=True, soft_wrap=True)
     # How long Java recovered stands in lines of its log that it writes at INFO.
     settings = {"flushDiskType": "SYNC_FLUSH"} if options.cases == [SYNC.name] else {}
+    if options.cases == [_COLD]:
+        settings = cold.SETTINGS
     java = JavaServer("INFO" if options.cases == [_RECOVERY] else "WARN", settings)
     servers: list[Server] = [
         server for server in (java, PyromqServer(settings)) if options.only in (None, server.name)
@@ -61,6 +65,11 @@ def main() -> int:
     if options.cases == [_RECOVERY]:
         size = options.recovery_mib * 1024 * 1024
         text, enough = measure_recovery(servers, DATA, size, options.rounds, console)
+        sys.stdout.write(text)
+        return 0 if enough else 1
+    if options.cases == [_COLD]:
+        size = options.cold_mib * 1024 * 1024
+        text, enough = cold.measure_cold(servers, DATA, size, options.rounds, console)
         sys.stdout.write(text)
         return 0 if enough else 1
     runs: dict[str, list[ServerRun]] = {server.name: [] for server in servers}
@@ -95,19 +104,25 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--cases",
         default=",".join(names),
-        help=f"comma-separated, of: {', '.join(names)}; or {_RECOVERY} or {SYNC.name} alone",
+        help=f"comma-separated, of: {', '.join(names)}; or one of {_RECOVERY}, {_COLD} and "
+        f"{SYNC.name} alone",
     )
     parser.add_argument("--recovery-mib", type=int, help="log of the recovery case (4096)")
+    parser.add_argument("--cold-mib", type=int, help="backlog of the cold case (1024)")
     parser.add_argument("--messages", type=int, help="messages of the send case (1,000,000)")
     parser.add_argument("--warm-up", type=int, help="sends before the cases (500,000)")
     parser.add_argument("--rounds", type=int, help="how often to repeat; medians count (3)")
     options = parser.parse_args()
     options.cases = options.cases.split(",")
     unknown = set(options.cases) - set(names)
-    if options.cases in ([_RECOVERY], [SYNC.name]):
+    if options.cases in ([_RECOVERY], [_COLD], [SYNC.name]):
         unknown.clear()
     if options.recovery_mib is None:
         options.recovery_mib = (QUICK_SIZE if options.quick else DEFAULT_SIZE) // 1024**2
+    if options.cold_mib is None:
+        options.cold_mib = (cold.QUICK_SIZE if options.quick else cold.DEFAULT_SIZE) // 1024**2
+    if options.cold_mib < cold.QUICK_SIZE // 1024**2:
+        parser.error(f"--cold-mib needs at least {cold.QUICK_SIZE // 1024**2}")
     if unknown:
         parser.error(f"unknown cases {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     if options.messages is None:

@@ -109,24 +109,24 @@ def run(order: LoadOrder) -> LoadResult:
         for number in range(case.connections):
             connection = socket.create_connection((order.host, order.port))
             connections.enter_context(connection)
-            clients.append(_Client(connection, _ring(case, number, order), case.in_flight))
+            clients.append(Client(connection, _ring(case, number, order), case.in_flight))
         return _measure(clients, order)
 
 
-def _measure(clients: Sequence[_Client], order: LoadOrder) -> LoadResult:
+def _measure(clients: Sequence[Client], order: LoadOrder) -> LoadResult:
     per_frame = clients[0].ring.messages_per_frame
-    _drive(clients, order.lead_in // per_frame)
+    drive(clients, order.lead_in // per_frame)
     refused_before = sum(client.refused for client in clients) * per_frame
     for client in clients:
         client.forget_times()
     wait_until_resting(order.server_pid)
     server_before = cpu_seconds(order.server_pid)
-    load_before = _own_cpu()
+    load_before = own_cpu()
     began = time.perf_counter()
     frames = order.messages // per_frame
-    _drive(clients, frames)
+    drive(clients, frames)
     seconds = time.perf_counter() - began
-    load_cpu = _own_cpu() - load_before
+    load_cpu = own_cpu() - load_before
     server_busy = cpu_seconds(order.server_pid) - server_before
     server_cpu = wait_until_resting(order.server_pid) - server_before
     measured = np.concatenate([client.latencies() for client in clients]) / 1e6
@@ -164,7 +164,7 @@ def _ring(case: Case, connection: int, order: LoadOrder) -> Ring:
             return pull_ring(case.topic, connection, case.connections, order.stored_per_queue)
 
 
-def _drive(clients: Sequence[_Client], frames: int) -> None:
+def drive(clients: Sequence[Client], frames: int) -> None:
     """Send `frames` requests over all clients, each sending when it may; return when answered."""
     poll = select.epoll(len(clients))
     by_descriptor = {client.socket.fileno(): client for client in clients}
@@ -185,7 +185,7 @@ def _drive(clients: Sequence[_Client], frames: int) -> None:
                     to_send -= client.fill(to_send)
 
 
-class _Client:
+class Client:
     """One connection: its ring, how far it is, and when what happened."""
 
     def __init__(self, connection: socket.socket, ring: Ring, in_flight: int) -> None:
@@ -343,7 +343,8 @@ def _read_slowly(heads: Sequence[memoryview]) -> tuple[list[bytes], int]:
     return opaques, busy
 
 
-def _own_cpu() -> float:
+def own_cpu() -> float:
+    """User and system time of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 

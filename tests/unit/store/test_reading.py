@@ -10,6 +10,8 @@ import pytest
 from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.record import decode_records
 from pyromq.protocol.units import PRE_BLANK_ENTRY
+from pyromq.store import reading
+from pyromq.store.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus
 from tests.support.stores import (
@@ -204,3 +206,29 @@ def test_what_a_bit_map_rules_out_is_not_read(tmp_path: Path) -> None:
     assert bodies[:2] == [b"0", b"4"]
     assert picky.read == len(bodies)
     assert result.next_offset == QUEUE_ENTRIES, "as far as one file of the queue goes"
+
+
+@pytest.mark.parametrize(("block", "pieces"), [(4096, [(0, 4096)]), (8192, [(0, 8192)]), (512, 4)])
+def test_what_is_read_from_the_disk_at_once(
+    store: MessageStore,
+    monkeypatch: pytest.MonkeyPatch,
+    block: int,
+    pieces: list[tuple[int, int]] | int,
+) -> None:
+    """With all that lies between and behind in the block; what lies farther apart one by one."""
+    for _ in range(4):
+        put(store, body_for(store, 200))
+        put(store, body_for(store, 700, topic="Other"), topic="Other")
+    put(store, bytes(20_000))
+    store.seal()
+    monkeypatch.setattr(reading, "_WARM_BYTES", 0)
+    monkeypatch.setattr(reading, "_BLOCK", block)
+    monkeypatch.setattr(MappedFile, "is_in_memory", lambda *_: False)
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(MappedFile, "bring_in", lambda _, start, end: asked.append((start, end)))
+    result = store.get(TOPIC, 0, 0, 4, may_wait=True)
+    assert result.status is GetStatus.NOT_IN_MEMORY
+    assert result.bring_in is not None
+    result.bring_in()
+    one_by_one = [(number * 900, number * 900 + 200) for number in range(4)]
+    assert asked == (pieces if isinstance(pieces, list) else one_by_one)
