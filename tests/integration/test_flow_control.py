@@ -58,3 +58,38 @@ async def test_a_slow_admin_request_delays_no_send(broker: Broker) -> None:
     let_go.set()
     assert (await admin).code == ResponseCode.SUCCESS
     await client.close()
+
+
+async def test_a_stop_answers_what_is_under_way_and_refuses_new_sends(tmp_path: Path) -> None:
+    config = BrokerConfig(
+        listen_port=0, bind_address="127.0.0.1", broker_ip1="127.0.0.1", broker_ip2="127.0.0.1"
+    )
+    broker = Broker(config, small_store(tmp_path))
+    await broker.start()
+    begun, let_go = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: object, request: RemotingCommand) -> RemotingCommand:
+        begun.set()
+        await let_go.wait()
+        return request.answer(remark="done")
+
+    for server in broker._servers:
+        server.handlers = {**server.handlers, ADMIN: slow}
+    client = RemotingClient()
+    under_way = asyncio.create_task(
+        client.request(broker.address, RemotingCommand(ADMIN), timeout=SECONDS)
+    )
+    await begun.wait()
+    stopping = asyncio.create_task(broker.stop())
+
+    async with asyncio.timeout(SECONDS):
+        while True:
+            answer = await client.request(broker.address, send_request(), timeout=SECONDS)
+            if answer.code != ResponseCode.SUCCESS:
+                break
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    let_go.set()
+    assert (await under_way).remark == "done"
+    await stopping
+    assert not (tmp_path / "abort").exists()
+    await client.close()

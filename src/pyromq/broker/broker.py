@@ -2,7 +2,8 @@
 
 Order of start: tables, store, long poll, listening (main port and the fast port two
 below it), registration, periodic work. Stop is the reverse: first the NameServers
-forget the broker, then no connection is left, then store and tables are closed.
+forget the broker, then sends are refused while what is under way is answered, then no
+connection is left, then store and tables are closed.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from pyromq.broker.hooks import Hooks, with_hooks
 from pyromq.broker.inner_messages import MessageWriter
 from pyromq.broker.routes import Handlers, Routes, build_routes
 from pyromq.broker.services.delay import DelayService
-from pyromq.broker.services.flow_control import FastFailure, Lanes
+from pyromq.broker.services.flow_control import FastFailure, Lanes, refuse_sends
 from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.registration import Registration
 from pyromq.broker.services.stats import SAMPLE_SECONDS, BrokerStats
 from pyromq.broker.services.transaction_check import TransactionCheck
 from pyromq.broker.state.connections import ConsumerTable, ProducerTable
 from pyromq.broker.state.delay_offsets import DelayOffsetTable
+from pyromq.broker.state.filters import ConsumerFilterTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.persistence import TableFile
@@ -51,6 +53,7 @@ from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.server import RemotingServer
 from pyromq.store.config import BrokerRole, MessageStoreConfig
 from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.consume_queue_ext import BitMapOf
 from pyromq.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -61,11 +64,15 @@ _FAST_PORT_DISTANCE: Final = 2
 #: not read is noticed.
 _MAX_RUNS: Final[dict[int, int]] = {RequestCode.PULL_MESSAGE: 8}
 _EXPIRY_SECONDS: Final = 10.0
+#: How long a stop waits for requests that are under way.
+_DRAIN_SECONDS: Final = 5.0
 #: How often another port is tried when any will do and the fast port beside it is taken.
 _PORT_ATTEMPTS: Final = 50
 
 
-StoreFactory = Callable[[MessageStoreConfig, bytes, Callable[[ConsumeQueue], None]], MessageStore]
+StoreFactory = Callable[
+    [MessageStoreConfig, bytes, Callable[[ConsumeQueue], None], BitMapOf | None], MessageStore
+]
 
 
 class Broker:
@@ -89,7 +96,10 @@ class Broker:
         self.groups = GroupTable(config, directory)
         self.offsets = ConsumerOffsetTable(directory)
         self.delay_offsets = DelayOffsetTable(directory, store_config.root / "abort")
+        self.filters = ConsumerFilterTable(config, directory)
         self.consumers = ConsumerTable()
+        self.consumers.on_subscribed = self.filters.register
+        self.consumers.on_gone = self.filters.unregister
         self.producers = ProducerTable()
         self.queue_locks = QueueLockTable()
         self.long_poll = LongPoll()
@@ -119,10 +129,13 @@ class Broker:
         record_address = await _resolve(self._config.broker_ip1)
         self._servers = _bind_servers(self._config)
         self._port = self._servers[0].port
-        for table in (self.topics, self.groups, self.offsets, self.delay_offsets):
+        for table in (self.topics, self.groups, self.offsets, self.filters, self.delay_offsets):
             table.load()
         store_host = encode_host(record_address, self._port)
-        store = self._store_factory(self._store_config, store_host, self.long_poll.arrived)
+        bit_map_of = self.filters.bit_map if self._config.enable_calc_filter_bit_map else None
+        store = self._store_factory(
+            self._store_config, store_host, self.long_poll.arrived, bit_map_of
+        )
         store.start()
         # Only now: a store that another broker holds, and its tables, are not ours to close.
         self.store = store
@@ -169,6 +182,7 @@ class Broker:
             asyncio.create_task(_every(SAMPLE_SECONDS, stats.sample)),
             asyncio.create_task(_every(_EXPIRY_SECONDS, heartbeat.expire)),
             asyncio.create_task(_every(_EXPIRY_SECONDS, self.queue_locks.expire)),
+            asyncio.create_task(_every(_EXPIRY_SECONDS, self.filters.clean)),
             asyncio.create_task(_every(interval, self.offsets.save_if_changed)),
             asyncio.create_task(_every(interval, self._note_transactions)),
             asyncio.create_task(_every(interval, self._save_again)),
@@ -188,6 +202,9 @@ class Broker:
         if self.transaction_check is not None:
             await self.transaction_check.stop()
         if self.store is not None:
+            for server in self._servers:
+                refuse_sends(server)
+            await asyncio.gather(*(server.drain(_DRAIN_SECONDS) for server in self._servers))
             self.long_poll.stop()
         await asyncio.gather(*(server.stop() for server in self._servers))
         await self._client.close()
@@ -199,7 +216,11 @@ class Broker:
                 self.transaction_check.settle_all(self.store.flushed_offset)
             self.store = None
             await _close_tables(
-                self.topics.file, self.groups.file, self.offsets.file, self.delay_offsets
+                self.topics.file,
+                self.groups.file,
+                self.offsets.file,
+                self.filters.file,
+                self.delay_offsets,
             )
 
     def _note_transactions(self) -> None:
@@ -207,7 +228,7 @@ class Broker:
             self.transaction_check.note_progress()
 
     def _save_again(self) -> None:
-        for table in (self.topics, self.groups, self.offsets, self.delay_offsets):
+        for table in (self.topics, self.groups, self.offsets, self.filters, self.delay_offsets):
             table.file.save_if_failed()
 
     def _routes(
@@ -228,6 +249,7 @@ class Broker:
             self.long_poll,
             self.lanes.pull,
             stats,
+            self.filters,
         )
         if self._hooks.consume:
             pull.on_found = self._hooks.found
@@ -291,6 +313,9 @@ class Broker:
                     self.groups,
                     self.offsets,
                     store,
+                    self.lanes.admin,
+                    stats,
+                    self._config,
                     register=announce,
                     is_replica=self._store_config.broker_role is BrokerRole.SLAVE,
                 ),

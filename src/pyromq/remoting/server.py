@@ -60,6 +60,10 @@ _MAX_UNFINISHED: Final = 1024
 _BACKLOG: Final = 1024
 #: How long a stopping server waits for a peer to read its last answers.
 _CLOSE_SECONDS: Final = 2.0
+#: How long a connection that will be closed is still read from: what lies unread in a socket
+#: when it is closed makes the peer forget answers that it has not read yet.
+_LINGER_SECONDS: Final = 0.2
+_DRAIN_STEP_SECONDS: Final = 0.005
 
 Handler = Callable[
     ["Connection", RemotingCommand],
@@ -145,6 +149,21 @@ class RemotingServer:
         )
         self.lateness.start(loop)
         self._look_for_idle(loop)
+
+    async def drain(self, seconds: float) -> None:
+        """Take no new connection, and wait until every request that came is answered.
+
+        Requests on open connections are served on; what is not done after `seconds` is left.
+        """
+        if self._server is not None:
+            self._server.close()
+        await asyncio.sleep(0)  # what the sockets have is read
+        deadline = asyncio.get_running_loop().time() + seconds
+        while any(connection.is_busy for connection in self.connections):
+            if asyncio.get_running_loop().time() > deadline:
+                logger.warning("requests are still unanswered after %g s: closed", seconds)
+                return
+            await asyncio.sleep(_DRAIN_STEP_SECONDS)
 
     async def stop(self) -> None:
         """Stop listening, then close every connection."""
@@ -284,8 +303,20 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request that came is not answered yet."""
+        return not self.closed and bool(self._unfinished or self._held or self._waiting)
+
     async def end(self) -> None:
         """Close, and come back when the connection is gone; a peer that does not read is cut."""
+        transport = self._transport
+        if transport is not None and not self.closed and not transport.is_closing():
+            self.closed = True
+            self._waiting = []
+            transport.write_eof()
+            transport.resume_reading()
+            await asyncio.wait((self._gone,), timeout=_LINGER_SECONDS)
         self.close()
         if not self._gone.done():
             _, reading = await asyncio.wait((self._gone,), timeout=_CLOSE_SECONDS)

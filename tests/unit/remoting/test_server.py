@@ -1080,3 +1080,67 @@ async def test_requests_that_waited_too_long_are_refused_and_the_others_served()
         # In a later turn nothing is late any more.
         assert (await late.ask(request(HOT, 5))).code == ResponseCode.SUCCESS
     await server.stop()
+
+
+@on_both_loops
+async def test_a_drain_waits_for_what_is_under_way_and_takes_nobody_new() -> None:
+    let_go = asyncio.Event()
+
+    async def later(_: Connection, request: RemotingCommand) -> RemotingCommand:
+        await let_go.wait()
+        return request.answer(body=b"at last")
+
+    server = RemotingServer({ECHO: echo, HOT: later}, host="127.0.0.1")
+    await server.start()
+    async with connected(server) as client:
+        client.write(request(HOT, 1))
+        side = await connection_of(server, client)
+        await until(lambda: side.is_busy)
+        draining = asyncio.create_task(server.drain(DEADLINE))
+        assert (await client.ask(request(ECHO, 2, b"served on"))).body == b"served on"
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", server.port)
+        assert not draining.done()
+        let_go.set()
+        assert (await client.read()).body == b"at last"
+        await draining
+        await server.stop()
+        await client.closed()
+
+
+@on_both_loops
+async def test_a_drain_does_not_wait_for_ever(caplog: Log) -> None:
+    async def never(_: Connection, __: RemotingCommand) -> None:
+        await asyncio.Event().wait()
+
+    server = RemotingServer({ECHO: never}, host="127.0.0.1")
+    await server.start()
+    async with connected(server) as client:
+        client.write(request())
+        side = await connection_of(server, client)
+        await until(lambda: side.is_busy)
+        with caplog.at_level(logging.WARNING):
+            await server.drain(0.01)
+        assert "still unanswered after 0.01 s" in caplog.text
+        await server.stop()
+
+
+@on_both_loops
+async def test_a_stop_takes_no_answer_back_from_a_peer_that_goes_on_sending() -> None:
+    server = RemotingServer({ECHO: echo}, host="127.0.0.1")
+    await server.start()
+    answer_size = 100_000
+    with socket.create_connection(("127.0.0.1", server.port)) as peer:
+        peer.settimeout(DEADLINE)
+        await until(lambda: server.connections)
+        peer.sendall(request(body=bytes(answer_size)).encode())
+        await until(lambda: any(each.last_active for each in server.connections))
+        await asyncio.to_thread(peer.recv, 1, socket.MSG_PEEK)
+        stopping = asyncio.create_task(server.stop())
+        peer.sendall(request(body=bytes(1000)).encode())  # nobody will answer this
+        await asyncio.sleep(0)
+        received = 0
+        while data := await asyncio.to_thread(peer.recv, 65536):
+            received += len(data)
+        assert received >= answer_size
+        await stopping

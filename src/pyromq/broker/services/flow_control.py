@@ -33,7 +33,8 @@ from typing import Any, Final, TypeVar
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RequestError
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.remoting.server import Connection, RemotingServer
 from pyromq.store.config import MessageStoreConfig
 
 logger = logging.getLogger(__name__)
@@ -277,6 +278,20 @@ class FastFailure:
         if limit is None or waited < limit:
             return None
         return waited_too_long(_milliseconds(waited), queue_size)
+
+
+def refuse_sends(server: RemotingServer) -> None:
+    """Let the clients of a server that will stop send to another broker."""
+
+    def refuse(_: Connection, __: RemotingCommand) -> RemotingCommand:
+        raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping")
+
+    server.hot_handlers = {
+        code: handler for code, handler in server.hot_handlers.items() if code not in _SENDS
+    }
+    server.handlers = {
+        code: refuse if code in _SENDS else handler for code, handler in server.handlers.items()
+    }
 
 
 def waited_too_long(waited_ms: int, queue_size: int) -> RequestError:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from functools import partial
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -15,9 +16,11 @@ from pyromq.broker.services.flow_control import (
     FastFailure,
     Lane,
     Lanes,
+    refuse_sends,
 )
 from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RequestError
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.remoting.server import Connection, RemotingServer
 from pyromq.store.config import MessageStoreConfig
 from tests.unit.broker.wired import until
 
@@ -304,3 +307,23 @@ def test_a_quick_append_leaves_no_trace() -> None:
     failing.timed(lambda: None)()
 
     assert failing.refuse(RequestCode.SEND_MESSAGE, 0.1, 0) is None
+
+
+def test_sends_to_a_server_that_will_stop_are_refused_and_the_rest_is_served() -> None:
+    def other(*_: object) -> None:
+        return None
+
+    server = RemotingServer(
+        dict.fromkeys((RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT), other),
+        hot_handlers=dict.fromkeys((RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE), other),
+    )
+
+    refuse_sends(server)
+
+    assert server.hot_handlers == {RequestCode.PULL_MESSAGE: other}
+    assert server.handlers[RequestCode.HEART_BEAT] is other
+    with pytest.raises(RequestError, match="stopping") as refused:
+        server.handlers[RequestCode.SEND_MESSAGE_V2](
+            create_autospec(Connection, instance=True), RemotingCommand(0)
+        )
+    assert refused.value.code is ResponseCode.SERVICE_NOT_AVAILABLE
