@@ -15,6 +15,7 @@ from pyromq.protocol.record import BLANK_SIZE, HEAD_SIZE_V4
 from pyromq.protocol.units import CHECKPOINT, CONSUME_QUEUE_ENTRY, CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.check import check_store
 from pyromq.store.index_file import IndexFileError
+from pyromq.store.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus, StoreError
 from tests.support.stores import (
@@ -719,3 +720,40 @@ def test_restarts_and_kills_one_after_the_other(tmp_path: Path) -> None:
         assert bodies(store) == sent
         assert len(audit(store)) == len(sent)
     store.stop()
+
+
+def test_a_clean_start_reads_as_much_of_a_long_log_as_of_a_short_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of clean segments only the last ones are looked at: neither time nor memory grows."""
+    reads: list[tuple[Path, int]] = []
+    read = MappedFile.read
+
+    def counted(self: MappedFile, start: int, end: int) -> bytes:
+        reads.append((self.path, max(0, end - start)))
+        return read(self, start, end)
+
+    looked_at = []
+    for count in (10, 200):
+        settings = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 20 * 256}
+        store = open_store(tmp_path / str(count), **settings)
+        for _ in range(count):
+            put(store, body_for(store, 4096 - BLANK_SIZE))
+        store.seal()
+        wait_until(lambda store=store: store.dispatch_behind == 0)
+        store.stop()
+        assert len(list(store.config.commit_log_directory.iterdir())) == count
+        reads.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(MappedFile, "read", counted)
+            again = open_store(store.config.root, **settings)
+        of_log = [each for each in reads if each[0].parent == again.config.commit_log_directory]
+        of_queues = len(reads) - len(of_log)
+        assert len(again._log.segments.files) == count
+        assert len(bodies(again)) == count
+        again.stop()
+        looked_at.append((len({path for path, _ in of_log}), sum(size for _, size in of_log)))
+        assert of_queues < 100, "entries are found by bisection"
+    short, long = looked_at
+    assert long == short
+    assert 1 <= long[0] <= 4
