@@ -14,11 +14,15 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.handlers.admin.config import ConfigAdminHandlers
 from pyromq.broker.handlers.admin.delay import DelayAdminHandlers
+from pyromq.broker.handlers.admin.maintenance import MaintenanceHandlers
 from pyromq.broker.handlers.admin.queue_offsets import QueueOffsetHandlers
+from pyromq.broker.handlers.admin.stats import StatsAdminHandlers
 from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
 from pyromq.broker.handlers.heartbeat import HeartbeatHandlers
 from pyromq.broker.handlers.locks import LockHandlers
@@ -34,6 +38,7 @@ from pyromq.broker.inner_messages import MessageWriter
 from pyromq.broker.routes import Handlers, Routes, build_routes
 from pyromq.broker.services.delay import DelayService
 from pyromq.broker.services.flow_control import FastFailure, Lanes, refuse_sends
+from pyromq.broker.services.live_config import LiveConfig
 from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.registration import Registration
 from pyromq.broker.services.stats import SAMPLE_SECONDS, BrokerStats
@@ -85,9 +90,14 @@ class Broker:
         *,
         hooks: Hooks | None = None,
         store_factory: StoreFactory = MessageStore,
+        config_file: Path | None = None,
     ) -> None:
-        """`store_factory` builds the store; another engine must do what tests/contract asks."""
+        """`store_factory` builds the store; another engine must do what tests/contract asks.
+
+        `config_file` is where changes of settings are saved: the file they were read from.
+        """
         self._config = config
+        self._config_file = config_file
         self._hooks = hooks or Hooks()
         self._store_factory = store_factory
         self._store_config = store_config
@@ -272,6 +282,15 @@ class Broker:
                 self.lanes.end_transaction,
                 store_host,
             )
+        live_config = LiveConfig(self._config, self._store_config, self._config_file)
+
+        def settings_changed(keys: list[str]) -> None:
+            send.settings_changed()
+            if "brokerPermission" in keys:
+                self.topics.new_version()
+                registration.register_soon()
+
+        live_config.listeners.append(settings_changed)
         send = SendHandlers(
             self._config,
             store,
@@ -319,6 +338,11 @@ class Broker:
                     register=announce,
                     is_replica=self._store_config.broker_role is BrokerRole.SLAVE,
                 ),
+                stats_admin=StatsAdminHandlers(
+                    self._config, store, stats, self.lanes, self.delay_offsets
+                ),
+                config_admin=ConfigAdminHandlers(live_config),
+                maintenance=MaintenanceHandlers(store, self.topics),
                 queue_offsets=QueueOffsetHandlers(store),
                 delay_admin=DelayAdminHandlers(self.delay_offsets),
             )

@@ -334,6 +334,12 @@ class BrokerConfig:
         minimum=0,
         live=True,
     )
+    auto_delete_unused_stats: bool = setting(
+        "autoDeleteUnusedStats",
+        False,
+        "Forget the statistics of a topic or group when it is deleted.",
+        live=True,
+    )
     trace_on: bool = setting(
         "traceOn", True, "Tell producers that message traces are wanted.", live=True
     )
@@ -509,7 +515,6 @@ KNOWN_WITHOUT_EFFECT = frozenset(
     {
         "aclEnable",
         "adminBrokerThreadPoolNums",
-        "autoDeleteUnusedStats",
         "channelNotActiveInterval",
         "clientAsyncSemaphoreValue",
         "clientCallbackExecutorThreads",

@@ -10,8 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pyromq.broker.handlers.admin.config import ConfigAdminHandlers
 from pyromq.broker.handlers.admin.delay import DelayAdminHandlers
+from pyromq.broker.handlers.admin.maintenance import MaintenanceHandlers
 from pyromq.broker.handlers.admin.queue_offsets import QueueOffsetHandlers
+from pyromq.broker.handlers.admin.stats import StatsAdminHandlers
 from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
 from pyromq.broker.handlers.heartbeat import HeartbeatHandlers
 from pyromq.broker.handlers.locks import LockHandlers
@@ -47,6 +50,9 @@ class Handlers:
     offsets: OffsetHandlers
     query: QueryHandlers
     topic_admin: TopicAdminHandlers
+    stats_admin: StatsAdminHandlers
+    config_admin: ConfigAdminHandlers
+    maintenance: MaintenanceHandlers
     queue_offsets: QueueOffsetHandlers
     delay_admin: DelayAdminHandlers
 
@@ -87,6 +93,19 @@ def build_routes(handlers: Handlers) -> Routes:
             RequestCode.DELETE_SUBSCRIPTIONGROUP: handlers.topic_admin.delete_group,
             RequestCode.GET_ALL_CONSUMER_OFFSET: handlers.topic_admin.all_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: handlers.delay_admin.all_delay_offsets,
+            RequestCode.VIEW_BROKER_STATS_DATA: handlers.stats_admin.view_stats,
+            RequestCode.GET_BROKER_RUNTIME_INFO: handlers.stats_admin.runtime_info,
+            RequestCode.GET_BROKER_CONFIG: handlers.config_admin.get_config,
+            RequestCode.UPDATE_BROKER_CONFIG: handlers.config_admin.update_config,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: handlers.maintenance.clean_expired_queues,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: handlers.maintenance.delete_expired_log,
+            RequestCode.CLEAN_UNUSED_TOPIC: handlers.maintenance.clean_unused_topics,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: handlers.maintenance.system_topics,
+            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: handlers.maintenance.access_control,
+            RequestCode.DELETE_ACL_CONFIG: handlers.maintenance.access_control,
+            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: handlers.maintenance.access_control,
+            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: handlers.maintenance.access_control,
+            RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: handlers.maintenance.access_control,
             RequestCode.GET_MAX_OFFSET: handlers.queue_offsets.max_offset,
             RequestCode.GET_MIN_OFFSET: handlers.queue_offsets.min_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: handlers.queue_offsets.offset_by_time,

@@ -549,6 +549,10 @@ class SendHandlers:
             queue, self._answer_template(queue.queue_id)
         )
 
+    def settings_changed(self) -> None:
+        """Check every queue anew, and answer as the settings say now."""
+        self._targets.clear()
+
     def _topic_changed(self, topic: str) -> None:
         self._targets.pop(topic, None)
 

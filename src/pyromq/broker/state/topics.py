@@ -192,6 +192,10 @@ class TopicTable:
         if flags != config.topic_sys_flag:
             self._put(dataclasses.replace(config, topic_sys_flag=flags))
 
+    def new_version(self) -> None:
+        """Let everybody read the table again, although no topic has changed."""
+        self._changed(())
+
     def adopt(self, queue_counts: Mapping[str, int]) -> None:
         """Create the topics that the store has queues of and the table does not know.
 

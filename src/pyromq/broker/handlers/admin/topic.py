@@ -3,8 +3,8 @@
 UPDATE_AND_CREATE_TOPIC, DELETE_TOPIC_IN_BROKER, GET_ALL_TOPIC_CONFIG,
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
 DELETE_SUBSCRIPTIONGROUP and GET_ALL_CONSUMER_OFFSET. The GET_ALL requests are also how a
-replica copies its master's tables. The methods are handlers of `broker.routes` and run on
-the event loop.
+replica copies its master's tables: snapshots, encoded on the admin lane. The methods are
+handlers of `broker.routes` and run on the event loop.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.services.flow_control import Lane
+from pyromq.broker.services.stats import BrokerStats
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
@@ -48,11 +51,17 @@ class TopicAdminHandlers:
         groups: GroupTable,
         offsets: ConsumerOffsetTable,
         store: TopicStore,
+        lane: Lane,
+        stats: BrokerStats,
+        config: BrokerConfig,
         *,
         register: Callable[[], Awaitable[None]],
         is_replica: bool = False,
     ) -> None:
         """`register` tells the NameServers of the topics as they are now."""
+        self._lane = lane
+        self._stats = stats
+        self._config = config
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -83,12 +92,14 @@ class TopicAdminHandlers:
         logger.info("topic %s: deletion asked for by %s", header.topic, connection.remote_address)
         self._topics.delete(header.topic)
         self._store.remove_topic(header.topic)
+        if self._config.auto_delete_unused_stats:
+            self._stats.topic_deleted(header.topic)
         await self._register()
         return request.answer()
 
-    def all_topics(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+    async def all_topics(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_ALL_TOPIC_CONFIG: the whole table with its version."""
-        return request.answer(body=self._topics.snapshot().encode())
+        return request.answer(body=await self._lane.run(self._topics.snapshot().encode))
 
     async def update_group(
         self, connection: ClientConnection, request: RemotingCommand
@@ -109,9 +120,9 @@ class TopicAdminHandlers:
         await self._groups.file.saved()
         return request.answer()
 
-    def all_groups(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+    async def all_groups(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the whole table with its version."""
-        return request.answer(body=self._groups.snapshot().encode())
+        return request.answer(body=await self._lane.run(self._groups.snapshot().encode))
 
     async def delete_group(
         self, connection: ClientConnection, request: RemotingCommand
@@ -121,6 +132,8 @@ class TopicAdminHandlers:
         header = DeleteSubscriptionGroupRequestHeader.decode(request.ext_fields)
         logger.info("group %r: deletion by %s", header.group_name, connection.remote_address)
         self._groups.delete(header.group_name)
+        if self._config.auto_delete_unused_stats:
+            self._stats.group_deleted(header.group_name)
         if header.remove_offset:
             self._offsets.remove_group(header.group_name)
             self._offsets.save_if_changed()
@@ -128,9 +141,9 @@ class TopicAdminHandlers:
         await self._groups.file.saved()
         return request.answer()
 
-    def all_offsets(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+    async def all_offsets(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_ALL_CONSUMER_OFFSET: the whole table."""
-        return request.answer(body=self._offsets.snapshot().encode())
+        return request.answer(body=await self._lane.run(self._offsets.snapshot().encode))
 
     def _refuse_on_replica(self) -> None:
         if self._is_replica:

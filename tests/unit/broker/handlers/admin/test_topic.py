@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
+from pyromq.broker.services.flow_control import Lane
+from pyromq.broker.services.stats import BrokerStats
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
@@ -21,6 +24,7 @@ from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.fastjson import BodyError
 from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.protocol.headers import HeaderError
+from pyromq.store.growth import Growth
 from tests.unit.broker.fakes import FakeConnection
 
 CONFIG = BrokerConfig(
@@ -41,7 +45,10 @@ TOPIC_FIELDS = {
 class Broker:
     """The handlers with real tables."""
 
-    def __init__(self, directory: Path, *, is_replica: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *, is_replica: bool = False, config: BrokerConfig = CONFIG
+    ) -> None:
+        self.stats = BrokerStats(Growth(), "cluster")
         self.topics = TopicTable(CONFIG, directory)
         self.groups = GroupTable(CONFIG, directory)
         self.offsets = ConsumerOffsetTable(directory)
@@ -53,6 +60,9 @@ class Broker:
             self.groups,
             self.offsets,
             self,
+            Lane("admin", 10),
+            self.stats,
+            config,
             register=self.register,
             is_replica=is_replica,
         )
@@ -213,11 +223,11 @@ async def test_whole_tables_are_answered(broker: Broker) -> None:
     broker.offsets.commit("g", "orders", 0, 5)
     request = RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG)
     handlers, connection = broker.handlers, broker.connection
-    topics = handlers.all_topics(connection, request).body
+    topics = (await handlers.all_topics(connection, request)).body
     assert TopicConfigSerializeWrapper.decode(topics) == broker.topics.snapshot()
-    groups = handlers.all_groups(connection, request).body
+    groups = (await handlers.all_groups(connection, request)).body
     assert SubscriptionGroupWrapper.decode(groups) == broker.groups.snapshot()
-    offsets = handlers.all_offsets(connection, request).body
+    offsets = (await handlers.all_offsets(connection, request)).body
     assert offsets == b'{"offsetTable":{"orders@g":{0:5}}}'
     assert ConsumerOffsetSerializeWrapper.decode(offsets) == broker.offsets.snapshot()
 
@@ -232,3 +242,19 @@ async def test_replica_refuses_changes(tmp_path: Path) -> None:
         await broker.update_group(SubscriptionGroupConfig("g").encode())
     with pytest.raises(RequestError, match="replica"):
         await broker.delete_group(groupName="g")
+
+
+@pytest.mark.parametrize("forget", [False, True])
+async def test_statistics_of_what_is_deleted(tmp_path: Path, forget: bool) -> None:
+    config = dataclasses.replace(CONFIG, auto_delete_unused_stats=forget)
+    broker = Broker(tmp_path, config=config)
+    await broker.update_topic()
+    await broker.update_group(SubscriptionGroupConfig("g").encode())
+    broker.stats.pulled("g", "orders", 0, 1, 1)
+    broker.stats.pulled("g", "other", 0, 1, 1)
+    await broker.stats.count()
+
+    await broker.delete_topic("orders")
+    assert (broker.stats.view("GROUP_GET_NUMS", "orders@g") is None) is forget
+    await broker.delete_group(groupName="g")
+    assert (broker.stats.view("GROUP_GET_NUMS", "other@g") is None) is forget

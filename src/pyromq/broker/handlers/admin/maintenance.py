@@ -1,0 +1,76 @@
+"""Requests that tidy up a broker, and those of access control, which it does not have.
+
+CLEAN_EXPIRED_CONSUMEQUEUE, DELETE_EXPIRED_COMMITLOG, CLEAN_UNUSED_TOPIC and
+GET_SYSTEM_TOPIC_LIST_FROM_BROKER. The methods are handlers of `broker.routes`; those that
+look at many queues let other requests run in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import NoReturn
+
+from pyromq.broker.state.connections import ClientConnection
+from pyromq.broker.state.topics import TopicTable
+from pyromq.protocol.bodies import TopicList
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC
+from pyromq.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+#: Topics that the broker writes to without a configuration.
+_ALWAYS_USED = frozenset({SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC})
+
+
+class MaintenanceHandlers:
+    """Tidies up on request."""
+
+    def __init__(self, store: MessageStore, topics: TopicTable) -> None:
+        self._store = store
+        self._topics = topics
+
+    async def clean_expired_queues(
+        self, connection: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """CLEAN_EXPIRED_CONSUMEQUEUE: queues without a message in the log lose their files."""
+        logger.info("expired consume queues are removed for %s", connection.remote_address)
+        await self._store.retention.clean_expired_queues()
+        return request.answer()
+
+    def delete_expired_log(
+        self, connection: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """DELETE_EXPIRED_COMMITLOG: expired segments go from now on, whatever the hour is."""
+        logger.info("expired segments of the log are deleted for %s", connection.remote_address)
+        self._store.retention.execute_delete_files_manually()
+        return request.answer()
+
+    async def clean_unused_topics(
+        self, connection: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """CLEAN_UNUSED_TOPIC: queues of topics that are no more are removed."""
+        for topic in self._store.queue_counts():
+            # Not all at once: a topic may be made again meanwhile.
+            if topic not in self._topics and topic not in _ALWAYS_USED:
+                logger.info(
+                    "queues of topic %s, which is no more, are removed for %s",
+                    topic,
+                    connection.remote_address,
+                )
+                self._store.remove_topic(topic)
+                await asyncio.sleep(0)
+        return request.answer()
+
+    def system_topics(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics that are not for applications."""
+        return request.answer(body=TopicList(self._topics.system_topics()).encode())
+
+    def access_control(self, _: ClientConnection, request: RemotingCommand) -> NoReturn:
+        """The requests of access control: refused, so that nobody believes in it."""
+        raise RequestError(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f"request type {request.code} not supported: this broker has no access control",
+        )

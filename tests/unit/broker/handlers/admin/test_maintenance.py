@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from unittest.mock import AsyncMock
+
+import pytest
+
+from pyromq.broker.handlers.admin.maintenance import MaintenanceHandlers
+from pyromq.protocol.bodies import TopicConfig, TopicList
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC
+from tests.unit.broker.fakes import FakeConnection
+from tests.unit.broker.wired import Wired
+
+CONNECTION = FakeConnection()
+
+
+@pytest.fixture
+async def wired(tmp_path: Path) -> AsyncIterator[Wired]:
+    wired = Wired(tmp_path)
+    yield wired
+    await wired.close()
+
+
+@pytest.fixture
+def handlers(wired: Wired) -> MaintenanceHandlers:
+    return MaintenanceHandlers(wired.store, wired.topics)
+
+
+def put(wired: Wired, topic: str) -> None:
+    """Store a message, whatever the table of topics says."""
+    host = wired.host
+    wired.store.put(wired.store.queue(topic, 0), b"x", b"", 0, 0, 0, 0, host, 0)
+    wired.store.seal()
+
+
+async def test_queues_of_topics_that_are_no_more(
+    wired: Wired, handlers: MaintenanceHandlers
+) -> None:
+    wired.topics.update(TopicConfig("Kept", 1, 1))
+    for topic in ("Kept", "Gone", "AlsoGone", SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC):
+        put(wired, topic)
+
+    request = RemotingCommand(RequestCode.CLEAN_UNUSED_TOPIC)
+    answer = await handlers.clean_unused_topics(CONNECTION, request)
+
+    assert answer.code == ResponseCode.SUCCESS
+    assert wired.store.queue_counts().keys() == {"Kept", SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC}
+    assert not (wired.store.config.consume_queue_directory / "Gone").exists()
+
+
+async def test_expired_queues_are_removed(
+    wired: Wired, handlers: MaintenanceHandlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean = AsyncMock()
+    monkeypatch.setattr(wired.store.retention, "clean_expired_queues", clean)
+    request = RemotingCommand(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+
+    assert (await handlers.clean_expired_queues(CONNECTION, request)).code == ResponseCode.SUCCESS
+    clean.assert_awaited_once_with()
+
+
+async def test_expired_segments_are_deleted_at_any_hour(
+    wired: Wired, handlers: MaintenanceHandlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(
+        wired.store.retention, "execute_delete_files_manually", lambda: asked.append(True)
+    )
+    request = RemotingCommand(RequestCode.DELETE_EXPIRED_COMMITLOG)
+
+    assert handlers.delete_expired_log(CONNECTION, request).code == ResponseCode.SUCCESS
+    assert asked == [True]
+
+
+async def test_system_topics(wired: Wired, handlers: MaintenanceHandlers) -> None:
+    request = RemotingCommand(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    topics = TopicList.decode(handlers.system_topics(CONNECTION, request).body).topic_list
+
+    config = wired.config
+    assert {
+        "TBW102",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        config.broker_name,
+        config.broker_cluster_name,
+        f"{config.broker_cluster_name}_REPLY_TOPIC",
+    } < topics
+    assert all(map(wired.topics.is_system_topic, topics))
+
+
+async def test_access_control_is_refused_clearly(handlers: MaintenanceHandlers) -> None:
+    request = RemotingCommand(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG)
+    with pytest.raises(RequestError, match=r"request type 50 not .* no access control") as caught:
+        handlers.access_control(CONNECTION, request)
+    assert caught.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
