@@ -46,6 +46,7 @@ from pyromq.store.results import PutError, PutStatus
 
 logger = logging.getLogger(__name__)
 
+_NOT_FOUND: Final = "Find prepared transaction message failed"
 _OUTCOMES: Final = {TRANSACTION_COMMIT: "commit", TRANSACTION_ROLLBACK: "rollback"}
 
 
@@ -116,6 +117,11 @@ class TransactionHandlers:
         record: bytes | None,
     ) -> RemotingCommand:
         half = _checked_half(header, record)
+        queue = self._store.queue(TRANSACTION_HALF_TOPIC, HALF_QUEUE)
+        entry = queue.entry(half.queue_offset)
+        if entry is None or entry[0] != half.physical_offset:
+            # Bytes that look like a half, such as somebody may send within a body.
+            raise RequestError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
         outcome = _OUTCOMES[header.commit_or_rollback]
         origin = origin_of(half)
         if self._transactions.is_ended(half.queue_offset, origin):
@@ -182,6 +188,8 @@ class TransactionHandlers:
         before = origin = int(message.properties.get(PREPARED_QUEUE_OFFSET, -1))
         if record.topic == TRANSACTION_HALF_TOPIC:
             before = record.queue_offset
+        if max(before, origin) >= self._store.max_offset(TRANSACTION_HALF_TOPIC, HALF_QUEUE):
+            raise HalfError(f"message {record.message_id} names a half that never was")
         if self._transactions.is_ended(before, origin):
             raise HalfError(f"the transaction of message {record.message_id} has ended")
         stored = self._writer.put(message)
@@ -218,7 +226,7 @@ def _checked_half(header: EndTransactionRequestHeader, record: bytes | None) -> 
         except RecordError:
             logger.exception("the record at %d cannot be read", header.commit_log_offset)
     if half is None or (half.topic, half.queue_id) != (TRANSACTION_HALF_TOPIC, HALF_QUEUE):
-        raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+        raise RequestError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
     if producer_group(half) != header.producer_group:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
     if half.queue_offset != header.tran_state_table_offset:

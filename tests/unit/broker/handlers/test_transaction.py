@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from pyromq.broker.inner_messages import InnerMessage, Stored
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import Encoding, RemotingCommand
+from pyromq.protocol.message_id import encode_host
 from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
+from pyromq.protocol.record import decode_record, encode_record
 from pyromq.protocol.sysflag import TRANSACTION_COMMIT
 from pyromq.store.results import PutError, PutStatus
 from tests.unit.broker.transactional import (
@@ -150,6 +153,24 @@ async def test_the_producer_is_told_what_is_wrong(broker: Transactional) -> None
             answer = broker.end(wrong, outcome, **values)
             assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
     assert (broker.delivered, broker.ends) == ([b"body"], [])
+
+
+async def test_a_half_within_a_body_is_none(broker: Transactional) -> None:
+    half = broker.prepare()
+    record = broker.halves[0]
+    place = broker.store.max_physical_offset + 88  # where the body of the next message begins
+    for queue_offset in (0, 2**62):
+        forged = replace(record, queue_offset=queue_offset, physical_offset=place)
+        host = encode_host(*record.store_host)
+        broker.fast.ask(send_request(body=encode_record(forged, host, host)))
+        data = broker.store.read_record(place)
+        assert data is not None, "the body looks like a record"
+        assert decode_record(data).physical_offset == place
+        answer = broker.end(Half(str(queue_offset), place), COMMIT)
+        assert answer.remark == "Find prepared transaction message failed"
+        place = broker.store.max_physical_offset + 88
+    assert broker.ends == []
+    assert broker.end(half, COMMIT).code == ResponseCode.SUCCESS
 
 
 async def test_an_outcome_that_is_none_is_refused(broker: Transactional) -> None:
