@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pyromq.client.accumulator import Batching
 from pyromq.client.errors import (
     AnswerError,
     BrokerError,
@@ -9,29 +10,53 @@ from pyromq.client.errors import (
     ClientStateError,
     IllegalMessageError,
     NameServerError,
+    OptionError,
     TopicNotFoundError,
 )
+from pyromq.client.hooks import ConsumeHook, Consuming, SendHook, Sending
 from pyromq.client.message import Message, ReceivedMessage
-from pyromq.client.producer import Producer, SendResult, SendStatus
+from pyromq.client.options import ClientOptions
+from pyromq.client.producer import Producer, QueueSelector
 from pyromq.client.pull_consumer import PullConsumer, PullResult, PullStatus, StartFrom
+from pyromq.client.results import SendResult, SendStatus
 from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.errors import RocketMQError
+from pyromq.remoting.errors import (
+    RemotingClosedError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+)
 
 __all__ = [
     "AnswerError",
+    "Batching",
     "BrokerError",
     "ClientError",
+    "ClientOptions",
     "ClientStateError",
+    "ConsumeHook",
+    "Consuming",
     "IllegalMessageError",
     "Message",
     "MessageQueue",
     "NameServerError",
+    "OptionError",
     "Producer",
     "PullConsumer",
     "PullResult",
     "PullStatus",
+    "QueueSelector",
     "ReceivedMessage",
+    "RemotingClosedError",
+    "RemotingConnectError",
+    "RemotingError",
+    "RemotingTimeoutError",
+    "RocketMQError",
+    "SendHook",
     "SendResult",
     "SendStatus",
+    "Sending",
     "StartFrom",
     "TopicNotFoundError",
 ]

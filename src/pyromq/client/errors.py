@@ -1,8 +1,7 @@
 """What a client's caller can get instead of a result.
 
-Every exception of the client is a `ClientError`; transport failures below it
-(`pyromq.remoting.errors.RemotingError`) are wrapped where the client has
-given up on all servers, and passed through where one named server failed.
+Every exception of the client is a `ClientError`; what happens to connections is a
+`RemotingError` that names the server's address. Both are `RocketMQError`.
 """
 
 from __future__ import annotations
@@ -11,14 +10,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.errors import RocketMQError
 
 
-class ClientError(Exception):
+class ClientError(RocketMQError):
     """Base of everything that the client raises by itself."""
 
 
 class IllegalMessageError(ClientError, ValueError):
     """A message, name or expression that no broker would take; nothing was sent."""
+
+
+class OptionError(ClientError, ValueError):
+    """An option that is unknown, not possible, or against another one."""
 
 
 class ClientStateError(ClientError):

@@ -27,7 +27,7 @@ from functools import lru_cache
 from pyromq.client.errors import IllegalMessageError
 from pyromq.protocol import properties as property_names
 from pyromq.protocol.bodies import MessageQueue
-from pyromq.protocol.properties import MAX_PROPERTIES, encode_properties
+from pyromq.protocol.properties import MAX_PROPERTIES
 from pyromq.protocol.record import MAX_TOPIC, MessageRecord
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,8 @@ MAX_BODY = 4 * 1024 * 1024
 #: A compressed body that grows beyond this is taken for an attack and left compressed.
 MAX_DECOMPRESSED = 64 * 1024 * 1024
 MAX_GROUP = 255
+#: The property in which later versions of RocketMQ keep an ordering key.
+SHARDING_KEY = "__SHARDINGKEY"
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SEPARATORS = re.compile("[\x01\x02]")
 
@@ -46,7 +48,9 @@ class Message:
     """A message to be sent.
 
     `tags` is what consumers can filter by, `keys` the words under which the message can be
-    looked up (one string, or several), `properties` the application's own.
+    looked up (one string, or several), `properties` the application's own. With a
+    `delay_level` (1 to 18 unless brokers are configured otherwise: 1s 5s 10s 30s 1m ... 2h)
+    consumers get it later. Messages with the same `ordering_key` go to the same queue.
     """
 
     topic: str
@@ -55,6 +59,8 @@ class Message:
     keys: str | Sequence[str] = ""
     properties: dict[str, str] = field(default_factory=dict)
     flag: int = 0
+    delay_level: int = 0
+    ordering_key: str = ""
 
     def check(self) -> None:
         """Raise IllegalMessageError for what a broker would refuse."""
@@ -67,33 +73,48 @@ class Message:
                 f"at most {MAX_BODY} are possible"
             )
 
-    def wire_properties(self, unique_key: str) -> bytes:
+    def wire_properties(self, unique_key: str) -> str:
         """All properties as they are sent: the application's, then the client's."""
-        everything = dict(self.properties)
-        keys = (
-            self.keys
-            if isinstance(self.keys, str)
-            else property_names.KEY_SEPARATOR.join(self.keys)
-        )
+        names = property_names
+        pieces = [f"{name}\x01{value}" for name, value in self.properties.items()]
+        keys = self.keys if isinstance(self.keys, str) else names.KEY_SEPARATOR.join(self.keys)
         if keys:
-            everything[property_names.KEYS] = keys
+            pieces.append(f"{names.KEYS}\x01{keys}")
+        if self.delay_level:
+            pieces.append(f"{names.DELAY}\x01{self.delay_level}")
+        if self.ordering_key:
+            pieces.append(f"{SHARDING_KEY}\x01{self.ordering_key}")
+        pieces.append(f"{names.UNIQ_KEY}\x01{unique_key}")
+        if names.WAIT not in self.properties:
+            pieces.append(f"{names.WAIT}\x01true")
         if self.tags:
-            everything[property_names.TAGS] = self.tags
-        everything[property_names.UNIQ_KEY] = unique_key
-        everything.setdefault(property_names.WAIT, "true")
+            # Last: brokers remember the hash of what stands last.
+            pieces.append(f"{names.TAGS}\x01{self.tags}")
+        count = len(pieces)
+        text = "\x02".join(pieces)
+        if text.count("\x01") != count or text.count("\x02") != count - 1 or "" in self.properties:
+            self._refuse_separators()
+        # No character takes more than three bytes for each of its UTF-16 units.
+        if len(text) * 4 > MAX_PROPERTIES and len(text.encode()) > MAX_PROPERTIES:
+            raise IllegalMessageError(
+                f"properties of a message for {self.topic!r} take {len(text.encode())} bytes, "
+                f"at most {MAX_PROPERTIES} are possible"
+            )
+        return text
+
+    def _refuse_separators(self) -> None:
+        everything = {
+            **self.properties,
+            property_names.KEYS: self.keys if isinstance(self.keys, str) else " ".join(self.keys),
+            property_names.TAGS: self.tags,
+            "ordering_key": self.ordering_key,
+        }
         for name, value in everything.items():
             if not name or _SEPARATORS.search(name) or _SEPARATORS.search(value):
                 raise IllegalMessageError(
                     f"property {name!r}={value!r:.40} cannot be sent: names must not be empty, "
                     "names and values must not hold the characters U+0001 and U+0002"
                 )
-        encoded = encode_properties(everything)
-        if len(encoded) > MAX_PROPERTIES:
-            raise IllegalMessageError(
-                f"properties of a message for {self.topic!r} take {len(encoded)} bytes, "
-                f"at most {MAX_PROPERTIES} are possible"
-            )
-        return encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +183,8 @@ class UniqueKeys:
     def __init__(self) -> None:
         self._counter = itertools.count()
         self._process = -1
-        self._prefix = ""
+        self._prefix = self._head = ""
+        self._now = 0
         self._month_start = self._month_end = 0
 
     def __call__(self) -> str:
@@ -170,17 +192,25 @@ class UniqueKeys:
         process = os.getpid()
         if process != self._process:
             self._prefix = (
-                socket.inet_aton(local_address())
-                + struct.pack(">H", process & 0xFFFF)
-                + os.urandom(4)
-            ).hex()
+                (
+                    socket.inet_aton(local_address())
+                    + struct.pack(">H", process & 0xFFFF)
+                    + os.urandom(4)
+                )
+                .hex()
+                .upper()
+            )
             self._process = process
+            self._now = 0
         now = time.time_ns() // 1_000_000
-        if now >= self._month_end:
-            self._month_start, self._month_end = _month_around(now)
-        # A clock that was set back must not make the difference negative.
-        elapsed = max(0, now - self._month_start) & 0xFFFFFFFF
-        return f"{self._prefix}{elapsed:08x}{next(self._counter) & 0xFFFF:04x}".upper()
+        if now != self._now:
+            if now >= self._month_end:
+                self._month_start, self._month_end = _month_around(now)
+            # A clock that was set back must not make the difference negative.
+            elapsed = max(0, now - self._month_start) & 0xFFFFFFFF
+            self._head = f"{self._prefix}{elapsed:08X}"
+            self._now = now
+        return f"{self._head}{next(self._counter) & 0xFFFF:04X}"
 
 
 #: The process's own: all producers share it, as their keys share one counter.

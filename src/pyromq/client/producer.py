@@ -3,48 +3,60 @@
     async with Producer("127.0.0.1:9876", group="orders") as producer:
         result = await producer.send(Message("orders", b"...", tags="new"))
 
-A send goes to the next of the topic's queues in turn. When a broker fails or
-answers that it cannot take the message now, the send is tried again at
-another broker where there is one, so a message may be stored twice: consumers
-recognise it by its unique key (`SendResult.msg_id`). A topic that does not
-exist is sent to the brokers that create topics (those that serve TBW102).
+Where a message goes: to the queue that is given, or that a selector picks, or that its
+ordering key stands for; otherwise to the topic's queues in turn, leaving out brokers that
+failed or were slow just now. A topic that does not exist is sent to the brokers that create
+topics (those that serve TBW102).
 
-One message is a batch of one: `send`, `send_batch` and `send_oneway` differ in
-what they make of the answer only. On the event loop of its owner.
+When a broker fails, or answers that it cannot take the message now, the send is tried again
+at another broker where there is one, so a message may be stored twice: consumers recognise
+it by its unique key (`SendResult.msg_id`). A message with a queue of its own is tried again
+at that queue only: order comes first.
+
+With `batching`, sends that come close together share a request (`accumulator`). At most
+`max_in_flight` messages are on their way; those who send more wait. On the event loop of
+its owner; `Producer.sync` is for everyone without one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
+from pyromq.client.accumulator import Accumulator, Batching
 from pyromq.client.errors import (
     BrokerError,
     ClientError,
     IllegalMessageError,
+    OptionError,
     TopicNotFoundError,
     reading_answer,
 )
-from pyromq.client.message import MAX_BODY, Message, check_group, create_unique_key
+from pyromq.client.faults import QUICK, BrokerFaults
+from pyromq.client.gate import Gate
+from pyromq.client.hooks import Hooks, Sending
+from pyromq.client.message import Message, check_group
+from pyromq.client.options import ClientOptions, Settings
+from pyromq.client.results import STATUS_BY_CODE, SendResult, SendStatus
 from pyromq.client.routes import TEMPLATE_TOPIC, TopicRoute
+from pyromq.client.sending import Outgoing, Target, batches_of
 from pyromq.client.session import Session
 from pyromq.protocol.bodies import HeartbeatData, MessageQueue, ProducerData
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
-from pyromq.protocol.properties import UNIQ_KEY, WAIT, encode_properties
-from pyromq.protocol.record import encode_inner_message
-from pyromq.remoting.client import RemotingError
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.frame import FLAG_ONEWAY, RawFrame
+from pyromq.protocol.java_hash import java_hash
+from pyromq.remoting.client import ClientHandler, RemotingError, RemotingTimeoutError
 
 DEFAULT_GROUP = "PYROMQ_PRODUCER"
 #: How many queues a topic gets that a send creates, unless its broker says fewer.
 DEFAULT_TOPIC_QUEUES = 4
+#: Bodies from this size on are compressed, as in RocketMQ.
+COMPRESS_OVER = 4096
 
 #: Answers after which another broker may take the message.
 _RETRIED_CODES = frozenset(
@@ -57,51 +69,66 @@ _RETRIED_CODES = frozenset(
     }
 )
 
-
-class SendStatus(Enum):
-    """How safe a stored message is."""
-
-    SEND_OK = ResponseCode.SUCCESS
-    FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
-    FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
-    SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
-
-
-_STATUS_BY_CODE = {int(status.value): status for status in SendStatus}
-
-
-@dataclass(frozen=True, slots=True)
-class SendResult:
-    """Where a message was stored. Of a batch, the ids are joined by commas."""
-
-    msg_id: str
-    offset_msg_id: str
-    queue: MessageQueue
-    queue_offset: int
-    status: SendStatus
+#: Picks one of a topic's queues for a message.
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 class Producer:
     """Sends messages to the cluster of the NameServers `namesrv` (`host:port[;host:port]`).
 
-    `send_timeout` bounds one attempt, in seconds; `retries` is how many more follow a failed one.
+    `send_timeout` bounds one attempt, in seconds; `retries` is how many more follow a failed
+    one; `retry_unsafe` also tries again when a message was stored but not flushed or
+    replicated in time. Bodies of `compress_over` bytes and more are compressed.
+    `topic_queues` is how many queues a topic gets that a send creates.
     """
 
     def __init__(
         self,
-        namesrv: str,
+        namesrv: str | Sequence[str],
         *,
         group: str = DEFAULT_GROUP,
         send_timeout: float = 3.0,
         retries: int = 2,
+        retry_unsafe: bool = False,
+        batching: Batching | None = None,
+        compress_over: int = COMPRESS_OVER,
         topic_queues: int = DEFAULT_TOPIC_QUEUES,
+        max_in_flight: int = 16_384,
+        avoid_slow_brokers: bool = True,
+        **options: Unpack[ClientOptions],
     ) -> None:
         check_group(group)
+        for name, value, least in (
+            ("retries", retries, 0),
+            ("topic_queues", topic_queues, 1),
+            ("max_in_flight", max_in_flight, 1),
+            ("compress_over", compress_over, 1),
+        ):
+            if value < least:
+                raise OptionError(f"{name}={value}: at least {least} is needed")
+        if not send_timeout > 0:
+            raise OptionError(f"send_timeout={send_timeout}: a number of seconds above 0 is needed")
+        settings = Settings.of(namesrv, options)
         self.group = group
-        self._attempts = 1 + retries
+        self.hooks = Hooks(settings.hooks)
+        self._send_timeout = send_timeout
+        self._retries = retries
+        self._retry_unsafe = retry_unsafe
+        self._compress_over = compress_over
         self._topic_queues = topic_queues
-        self._turns: dict[str, itertools.count[int]] = {}
-        self._session = Session(namesrv, self._describe, request_timeout=send_timeout)
+        self._faults = BrokerFaults()
+        self._avoids = avoid_slow_brokers
+        self._plans: dict[str, _Plan] = {}
+        #: Where topics will be that do not exist yet, by the route of the template.
+        self._created: dict[str, tuple[TopicRoute, TopicRoute]] = {}
+        self._gate = Gate(max_in_flight)
+        self._session = Session(settings, self._describe, handlers=self._handlers())
+        self._group_name = self._session.wrap(group)
+        self._accumulator = None if batching is None else Accumulator(batching, self._deliver)
+        #: Requests are built from a template unless somebody wants to see or sign them.
+        self._is_plain = not self.hooks.send and not settings.access_key
+
+    # Life
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -120,165 +147,364 @@ class Producer:
         self._session.start()
 
     async def close(self) -> None:
-        """Leave the cluster; what was sent oneway is still written."""
-        await self._session.close(producer_group=self.group)
+        """Send what waits to be batched, let what is under way end, leave the cluster."""
+        if self._session.running:
+            if self._accumulator is not None:
+                await self._accumulator.flush()
+            await self._gate.wait_empty(self._send_timeout * (1 + self._retries))
+        await self._session.close(producer_group=self._group_name)
 
-    async def send(self, message: Message, queue: MessageQueue | None = None) -> SendResult:
-        """Store one message, on `queue` if given, and say where it is.
+    @property
+    def client_id(self) -> str:
+        """By which brokers know this client."""
+        return self._session.client_id
+
+    # Sending
+
+    async def send(
+        self,
+        message: Message,
+        queue: MessageQueue | None = None,
+        *,
+        select: QueueSelector | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - of one attempt, not of the whole
+    ) -> SendResult:
+        """Store one message, on `queue` or on what `select` picks if given, and say where.
 
         Raises IllegalMessageError, TopicNotFoundError, NameServerError, BrokerError or
-        RemotingError (the last attempt's).
+        RemotingError (the last attempt's); all of them are RocketMQError.
         """
-        return await self._deliver(_Delivery([message]), queue)
+        if (
+            self._accumulator is not None
+            and queue is None
+            and select is None
+            and self._accumulator.takes(message)
+        ):
+            self._session.check_running()
+            if message.ordering_key:
+                queue = await self._select(message, None)
+            return await self._accumulator.add(message, queue)
+        outgoing = Outgoing(message, self._compress_over)
+        if queue is None and (select is not None or message.ordering_key):
+            queue = await self._select(message, select)
+        (result,) = await self._deliver(outgoing, queue, timeout)
+        return result
 
     async def send_batch(
-        self, messages: Sequence[Message], queue: MessageQueue | None = None
-    ) -> SendResult:
-        """Store messages of one topic on one queue, one behind the other, in one request."""
-        return await self._deliver(_Delivery(messages, as_batch=True), queue)
+        self,
+        messages: Iterable[Message],
+        queue: MessageQueue | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - of one attempt, not of the whole
+    ) -> list[SendResult]:
+        """Store messages of one topic, one behind the other; a result for each of them.
 
-    async def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
+        What is too large for one request is split, and stays in order on one queue.
+        """
+        batches = batches_of(list(messages))
+        if len(batches) > 1 and queue is None:
+            queue = (await self._next_target(batches[0].topic, None)).queue
+        results = []
+        for batch in batches:
+            results += await self._deliver(batch, queue, timeout)
+        return results
+
+    async def send_oneway(
+        self,
+        message: Message,
+        queue: MessageQueue | None = None,
+        *,
+        select: QueueSelector | None = None,
+    ) -> None:
         """Send one message and wait for nothing: whether it was stored is not known."""
         self._session.check_running()
-        delivery = _Delivery([message])
-        route = await self._route(delivery.topic)
-        chosen = queue or self._choose(route, avoided_broker=None)
-        await self._session.remoting.send_oneway(
-            _address(route, chosen),
-            delivery.command(self.group, chosen, self._topic_queues),
-        )
+        outgoing = Outgoing(message, self._compress_over)
+        if queue is None and (select is not None or message.ordering_key):
+            queue = await self._select(message, select)
+        target = await self._target(outgoing.topic, queue, None)
+        sending = self._begin(outgoing, target, is_oneway=True)
+        remoting = self._session.remoting
+        if self._is_plain:
+            connection = remoting.ready(target.address) or await remoting.connect(target.address)
+            connection.write(target.frame(outgoing, connection.next_opaque(), FLAG_ONEWAY))
+        else:
+            await remoting.send_oneway(target.address, target.command(outgoing, is_oneway=True))
+        self._end(sending, None, None)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of `topic` that take messages now."""
         self._session.check_running()
-        return list((await self._route(topic)).write_queues)
+        return (await self._plan(topic)).queues
 
-    async def _deliver(self, delivery: _Delivery, fixed_queue: MessageQueue | None) -> SendResult:
-        self._session.check_running()
+    # One request, as often as needed
+
+    async def _deliver(
+        self,
+        outgoing: Outgoing,
+        fixed: MessageQueue | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - of one attempt, not of the whole
+    ) -> list[SendResult]:
+        session = self._session
+        if not session.running:
+            session.check_running()
+        gate = self._gate
+        count = len(outgoing.keys)
+        if not gate.enter(count):
+            await gate.wait(count)
+        try:
+            target = self._quick_target(outgoing.topic) if fixed is None else None
+            if target is None:
+                target = await self._target(outgoing.topic, fixed, None)
+            for attempt in itertools.count():
+                is_last = attempt >= self._retries
+                results, failure = await self._attempt(outgoing, target, timeout)
+                if results is not None and (
+                    is_last
+                    or results[0].status is SendStatus.SEND_OK
+                    or not self._retry_unsafe
+                    or fixed is not None
+                ):
+                    return results
+                if failure is not None and (is_last or not _may_retry(failure)):
+                    raise failure
+                await self._plan(outgoing.topic, fresh=True)
+                target = await self._target(outgoing.topic, fixed, target.queue.broker_name)
+        finally:
+            gate.leave(count)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _attempt(
+        self,
+        outgoing: Outgoing,
+        target: Target,
+        timeout: float | None,  # noqa: ASYNC109 - of this attempt
+    ) -> tuple[list[SendResult] | None, ClientError | RemotingError | None]:
+        sending = None if self._is_plain else self._begin(outgoing, target)
+        queue, address = target.queue, target.address
+        results: list[SendResult] | None = None
         failure: ClientError | RemotingError | None = None
-        failed_broker: str | None = None
-        for attempt in range(self._attempts):
-            route = await self._route(delivery.topic, fresh=attempt > 0)
-            queue = fixed_queue or self._choose(route, failed_broker)
-            command = delivery.command(self.group, queue, self._topic_queues)
-            address = _address(route, queue)
-            try:
-                answer = await self._session.remoting.request(
-                    address, command, self._session.request_timeout
-                )
-            except RemotingError as error:
-                failure = error
+        begun = time.monotonic()
+        try:
+            header = (await self._ask(outgoing, target, timeout or self._send_timeout))[1]
+        except RemotingError as error:
+            failure = error
+            if self._avoids:
+                self._faults.note_failure(queue.broker_name, time.monotonic())
+        else:
+            if self._avoids:
+                self._note_latency(queue.broker_name, begun)
+            code = header.get("code")
+            status = STATUS_BY_CODE.get(code) if type(code) is int else None
+            if status is None:
+                failure = _refusal(address, header)
             else:
-                status = _STATUS_BY_CODE.get(answer.code)
-                if status is not None:
+                try:
                     with reading_answer(address):
-                        return delivery.result(status, answer, queue)
-                failure = BrokerError(address, answer.code, answer.remark)
-                if answer.code not in _RETRIED_CODES:
-                    break
-            failed_broker = queue.broker_name
-        assert failure is not None
-        raise failure
+                        named = self._name(queue)
+                        results = outgoing.results(header.get("extFields") or {}, named, status)
+                except ClientError as error:
+                    failure = error
+        if sending is not None:
+            self._end(sending, results, failure)
+        return results, failure
 
-    async def _route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
-        """The topic's route, or where a topic of this name would be created."""
+    async def _ask(self, outgoing: Outgoing, target: Target, timeout: float) -> RawFrame:  # noqa: ASYNC109
+        remoting = self._session.remoting
+        if not self._is_plain:
+            answer = await remoting.request(target.address, target.command(outgoing), timeout)
+            return (
+                0,
+                {"code": answer.code, "remark": answer.remark, "extFields": answer.ext_fields},
+                b"",
+            )
+        connection = remoting.ready(target.address)
+        if connection is None:
+            # Connecting counts, too.
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(timeout):
+                    connection = await remoting.connect(target.address)
+            except TimeoutError:
+                raise RemotingTimeoutError(
+                    target.address, f"no connection to {target.address} within {timeout:g} s"
+                ) from None
+            timeout = max(0.001, timeout - (time.monotonic() - began))
+        opaque = connection.next_opaque()
+        return await connection.call(opaque, target.frame(outgoing, opaque), outgoing.code, timeout)
+
+    def _note_latency(self, broker: str, begun: float) -> None:
+        now = time.monotonic()
+        if self._faults or now - begun >= QUICK:
+            self._faults.note(broker, now - begun, now)
+
+    def _begin(self, outgoing: Outgoing, target: Target, *, is_oneway: bool = False) -> Sending:
+        sending = Sending(
+            self.group,
+            self._session.settings.namespace,
+            outgoing.messages,
+            outgoing.keys,
+            self._name(target.queue),
+            target.address,
+            is_oneway,
+            time.monotonic(),
+        )
+        self.hooks.before_send(sending)
+        return sending
+
+    def _end(
+        self, sending: Sending, results: list[SendResult] | None, failure: Exception | None
+    ) -> None:
+        sending.result = results[0] if results else None
+        sending.error = failure
+        self.hooks.after_send(sending)
+
+    # Which queue
+
+    async def _select(self, message: Message, select: QueueSelector | None) -> MessageQueue:
+        plan = await self._plan(message.topic)
+        if select is None:
+            return plan.queues[_place(message.ordering_key, len(plan.queues))]
+        queue = select(plan.queues, message)
+        if queue not in plan.queues:
+            raise IllegalMessageError(
+                f"the selector picked {queue!r}, which is none of the {len(plan.queues)} queues "
+                f"of topic {message.topic!r}"
+            )
+        return queue
+
+    def _quick_target(self, topic: str) -> Target | None:
+        """The next queue in turn, if the topic's route is known and all brokers are well."""
+        plan = self._plans.get(topic)
+        if plan is None or self._faults:
+            return None
+        route = self._session.routes.peek(plan.topic)
+        return plan.next() if route is plan.route and route is not None else None
+
+    async def _target(
+        self, topic: str, fixed: MessageQueue | None, failed_broker: str | None
+    ) -> Target:
+        if fixed is None:
+            return await self._next_target(topic, failed_broker)
+        plan = await self._plan(topic)
+        return plan.target(fixed)
+
+    async def _next_target(self, topic: str, failed_broker: str | None) -> Target:
+        plan = await self._plan(topic)
+        now = time.monotonic()
+        first = plan.next()
+        target = first
+        for _ in range(len(plan.targets)):
+            broker = target.queue.broker_name
+            if broker != failed_broker and not self._faults.is_avoided(broker, now):
+                return target
+            target = plan.next()
+        # All of them have failed or are slow: another one than the last at least.
+        for _ in range(len(plan.targets)):
+            if target.queue.broker_name != failed_broker:
+                return target
+            target = plan.next()
+        return first
+
+    async def _plan(self, topic: str, *, fresh: bool = False) -> _Plan:
+        """The topic's queues, or where they would be if the topic were created."""
+        name = self._session.wrap(topic)
+        route = await self._route(name, fresh=fresh)
+        plan = self._plans.get(topic)
+        if plan is None or plan.route is not route:
+            if not route.write_queues:
+                raise TopicNotFoundError(topic, "none of its brokers takes messages for it now")
+            targets = [
+                Target(
+                    queue,
+                    route.address_of(queue.broker_name),
+                    self._group_name,
+                    self._topic_queues,
+                )
+                for queue in route.write_queues
+            ]
+            turn = plan.turn if plan is not None else random.randrange(len(targets))  # noqa: S311
+            plan = self._plans[topic] = _Plan(route, topic, name, targets, turn)
+        return plan
+
+    async def _route(self, topic: str, *, fresh: bool) -> TopicRoute:
         routes = self._session.routes
         try:
-            route = await (routes.refresh(topic) if fresh else routes.get(topic))
+            return await (routes.refresh(topic) if fresh else routes.get(topic))
         except TopicNotFoundError as error:
             try:
                 template = await routes.get(TEMPLATE_TOPIC)
             except TopicNotFoundError:
                 raise error from None
-            route = template.for_new_topic(topic, self._topic_queues)
-        if not route.write_queues:
-            raise TopicNotFoundError(topic, "none of its brokers takes messages for it now")
-        return route
+            known = self._created.get(topic)
+            if known is None or known[0] is not template:
+                route = template.for_new_topic(topic, self._topic_queues)
+                known = self._created[topic] = (template, route)
+            return known[1]
 
-    def _choose(self, route: TopicRoute, avoided_broker: str | None) -> MessageQueue:
-        """The next queue in turn, at another broker than the one that has just failed."""
-        queues = [
-            queue for queue in route.write_queues if queue.broker_name != avoided_broker
-        ] or route.write_queues
-        turns = self._turns.get(route.topic)
-        if turns is None:
-            # Producers that start together should not all begin with the same queue.
-            turns = itertools.count(random.randrange(len(queues)))  # noqa: S311
-            self._turns[route.topic] = turns
-        return queues[next(turns) % len(queues)]
+    def _name(self, queue: MessageQueue) -> MessageQueue:
+        """A queue as the application knows it."""
+        if not self._session.settings.namespace:
+            return queue
+        return MessageQueue(self._session.unwrap(queue.topic), queue.broker_name, queue.queue_id)
+
+    def _handlers(self) -> dict[int, ClientHandler]:
+        """What brokers may ask of this producer."""
+        return {}
 
     def _describe(self, client_id: str) -> HeartbeatData:
-        return HeartbeatData(client_id, producer_data_set=[ProducerData(self.group)])
+        return HeartbeatData(client_id, producer_data_set=[ProducerData(self._group_name)])
 
 
-class _Delivery:
-    """One request's messages, checked, with their unique keys: the same at each attempt."""
+class _Plan:
+    """A topic's queues that take messages, in turn."""
 
-    def __init__(self, messages: Sequence[Message], *, as_batch: bool = False) -> None:
-        topics = {message.topic for message in messages}
-        if len(topics) != 1:
-            raise IllegalMessageError(
-                f"a batch is for exactly one topic, not for {len(topics)}: {sorted(topics)}"
-            )
-        for message in messages:
-            message.check()
-        (self.topic,) = topics
-        self._is_batch = as_batch
-        self._keys = [create_unique_key() for _ in messages]
-        properties = [
-            message.wire_properties(key) for message, key in zip(messages, self._keys, strict=True)
+    __slots__ = ("_by_queue", "queues", "route", "targets", "topic", "turn")
+
+    def __init__(
+        self, route: TopicRoute, name: str, topic: str, targets: list[Target], turn: int
+    ) -> None:
+        self.route = route
+        self.topic = topic
+        self.targets = targets
+        self.turn = turn
+        self.queues = [
+            MessageQueue(name, target.queue.broker_name, target.queue.queue_id)
+            for target in targets
         ]
-        if as_batch:
-            self._flag = 0
-            self._properties = encode_properties({UNIQ_KEY: create_unique_key(), WAIT: "true"})
-            self._body = b"".join(
-                encode_inner_message(message.body, own, message.flag)
-                for message, own in zip(messages, properties, strict=True)
+        self._by_queue = dict(zip(self.queues, targets, strict=True))
+
+    def next(self) -> Target:
+        turn = self.turn = self.turn + 1
+        targets = self.targets
+        return targets[turn % len(targets)]
+
+    def target(self, queue: MessageQueue) -> Target:
+        found = self._by_queue.get(queue)
+        if found is None:
+            raise TopicNotFoundError(
+                queue.topic,
+                f"queue {queue.queue_id} of broker {queue.broker_name!r} is not among the "
+                f"{len(self.queues)} that take messages now",
             )
-            if len(self._body) > MAX_BODY:
-                raise IllegalMessageError(
-                    f"batch for {self.topic!r} takes {len(self._body)} bytes, at most {MAX_BODY} "
-                    "are possible: send fewer messages at a time"
-                )
-        else:
-            (message,) = messages
-            self._flag = message.flag
-            (self._properties,) = properties
-            self._body = message.body
-
-    def command(self, group: str, queue: MessageQueue, topic_queues: int) -> RemotingCommand:
-        header = SendMessageRequestHeaderV2(
-            producer_group=group,
-            topic=self.topic,
-            default_topic=TEMPLATE_TOPIC,
-            default_topic_queue_nums=topic_queues,
-            queue_id=queue.queue_id,
-            sys_flag=0,
-            born_timestamp=time.time_ns() // 1_000_000,
-            flag=self._flag,
-            properties=self._properties.decode(),
-            reconsume_times=0,
-            unit_mode=False,
-            batch=self._is_batch,
-            broker_name=queue.broker_name,
-        )
-        code = RequestCode.SEND_BATCH_MESSAGE if self._is_batch else RequestCode.SEND_MESSAGE_V2
-        return RemotingCommand(code, ext_fields=header.encode(), body=self._body)
-
-    def result(
-        self, status: SendStatus, answer: RemotingCommand, queue: MessageQueue
-    ) -> SendResult:
-        header = SendMessageResponseHeader.decode(answer.ext_fields)
-        return SendResult(
-            msg_id=",".join(self._keys),
-            offset_msg_id=header.msg_id,
-            queue=MessageQueue(self.topic, queue.broker_name, header.queue_id),
-            queue_offset=header.queue_offset,
-            status=status,
-        )
+        return found
 
 
-def _address(route: TopicRoute, queue: MessageQueue) -> str:
-    if queue.broker_name not in route.addresses:
-        raise TopicNotFoundError(queue.topic, f"broker {queue.broker_name!r} is not known for it")
-    return route.address_of(queue.broker_name)
+def _place(ordering_key: str, count: int) -> int:
+    """Which of `count` queues a key stands for: as Java's SelectMessageQueueByHash."""
+    return abs(java_hash(ordering_key)) % count
+
+
+def _may_retry(failure: ClientError | RemotingError) -> bool:
+    return not isinstance(failure, ClientError) or (
+        isinstance(failure, BrokerError) and failure.code in _RETRIED_CODES
+    )
+
+
+def _refusal(address: str, header: dict[str, object]) -> BrokerError:
+    remark = header.get("remark")
+    code = header.get("code")
+    return BrokerError(
+        address,
+        code if type(code) is int else -1,
+        remark if isinstance(remark, str) else None,
+    )

@@ -42,6 +42,7 @@ from pyromq.client.errors import (
 )
 from pyromq.client.membership import Membership
 from pyromq.client.message import ReceivedMessage, check_group, check_topic
+from pyromq.client.options import Settings
 from pyromq.client.session import Session
 from pyromq.protocol.bodies import (
     ConsumeFromWhere,
@@ -153,10 +154,9 @@ class PullConsumer:
         self._subscription_version = time.time_ns() // 1_000_000
         self._suggested_broker: dict[MessageQueue, int] = {}
         self._session = Session(
-            namesrv,
+            Settings.of(namesrv, {"request_timeout": request_timeout}),
             self._describe,
             handlers={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed},
-            request_timeout=request_timeout,
         )
         self._membership: Membership | None = None
         self._commits: asyncio.Task[None] | None = None

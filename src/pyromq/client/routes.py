@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from pyromq.client.errors import (
@@ -96,7 +96,7 @@ class Routes:
     """Routes by topic, as the NameServers `addresses` give them.
 
     A route is asked for again when it is older than `max_age` seconds; while no NameServer
-    answers, the old one stays in use.
+    answers, the old one stays in use. `on_change` is told of each route that is new or another.
     """
 
     def __init__(
@@ -106,7 +106,9 @@ class Routes:
         *,
         request_timeout: float = 3.0,
         max_age: float = 30.0,
+        on_change: Callable[[TopicRoute], None] | None = None,
     ) -> None:
+        self._on_change = on_change
         self._remoting = remoting
         self._addresses = list(addresses)
         # Clients that start together should not all ask the same NameServer.
@@ -130,6 +132,13 @@ class Routes:
             logger.warning("route of %s is kept although it is old: %s", topic, error)
             self._known[topic] = (route, time.monotonic())
             return route
+
+    def peek(self, topic: str) -> TopicRoute | None:
+        """The route of `topic` if it is known and not old: no question is asked."""
+        known = self._known.get(topic)
+        if known is None or time.monotonic() - known[1] >= self._max_age:
+            return None
+        return known[0]
 
     async def refresh(self, topic: str) -> TopicRoute:
         """The route of `topic` as the NameServers know it now."""
@@ -164,9 +173,18 @@ class Routes:
                 self._known.pop(topic, None)
                 raise
             else:
-                self._known[topic] = (route, time.monotonic())
-                return route
+                return self._take(route)
         raise NameServerError(f"tell the route of topic {topic!r}", failures)
+
+    def _take(self, route: TopicRoute) -> TopicRoute:
+        known = self._known.get(route.topic)
+        if known is not None and known[0] == route:
+            # The same object: what was derived from it stays valid.
+            route = known[0]
+        self._known[route.topic] = (route, time.monotonic())
+        if (known is None or known[0] is not route) and self._on_change is not None:
+            self._on_change(route)
+        return route
 
     async def _ask_one(self, address: str, topic: str) -> TopicRoute:
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)

@@ -1,8 +1,12 @@
 """What every client has, whether it produces or consumes: one identity in the cluster.
 
 A session owns the connections, the routes and the heartbeats that tell the
-brokers who is there. Brokers forget a client that was silent for 120 s;
-a heartbeat goes to every known master each 30 s. On the owner's event loop.
+brokers who is there. Brokers forget a client that was silent for 120 s; a
+heartbeat goes to every known master each 30 s, and to a new one at once.
+
+Names in a namespace: everything that leaves a session or arrives at it carries
+`namespace%name`; `wrap` and `unwrap` are for those who stand between it and the
+application. On the owner's event loop, in the process that started it.
 """
 
 from __future__ import annotations
@@ -10,48 +14,60 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping
 
 from pyromq.client.errors import BrokerError, ClientError, ClientStateError
-from pyromq.client.message import local_address
-from pyromq.client.routes import Routes
+from pyromq.client.options import Settings
+from pyromq.client.routes import Routes, TopicRoute
+from pyromq.protocol import acl
 from pyromq.protocol.bodies import HeartbeatData
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import UnregisterClientRequestHeader
-from pyromq.remoting.address import parse_addresses
+from pyromq.protocol.namespace import with_namespace, without_namespace
 from pyromq.remoting.client import ClientHandler, RemotingClient, RemotingError
+from pyromq.remoting.tls import client_context
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT_SECONDS = 30.0
-
 
 class Session:
-    """A client's presence in the cluster of the NameServers `namesrv` (`host:port[;host:port]`).
+    """A client's presence in a cluster.
 
-    `describe` gives the content of a heartbeat; `group` is what is unregistered at the end.
+    `describe` gives the content of a heartbeat for a client id; `handlers` serve what
+    brokers ask of the client.
     """
 
     def __init__(
         self,
-        namesrv: str,
+        settings: Settings,
         describe: Callable[[str], HeartbeatData],
         *,
         handlers: Mapping[int, ClientHandler] | None = None,
-        request_timeout: float = 3.0,
     ) -> None:
-        self.client_id = f"{local_address()}@{os.getpid()}#{time.time_ns()}"
-        self.request_timeout = request_timeout
-        self.remoting = RemotingClient(handlers)
-        self.routes = Routes(
-            self.remoting, parse_addresses(namesrv), request_timeout=request_timeout
+        self.settings = settings
+        self.client_id = settings.client_id()
+        self.request_timeout = settings.request_timeout
+        self.remoting = RemotingClient(
+            handlers,
+            tls=client_context(settings.tls),
+            before_request=self._sign if settings.access_key else None,
         )
+        self.routes = Routes(
+            self.remoting,
+            settings.name_servers,
+            request_timeout=settings.request_timeout,
+            max_age=settings.route_interval,
+            on_change=self._greet_new_masters,
+        )
+        #: Whether it may be used: started, not closed, not inherited by a fork.
+        self.running = False
         self._describe = describe
         self._greeted: set[str] = set()
+        self._greetings: set[asyncio.Task[None]] = set()
         self._heartbeats: asyncio.Task[None] | None = None
         self._closed = False
+        self._process = 0
 
     def start(self) -> None:
         """Begin with the heartbeats."""
@@ -59,15 +75,32 @@ class Session:
             raise ClientStateError("this client was closed: make a new one")
         if self._heartbeats is None:
             self._heartbeats = asyncio.create_task(self._beat_forever())
+            self.running = True
+            self._process = os.getpid()
+            _running.add(self)
 
     def check_running(self) -> None:
-        """Raise ClientStateError unless started and not closed."""
-        if self._heartbeats is None or self._closed:
+        """Raise ClientStateError unless started, not closed, and in the process of its start."""
+        if self.running:
+            return
+        if self._closed:
+            raise ClientStateError("this client was closed: make a new one")
+        if self._process and self._process != os.getpid():
             raise ClientStateError(
-                "this client was closed: make a new one"
-                if self._closed
-                else "this client was not started: use it in `async with`, or await start() first"
+                f"this client was started in process {self._process}, of which this one is a "
+                "fork: make a new one here"
             )
+        raise ClientStateError(
+            "this client was not started: use it in `async with`, or await start() first"
+        )
+
+    def wrap(self, name: str) -> str:
+        """A topic's or group's name as servers know it."""
+        return with_namespace(self.settings.namespace, name)
+
+    def unwrap(self, name: str) -> str:
+        """A topic's or group's name as the application knows it."""
+        return without_namespace(self.settings.namespace, name)
 
     async def ask(
         self,
@@ -95,9 +128,14 @@ class Session:
         if self._closed:
             return
         self._closed = True
+        self.running = False
+        _running.discard(self)
+        tasks = list(self._greetings)
         if self._heartbeats is not None:
-            self._heartbeats.cancel()
-            await asyncio.gather(self._heartbeats, return_exceptions=True)
+            tasks.append(self._heartbeats)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         header = UnregisterClientRequestHeader(
             client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
         )
@@ -116,7 +154,7 @@ class Session:
 
     async def _beat_forever(self) -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT_SECONDS)
+            await asyncio.sleep(self.settings.heartbeat_interval)
             for route in self.routes.known():
                 try:
                     await self.routes.get(route.topic)
@@ -132,3 +170,34 @@ class Session:
             logger.warning("heartbeat failed: %s", error)
         else:
             self._greeted.add(address)
+
+    def _greet_new_masters(self, route: TopicRoute) -> None:
+        """Tell brokers that were not known until now who is here."""
+        new = route.masters() - self._greeted
+        if new and self.running:
+            greeting = asyncio.create_task(self._greet(new))
+            self._greetings.add(greeting)
+            greeting.add_done_callback(self._greetings.discard)
+
+    async def _greet(self, addresses: set[str]) -> None:
+        await asyncio.gather(*map(self._beat_one, addresses))
+
+    def _sign(self, _address: str, command: RemotingCommand) -> None:
+        fields = command.ext_fields
+        fields[acl.ACCESS_KEY] = self.settings.access_key
+        if self.settings.security_token:
+            fields[acl.SECURITY_TOKEN] = self.settings.security_token
+        fields[acl.SIGNATURE] = acl.signature_of(fields, command.body, self.settings.secret_key)
+
+
+#: The sessions in use: a fork has copies of them that share sockets with the original.
+_running: set[Session] = set()
+
+
+def _forked() -> None:
+    for session in _running:
+        session.running = False
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_forked)

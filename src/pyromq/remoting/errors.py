@@ -7,8 +7,10 @@ among them: it is an answer, and its meaning belongs to whoever asked.
 
 from __future__ import annotations
 
+from pyromq.protocol.errors import RocketMQError
 
-class RemotingError(Exception):
+
+class RemotingError(RocketMQError):
     """A request that got no answer; `address` is the other end."""
 
     def __init__(self, address: str, message: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from pyromq.client import membership as membership_module
 from pyromq.client.errors import BrokerError, TopicNotFoundError
 from pyromq.client.membership import Membership
+from pyromq.client.options import Settings
 from pyromq.client.session import Session
 from pyromq.protocol.bodies import ConsumerData, HeartbeatData, MessageQueue
 from pyromq.protocol.codes import RequestCode, ResponseCode
@@ -17,7 +18,7 @@ class Member:
     def __init__(self, cluster: FakeCluster) -> None:
         self.queues: list[int] = []
         self.session = Session(
-            cluster.namesrv,
+            Settings.of(cluster.namesrv, {}),
             self._describe,
             handlers={
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: lambda *_: (

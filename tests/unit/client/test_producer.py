@@ -9,14 +9,15 @@ from pyromq.client.errors import (
     BrokerError,
     ClientStateError,
     IllegalMessageError,
+    OptionError,
     TopicNotFoundError,
 )
 from pyromq.client.message import Message
-from pyromq.client.producer import Producer, SendStatus
+from pyromq.client.producer import Producer
+from pyromq.client.results import SendStatus
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
-from pyromq.remoting.address import AddressError
 from pyromq.remoting.client import RemotingConnectError, RemotingTimeoutError
 from tests.unit.client.fake_cluster import running_cluster, until
 
@@ -75,10 +76,11 @@ async def test_a_batch_is_stored_in_order_on_one_queue() -> None:
         Producer(cluster.namesrv) as producer,
     ):
         bodies = [b"%d" % number for number in range(5)]
-        result = await producer.send_batch([Message("t", body, tags="x") for body in bodies])
-        stored = cluster.brokers[0].queues["t", result.queue.queue_id]
+        results = await producer.send_batch(Message("t", body, tags="x") for body in bodies)
+        stored = cluster.brokers[0].queues["t", results[0].queue.queue_id]
         assert [record.body for record in stored] == bodies
-        assert [record.properties["UNIQ_KEY"] for record in stored] == result.msg_id.split(",")
+        assert [record.properties["UNIQ_KEY"] for record in stored] == [r.msg_id for r in results]
+        assert [result.queue_offset for result in results] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("batch", [[], [Message("t", b"x"), Message("u", b"x")]])
@@ -88,10 +90,26 @@ async def test_a_batch_is_for_one_topic(batch: list[Message]) -> None:
             await producer.send_batch(batch)
 
 
-async def test_too_large_a_batch_is_refused_before_it_is_sent() -> None:
+async def test_too_large_a_batch_is_split_and_stays_in_order_on_one_queue() -> None:
+    async with (
+        running_cluster({"t": {"b0": 4}}) as cluster,
+        Producer(cluster.namesrv) as producer,
+    ):
+        bodies = [bytes([number]) * (1 << 20) for number in range(10)]
+        results = await producer.send_batch([Message("t", body) for body in bodies])
+        (queue,) = {result.queue for result in results}
+        assert [r.body for r in cluster.brokers[0].queues["t", queue.queue_id]] == bodies
+        assert [result.queue_offset for result in results] == list(range(10))
+        assert len(cluster.brokers[0].seen(RequestCode.SEND_BATCH_MESSAGE)) == 4
+
+
+@pytest.mark.parametrize(
+    "message", [Message("t", b"x", delay_level=1), Message("%RETRY%t", b"x"), Message("t", b"")]
+)
+async def test_what_cannot_be_in_a_batch_is_refused(message: Message) -> None:
     async with Producer("127.0.0.1:1") as producer:
-        with pytest.raises(IllegalMessageError, match="send fewer"):
-            await producer.send_batch([Message("t", bytes(3 << 20)), Message("t", bytes(1 << 20))])
+        with pytest.raises(IllegalMessageError):
+            await producer.send_batch([message])
 
 
 async def test_oneway_arrives_also_when_the_producer_closes_at_once() -> None:
@@ -220,8 +238,12 @@ async def test_a_silent_broker_is_a_time_out() -> None:
 
 
 async def test_wrong_use_is_told() -> None:
-    with pytest.raises(AddressError):
+    with pytest.raises(OptionError, match="namesrv"):
         Producer("nowhere")
+    with pytest.raises(OptionError, match="colour is no option"):
+        Producer("127.0.0.1:1", colour="blue")  # type: ignore[call-arg]
+    with pytest.raises(OptionError, match="retries"):
+        Producer("127.0.0.1:1", retries=-1)
     with pytest.raises(IllegalMessageError):
         Producer("127.0.0.1:1", group="no group")
     producer = Producer("127.0.0.1:1")

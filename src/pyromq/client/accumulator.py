@@ -1,0 +1,151 @@
+"""Batches sends that come close together: many messages, one request.
+
+    Producer(..., batching=Batching(linger=0.005))
+
+A message waits at most `linger` seconds for company, less when the batch is full before.
+Each sender still gets the result of its own message. Messages of one topic are batched
+together and go to the topic's queues in turn, batch by batch; those with an ordering key
+are batched with others of their queue. What cannot be in a batch (delayed messages, large
+ones) is sent alone by the producer.
+
+Invariants
+1. Every message that was taken gets exactly one result or exception.
+2. Messages of one ordering key leave in the order in which they came, and a batch of a
+   queue leaves only when the one before it was answered.
+
+On the producer's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from pyromq.client.errors import OptionError
+from pyromq.client.message import Message, create_unique_key
+from pyromq.client.results import SendResult
+from pyromq.client.sending import Outgoing, inner_message
+from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.names import RETRY_TOPIC_PREFIX
+from pyromq.protocol.properties import DELAY
+
+_Deliver = Callable[[Outgoing, MessageQueue | None], Awaitable[list[SendResult]]]
+_PileKey = tuple[str, MessageQueue | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How long sends wait for company, in seconds, and how large a batch becomes."""
+
+    linger: float = 0.005
+    max_messages: int = 512
+    max_bytes: int = 128 * 1024
+
+    def __post_init__(self) -> None:
+        if self.linger < 0 or self.max_messages < 1 or self.max_bytes < 1:
+            raise OptionError(f"{self}: linger must not be negative, the others must be at least 1")
+
+
+class Accumulator:
+    """Takes single messages and delivers batches."""
+
+    def __init__(self, batching: Batching, deliver: _Deliver) -> None:
+        self._batching = batching
+        self._deliver = deliver
+        self._piles: dict[_PileKey, _Pile] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: The last batch under way to each queue that was asked for.
+        self._last: dict[_PileKey, asyncio.Task[None]] = {}
+
+    def takes(self, message: Message) -> bool:
+        """Whether a message may be in a batch."""
+        return not (
+            message.delay_level
+            or len(message.body) > self._batching.max_bytes
+            or DELAY in message.properties
+            or message.topic.startswith(RETRY_TOPIC_PREFIX)
+        )
+
+    def add(self, message: Message, queue: MessageQueue | None) -> asyncio.Future[SendResult]:
+        """Put a message on the pile of its topic, or of its queue; its result comes later."""
+        key = create_unique_key()
+        part = inner_message(message, key)
+        where = (message.topic, queue)
+        pile = self._piles.get(where)
+        loop = asyncio.get_running_loop()
+        if pile is None:
+            pile = self._piles[where] = _Pile()
+            pile.timer = loop.call_later(self._batching.linger, self._send, where)
+        result: asyncio.Future[SendResult] = loop.create_future()
+        pile.messages.append(message)
+        pile.keys.append(key)
+        pile.parts.append(part)
+        pile.results.append(result)
+        pile.size += len(part)
+        if pile.size >= self._batching.max_bytes or len(pile.parts) >= self._batching.max_messages:
+            self._send(where)
+        return result
+
+    async def flush(self) -> None:
+        """Send what waits, and wait until everything is answered."""
+        for where in list(self._piles):
+            self._send(where)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _send(self, where: _PileKey) -> None:
+        pile = self._piles.pop(where, None)
+        if pile is None:
+            return
+        if pile.timer is not None:
+            pile.timer.cancel()
+        before = self._last.get(where) if where[1] is not None else None
+        task = asyncio.get_running_loop().create_task(self._send_pile(where, pile, before))
+        self._tasks.add(task)
+        if where[1] is not None:
+            self._last[where] = task
+        task.add_done_callback(lambda done: self._sent(where, done))
+
+    def _sent(self, where: _PileKey, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._last.get(where) is task:
+            del self._last[where]
+
+    async def _send_pile(
+        self, where: _PileKey, pile: _Pile, before: asyncio.Task[None] | None
+    ) -> None:
+        topic, queue = where
+        try:
+            if before is not None:
+                await asyncio.wait((before,))
+            batch = Outgoing.batch(topic, pile.messages, pile.keys, pile.parts)
+            results = await self._deliver(batch, queue)
+        except BaseException as error:
+            for result in pile.results:
+                if result.done():
+                    continue
+                if isinstance(error, Exception):
+                    result.set_exception(error)
+                else:
+                    result.cancel()
+            if not isinstance(error, Exception):
+                raise
+            return
+        for result, value in zip(pile.results, results, strict=True):
+            if not result.done():
+                result.set_result(value)
+
+
+class _Pile:
+    """Messages that wait for company."""
+
+    __slots__ = ("keys", "messages", "parts", "results", "size", "timer")
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.keys: list[str] = []
+        self.parts: list[bytes] = []
+        self.results: list[asyncio.Future[SendResult]] = []
+        self.size = 0
+        self.timer: asyncio.TimerHandle | None = None

@@ -1,0 +1,118 @@
+"""What every client can be told beside its own options: who it is, and how it connects.
+
+    Producer("127.0.0.1:9876", group="shop", namespace="tenant-1", tls=True)
+
+`ClientOptions` are the keyword arguments that producers and consumers share; `Settings`
+are the same with all defaults, checked. A client reads them when it is made.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TypedDict
+
+from pyromq.client.errors import OptionError
+from pyromq.client.hooks import ConsumeHook, SendHook
+from pyromq.client.message import local_address
+from pyromq.protocol.names import TRACE_TOPIC
+from pyromq.remoting.address import AddressError, parse_addresses
+
+_NAMESPACE = re.compile(r"[a-zA-Z0-9_-]*")
+
+
+class ClientOptions(TypedDict, total=False):
+    """Keyword arguments of every client. Times are in seconds."""
+
+    #: Name of a tenant: put before the names of topics and groups, taken off again.
+    namespace: str
+    #: The part of the client's id behind its address; by default another for each client.
+    instance_name: str
+    #: The client's address in its id; by default that of the machine.
+    client_ip: str
+    #: Stands in the client's id and in requests, for clusters over several units.
+    unit_name: str
+    #: Who signs the requests, where brokers want that (HMAC-SHA1, as RocketMQ 4.9).
+    access_key: str
+    secret_key: str
+    security_token: str
+    #: True encrypts without checking the server's certificate; a context says it all.
+    tls: bool | ssl.SSLContext
+    #: Message trace: True for the topic RMQ_SYS_TRACE_TOPIC, or another topic's name.
+    trace: bool | str
+    #: Called around every send and every consumption.
+    hooks: Sequence[SendHook | ConsumeHook]
+    #: For questions to servers other than sends and pulls.
+    request_timeout: float
+    #: Between heartbeats, and between looks for new routes.
+    heartbeat_interval: float
+    route_interval: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of `ClientOptions`, checked, and the addresses of the NameServers."""
+
+    name_servers: tuple[str, ...]
+    namespace: str = ""
+    instance_name: str = ""
+    client_ip: str = ""
+    unit_name: str = ""
+    access_key: str = ""
+    secret_key: str = ""
+    security_token: str = ""
+    tls: bool | ssl.SSLContext = False
+    trace: bool | str = False
+    hooks: Sequence[SendHook | ConsumeHook] = ()
+    request_timeout: float = 3.0
+    heartbeat_interval: float = 30.0
+    route_interval: float = 30.0
+
+    @classmethod
+    def of(cls, namesrv: str | Sequence[str], options: ClientOptions) -> Settings:
+        """Check what a client was told; raises OptionError that names the option."""
+        text = namesrv if isinstance(namesrv, str) else ";".join(namesrv)
+        try:
+            addresses = tuple(parse_addresses(text))
+        except AddressError as error:
+            raise OptionError(
+                f"namesrv={text!r}: expected host:port, separated by semicolons; {error}"
+            ) from error
+        known = {field.name for field in fields(cls)} - {"name_servers"}
+        for name in options:
+            if name not in known:
+                raise OptionError(f"{name} is no option: there are {', '.join(sorted(known))}")
+        return cls(addresses, **options)
+
+    def __post_init__(self) -> None:
+        if not self.name_servers:
+            raise OptionError("namesrv is empty: give at least one NameServer as host:port")
+        if not _NAMESPACE.fullmatch(self.namespace):
+            raise OptionError(
+                f"namespace={self.namespace!r}: only letters, digits, - and _ are possible"
+            )
+        if bool(self.access_key) != bool(self.secret_key):
+            raise OptionError("access_key and secret_key are only possible together")
+        if self.security_token and not self.access_key:
+            raise OptionError("security_token is only possible with access_key and secret_key")
+        for name in ("request_timeout", "heartbeat_interval", "route_interval"):
+            seconds = getattr(self, name)
+            if not seconds > 0:
+                raise OptionError(f"{name}={seconds!r}: a number of seconds above 0 is needed")
+
+    @property
+    def trace_topic(self) -> str | None:
+        """Where message traces go; None without."""
+        if isinstance(self.trace, str):
+            return self.trace or None
+        return TRACE_TOPIC if self.trace else None
+
+    def client_id(self) -> str:
+        """An id for a new client: `address@instance`, and the unit behind another `@`."""
+        instance = self.instance_name or f"{os.getpid()}#{time.time_ns()}"
+        unit = f"@{self.unit_name}" if self.unit_name else ""
+        return f"{self.client_ip or local_address()}@{instance}{unit}"

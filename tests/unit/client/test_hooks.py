@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from pyromq.client.hooks import Consuming, Hooks, Sending
+from pyromq.client.message import Message
+from pyromq.client.producer import Producer
+from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from tests.unit.client.fake_cluster import running_cluster
+
+QUEUE = MessageQueue("t", "b0", 0)
+
+
+class Both:
+    def __init__(self) -> None:
+        self.told: list[tuple[str, object]] = []
+
+    def before_send(self, sending: Sending) -> None:
+        self.told.append(("before_send", sending))
+
+    def after_send(self, sending: Sending) -> None:
+        self.told.append(("after_send", sending))
+
+    def before_consume(self, consuming: Consuming) -> None:
+        self.told.append(("before_consume", consuming))
+
+    def after_consume(self, consuming: Consuming) -> None:
+        self.told.append(("after_consume", consuming))
+
+
+class Broken:
+    def before_send(self, sending: Sending) -> None:
+        raise RuntimeError(f"no {sending.group}")
+
+    def after_send(self, sending: Sending) -> None:
+        raise RuntimeError
+
+
+def test_each_hook_is_told_what_it_can_hear(caplog: pytest.LogCaptureFixture) -> None:
+    hook = Both()
+    hooks = Hooks([Broken(), hook])
+    sending = Sending("g", "", [Message("t", b"x")], ["K"], QUEUE, "a:1")
+    consuming = Consuming("g", "", [], QUEUE)
+    hooks.before_send(sending)
+    hooks.after_send(sending)
+    hooks.before_consume(consuming)
+    hooks.after_consume(consuming)
+    assert hook.told == [
+        ("before_send", sending),
+        ("after_send", sending),
+        ("before_consume", consuming),
+        ("after_consume", consuming),
+    ]
+    assert len([r for r in caplog.records if r.levelno == logging.ERROR]) == 2
+
+
+def test_what_is_no_hook_is_refused() -> None:
+    with pytest.raises(TypeError, match="is no hook"):
+        Hooks([object()])  # type: ignore[list-item]
+
+
+async def test_a_producers_hooks_see_every_attempt() -> None:
+    hook = Both()
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        Producer(cluster.namesrv, group="g", hooks=[hook]) as producer,
+    ):
+        cluster.brokers[0].refusals[RequestCode.SEND_MESSAGE_V2] = [
+            (ResponseCode.SYSTEM_BUSY, "busy")
+        ]
+        message = Message("t", b"x")
+        result = await producer.send(message)
+        await producer.send_oneway(message)
+    sendings = [what for how, what in hook.told if how == "after_send"]
+    assert [how for how, _ in hook.told] == ["before_send", "after_send"] * 3
+    refused, stored, oneway = (one for one in sendings if isinstance(one, Sending))
+    assert (refused.result, "busy" in str(refused.error)) == (None, True)
+    assert (stored.result, stored.error, stored.msg_ids) == (result, None, [result.msg_id])
+    assert (stored.messages, stored.queue, stored.group) == ((message,), result.queue, "g")
+    assert oneway.is_oneway
+    assert oneway.result is None

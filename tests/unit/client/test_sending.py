@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from pyromq.client.message import Message
+from pyromq.client.results import SendStatus
+from pyromq.client.sending import Outgoing, Target, batches_of
+from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.codes import RequestCode
+from pyromq.protocol.frame import FLAG_ONEWAY, RemotingCommand, command_from, split_frames
+from pyromq.protocol.sysflag import COMPRESSED
+
+QUEUE = MessageQueue('t%"ä', "b%d", 3)
+TARGET = Target(QUEUE, "a:1", 'g"%s', 4)
+AWKWARD = {"a": 'quote " and \\ and % and ä', "emoji": "\U0001f600"}
+
+
+def parse(frame: bytes) -> RemotingCommand:
+    (raw,), taken, error = split_frames(frame)
+    assert (taken, error) == (len(frame), None)
+    return command_from(raw)
+
+
+@pytest.mark.parametrize("is_oneway", [False, True])
+@pytest.mark.parametrize(
+    "outgoing",
+    [
+        Outgoing(Message("t", b"body", tags="x", keys=["k", "l"], properties=AWKWARD, flag=7), 99),
+        Outgoing(Message("t", b"body" * 100, delay_level=2, ordering_key="o"), 99),
+        batches_of([Message("t", b"1", properties=AWKWARD), Message("t", b"2", flag=-1)])[0],
+    ],
+)
+def test_the_template_makes_what_the_typed_header_says(outgoing: Outgoing, is_oneway: bool) -> None:
+    quick = parse(TARGET.frame(outgoing, 42, FLAG_ONEWAY if is_oneway else 0))
+    careful = TARGET.command(outgoing, is_oneway=is_oneway)
+    careful.opaque = 42
+    careful.ext_fields["g"] = quick.ext_fields["g"]
+    assert quick == careful
+
+
+def test_large_bodies_are_compressed() -> None:
+    body = b"again and again " * 1000
+    large, small = Outgoing(Message("t", body), 4096), Outgoing(Message("t", body), 1 << 20)
+    assert (large.sys_flag, zlib.decompress(large.body)) == (COMPRESSED, body)
+    assert (small.sys_flag, small.body) == (0, body)
+
+
+def test_a_half_message_says_whose_it_is() -> None:
+    outgoing = Outgoing(Message("t", b"x", tags="a"), 99)
+    outgoing.prepare_transaction("g")
+    request = TARGET.command(outgoing)
+    assert request.code == RequestCode.SEND_MESSAGE_V2
+    assert request.ext_fields["f"] == "4"
+    assert request.ext_fields["i"].endswith("\x02TRAN_MSG\x01true\x02PGROUP\x01g")
+
+
+def test_results_of_a_batch() -> None:
+    batch = batches_of([Message("t", b"1"), Message("t", b"2")])[0]
+    fields = {"msgId": "A,B", "queueId": "3", "queueOffset": "7", "TRACE_ON": "false"}
+    results = batch.results(fields, QUEUE, SendStatus.SEND_OK)
+    assert [(r.offset_msg_id, r.queue_offset, r.msg_id) for r in results] == [
+        ("A", 7, batch.keys[0]),
+        ("B", 8, batch.keys[1]),
+    ]
+    assert not results[0].trace_on
+    assert results[0].queue is QUEUE
+    alone = batch.results({**fields, "msgId": "A", "queueId": "1"}, QUEUE, SendStatus.SEND_OK)
+    assert [(r.offset_msg_id, r.queue.queue_id) for r in alone] == [("A", 1), ("A", 1)]
+
+
+@pytest.mark.parametrize("missing", ["msgId", "queueId", "queueOffset"])
+def test_an_answer_without_a_place_cannot_be_read(missing: str) -> None:
+    fields = {"msgId": "A", "queueId": "3", "queueOffset": "7"}
+    del fields[missing]
+    with pytest.raises(ValueError, match="no place"):
+        Outgoing(Message("t", b"x"), 99).results(fields, QUEUE, SendStatus.SEND_OK)
