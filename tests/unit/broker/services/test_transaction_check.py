@@ -430,8 +430,7 @@ async def test_offsets_that_were_not_saved_cost_nothing(tmp_path: Path) -> None:
     (_, second, third) = await broker.round()
     broker.end(Half.asked(second), COMMIT)
     await broker.close()
-    for path in tmp_path.glob("config/consumerOffset.json*"):
-        path.unlink()
+    forget_offsets(tmp_path)
 
     broker = await opened(tmp_path)
     broker.join()
@@ -444,6 +443,11 @@ async def test_offsets_that_were_not_saved_cost_nothing(tmp_path: Path) -> None:
     assert [q.ext_fields["msgId"] for q in questions] == ["key-1"]
     assert sorted(broker.delivered) == [b"body 0", b"body 2", b"body 3"]
     await broker.close()
+
+
+def forget_offsets(root: Path) -> None:
+    for path in root.glob("config/consumerOffset.json*"):
+        path.unlink()
 
 
 async def test_offsets_outside_their_queues_are_brought_back(tmp_path: Path) -> None:
