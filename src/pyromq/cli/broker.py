@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pyromq.cli.running import (
+    ServerOptions,
     Servers,
     bad_setting,
-    log_level_option,
     read_properties,
     run_servers,
-    set_up_logging,
+    server_options,
 )
 
 if TYPE_CHECKING:
@@ -21,23 +22,36 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "-c", "--config-file", metavar="FILE", help="Settings: a .properties file with RocketMQ's keys."
+    "-c",
+    "--config-file",
+    "--configFile",
+    metavar="FILE",
+    help="Settings: a .properties file with RocketMQ's keys.",
 )
 @click.option(
     "-n",
     "--namesrv",
+    "--namesrvAddr",
     metavar="ADDRESSES",
     help="NameServers to register with, as host:port[;host:port].",
 )
-@click.option("-p", "--print-config", is_flag=True, help="Print all settings and exit.")
-@click.option("-m", "--print-important", is_flag=True, help="Print important settings and exit.")
-@log_level_option
+@click.option(
+    "-p", "--print-config", "--printConfigItem", is_flag=True, help="Print all settings and exit."
+)
+@click.option(
+    "-m",
+    "--print-important",
+    "--printImportantConfig",
+    is_flag=True,
+    help="Print important settings and exit.",
+)
+@server_options
 def broker(
     config_file: str | None,
     namesrv: str | None,
     print_config: bool,
     print_important: bool,
-    log_level: str,
+    options: ServerOptions,
 ) -> None:
     """Run a broker: it stores messages and serves producers and consumers.
 
@@ -48,7 +62,7 @@ def broker(
         pyromq broker -n 127.0.0.1:9876
         pyromq broker -m                          what is usually set
         pyromq broker -p > broker.properties      everything that can be set
-        pyromq broker -c broker.properties
+        pyromq broker -c broker.properties --log-dir /var/log/pyromq
     """
     from pyromq.broker.config import format_broker_properties, load_broker_properties
     from pyromq.protocol.settings import ConfigError
@@ -66,19 +80,28 @@ def broker(
             nl=False,
         )
         return
-    set_up_logging(log_level)
-    run_servers(lambda servers: start_broker(servers, loaded, "choose another one with listenPort"))
+    run_servers(
+        lambda servers: start_broker(
+            servers, loaded, "choose another one with listenPort", config_file
+        ),
+        options,
+        ("store.log", "broker.log"),
+    )
 
 
-async def start_broker(servers: Servers, loaded: BrokerProperties, other_port: str) -> None:
-    """Start a broker with these settings and print its boot line."""
+async def start_broker(
+    servers: Servers, loaded: BrokerProperties, other_port: str, config_file: str | None
+) -> None:
+    """Start a broker with these settings, from this file, and print its boot line."""
     from pyromq.broker.broker import Broker
     from pyromq.broker.state.persistence import PersistenceError
     from pyromq.store.results import StoreError
 
     for warning in loaded.warnings:
         click.echo(f"Warning: {warning}", err=True)
-    server = Broker(loaded.broker, loaded.store)
+    server = Broker(
+        loaded.broker, loaded.store, config_file=Path(config_file) if config_file else None
+    )
     await servers.start("broker", server, other_port, failures=(PersistenceError, StoreError))
     line = (
         f"The broker[{loaded.broker.broker_name}, {server.address}] boot success. "

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from pyromq.cli.running import (
+    ServerOptions,
     Servers,
     bad_setting,
-    log_level_option,
     read_properties,
     run_servers,
-    set_up_logging,
+    server_options,
 )
 from pyromq.protocol.message_id import format_address
 
@@ -23,12 +23,39 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "-c", "--config-file", metavar="FILE", help="Settings: a .properties file with RocketMQ's keys."
+    "-c",
+    "--config-file",
+    "--configFile",
+    metavar="FILE",
+    help="Settings: a .properties file with RocketMQ's keys.",
 )
-@click.option("-p", "--print-config", is_flag=True, help="Print all settings and exit.")
+@click.option(
+    "-n",
+    "--namesrvAddr",
+    "_namesrv",
+    metavar="ADDRESSES",
+    expose_value=False,
+    help="Accepted, as by mqnamesrv, and of no use: NameServers do not know each other.",
+)
+@click.option(
+    "-p", "--print-config", "--printConfigItem", is_flag=True, help="Print all settings and exit."
+)
+@click.option(
+    "-m",
+    "--print-important",
+    "--printImportantConfig",
+    is_flag=True,
+    help="Print important settings and exit.",
+)
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on [default: 9876].")
-@log_level_option
-def namesrv(config_file: str | None, print_config: bool, port: int | None, log_level: str) -> None:
+@server_options
+def namesrv(
+    config_file: str | None,
+    print_config: bool,
+    print_important: bool,
+    port: int | None,
+    options: ServerOptions,
+) -> None:
     """Run a NameServer: it tells clients which brokers have a topic.
 
     Brokers register themselves (pyromq broker -n ADDRESS). Several NameServers know nothing of
@@ -44,13 +71,16 @@ def namesrv(config_file: str | None, print_config: bool, port: int | None, log_l
     from pyromq.protocol.settings import format_settings
 
     config, warnings = load_namesrv_config(config_file, port)
-    if print_config:
-        click.echo(format_settings(config), nl=False)
+    if print_config or print_important:
+        click.echo(format_settings(config, only_important=not print_config), nl=False)
         return
-    set_up_logging(log_level)
     for warning in warnings:
         click.echo(f"Warning: {warning}", err=True)
-    run_servers(lambda servers: start_namesrv(servers, config, "choose another one with --port"))
+    run_servers(
+        lambda servers: start_namesrv(servers, config, "choose another one with --port"),
+        options,
+        ("namesrv.log",),
+    )
 
 
 def load_namesrv_config(

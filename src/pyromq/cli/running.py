@@ -3,24 +3,30 @@
 `run_servers` is for commands that run until they are told to stop, `run_client`
 for those that do their work and end. The first SIGINT or SIGTERM asks for a
 clean stop, the second one ends the process at once (a broker's store then
-recovers at its next start). Called on the main thread.
+recovers at its next start). Everything that can be seen before a server starts
+(settings, log and pid files) is looked at first: a start that fails leaves
+nothing behind. Called on the main thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
+import functools
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 import click
 
+from pyromq.cli.logs import MIB, logging_to_files, logging_to_stderr
 from pyromq.cli.tuning import allow_open_files, settle
 from pyromq.protocol.java_properties import PropertiesError, parse_properties
 from pyromq.protocol.settings import ConfigError
@@ -69,15 +75,79 @@ class Servers:
             raise click.ClickException(f"{name} cannot start: {error}") from error
 
 
-def log_level_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--log-level` to a server's command."""
-    return click.option(
-        "--log-level",
-        type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-        default="INFO",
-        show_default=True,
-        help="Least important log lines to write to stderr.",
-    )(command)
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What every server's command can be told about its process."""
+
+    log_level: str = "INFO"
+    log_dir: str | None = None
+    log_size: int = 128
+    log_files: int = 10
+    pid_file: str | None = None
+
+    def logging(self, names: Sequence[str]) -> AbstractContextManager[None]:
+        """Log to stderr, or to the files `names`."""
+        if self.log_dir is None:
+            return logging_to_stderr(self.log_level)
+        return logging_to_files(
+            self.log_level, Path(self.log_dir), names, self.log_size * MIB, self.log_files
+        )
+
+
+def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of every server; the command gets them as `options`."""
+
+    @functools.wraps(command)
+    def with_options(
+        log_level: str,
+        log_dir: str | None,
+        log_size: int,
+        log_files: int,
+        pid_file: str | None,
+        **others: Any,
+    ) -> Any:
+        options = ServerOptions(log_level, log_dir, log_size, log_files, pid_file)
+        return command(options=options, **others)
+
+    for option in reversed(
+        (
+            click.option(
+                "--log-level",
+                type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+                default="INFO",
+                show_default=True,
+                help="Least important log lines to write.",
+            ),
+            click.option(
+                "--log-dir",
+                metavar="DIR",
+                help="Write log lines to files in DIR, not to stderr.",
+            ),
+            click.option(
+                "--log-size",
+                metavar="MIB",
+                type=click.IntRange(1),
+                default=128,
+                show_default=True,
+                help="A log file of this size is rotated.",
+            ),
+            click.option(
+                "--log-files",
+                metavar="COUNT",
+                type=click.IntRange(1),
+                default=10,
+                show_default=True,
+                help="How many files of each log are kept.",
+            ),
+            click.option(
+                "--pid-file",
+                metavar="FILE",
+                help="Write the process id to FILE; it is removed at the end.",
+            ),
+        )
+    ):
+        with_options = option(with_options)
+    return with_options
 
 
 def namesrv_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,13 +160,6 @@ def namesrv_option(command: Callable[..., Any]) -> Callable[..., Any]:
         show_default=True,
         help="NameServers as host:port[;host:port]; also from NAMESRV_ADDR in the environment.",
     )(command)
-
-
-def set_up_logging(level: str) -> None:
-    """Log lines for people, to stderr."""
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s - %(message)s"
-    )
 
 
 def read_properties(path: str | None) -> dict[str, str]:
@@ -116,9 +179,16 @@ def bad_setting(error: ConfigError, path: str | None) -> click.ClickException:
     return click.ClickException(f"{path}: {error}" if path else str(error))
 
 
-def run_servers(start: Callable[[Servers], Awaitable[object]]) -> None:
+def run_servers(
+    start: Callable[[Servers], Awaitable[object]],
+    options: ServerOptions | None = None,
+    log_names: Sequence[str] = ("broker.log",),
+) -> None:
     """Let `start` start servers, wait for a signal, stop them."""
-    _run(_serve(start))
+    options = options or ServerOptions()
+    pid_file = nullcontext() if options.pid_file is None else _pid_file(Path(options.pid_file))
+    with pid_file, options.logging(log_names):
+        _run(_serve(start))
 
 
 def run_client(work: Coroutine[Any, Any, None]) -> None:
@@ -136,6 +206,36 @@ def run_client(work: Coroutine[Any, Any, None]) -> None:
         ) from error
     except (ClientError, RemotingError, AddressError) as error:
         raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def _pid_file(path: Path) -> Iterator[None]:
+    """The process's id in a file, which is locked while the process lives."""
+    try:
+        # Not emptied before it is ours: another process may be named in it.
+        with path.open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise click.ClickException(
+                    f"{path} belongs to process {file.read().strip() or '?'}, which is running: "
+                    "stop it, or choose another file with --pid-file"
+                ) from None
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        if error.filename != str(path):
+            raise
+        raise click.ClickException(
+            f"pid file {path} cannot be written: {error.strerror}; choose another one with "
+            "--pid-file"
+        ) from error
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
@@ -184,6 +284,8 @@ def _reacting_to_signals(react: Callable[[], object]) -> Iterator[list[int]]:
     def handle(number: int, _frame: FrameType | None) -> None:
         received.append(number)
         if len(received) > 1:
+            # Nothing that could wait: no lock, no buffer.
+            os.write(2, b"Ended at once; a broker's store recovers at its next start.\n")
             os._exit(_EXIT_BY_SIGNAL + number)
         loop.call_soon_threadsafe(react)
 

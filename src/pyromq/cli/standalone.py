@@ -11,12 +11,12 @@ import click
 from pyromq.cli.broker import start_broker
 from pyromq.cli.namesrv import start_namesrv
 from pyromq.cli.running import (
+    ServerOptions,
     Servers,
     bad_setting,
-    log_level_option,
     read_properties,
     run_servers,
-    set_up_logging,
+    server_options,
 )
 from pyromq.protocol.message_id import format_address
 
@@ -54,14 +54,14 @@ _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - recognised here, not bound
 @click.option(
     "-c", "--config-file", metavar="FILE", help="Settings of the broker: a .properties file."
 )
-@log_level_option
+@server_options
 def standalone(
     data: str | None,
     namesrv_port: int,
     broker_port: int | None,
     host: str,
     config_file: str | None,
-    log_level: str,
+    options: ServerOptions,
 ) -> None:
     """Run a NameServer and a broker in one process.
 
@@ -111,11 +111,12 @@ def standalone(
         )
         reachable = "127.0.0.1" if host in _EVERYWHERE else host
         address = format_address(reachable, server.port)
-        await start_broker(servers, load(address), "choose another one with --broker-port")
+        await start_broker(
+            servers, load(address), "choose another one with --broker-port", config_file
+        )
         click.echo(_guide(address, root))
 
-    set_up_logging(log_level)
-    run_servers(start)
+    run_servers(start, options, ("store.log", "namesrv.log", "broker.log"))
 
 
 def _guide(namesrv_address: str, root: Path) -> str:

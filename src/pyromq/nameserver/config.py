@@ -30,7 +30,12 @@ class NamesrvConfig:
     """Everything that can be set about a NameServer."""
 
     listen_port: int = setting(
-        "listenPort", 9876, "TCP port to listen on; 0 takes any free one.", minimum=0, maximum=65535
+        "listenPort",
+        9876,
+        "TCP port to listen on; 0 takes any free one.",
+        minimum=0,
+        maximum=65535,
+        important=True,
     )
     bind_address: str = setting("bindAddress", "0.0.0.0", "Local address to listen on.")  # noqa: S104 brokers and clients are on other machines
     server_channel_max_idle_time_seconds: int = setting(
@@ -43,11 +48,13 @@ class NamesrvConfig:
         "kvConfigPath",
         doc="File of the key-value configuration.",
         default_factory=lambda: _default_path("kvConfig.json"),
+        important=True,
     )
     config_store_path: str = setting(
         "configStorePath",
         doc="File that an administrator's changes of these settings are written to.",
         default_factory=lambda: _default_path("namesrv.properties"),
+        important=True,
     )
     order_message_enable: bool = setting(
         "orderMessageEnable",

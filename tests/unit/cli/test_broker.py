@@ -69,3 +69,52 @@ def test_a_store_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
         (line,) = command.printed.splitlines()
         assert line.startswith("Error: ")
         assert f"{tmp_path}/file" in line
+
+
+def test_java_s_own_option_names_are_taken(tmp_path: Path) -> None:
+    file = tmp_path / "broker.properties"
+    file.write_text("brokerName=broker-x\n")
+    result = invoke("--configFile", str(file), "--namesrvAddr", "127.0.0.1:9876", "-m")
+    assert "brokerName=broker-x" in result.output.splitlines()
+    assert "namesrvAddr=127.0.0.1:9876" in result.output.splitlines()
+    assert "longPollingEnable=true" in invoke("--printConfigItem").output.splitlines()
+    assert invoke("--printImportantConfig").output == invoke("-m").output
+
+
+def test_logs_and_pid_go_to_files(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text(
+        f"listenPort=0\nstorePathRootDir={tmp_path}/store\nbrokerIP1=127.0.0.1\n"
+        "mappedFileSizeCommitLog=1048576\n"
+    )
+    options = ("-c", "c", "--log-dir", "logs", "--pid-file", "pid")
+    with running("broker", *options, directory=tmp_path) as command:
+        command.wait_for("boot success")
+        assert (tmp_path / "pid").read_text() == f"{command.process.pid}\n"
+        with running("broker", *options, directory=tmp_path) as second:
+            assert second.exit_code() == 1
+            assert f"belongs to process {command.process.pid}" in second.printed
+        assert command.end(signal.SIGTERM) == 0
+        assert "INFO" not in command.printed
+    assert not (tmp_path / "pid").exists()
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == [
+        "broker.log",
+        "store.log",
+    ]
+
+
+def test_a_port_in_use_is_one_line_and_leaves_nothing_locked(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        settings = f"storePathRootDir={tmp_path}/store\nmappedFileSizeCommitLog=1048576\n"
+        (tmp_path / "c").write_text(f"listenPort={port}\n{settings}")
+        with running("broker", "-c", "c", "--log-level", "error", directory=tmp_path) as command:
+            assert command.exit_code() == 1
+            (line,) = command.printed.splitlines()
+            assert line.startswith("Error: broker cannot start")
+            assert "listenPort" in line
+    (tmp_path / "c").write_text(f"listenPort=0\n{settings}")
+    with running("broker", "-c", "c", directory=tmp_path) as command:
+        command.wait_for("boot success")
+        assert command.end(signal.SIGTERM) == 0

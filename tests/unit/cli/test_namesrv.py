@@ -59,3 +59,22 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
             assert line.startswith("Error: NameServer cannot start")
             assert "ddress already in use" in line
             assert "--port" in line
+
+
+def test_the_options_of_mqnamesrv_are_taken(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.properties"
+    file.write_text("listenPort=1234\n")
+    for option in ("-c", "--configFile"):
+        result = CliRunner().invoke(namesrv, [option, str(file), "-n", "127.0.0.1:9876", "-m"])
+        assert result.exit_code == 0
+        assert result.output.splitlines()[0] == "listenPort=1234"
+        assert "orderMessageEnable" not in result.output
+
+
+def test_logs_go_to_a_file(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text(f"kvConfigPath={tmp_path}/kv.json\n")
+    options = ("-c", "c", "--port", "0", "--log-dir", "logs")
+    with running("namesrv", *options, directory=tmp_path) as command:
+        command.wait_for("boot success")
+        assert command.end(signal.SIGTERM) == 0
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["namesrv.log"]

@@ -2,14 +2,24 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 
-from pyromq.cli.running import Servers, read_properties, run_client, run_servers
+from pyromq.cli.running import (
+    ServerOptions,
+    Servers,
+    read_properties,
+    run_client,
+    run_servers,
+)
 from pyromq.client.errors import ClientError, NameServerError
 
 
@@ -107,3 +117,72 @@ def test_properties_files(tmp_path: Path) -> None:
         read_properties(str(file))
     with pytest.raises(click.ClickException, match="No such file"):
         read_properties(str(tmp_path / "missing"))
+
+
+def serve_once(options: ServerOptions, at_work: Callable[[], None]) -> None:
+    async def start(_: Servers) -> None:
+        at_work()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    run_servers(start, options)
+
+
+def test_the_pid_file_is_there_while_the_servers_are(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    file.write_text("99999 of a process that was killed")
+    seen: list[str] = []
+
+    serve_once(ServerOptions(pid_file=str(file)), lambda: seen.append(file.read_text()))
+
+    assert seen == [f"{os.getpid()}\n"]
+    assert not file.exists()
+
+
+def test_a_pid_file_of_a_running_process_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    with file.open("w") as held:
+        held.write("4711\n")
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(click.ClickException, match="belongs to process 4711"):
+            serve_once(ServerOptions(pid_file=str(file)), lambda: None)
+    assert file.read_text() == "4711\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"pid_file": "{}/file/pid"}, "--pid-file"), ({"log_dir": "{}/file/logs"}, "--log-dir")],
+)
+def test_files_that_cannot_be_written_fail_before_anything_starts(
+    tmp_path: Path, options: dict[str, str], words: str
+) -> None:
+    (tmp_path / "file").touch()
+    started: list[bool] = []
+    filled = {key: value.format(tmp_path) for key, value in options.items()}
+
+    with pytest.raises(click.ClickException, match="cannot be written: Not a directory") as caught:
+        serve_once(ServerOptions(**filled), lambda: started.append(True))
+
+    assert words in caught.value.message
+    assert not started
+
+
+def test_a_second_signal_ends_the_process_at_once_with_a_line() -> None:
+    program = """
+import asyncio, os, signal
+from pyromq.cli.running import Servers, run_servers
+
+class Stuck:
+    async def start(self): os.kill(os.getpid(), signal.SIGTERM)
+    async def stop(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(60)
+
+run_servers(lambda servers: servers.start("stuck", Stuck(), "", ()))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert ended.returncode == 128 + signal.SIGTERM
+    assert "a second signal ends the process at once" in ended.stderr
+    assert ended.stderr.endswith("Ended at once; a broker's store recovers at its next start.\n")
