@@ -46,12 +46,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 PURE = frozenset(
     {
         "__future__",
+        "base64",
         "bisect",
         "collections",
         "dataclasses",
         "difflib",
         "enum",
         "functools",
+        "hmac",
         "ipaddress",
         "itertools",
         "math",
