@@ -4,6 +4,20 @@ The table begins with the system's own groups, then takes what
 `config/subscriptionGroup.json` says. It grows when groups first appear (unless
 autoCreateSubscriptionGroup is off) and by administrators.
 
+Where each switch of a group has its effect:
+
+| switch | where |
+| --- | --- |
+| consumeEnable, consumeBroadcastEnable | pulls are refused |
+| retryQueueNums | queues of the retry topic, made by the first heartbeat; at 0 nothing is retried |
+| retryMaxTimes | retries before a message goes to the dead letters |
+| brokerId, whichBrokerWhenConsumeSlowly | the broker that pulls suggest, with slaveReadEnable |
+| notifyConsumerIdsChangedEnable | whether members hear of each other |
+| consumeFromMinEnable | none, as in RocketMQ 4.9.7: it is kept and shown |
+
+(mqadmin's updateSubGroup switches consumeFromMinEnable off unless it is told otherwise: an
+effect would make new groups skip messages that RocketMQ gives them.)
+
 Invariants:
 1. A `SubscriptionGroupConfig` in the table is never modified, only replaced.
 2. Every change makes a new data version and is saved.

@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.handlers.send import SendHandlers
 from pyromq.protocol.bodies import SubscriptionGroupConfig, TopicConfig, TopicFilterType
 from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import Encoding
+from pyromq.protocol.frame import Encoding, RemotingCommand
 from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.message_id import decode_message_id
 from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC
@@ -406,6 +407,47 @@ async def test_a_clients_own_limit_counts_from_3_4_9_on(
 
     assert broker.fast.ask(request).code == ResponseCode.SUCCESS
     assert broker.records()[0].topic == topic
+
+
+async def test_a_dead_letter_topic_is_announced_before_the_answer(broker: Wired) -> None:
+    announced: list[bool] = []
+
+    async def register() -> None:
+        announced.append("%DLQ%g" in broker.topics)
+
+    handlers = SendHandlers(
+        broker.config,
+        broker.store,
+        broker.writer,
+        broker.topics,
+        broker.groups,
+        broker.host,
+        register=register,
+    )
+    broker.topics.update(TopicConfig("%RETRY%g", 1, 1))
+    for known in (False, True):
+        request = send_request(topic="%RETRY%g", queueId="0", reconsumeTimes="16")
+        answer = handlers.send_one(broker.fast.connection, request)
+        if not isinstance(answer, RemotingCommand):
+            assert not known
+            answer = await answer
+        assert answer.code == ResponseCode.SUCCESS
+    assert announced == [True]
+
+
+@pytest.mark.parametrize(("topic", "flag"), [("T", 1), ("%RETRY%g", 2)])
+async def test_topics_that_a_unit_makes_say_so(broker: Wired, topic: str, flag: int) -> None:
+    request = send_request(topic=topic, queueId="0", unitMode="true")
+    assert broker.fast.ask(request).code == ResponseCode.SUCCESS
+    created = broker.topics.get(topic)
+    assert created is not None
+    assert created.topic_sys_flag == flag
+
+
+async def test_traces_are_taken_also_where_their_topic_is_not_made_ahead(broker: Wired) -> None:
+    answer = broker.fast.ask(send_request(topic="RMQ_SYS_TRACE_TOPIC", queueId="0"))
+    assert answer.code == ResponseCode.SUCCESS
+    assert broker.records()[0].topic == "RMQ_SYS_TRACE_TOPIC"
 
 
 async def test_a_dead_letter_is_not_delayed_any_more(broker: Wired) -> None:
