@@ -389,7 +389,8 @@ class SendHandlers:
             )
             topic_name, queue_id = topic.topic_name, 0
             properties.pop(DELAY, None)
-        properties.pop(WAIT, None)
+        if delay_level(properties) <= 0:
+            properties.pop(WAIT, None)  # in RocketMQ only delayed messages keep it
         properties[CLUSTER] = self._config.broker_cluster_name
         sys_flag = header.sys_flag & ~HOST_MASK
         if topic.topic_filter_type is TopicFilterType.MULTI_TAG:
