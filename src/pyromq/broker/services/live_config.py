@@ -21,25 +21,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from pyromq.broker.config import (
-    BrokerConfig,
-    format_broker_properties,
-    known_keys,
-    load_broker_properties,
-)
+from pyromq.broker.config import BrokerConfig, known_keys, load_broker_properties
 from pyromq.protocol.bodies import DataVersion
 from pyromq.protocol.java_properties import PropertiesError, update_properties
 from pyromq.protocol.settings import ConfigError, settings_of, unknown_key_hint
 from pyromq.store.config import MessageStoreConfig
 
-logger = logging.getLogger(__name__)
+#: Keys without effect here that RocketMQ's tools (`mqadmin exportConfigs`) fail without.
+_FOR_TOOLS: Final = {"filterServerNums": "0", "useTLS": "false"}
 
 
 class Applied(NamedTuple):
@@ -71,8 +66,9 @@ class LiveConfig:
         self._changing = asyncio.Lock()
 
     def text(self) -> str:
-        """All settings as they are in effect, as `key=value` lines."""
-        return format_broker_properties(self._broker, self._store)
+        """All settings that have a value, as they are in effect: `key=value` lines."""
+        table = {**_FOR_TOOLS, **self._table()}
+        return "".join(f"{key}={value}\n" for key, value in table.items() if value)
 
     async def update(self, changes: Mapping[str, str]) -> Applied:
         """Check, write and apply. Raises ConfigError for a bad key or value, OSError for the file.

@@ -186,7 +186,7 @@ class StatsAdminHandlers:
         config, store = self._store.config, self._store
         first = store.read_record(store.min_physical_offset)
         logs = {
-            path: used_percent(path) / 100 if path.exists() else -1.0
+            path: used_percent(path) / 100
             for path in (config.commit_log_directory, *config.more_commit_log_directories)
         }
         return {
