@@ -1,0 +1,202 @@
+"""A NameServer and brokers, of pyromq or of Apache: what the client cases run against.
+
+Each broker keeps its port and its store when it is restarted, so clients find it again by
+themselves. Called by the interop tests; every call blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from pyromq.protocol.bodies import TopicRouteData
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.headers import CreateTopicRequestHeader, GetRouteInfoRequestHeader
+from pyromq.remoting.client import RemotingClient
+from tests.interop.servers import PyromqServer
+from tests.support.apache_rocketmq import ApacheRocketMQ, free_port, java_or_skip
+
+Kind = Literal["pyromq", "apache"]
+Server = PyromqServer | ApacheRocketMQ
+
+#: Waiting made short, and what is off by default made available.
+SETTINGS = {
+    "messageDelayLevel": "1s 3s " + " ".join(["1s"] * 16),
+    "enablePropertyFilter": "true",
+    "traceTopicEnable": "true",
+    "transactionTimeOut": "1000",
+    "transactionCheckInterval": "1000",
+}
+
+_ROUTE_SECONDS = 20.0
+_READ_WRITE = 6
+
+
+class Cluster:
+    """A NameServer and one broker for each name, for as long as the `with` block runs."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        broker_names: Sequence[str] = ("broker-a",),
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.kind = kind
+        self._scratch = Path(tempfile.mkdtemp(prefix="interop-cluster-"))
+        self._names = broker_names
+        self._settings = {**SETTINGS, **(settings or {})}
+        self._nameserver: Server | None = None
+        self._ports: dict[str, int] = {}
+        self._brokers: dict[str, Server] = {}
+        self.namesrv_address = ""
+
+    def __enter__(self) -> Self:
+        if self.kind == "apache":
+            java_or_skip()
+        try:
+            self._nameserver = (
+                PyromqServer(namesrv_only=True)
+                if self.kind == "pyromq"
+                else ApacheRocketMQ(namesrv_only=True)
+            )
+            self._nameserver.start()
+            self.namesrv_address = self._nameserver.namesrv_address
+            for name in self._names:
+                self._ports[name] = free_port(-2, 1)
+                self.start_broker(name)
+        except BaseException:
+            self._clean_up()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            for broker in self._brokers.values():
+                if isinstance(broker, PyromqServer):
+                    broker.stop()  # in peace; Java's takes ten seconds, and nobody looks
+        finally:
+            self._clean_up()
+
+    def _clean_up(self) -> None:
+        for server in (*self._brokers.values(), self._nameserver):
+            if isinstance(server, PyromqServer):
+                server.clean_up()
+            elif server is not None:
+                server.kill()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def start_broker(self, name: str = "broker-a") -> None:
+        port, store = self._ports[name], self._scratch / name
+        broker: Server
+        if self.kind == "pyromq":
+            broker = PyromqServer(
+                store=store,
+                namesrv_address=self.namesrv_address,
+                broker_properties={
+                    **self._settings,
+                    "listenPort": str(port),
+                    "brokerName": name,
+                },
+            )
+        else:
+            broker = ApacheRocketMQ(
+                broker_only=True,
+                namesrv_address=self.namesrv_address,
+                broker_name=name,
+                broker_port=port,
+                store=store,
+                broker_properties=self._settings,
+                jvm_options=("-Xms256m", "-Xmx512m"),
+            )
+        self._brokers[name] = broker
+        broker.start()
+
+    def stop_broker(self, name: str = "broker-a", *, kill: bool = False) -> None:
+        """End a broker as an operator would, or as a crash does."""
+        broker = self._brokers.pop(name)
+        if kill:
+            broker.kill()
+        else:
+            broker.stop()
+        if isinstance(broker, PyromqServer):
+            broker.clean_up()
+
+    def broker_address(self, name: str = "broker-a") -> str:
+        return self._brokers[name].broker_address
+
+    def broker_log(self, name: str = "broker-a") -> str:
+        """The end of a broker's log, for the text of a failure."""
+        broker = self._brokers[name]
+        if isinstance(broker, PyromqServer):
+            return broker.log()
+        return broker.broker_log.read_text(errors="replace")[-4000:]
+
+    def create_topic(self, topic: str, queues: int = 4) -> str:
+        """Make a topic on every broker and wait until clients can find it; return its name."""
+        asyncio.run(self._create_topic(topic, queues))
+        return topic
+
+    def wait_for_topic(self, topic: str) -> None:
+        """Wait until clients can find a topic that the brokers make by themselves."""
+
+        async def wait() -> None:
+            client = RemotingClient()
+            try:
+                await self._wait_for_route(client, topic, 1)
+            finally:
+                await client.close()
+
+        asyncio.run(wait())
+
+    async def _create_topic(self, topic: str, queues: int) -> None:
+        header = CreateTopicRequestHeader(
+            topic=topic,
+            default_topic="TBW102",
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=_READ_WRITE,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+        )
+        client = RemotingClient()
+        try:
+            for name in self._names:
+                answer = await client.request(
+                    self.broker_address(name),
+                    RemotingCommand(
+                        RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=header.encode()
+                    ),
+                    timeout=10.0,
+                )
+                assert answer.code == ResponseCode.SUCCESS, answer
+            await self._wait_for_route(client, topic, len(self._names))
+        finally:
+            await client.close()
+
+    async def _wait_for_route(self, client: RemotingClient, topic: str, brokers: int) -> None:
+        deadline = time.monotonic() + _ROUTE_SECONDS
+        query = GetRouteInfoRequestHeader(topic=topic).encode()
+        while True:
+            answer = await client.request(
+                self.namesrv_address,
+                RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields=query),
+                timeout=5.0,
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                route = TopicRouteData.decode(answer.body)
+                if len(route.queue_datas) >= brokers:
+                    return
+            assert time.monotonic() < deadline, f"the NameServer never knew {topic}: {answer}"
+            await asyncio.sleep(0.02)
