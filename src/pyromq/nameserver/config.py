@@ -64,11 +64,13 @@ class NamesrvConfig:
     cluster_test: bool = setting(
         "clusterTest",
         False,
-        "As orderMessageEnable. (RocketMQ would also ask the production environment's "
-        "NameServer for unknown topics; this one does not.)",
+        "Ask the NameServers in NAMESRV_ADDR of the environment, those of production, for "
+        "topics that are not known here; also as orderMessageEnable.",
     )
     product_env_name: str = setting(
-        "productEnvName", "center", "Name of the production environment; without effect."
+        "productEnvName",
+        "center",
+        "Name of the production environment for RocketMQ's address server; without effect.",
     )
     rocketmq_home: str | None = setting(
         "rocketmqHome", None, "Directory of the installation; without effect."

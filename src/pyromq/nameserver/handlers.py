@@ -14,12 +14,13 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from pyromq.nameserver import files
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
+from pyromq.nameserver.production import ProductionRoutes, was_forwarded
 from pyromq.nameserver.route_table import BrokerIdentity, RouteTable
 from pyromq.protocol.bodies import (
     DataVersion,
@@ -79,8 +80,11 @@ class NameServerHandlers:
         routes: RouteTable[Connection],
         kv_config: KVConfig,
         clock: Callable[[], float] = time.monotonic,
+        production: ProductionRoutes | None = None,
     ) -> None:
+        """`production` is asked for unknown topics while `clusterTest` is set."""
         self.config = config
+        self._production = production
         self._routes = routes
         self._kv_config = kv_config
         self._clock = clock
@@ -155,19 +159,28 @@ class NameServerHandlers:
 
     # Routes
 
-    def route_by_topic(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    def route_by_topic(
+        self, _: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """A client asks where a topic lives."""
         header = GetRouteInfoRequestHeader.decode(request.ext_fields)
         route = self._routes.route(header.topic)
         if route is None:
-            raise RequestError(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"No topic route info in name server for the topic: {header.topic}{_NO_ROUTE_HELP}",
-            )
+            if self.config.cluster_test and self._production and not was_forwarded(request):
+                return self._production_route(request, header.topic, self._production)
+            raise _no_route(header.topic)
         if self.config.order_message_enable or self.config.cluster_test:
             route.order_topic_conf = self._kv_config.get(ORDER_TOPIC_CONFIG, header.topic)
         standard_json = request.version >= VERSION_4_9_4 or header.accept_standard_json_only is True
         return request.answer(body=route.encode(standard_json=standard_json))
+
+    async def _production_route(
+        self, request: RemotingCommand, topic: str, production: ProductionRoutes
+    ) -> RemotingCommand:
+        route = await production.route(topic)
+        if route is None:
+            raise _no_route(topic)
+        return request.answer(body=route)
 
     def cluster_info(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """All brokers and clusters."""
@@ -298,8 +311,7 @@ class NameServerHandlers:
         path = Path(self.config.config_store_path)
         try:
             async with self._saving:
-                content = format_properties(self.config.to_properties()).encode()
-                await asyncio.to_thread(files.save, path, content)
+                await asyncio.to_thread(_save_settings, path, self.config.to_properties())
         except OSError as error:
             raise _not_saved(str(path), error) from error
         return request.answer()
@@ -307,6 +319,24 @@ class NameServerHandlers:
     def get_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """All settings."""
         return request.answer(body=format_properties(self.config.to_properties()).encode())
+
+
+def _save_settings(path: Path, settings: dict[str, str]) -> None:
+    """Write the settings, and keep what else is in the file: other programs' keys."""
+    content = files.load(path)
+    try:
+        before = {} if content is None else parse_properties(content)
+    except PropertiesError as error:
+        logger.warning("%s is replaced, it cannot be read: %s", path, error)
+        before = {}
+    files.save(path, format_properties({**before, **settings}).encode())
+
+
+def _no_route(topic: str) -> RequestError:
+    return RequestError(
+        ResponseCode.TOPIC_NOT_EXIST,
+        f"No topic route info in name server for the topic: {topic}{_NO_ROUTE_HELP}",
+    )
 
 
 def _registered(

@@ -17,6 +17,7 @@ from pathlib import Path
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.handlers import NameServerHandlers
 from pyromq.nameserver.kv_config import KVConfig
+from pyromq.nameserver.production import ProductionRoutes
 from pyromq.nameserver.route_table import RouteTable
 from pyromq.remoting.server import Connection, RemotingServer
 
@@ -33,7 +34,8 @@ class NameServer:
         self.routes: RouteTable[Connection] = RouteTable()
         self._clock = clock
         self._kv_config = KVConfig(Path(config.kv_config_path))
-        handlers = NameServerHandlers(config, self.routes, self._kv_config, clock)
+        self._production = ProductionRoutes()
+        handlers = NameServerHandlers(config, self.routes, self._kv_config, clock, self._production)
         self._server = RemotingServer(
             handlers.table(),
             host=config.bind_address,
@@ -63,6 +65,7 @@ class NameServer:
             self._scanner.cancel()
             self._scanner = None
         await self._server.stop()
+        await self._production.close()
 
     def remove_dead_brokers(self) -> None:
         """Forget brokers that were silent for too long and close their connections."""

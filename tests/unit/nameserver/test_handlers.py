@@ -382,6 +382,27 @@ async def test_settings_can_be_read_changed_and_are_saved(server: NameServerInMe
     assert parse_properties(saved) == settings
 
 
+async def test_what_else_is_in_the_settings_file_is_kept(server: NameServerInMemory) -> None:
+    path = Path(server.config.config_store_path)
+    files.save(path, b"serverWorkerThreads=8\nlistenPort=1\n")
+
+    await server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true")
+
+    saved = parse_properties(files.load(path) or b"")
+    assert saved["serverWorkerThreads"] == "8"
+    assert saved["listenPort"] == "9876"
+    assert saved["orderMessageEnable"] == "true"
+
+
+async def test_a_settings_file_that_cannot_be_read_is_replaced(server: NameServerInMemory) -> None:
+    path = Path(server.config.config_store_path)
+    files.save(path, b"a=\\u12")
+
+    await server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true")
+
+    assert parse_properties(files.load(path) or b"")["orderMessageEnable"] == "true"
+
+
 @pytest.mark.parametrize(
     ("body", "code", "remark"),
     [
