@@ -346,7 +346,8 @@ class BrokerConfig:
     enable_calc_filter_bit_map: bool = setting(
         "enableCalcFilterBitMap",
         False,
-        "Evaluate filters when a message is stored and keep the result as a bit map.",
+        "Evaluate filters when a message is stored and keep the result as a bit map "
+        "(with enableConsumeQueueExt).",
     )
     expect_consumer_num_use_filter: int = setting(
         "expectConsumerNumUseFilter",
@@ -359,7 +360,7 @@ class BrokerConfig:
         20,
         "Percent of wrong hits that the bit map may have.",
         minimum=1,
-        maximum=100,
+        maximum=99,
     )
     filter_data_clean_time_span: int = setting(
         "filterDataCleanTimeSpan",
@@ -367,12 +368,13 @@ class BrokerConfig:
         "Milliseconds for which the filter of a vanished consumer is kept.",
         bits=64,
         minimum=0,
+        live=True,
     )
     filter_support_retry: bool = setting(
-        "filterSupportRetry", False, "Apply property filters to retried messages too."
+        "filterSupportRetry", False, "Apply property filters to retried messages too.", live=True
     )
     enable_property_filter: bool = setting(
-        "enablePropertyFilter", False, "Let consumers filter by SQL92 over properties."
+        "enablePropertyFilter", False, "Let consumers filter by SQL92 over properties.", live=True
     )
     compressed_register: bool = setting(
         "compressedRegister", False, "Compress the topics in a registration."

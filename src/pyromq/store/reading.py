@@ -49,8 +49,10 @@ _MAX_BLOCKS: Final = 4096
 _MAX_SPAN: Final = 8 * _BLOCK
 #: At least so many entries are looked at for a pull that filters ...
 _FILTER_ENTRIES: Final = 800
-#: ... and so many when their records must be read for it.
+#: ... and so many when their records must be read for it, but not for longer than this: the
+#: rest is for the next pull.
 _RECORD_FILTER_ENTRIES: Final = 200
+_RECORD_FILTER_SECONDS: Final = 0.002
 
 
 class MessageFilter(Protocol):
@@ -219,10 +221,14 @@ class Reader:
         result.pieces = []
         count = size = seen = 0
         skip_below = -1
+        may_take_long = message_filter is not None and message_filter.reads_records
+        deadline = time.perf_counter() + _RECORD_FILTER_SECONDS
         for physical, record_size, tags_code in iter_entries(entries):
             if physical < skip_below:
                 seen += 1
                 continue
+            if may_take_long and seen and time.perf_counter() > deadline:
+                break
             if count and (count >= max_count or size + record_size > max_bytes):
                 break
             seen += 1

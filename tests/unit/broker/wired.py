@@ -25,6 +25,7 @@ from pyromq.broker.services.flow_control import Lanes
 from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.stats import BrokerStats
 from pyromq.broker.state.connections import ConsumerTable, ProducerTable
+from pyromq.broker.state.filters import ConsumerFilterTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
@@ -136,12 +137,16 @@ class Wired:
         self.topics = TopicTable(self.config, directory)
         self.groups = GroupTable(self.config, directory)
         self.offsets = ConsumerOffsetTable(directory)
+        self.filters = ConsumerFilterTable(self.config, directory)
         self.consumers = ConsumerTable()
+        self.consumers.on_subscribed = self.filters.register
+        self.consumers.on_gone = self.filters.unregister
         self.producers = ProducerTable()
         self.long_poll = LongPoll()
         self.lanes = Lanes(self.config)
         self.host = encode_host(*STORE_HOST)
-        self.store = MessageStore(store_config, self.host, self.long_poll.arrived)
+        bit_map_of = self.filters.bit_map if self.config.enable_calc_filter_bit_map else None
+        self.store = MessageStore(store_config, self.host, self.long_poll.arrived, bit_map_of)
         self.store.start()
         self.long_poll.start()
         self.now = BORN
@@ -166,6 +171,7 @@ class Wired:
             self.long_poll,
             self.lanes.pull,
             self.stats,
+            self.filters,
         )
         query = QueryHandlers(self.store, self.lanes.query)
         #: Group and topic of what consumers sent back.
@@ -222,7 +228,7 @@ class Wired:
         self.long_poll.stop()
         await self.lanes.stop()
         self.store.stop()
-        for table in (self.topics, self.groups, self.offsets):
+        for table in (self.topics, self.groups, self.offsets, self.filters):
             await table.file.close()
 
     def put(self, *bodies: bytes, topic: str = "T", tags: str = "", queue_id: int = 0) -> None:

@@ -177,7 +177,10 @@ class Picky:
         return self.wanted in read(physical_offset, size)
 
 
-def test_a_filter_that_reads_records_looks_at_fewer_of_them(store: MessageStore) -> None:
+def test_a_filter_that_reads_records_looks_at_fewer_of_them(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_RECORD_FILTER_SECONDS", 60.0)
     for number in range(300):
         put(store, b"%03d" % number, tags="tag")
     store.seal()
@@ -187,6 +190,19 @@ def test_a_filter_that_reads_records_looks_at_fewer_of_them(store: MessageStore)
     assert picky.read == 200
     result = store.get(TOPIC, 0, result.next_offset, 32, picky)
     assert [record.body for record in decode_records(b"".join(result.pieces))] == [b"250"]
+
+
+def test_a_filter_that_is_slow_leaves_the_rest_to_the_next_pull(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_RECORD_FILTER_SECONDS", 0.0)
+    for number in range(3):
+        put(store, b"%03d" % number, tags="tag")
+    store.seal()
+    result = store.get(TOPIC, 0, 0, 32, Picky(b"002"))
+    assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 1)
+    result = store.get(TOPIC, 0, 2, 32, Picky(b"002"))
+    assert (result.status, result.next_offset) == (GetStatus.FOUND, 3)
 
 
 def test_what_a_bit_map_rules_out_is_not_read(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from pyromq.broker.state.connections import (
     ConsumerTable,
     ProducerTable,
 )
+from pyromq.broker.state.filters import compile_expression
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.topics import TOPIC_UNIT_SUBSCRIPTION, TopicTable
 from pyromq.protocol.bodies import (
@@ -32,9 +33,12 @@ from pyromq.protocol.bodies import (
     ConsumerData,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
+    ProducerData,
     SubscriptionGroupConfig,
 )
 from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.filter.sql import SqlError
+from pyromq.protocol.filter.tags import is_tag_type
 from pyromq.protocol.frame import FLAG_ONEWAY, RemotingCommand, RequestError
 from pyromq.protocol.headers import (
     GetConsumerListByGroupRequestHeader,
@@ -89,7 +93,10 @@ class HeartbeatHandlers:
     ) -> RemotingCommand:
         heartbeat = await self._lane.run(lambda: HeartbeatData.decode(request.body))
         client = Client(connection, heartbeat.client_id, request.language, request.version)
-        members = [*heartbeat.consumer_data_set, *heartbeat.producer_data_set]
+        members: list[ConsumerData | ProducerData] = [
+            *heartbeat.consumer_data_set,
+            *heartbeat.producer_data_set,
+        ]
         for number, member in enumerate(members, 1):
             if connection.closed:
                 # It has left all its groups already, and must not come back.
@@ -122,12 +129,20 @@ class HeartbeatHandlers:
     ) -> RemotingCommand:
         """CHECK_CLIENT_CONFIG: may a consumer subscribe in this way?"""
         subscription = CheckClientRequestBody.decode(request.body).subscription_data
-        if subscription is not None and subscription.expression_type not in ("", "TAG"):
+        if subscription is None or is_tag_type(subscription.expression_type):
+            return request.answer()
+        if not self._config.enable_property_filter:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 "The broker does not support consumer to filter message by "
                 f"{subscription.expression_type}",
             )
+        try:
+            compile_expression(subscription.expression_type, subscription.sub_string)
+        except SqlError as error:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"Invalid MessageSelector. {error}"
+            ) from error
         return request.answer()
 
     def consumer_list(

@@ -18,17 +18,18 @@ from typing import Final
 import orjson
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.handlers.pull_filters import PullFilter, PullFilters
 from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.services.long_poll import LongPoll, ParkedPull
 from pyromq.broker.services.stats import BrokerStats
 from pyromq.broker.state.connections import ConsumerTable
+from pyromq.broker.state.filters import ConsumerFilterTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
 from pyromq.protocol import header_json
-from pyromq.protocol.bodies import MASTER_ID, MessageModel, SubscriptionGroupConfig
+from pyromq.protocol.bodies import MASTER_ID, SubscriptionGroupConfig
 from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, ResponseCode
-from pyromq.protocol.filter.tags import SubscriptionError, TagFilter, is_tag_type
 from pyromq.protocol.frame import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
@@ -102,7 +103,7 @@ class _Pull:
 
     #: Set when the pull has passed the checks.
     group_config: SubscriptionGroupConfig
-    message_filter: TagFilter | None
+    message_filter: PullFilter | None
 
     def __init__(
         self,
@@ -145,17 +146,17 @@ class PullHandlers:
         long_poll: LongPoll,
         lane: Lane,
         stats: BrokerStats,
+        filters: ConsumerFilterTable,
     ) -> None:
         """`lane` reads what is not in memory."""
         self._config = config
         self._store = store
         self._topics = topics
         self._groups = groups
-        self._consumers = consumers
         self._offsets = offsets
         self._long_poll = long_poll
         self._is_replica = store.config.broker_role is BrokerRole.SLAVE
-        self._filters: Memo[str, TagFilter | None] = Memo(TagFilter.of)
+        self._filters = PullFilters(config, consumers, filters)
         self._lane = lane
         self._stats = stats
         #: Told of messages that leave: group, topic, queue id, and what was found.
@@ -303,54 +304,12 @@ class PullHandlers:
                 f"consumer:[{connection.remote_address}]",
             )
         pull.group_config = group
-        pull.message_filter = self._filter_of(pull, group)
-
-    def _filter_of(self, pull: _Pull, group: SubscriptionGroupConfig) -> TagFilter | None:
-        """What the pull itself says it wants, or what its group's heartbeats say."""
         if pull.sys_flag & PULL_SUBSCRIPTION:
-            self._refuse_unless_tags(pull.expression_type)
-            try:
-                return self._filters[pull.subscription or ""]
-            except SubscriptionError as error:
-                raise RequestError(
-                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                    f"parse the consumer's subscription failed: {error}",
-                ) from error
-        members = self._consumers.find(pull.group)
-        if members is None:
-            raise RequestError(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
+            pull.message_filter = self._filters.of_pull(
+                pull.topic, pull.expression_type, pull.subscription
             )
-        if (
-            not group.consume_broadcast_enable
-            and members.message_model is MessageModel.BROADCASTING
-        ):
-            raise RequestError(
-                ResponseCode.NO_PERMISSION,
-                f"the consumer group[{pull.group}] can not consume by broadcast way",
-            )
-        subscription = members.subscriptions.get(pull.topic)
-        if subscription is None:
-            raise RequestError(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
-            )
-        if subscription.sub_version < pull.sub_version:
-            raise RequestError(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
-            )
-        self._refuse_unless_tags(subscription.expression_type)
-        if subscription.class_filter_mode or not subscription.code_set:
-            return self._filters[
-                subscription.sub_string if not subscription.class_filter_mode else ""
-            ]
-        return TagFilter(subscription.code_set)
-
-    def _refuse_unless_tags(self, expression_type: str | None) -> None:
-        if not is_tag_type(expression_type):
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {expression_type}",
-            )
+        else:
+            pull.message_filter = self._filters.of_group(pull.topic, group, pull.sub_version)
 
     def _get(self, pull: _Pull, offset: int, *, may_wait: bool = False) -> GetResult:
         return self._store.get(
@@ -452,6 +411,8 @@ class PullHandlers:
             parked.offset = result.next_offset
             if parked.offset >= result.max_offset:
                 return None
+            if pull.message_filter is not None and pull.message_filter.reads_records:
+                break  # its client asks for the rest: that may take long
             result = self._get(pull, parked.offset)
         code = _code(result, pull.offset)
         if code is ResponseCode.PULL_NOT_FOUND and not is_over:

@@ -106,6 +106,10 @@ class ConsumerTable:
         self._now = now
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[ClientConnection, set[str]] = {}
+        #: Told of each heartbeat's group and subscriptions.
+        self.on_subscribed: Callable[[str, Iterable[SubscriptionData]], None] | None = None
+        #: Told of each group that has lost its last member.
+        self.on_gone: Callable[[str], None] | None = None
 
     def find(self, group: str) -> ConsumerGroup | None:
         """The group, if it has members."""
@@ -135,6 +139,8 @@ class ConsumerTable:
         group.consume_from_where = data.consume_from_where
         joined = self._note_member(group, client)
         resubscribed = _update_subscriptions(group, data.subscription_data_set)
+        if self.on_subscribed is not None:
+            self.on_subscribed(group.name, data.subscription_data_set)
         return joined or resubscribed
 
     def unregister(self, group: str, connection: ClientConnection) -> bool:
@@ -196,6 +202,8 @@ class ConsumerTable:
         )
         if not group.members:
             del self._groups[group_name]
+            if self.on_gone is not None:
+                self.on_gone(group_name)
         return True
 
 

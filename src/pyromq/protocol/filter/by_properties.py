@@ -10,7 +10,7 @@ Pure; made by the broker's filter table and its pull handler, called by the stor
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pyromq.protocol.filter.bloom import BloomFilter, BloomFilterData
 from pyromq.protocol.filter.sql import SqlExpression
@@ -70,20 +70,35 @@ class PropertyFilter:
         return self.expression.matches(self._picker.pick(raw_properties))
 
 
+class FilterLookup(Protocol):
+    """The filters that groups have for topics."""
+
+    def message_filter(self, topic: str, group: str) -> PropertyFilter | None:
+        """How a group's messages of a topic are filtered; None when it takes all."""
+
+
 class RetryFilter:
     """Wants a group's retried messages by what the group said of the topics they come from."""
 
-    __slots__ = ("_find", "_tags")
+    __slots__ = ("_filters", "_group", "_tags")
 
     reads_records = True
     _topic = PropertyPicker([RETRY_TOPIC])
 
-    def __init__(
-        self, tags: TagFilter | None, find: Callable[[str], PropertyFilter | None]
-    ) -> None:
-        """`find` gives the filter that the group has for a topic, None when it takes all."""
+    def __init__(self, tags: TagFilter | None, filters: FilterLookup, group: str) -> None:
         self._tags = tags
-        self._find = find
+        self._filters = filters
+        self._group = group
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, RetryFilter)
+            and self._tags == other._tags
+            and self._group == other._group
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._tags, self._group))
 
     def rules_out(self, store_timestamp: int, bit_map: bytes) -> bool:  # noqa: ARG002
         """Bit maps are about a message's own topic, not about that which it comes from."""
@@ -99,5 +114,7 @@ class RetryFilter:
         if raw is None:
             return True
         topic = self._topic.pick(raw).get(RETRY_TOPIC)
-        wanted = self._find(topic) if topic is not None else None
+        if topic is None:
+            return True
+        wanted = self._filters.message_filter(topic, self._group)
         return wanted is None or wanted.wants(raw)

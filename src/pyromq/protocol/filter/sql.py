@@ -21,7 +21,7 @@ message is wanted. Results are those of RocketMQ 4.9.7, down to what one may fin
    numbers beyond a Long; 0.0, and everything that a Double cannot tell from it.
 6. What stands behind the expression is not looked at, but for one word.
 
-In one thing this is stricter: an expression that is nested more than MAX_DEPTH times, for
+This is stricter: an expression that is nested more than MAX_DEPTH times, for
 which Java would take its chances with its stack, is refused by name.
 
 Pure; used by the broker's filters.
@@ -49,8 +49,8 @@ __all__ = ["MAX_DEPTH", "SQL92_EXPRESSION_TYPE", "SqlError", "SqlExpression", "c
 SQL92_EXPRESSION_TYPE: Final = "SQL92"
 #: Parentheses, NOTs and chained equalities within each other.
 MAX_DEPTH: Final = 100
-#: An expression comes with each heartbeat, and is kept.
-MAX_LENGTH: Final = 64 * 1024
+#: An expression comes with each heartbeat, is kept, and is compiled at some 3 us a character.
+MAX_LENGTH: Final = 16 * 1024
 
 Properties = Mapping[str, str]
 #: The value of an operand for a message.

@@ -13,6 +13,7 @@ from pyromq.broker.state.connections import CLIENT_EXPIRY, ConsumerTable, Produc
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.topics import TopicTable
 from pyromq.protocol.bodies import (
+    CheckClientRequestBody,
     ConsumerData,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
@@ -336,6 +337,26 @@ def test_other_subscriptions_are_refused(broker: Broker) -> None:
     request = RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG, body=body)
     with pytest.raises(RequestError, match="SQL92"):
         broker.handlers.check_client_config(FakeConnection(), request)
+
+
+def test_sql_subscriptions_are_tried(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, enable_property_filter=True)
+
+    def check(expression: str, kind: str = "SQL92") -> RemotingCommand:
+        subscription = SubscriptionData("t", expression, expression_type=kind)
+        body = CheckClientRequestBody("c1", "g", subscription).encode()
+        request = RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+        return broker.handlers.check_client_config(FakeConnection(), request)
+
+    assert check("a > 1").code == ResponseCode.SUCCESS
+    for expression, kind, cause in (
+        ("a >", "SQL92", "Invalid MessageSelector. .*found the end at character 4"),
+        ("", "SQL92", "the expression is empty"),
+        ("a", "XPATH", "TAG and SQL92 are"),
+    ):
+        with pytest.raises(RequestError, match=cause) as refused:
+            check(expression, kind)
+        assert refused.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
 async def test_members_hear_of_each_other_over_the_wire(broker: Broker) -> None:

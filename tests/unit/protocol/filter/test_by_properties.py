@@ -56,9 +56,17 @@ def test_bits_of_another_filter_rule_nothing_out() -> None:
     assert not PropertyFilter(expression).rules_out(5, empty)
 
 
+class Filters:
+    """The group's only filter."""
+
+    def message_filter(self, topic: str, group: str) -> PropertyFilter | None:
+        if (topic, group) == ("Orders", "group"):
+            return PropertyFilter(compile_sql("a = 5"))
+        return None
+
+
 def test_retried_messages_are_filtered_by_their_first_topic() -> None:
-    filters = {"Orders": PropertyFilter(compile_sql("a = 5"))}
-    wanted = RetryFilter(None, filters.get)
+    wanted = RetryFilter(None, Filters(), "group")
     assert matches(wanted, record(RETRY_TOPIC="Orders", a="5"))
     assert not matches(wanted, record(RETRY_TOPIC="Orders", a="6"))
     assert matches(wanted, record(RETRY_TOPIC="Others", a="6")), "the group takes all of these"
@@ -67,7 +75,15 @@ def test_retried_messages_are_filtered_by_their_first_topic() -> None:
 
 
 def test_retried_messages_are_filtered_by_tags_too() -> None:
-    wanted = RetryFilter(TagFilter.of("A"), {}.get)
+    wanted = RetryFilter(TagFilter.of("A"), Filters(), "group")
     assert matches(wanted, record(), java_hash("A"))
     assert not matches(wanted, record(), java_hash("B"))
-    assert RetryFilter(None, {}.get).matches(0, 0, 9, lambda offset, size: b"")
+    assert RetryFilter(None, Filters(), "group").matches(0, 0, 9, lambda offset, size: b"")
+
+
+def test_filters_of_the_same_pull_are_equal() -> None:
+    wanted = RetryFilter(TagFilter.of("A"), Filters(), "group")
+    assert wanted == RetryFilter(TagFilter.of("A"), Filters(), "group")
+    assert hash(wanted) == hash(RetryFilter(TagFilter.of("A"), Filters(), "group"))
+    assert wanted != RetryFilter(TagFilter.of("B"), Filters(), "group")
+    assert wanted != RetryFilter(TagFilter.of("A"), Filters(), "other")

@@ -72,13 +72,13 @@ def test_a_refusal_says_why(text: str, cause: str) -> None:
 )
 def test_what_is_nested_too_deep_is_refused(nested) -> None:  # type: ignore[no-untyped-def]
     compile_sql(nested(MAX_DEPTH // 4)).evaluate({"a": "5"})
-    for count in (MAX_DEPTH + 1, 2000):
+    for count in (MAX_DEPTH + 1, 600):
         with pytest.raises(SqlError, match="nested more than 100 times"):
             compile_sql(nested(count))
 
 
 def test_long_rows_are_not_deep() -> None:
-    text = "a = 1" + " OR a = 1" * 3000 + " OR a = 5"
+    text = "a = 1" + " OR a = 1" * 1500 + " OR a = 5"
     assert compile_sql(text).matches({"a": "5"})
     with pytest.raises(SqlError, match=f"at most {MAX_LENGTH}"):
         compile_sql("a = 5" + " " * MAX_LENGTH)

@@ -1,0 +1,137 @@
+"""Which messages a pull gets: what it says itself, or what its group's heartbeats say.
+
+Tags are told by the consume queue; an SQL92 expression is looked for in the records
+(`protocol.filter.by_properties`), if `enablePropertyFilter` allows it. Codes and their
+order are those of RocketMQ's PullMessageProcessor, with one difference: where a pull
+brings an expression that cannot be compiled, or of an unknown type, Java delivers
+everything, and this refuses it with the cause.
+
+Called by the pull handler, on the loop.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.state.connections import ConsumerTable
+from pyromq.broker.state.filters import ConsumerFilterTable, compile_expression
+from pyromq.protocol.bodies import MessageModel, SubscriptionData, SubscriptionGroupConfig
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.filter.by_properties import PropertyFilter, RetryFilter
+from pyromq.protocol.filter.sql import SQL92_EXPRESSION_TYPE, SqlError
+from pyromq.protocol.filter.tags import SubscriptionError, TagFilter, is_tag_type
+from pyromq.protocol.frame import RequestError
+from pyromq.protocol.memo import Memo
+from pyromq.protocol.names import RETRY_TOPIC_PREFIX
+
+#: So many expressions that came with pulls are kept compiled.
+_MAX_EXPRESSIONS: Final = 512
+
+PullFilter = TagFilter | PropertyFilter | RetryFilter
+
+
+class PullFilters:
+    """Finds the filter of each pull; those that were made a moment ago are not made again."""
+
+    def __init__(
+        self, config: BrokerConfig, consumers: ConsumerTable, filters: ConsumerFilterTable
+    ) -> None:
+        self._config = config
+        self._consumers = consumers
+        self._filters = filters
+        self._by_tags: Memo[str, TagFilter | None] = Memo(TagFilter.of)
+        self._by_sql: dict[str, PropertyFilter] = {}
+
+    def of_pull(
+        self, topic: str, expression_type: str | None, subscription: str | None
+    ) -> PullFilter | None:
+        """The filter of a pull that brings its subscription with it. Raises RequestError."""
+        try:
+            if is_tag_type(expression_type):
+                return self._retried(topic, self._by_tags[subscription or ""])
+            self._refuse_unless_enabled(expression_type)
+            return self._of_sql(expression_type or "", subscription or "")
+        except (SubscriptionError, SqlError) as error:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"parse the consumer's subscription failed: {error}",
+            ) from error
+
+    def of_group(
+        self, topic: str, group: SubscriptionGroupConfig, version: int
+    ) -> PullFilter | None:
+        """The filter that the group's heartbeats have told of. Raises RequestError."""
+        subscription = self._subscription(topic, group, version)
+        if is_tag_type(subscription.expression_type):
+            return self._retried(topic, self._of_tags(subscription))
+        consumer = self._filters.find(topic, group.group_name)
+        if consumer is None or consumer.message_filter is None:
+            raise RequestError(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        if consumer.client_version < version:
+            raise RequestError(
+                ResponseCode.FILTER_DATA_NOT_LATEST,
+                "the consumer's consumer filter data not latest",
+            )
+        self._refuse_unless_enabled(subscription.expression_type)
+        return None if subscription.class_filter_mode else consumer.message_filter
+
+    def _subscription(
+        self, topic: str, group: SubscriptionGroupConfig, version: int
+    ) -> SubscriptionData:
+        members = self._consumers.find(group.group_name)
+        if members is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
+            )
+        if (
+            not group.consume_broadcast_enable
+            and members.message_model is MessageModel.BROADCASTING
+        ):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{group.group_name}] can not consume by broadcast way",
+            )
+        subscription = members.subscriptions.get(topic)
+        if subscription is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
+            )
+        if subscription.sub_version < version:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        return subscription
+
+    def _of_tags(self, subscription: SubscriptionData) -> TagFilter | None:
+        if subscription.class_filter_mode:
+            return None
+        if not subscription.code_set:
+            return self._by_tags[subscription.sub_string]
+        return TagFilter(subscription.code_set)
+
+    def _of_sql(self, expression_type: str, text: str) -> PropertyFilter:
+        known = self._by_sql.get(text)
+        if known is not None and expression_type == SQL92_EXPRESSION_TYPE:
+            return known
+        made = PropertyFilter(compile_expression(expression_type, text))
+        if len(self._by_sql) >= _MAX_EXPRESSIONS:
+            self._by_sql.clear()
+        self._by_sql[text] = made
+        return made
+
+    def _retried(self, topic: str, tags: TagFilter | None) -> PullFilter | None:
+        """With `filterSupportRetry`, retried messages are filtered once more."""
+        if not self._config.filter_support_retry or not topic.startswith(RETRY_TOPIC_PREFIX):
+            return tags
+        return RetryFilter(tags, self._filters, topic.removeprefix(RETRY_TOPIC_PREFIX))
+
+    def _refuse_unless_enabled(self, expression_type: str | None) -> None:
+        if not self._config.enable_property_filter:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {expression_type}",
+            )

@@ -1,0 +1,227 @@
+"""The table of filters: versions, deaths, bit maps, the file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.state.filters import (
+    ConsumerFilterTable,
+    compile_expression,
+)
+from pyromq.protocol.bodies import SubscriptionData
+from pyromq.protocol.filter.bloom import BloomFilter
+from pyromq.protocol.filter.sql import SqlError
+
+CONFIG = BrokerConfig(broker_ip1="127.0.0.1", broker_ip2="127.0.0.1")
+
+#: What Java 4.9.7's ConsumerFilterManager wrote, with its default bloom filter for tests.
+JAVA = (
+    b'{"filterDataByTopic":{"T1":{"groupFilterData":{"G1":{"bloomFilterData":{"bitNum":216,'
+    b'"bitPos":[68,60,52]},"bornTime":1794795604632,"clientVersion":7,"consumerGroup":"G1",'
+    b'"dead":false,"deadTime":0,"expression":"a > 5","expressionType":"SQL92","topic":"T1"},'
+    b'"G2":{"bloomFilterData":{"bitNum":216,"bitPos":[167,132,97]},"bornTime":1794795604721,'
+    b'"clientVersion":8,"consumerGroup":"G2","dead":true,"deadTime":1794795604723,'
+    b'"expression":"b = \'x\'","expressionType":"SQL92","topic":"T1"}},"topic":"T1"},'
+    b'"T2":{"groupFilterData":{"G1":{"bloomFilterData":{"bitNum":216,"bitPos":[155,166,6]},'
+    b'"bornTime":1794795604722,"clientVersion":9,"consumerGroup":"G1","dead":false,'
+    b'"deadTime":0,"expression":"a IS NULL","expressionType":"SQL92","topic":"T2"}},'
+    b'"topic":"T2"}}}'
+)
+JAVA_CONFIG = dataclasses.replace(
+    CONFIG, max_error_rate_of_bloom_filter=20, expect_consumer_num_use_filter=64
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def table(tmp_path: Path, clock: Clock) -> ConsumerFilterTable:
+    return ConsumerFilterTable(CONFIG, tmp_path, now=lambda: clock.now)
+
+
+def sql(text: str, version: int = 1, topic: str = "T", kind: str = "SQL92") -> SubscriptionData:
+    return SubscriptionData(topic, text, sub_version=version, expression_type=kind)
+
+
+def text_of(table: ConsumerFilterTable, topic: str = "T", group: str = "g") -> str | None:
+    found = table.find(topic, group)
+    return None if found is None else found.text
+
+
+def test_a_heartbeat_registers_what_is_not_by_tags(table: ConsumerFilterTable) -> None:
+    table.register("g", [sql("a > 5"), SubscriptionData("Tags", "x"), sql("", topic="Empty")])
+    assert text_of(table) == "a > 5"
+    assert text_of(table, "Tags") is None
+    assert text_of(table, "Empty") is None
+    wanted = table.message_filter("T", "g")
+    assert wanted is not None
+    assert wanted.wants(b"a\x016")
+    assert table.message_filter("T", "other") is None
+
+
+def test_what_cannot_be_compiled_is_not_registered(table: ConsumerFilterTable) -> None:
+    table.register("g", [sql("a >"), sql("a > 5", topic="X", kind="XPATH")])
+    assert text_of(table) is None
+    assert text_of(table, "X") is None
+
+
+def test_only_a_newer_version_changes_a_filter(table: ConsumerFilterTable, clock: Clock) -> None:
+    table.register("g", [sql("a > 5", 7)])
+    born = clock.now
+    clock.now += 1000
+    table.register("g", [sql("a > 6", 6)])
+    table.register("g", [sql("a > 6", 7)])
+    assert text_of(table) == "a > 5"
+    table.register("g", [sql("a > 5", 8)])
+    found = table.find("T", "g")
+    assert found is not None
+    assert (found.client_version, found.born_time) == (8, born)
+    table.register("g", [sql("a > 6", 9)])
+    found = table.find("T", "g")
+    assert found is not None
+    assert (found.text, found.client_version, found.born_time) == ("a > 6", 9, clock.now)
+
+
+def test_a_newer_version_that_is_wrong_removes_the_filter(table: ConsumerFilterTable) -> None:
+    table.register("g", [sql("a > 5", 7)])
+    table.register("g", [sql("a >", 8)])
+    assert text_of(table) is None
+    table.register("g", [sql("a > 5", 8)])
+    assert text_of(table) == "a > 5"
+
+
+def test_filters_die_and_come_back(table: ConsumerFilterTable, clock: Clock) -> None:
+    def is_dead(topic: str) -> bool:
+        found = table.find(topic, "g")
+        assert found is not None
+        return found.is_dead
+
+    table.register("g", [sql("a > 5"), sql("b > 5", topic="U")])
+    clock.now += 1000
+    table.register("g", [sql("a > 5")])
+    assert (is_dead("T"), is_dead("U")) == (False, True)
+    table.unregister("g")
+    table.unregister("nobody")
+    assert is_dead("T")
+    table.register("g", [sql("a > 5", 0), sql("b > 5", topic="U")])
+    assert (is_dead("T"), is_dead("U")) == (True, False), "an old version brings nothing back"
+    table.register("g", [sql("a > 5")])
+    assert not is_dead("T")
+
+
+def test_the_dead_are_forgotten_after_a_while(table: ConsumerFilterTable, clock: Clock) -> None:
+    table.register("g", [sql("a > 5")])
+    table.register("h", [sql("a > 5")])
+    clock.now += 1
+    table.unregister("g")
+    clock.now += CONFIG.filter_data_clean_time_span - 1
+    table.clean()
+    assert text_of(table) == "a > 5"
+    clock.now += 1
+    table.clean()
+    assert text_of(table) is None
+    assert text_of(table, group="h") == "a > 5"
+    table.unregister("g")
+
+
+def test_bit_maps_name_those_who_want_a_message(table: ConsumerFilterTable) -> None:
+    assert table.bit_map("T", {"a": "6"}) is None
+    table.register("g", [sql("a > 5")])
+    table.register("h", [sql("a < 5")])
+    bloom = BloomFilter(
+        CONFIG.max_error_rate_of_bloom_filter, CONFIG.expect_consumer_num_use_filter
+    )
+    for value, expected in (("6", "g"), ("4", "h"), ("5", "")):
+        bit_map = table.bit_map("T", {"a": value})
+        assert bit_map is not None
+        hits = [name for name in "gh" if bloom.is_hit(bloom.positions(f"{name}#T"), bit_map)]
+        assert "".join(hits) == expected
+
+
+def test_what_is_ruled_out_is_not_wanted(table: ConsumerFilterTable, clock: Clock) -> None:
+    table.register("g", [sql("a > 5")])
+    wanted = table.message_filter("T", "g")
+    assert wanted is not None
+    for value in ("4", "6"):
+        bit_map = table.bit_map("T", {"a": value})
+        assert bit_map is not None
+        is_wanted = wanted.wants(b"a\x01" + value.encode())
+        assert wanted.rules_out(clock.now + 1, bit_map) is not is_wanted
+
+
+def test_the_file_is_java_s(tmp_path: Path) -> None:
+    path = tmp_path / "consumerFilter.json"
+    path.write_bytes(JAVA)
+    now = 1794795700000
+    table = ConsumerFilterTable(JAVA_CONFIG, tmp_path, now=lambda: now)
+    table.load()
+    assert text_of(table, "T1", "G1") == "a > 5"
+    loaded = table.find("T1", "G1")
+    assert loaded is not None
+    assert loaded.is_dead, "who was there before is gone until a heartbeat comes"
+    assert loaded.dead_time == now - 30_000
+    gone = table.find("T1", "G2")
+    assert gone is not None
+    assert gone.dead_time == 1794795604723
+    for group, topics in (("G1", ("T1", "T2")), ("G2", ())):
+        table.register(
+            group, [sql(text_of(table, topic, group) or "", 9, topic) for topic in topics]
+        )
+    table.file.save()
+    expected = json.loads(JAVA)
+    expected["filterDataByTopic"]["T1"]["groupFilterData"]["G1"]["clientVersion"] = 9
+    assert json.loads(path.read_bytes()) == expected
+
+
+def test_a_file_of_another_bloom_filter_is_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "consumerFilter.json").write_bytes(JAVA)
+    table = ConsumerFilterTable(
+        dataclasses.replace(JAVA_CONFIG, max_error_rate_of_bloom_filter=10), tmp_path
+    )
+    table.load()
+    assert text_of(table, "T1", "G1") is None
+    assert "expectConsumerNumUseFilter" in caplog.text
+
+
+def test_a_loaded_expression_that_cannot_be_compiled_lets_nothing_be_ruled_out(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "consumerFilter.json").write_bytes(JAVA.replace(b"a IS NULL", b"a IS"))
+    table = ConsumerFilterTable(JAVA_CONFIG, tmp_path)
+    table.load()
+    loaded = table.find("T2", "G1")
+    assert loaded is not None
+    assert loaded.message_filter is None
+    bit_map = table.bit_map("T2", {})
+    assert bit_map is not None
+    assert any(bit_map)
+
+
+def test_types_of_expressions() -> None:
+    assert compile_expression("SQL92", "a > 5").names == {"a"}
+    with pytest.raises(SqlError, match="TAG and SQL92"):
+        compile_expression("XPATH", "a")
+    with pytest.raises(SqlError, match="empty"):
+        compile_expression("SQL92", "")
+
+
+async def test_changes_are_saved(table: ConsumerFilterTable) -> None:
+    table.register("g", [sql("a > 5")])
+    await table.file.saved()
+    saved = json.loads(table.file.path.read_bytes())
+    assert saved["filterDataByTopic"]["T"]["groupFilterData"]["g"]["expression"] == "a > 5"
