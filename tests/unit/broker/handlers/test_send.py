@@ -607,7 +607,9 @@ async def test_a_delayed_message_waits_under_its_level(
     warm(broker)
     client: Client = getattr(broker, path)
 
-    answer = client.ask(send_request(code, properties=f"TAGS\x01t\x02DELAY\x01{asked}"))
+    answer = client.ask(
+        send_request(code, properties=f"TAGS\x01t\x02WAIT\x01true\x02DELAY\x01{asked}")
+    )
 
     record = broker.records()[-1]
     assert (answer.code, answer.ext_fields["queueId"]) == (ResponseCode.SUCCESS, "1")
@@ -616,6 +618,7 @@ async def test_a_delayed_message_waits_under_its_level(
     assert (record.topic, record.queue_id, record.queue_offset) == (SCHEDULE_TOPIC, level - 1, 0)
     assert record.properties == {
         "TAGS": "t",
+        "WAIT": "true",  # as in RocketMQ, which drops it from all others
         "DELAY": str(level),
         "CLUSTER": "DefaultCluster",
         "REAL_TOPIC": "T",

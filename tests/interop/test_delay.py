@@ -1,0 +1,153 @@
+"""Delayed messages: the delivered record, and the store on which one goes on for the other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyromq.protocol.bodies import DelayOffsetSerializeWrapper
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.headers import PullMessageRequestHeader
+from pyromq.protocol.record import MessageRecord, decode_records
+from tests.interop.raw_broker import GROUP, RawBroker, Seed
+from tests.interop.servers import PyromqServer
+from tests.support.apache_rocketmq import ApacheRocketMQ, java_or_skip
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+
+TOPIC = "Delayed"
+PROPERTIES = {
+    "TAGS": "tag-ä",
+    "KEYS": "one two",
+    "UNIQ_KEY": "7F000001000000000000000000000001",
+    "WAIT": "true",
+    "own": "消息",
+    "DELAY": "1",
+}
+_PATIENCE_SECONDS = 30.0
+
+Server = PyromqServer | ApacheRocketMQ
+
+
+def start(name: str, store: Path) -> Server:
+    java_or_skip()
+    server: Server
+    if name == "apache":
+        server = ApacheRocketMQ(store=store, jvm_options=("-Xms256m", "-Xmx512m"))
+    else:
+        server = PyromqServer(store=store)
+    server.start()
+    return server
+
+
+@pytest.fixture
+def servers() -> Iterator[list[Server]]:
+    started: list[Server] = []
+    yield started
+    for server in started:
+        server.kill()
+        if isinstance(server, PyromqServer):
+            server.clean_up()
+
+
+@asynccontextmanager
+async def connected(server: Server) -> AsyncIterator[RawBroker]:
+    broker = RawBroker(server.broker_address)
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+async def pull(broker: RawBroker, count: int, tags: str = "*") -> list[MessageRecord]:
+    """Wait for so many messages of queue 1."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        header = PullMessageRequestHeader(
+            consumer_group=GROUP,
+            topic=TOPIC,
+            queue_id=1,
+            queue_offset=0,
+            max_msg_nums=32,
+            sys_flag=4,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            subscription=tags,
+            sub_version=0,
+        )
+        answer = await broker.ask(
+            RequestCode.PULL_MESSAGE,
+            header,
+            ResponseCode.PULL_NOT_FOUND,
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            ResponseCode.PULL_OFFSET_MOVED,
+        )
+        records = decode_records(answer.body)
+        if len(records) >= count:
+            return records
+        assert time.monotonic() < deadline, f"{len(records)} of {count} messages came"
+        await asyncio.sleep(0.05)
+
+
+def lasting(record: MessageRecord) -> dict[str, Any]:
+    """What of a delivered record does not depend on when and where it was sent."""
+    return {
+        name: getattr(record, name)
+        for name in (
+            "topic",
+            "queue_id",
+            "queue_offset",
+            "body",
+            "flag",
+            "sys_flag",
+            "reconsume_times",
+            "prepared_transaction_offset",
+            "body_crc",
+        )
+    } | {"properties": {k: v for k, v in record.properties.items() if k != "CLUSTER"}}
+
+
+async def test_a_delivered_record_is_the_same(tmp_path: Path, servers: list[Server]) -> None:
+    found = []
+    for name in ("apache", "pyromq"):
+        server = start(name, tmp_path / name)
+        servers.append(server)
+        async with connected(server) as broker:
+            await broker.send(Seed(TOPIC, 1, [b"body \x00\xff"], PROPERTIES, sys_flag=0x2))
+            await broker.send(Seed(TOPIC, 1, [b"no tags"], {"DELAY": "1"}))
+            records = await pull(broker, 2)
+            # The entry's hash of the tags, which the broker filters by.
+            (tagged,) = await pull(broker, 1, "tag-ä")
+            offsets = await broker.ask(RequestCode.GET_ALL_DELAY_OFFSET, None)
+        assert tagged == records[0]
+        found.append(([lasting(record) for record in records], offsets.body))
+    assert found[0] == found[1]
+    assert DelayOffsetSerializeWrapper.decode(found[0][1]).offset_table == {1: 2}
+
+
+@pytest.mark.parametrize(("first", "second"), [("pyromq", "apache"), ("apache", "pyromq")])
+async def test_the_other_delivers_what_is_left(
+    tmp_path: Path, servers: list[Server], first: str, second: str
+) -> None:
+    store = tmp_path / "store"
+    server = start(first, store)
+    servers.append(server)
+    async with connected(server) as broker:
+        await broker.send(Seed(TOPIC, 1, [b"before"], {"DELAY": "1"}))
+        await pull(broker, 1)
+        await broker.send(Seed(TOPIC, 1, [b"after"], {"DELAY": "2"}))  # 5 s
+    server.stop()
+    saved = (store / "config" / "delayOffset.json").read_bytes()
+
+    server = start(second, store)
+    servers.append(server)
+    async with connected(server) as broker:
+        records = await pull(broker, 2)
+    assert [record.body for record in records] == [b"before", b"after"]
+    assert saved == b'{\n\t"offsetTable":{1:1\n\t}\n}'
