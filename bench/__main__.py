@@ -20,7 +20,7 @@ from pathlib import Path
 import orjson
 from rich.console import Console
 
-from bench import cold
+from bench import cold, delay
 from bench.cases import CASES, SYNC, WARM_UP, Case, Kind
 from bench.frames import BATCH_SIZE, PULL_SIZE, QUEUES
 from bench.load import LoadOrder
@@ -45,6 +45,7 @@ _INDEX_LIMIT_SECONDS = 15.0
 #: Not among the default cases: they take minutes and gigabytes of disk.
 _RECOVERY = "recovery"
 _COLD = "cold"
+_DELAY = "delay"
 
 
 def main() -> int:
@@ -70,6 +71,11 @@ def main() -> int:
     if options.cases == [_COLD]:
         size = options.cold_mib * 1024 * 1024
         text, enough = cold.measure_cold(servers, DATA, size, options.rounds, console)
+        sys.stdout.write(text)
+        return 0 if enough else 1
+    if options.cases == [_DELAY]:
+        seconds = delay.QUICK_SECONDS if options.quick else delay.SECONDS
+        text, enough = delay.measure_delay(servers, DATA, seconds, options.rounds, console)
         sys.stdout.write(text)
         return 0 if enough else 1
     runs: dict[str, list[ServerRun]] = {server.name: [] for server in servers}
@@ -104,8 +110,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--cases",
         default=",".join(names),
-        help=f"comma-separated, of: {', '.join(names)}; or one of {_RECOVERY}, {_COLD} and "
-        f"{SYNC.name} alone",
+        help=f"comma-separated, of: {', '.join(names)}; or one of {_RECOVERY}, {_COLD}, "
+        f"{_DELAY} and {SYNC.name} alone",
     )
     parser.add_argument("--recovery-mib", type=int, help="log of the recovery case (4096)")
     parser.add_argument("--cold-mib", type=int, help="backlog of the cold case (1024)")
@@ -115,7 +121,7 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     options.cases = options.cases.split(",")
     unknown = set(options.cases) - set(names)
-    if options.cases in ([_RECOVERY], [_COLD], [SYNC.name]):
+    if options.cases in ([_RECOVERY], [_COLD], [_DELAY], [SYNC.name]):
         unknown.clear()
     if options.recovery_mib is None:
         options.recovery_mib = (QUICK_SIZE if options.quick else DEFAULT_SIZE) // 1024**2

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from bench.delay import BOUND, render
+
+JAVA = {
+    "p50_ms": 50.0,
+    "p99_ms": 100.0,
+    "worst_ms": 120.0,
+    "cpu_us": 90.0,
+    "server_cores": 0.2,
+    "refused": 0.0,
+}
+OURS = {**JAVA, "p50_ms": 50.0 * BOUND, "p99_ms": 100.0 * BOUND}
+
+
+def test_the_table_says_whether_it_is_enough() -> None:
+    text, kept = render({"java": JAVA, "pyromq": OURS}, 20.0)
+    assert kept
+    assert "ratio to Java: median 0.50, p99 0.50 (bound: at most 0.5, kept)" in text
+
+
+@pytest.mark.parametrize("figure", ["p50_ms", "p99_ms"])
+def test_either_figure_can_miss(figure: str) -> None:
+    text, kept = render({"java": JAVA, "pyromq": {**OURS, figure: JAVA[figure]}}, 20.0)
+    assert not kept
+    assert "MISSED" in text
+
+
+def test_one_server_has_no_ratio() -> None:
+    text, kept = render({"pyromq": OURS}, 20.0)
+    assert kept
+    assert "ratio" not in text
