@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from pyromq.client.message import Message, ReceivedMessage
+    from pyromq.client.message import Message
+    from pyromq.client.received import ReceivedMessage
     from pyromq.client.results import SendResult
     from pyromq.protocol.bodies import MessageQueue
 

@@ -1,6 +1,5 @@
-"""Messages as an application sees them: what it sends, and what it receives.
+"""Messages as an application sends them; what it receives is in `received`.
 
-`Message` is what a producer takes, `ReceivedMessage` what a consumer gives.
 `UniqueKeys` makes the id (property UNIQ_KEY) by which every RocketMQ client
 knows a message before any broker has seen it:
 
@@ -19,23 +18,19 @@ import re
 import socket
 import struct
 import time
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from pyromq.client.errors import IllegalMessageError
 from pyromq.protocol import properties as property_names
-from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.properties import MAX_PROPERTIES
-from pyromq.protocol.record import MAX_TOPIC, MessageRecord
+from pyromq.protocol.record import MAX_TOPIC
 
 logger = logging.getLogger(__name__)
 
 #: What a broker takes by default (its setting maxMessageSize).
 MAX_BODY = 4 * 1024 * 1024
-#: A compressed body that grows beyond this is taken for an attack and left compressed.
-MAX_DECOMPRESSED = 64 * 1024 * 1024
 MAX_GROUP = 255
 #: The property in which later versions of RocketMQ keep an ordering key.
 SHARDING_KEY = "__SHARDINGKEY"
@@ -117,50 +112,6 @@ class Message:
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedMessage:
-    """A message from a queue, its body decompressed."""
-
-    topic: str
-    body: bytes
-    tags: str
-    keys: str
-    properties: dict[str, str]
-    flag: int
-    queue: MessageQueue
-    queue_offset: int
-    #: The id that the producer gave it, or the offset message id where there is none.
-    msg_id: str
-    offset_msg_id: str
-    born_timestamp: int
-    born_host: tuple[str, int]
-    store_timestamp: int
-    store_host: tuple[str, int]
-    reconsume_times: int
-
-    @classmethod
-    def from_record(cls, record: MessageRecord, queue: MessageQueue) -> ReceivedMessage:
-        """What the record `record` of the queue `queue` means to an application."""
-        properties = record.properties
-        return cls(
-            topic=record.topic,
-            body=_decompressed(record) if record.is_compressed else record.body,
-            tags=properties.get(property_names.TAGS, ""),
-            keys=properties.get(property_names.KEYS, ""),
-            properties=properties,
-            flag=record.flag,
-            queue=queue,
-            queue_offset=record.queue_offset,
-            msg_id=properties.get(property_names.UNIQ_KEY) or record.message_id,
-            offset_msg_id=record.message_id,
-            born_timestamp=record.born_timestamp,
-            born_host=record.born_host,
-            store_timestamp=record.store_timestamp,
-            store_host=record.store_host,
-            reconsume_times=record.reconsume_times,
-        )
-
-
 def check_topic(topic: str) -> None:
     """Raise IllegalMessageError for what cannot be a topic's name."""
     if not _LEGAL_NAME.fullmatch(topic) or len(topic) > MAX_TOPIC:
@@ -238,22 +189,3 @@ def _month_around(now: int) -> tuple[int, int]:
         for month in (today.tm_mon, today.tm_mon + 1)
     )
     return int(start * 1000), int(end * 1000)
-
-
-def _decompressed(record: MessageRecord) -> bytes:
-    decompressor = zlib.decompressobj()
-    try:
-        body = decompressor.decompress(record.body, MAX_DECOMPRESSED)
-    except zlib.error as error:
-        problem = str(error)
-    else:
-        if decompressor.eof:
-            return body
-        problem = f"it is cut off or larger than {MAX_DECOMPRESSED} bytes"
-    logger.warning(
-        "message %s of %s: body marked as compressed cannot be decompressed, given as it is: %s",
-        record.message_id,
-        record.topic,
-        problem,
-    )
-    return record.body

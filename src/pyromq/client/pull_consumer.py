@@ -37,48 +37,30 @@ from pyromq.client.errors import (
     BrokerError,
     ClientError,
     ClientStateError,
-    TopicNotFoundError,
-    reading_answer,
 )
 from pyromq.client.membership import Membership
-from pyromq.client.message import ReceivedMessage, check_group, check_topic
+from pyromq.client.message import check_group, check_topic
 from pyromq.client.options import Settings
+from pyromq.client.queue_access import PullResult, QueueAccess
+from pyromq.client.received import ReceivedMessage
 from pyromq.client.session import Session
+from pyromq.client.subscription import Subscription
 from pyromq.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
     HeartbeatData,
     MessageQueue,
-    SubscriptionData,
 )
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import (
-    GetMaxOffsetRequestHeader,
-    GetMaxOffsetResponseHeader,
-    GetMinOffsetRequestHeader,
-    GetMinOffsetResponseHeader,
-    PullMessageRequestHeader,
-    PullMessageResponseHeader,
-    QueryConsumerOffsetRequestHeader,
-    QueryConsumerOffsetResponseHeader,
-    UpdateConsumerOffsetRequestHeader,
-)
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.record import decode_records
-from pyromq.protocol.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
 from pyromq.remoting.client import RemotingError
 
 logger = logging.getLogger(__name__)
 
-#: The group that every broker has for readers that belong to none.
-ANONYMOUS_GROUP = "TOOLS_CONSUMER"
 COMMIT_SECONDS = 5.0
 #: How long a broker may hold a pull that finds nothing ...
 LONG_POLL_SECONDS = 15.0
-#: ... and how much later its answer may come: brokers look again each 5 s.
-_LONG_POLL_GRACE_SECONDS = 10.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 8.0
 #: Between pulls that find nothing: a broker that does not hold them must not be flooded.
 _EMPTY_PAUSE_SECONDS = 0.05
@@ -103,29 +85,6 @@ class StartFrom(Enum):
     LAST = "last"
 
 
-class PullStatus(Enum):
-    """What a pull found."""
-
-    FOUND = ResponseCode.SUCCESS
-    NO_NEW_MESSAGE = ResponseCode.PULL_NOT_FOUND
-    NO_MATCHED_MESSAGE = ResponseCode.PULL_RETRY_IMMEDIATELY
-    OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED
-
-
-_STATUS_BY_CODE = {int(status.value): status for status in PullStatus}
-
-
-@dataclass(frozen=True, slots=True)
-class PullResult:
-    """One pull's messages, and the offset from which to go on."""
-
-    status: PullStatus
-    messages: list[ReceivedMessage]
-    next_offset: int
-    min_offset: int
-    max_offset: int
-
-
 class PullConsumer:
     """Reads `topic` in the cluster of the NameServers `namesrv` (`host:port[;host:port]`).
 
@@ -148,16 +107,16 @@ class PullConsumer:
             check_group(group)
         self.topic = topic
         self.group = group
-        self._tags = tags.strip() or "*"
-        self._wanted_tags = _tags_set(self._tags)
+        self._subscription = Subscription.tags(tags)
+        self._wanted_tags = self._subscription.wanted_tags()
         self._start_from = start_from
         self._subscription_version = time.time_ns() // 1_000_000
-        self._suggested_broker: dict[MessageQueue, int] = {}
         self._session = Session(
             Settings.of(namesrv, {"request_timeout": request_timeout}),
             self._describe,
             handlers={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed},
         )
+        self._access = QueueAccess(self._session, group)
         self._membership: Membership | None = None
         self._commits: asyncio.Task[None] | None = None
         self._readings: dict[MessageQueue, _Reading] = {}
@@ -210,70 +169,38 @@ class PullConsumer:
         When there is none yet, the broker waits up to `wait` seconds for one.
         """
         self._session.check_running()
-        header = PullMessageRequestHeader(
-            consumer_group=self.group or ANONYMOUS_GROUP,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_msg_nums=max_messages,
-            sys_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if wait > 0 else 0),
-            commit_offset=0,
-            suspend_timeout_millis=int(wait * 1000),
-            subscription=self._tags,
-            sub_version=self._subscription_version,
-            expression_type="TAG",
+        result = await self._access.pull(
+            queue,
+            offset,
+            self._subscription,
+            version=self._subscription_version,
+            max_messages=max_messages,
+            wait=wait,
         )
-        address = await self._address(queue, self._suggested_broker.get(queue, 0))
-        answer = await self._session.remoting.request(
-            address,
-            RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=header.encode()),
-            self._session.request_timeout + (wait + _LONG_POLL_GRACE_SECONDS if wait > 0 else 0),
-        )
-        status = _STATUS_BY_CODE.get(answer.code)
-        if status is None:
-            raise BrokerError(address, answer.code, answer.remark)
-        with reading_answer(address):
-            return self._pull_result(status, answer, queue)
+        wanted = self._wanted_tags
+        if not wanted:
+            return result
+        # Brokers select by the tags' hashes; only the text decides.
+        messages = [message for message in result.messages if message.tags in wanted]
+        return result._replace(messages=messages)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The offset of the oldest message that is still there."""
-        header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-        address, answer = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header.encode())
-        with reading_answer(address):
-            return GetMinOffsetResponseHeader.decode(answer.ext_fields).offset
+        return await self._access.min_offset(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """The offset that the next message will get."""
-        header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-        address, answer = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header.encode())
-        with reading_answer(address):
-            return GetMaxOffsetResponseHeader.decode(answer.ext_fields).offset
+        return await self._access.max_offset(queue)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The offset from which the group goes on, None when it never consumed from `queue`."""
-        header = QueryConsumerOffsetRequestHeader(
-            consumer_group=self._required_group(), topic=queue.topic, queue_id=queue.queue_id
-        )
-        try:
-            address, answer = await self._ask(
-                queue, RequestCode.QUERY_CONSUMER_OFFSET, header.encode()
-            )
-        except BrokerError as error:
-            if error.code == ResponseCode.QUERY_NOT_FOUND:
-                return None
-            raise
-        with reading_answer(address):
-            return QueryConsumerOffsetResponseHeader.decode(answer.ext_fields).offset
+        self._required_group()
+        return await self._access.committed(queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Let the group go on from `offset`, whatever happens to this consumer."""
-        header = UpdateConsumerOffsetRequestHeader(
-            consumer_group=self._required_group(),
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            commit_offset=offset,
-        )
-        await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
+        self._required_group()
+        await self._access.commit(queue, offset)
 
     # 2. and 3. Queues of one's own, read by `async for`.
 
@@ -329,42 +256,6 @@ class PullConsumer:
         return sorted(self._readings)
 
     # Helpers, in call order.
-
-    async def _address(self, queue: MessageQueue, broker_id: int = 0) -> str:
-        route = await self._session.routes.get(queue.topic)
-        if queue.broker_name not in route.addresses:
-            route = await self._session.routes.refresh(queue.topic)
-        if queue.broker_name not in route.addresses:
-            raise TopicNotFoundError(queue.topic, f"broker {queue.broker_name!r} is not known")
-        return route.address_of(queue.broker_name, broker_id)
-
-    def _pull_result(
-        self, status: PullStatus, answer: RemotingCommand, queue: MessageQueue
-    ) -> PullResult:
-        header = PullMessageResponseHeader.decode(answer.ext_fields)
-        self._suggested_broker[queue] = header.suggest_which_broker_id
-        records = decode_records(answer.body) if status is PullStatus.FOUND else []
-        messages = [ReceivedMessage.from_record(record, queue) for record in records]
-        return PullResult(
-            status,
-            [message for message in messages if self._is_wanted(message)],
-            header.next_begin_offset,
-            header.min_offset,
-            header.max_offset,
-        )
-
-    def _is_wanted(self, message: ReceivedMessage) -> bool:
-        """Brokers select by the tags' hashes; only the text decides."""
-        return not self._wanted_tags or message.tags in self._wanted_tags
-
-    async def _ask(
-        self, queue: MessageQueue, code: RequestCode, ext_fields: dict[str, str]
-    ) -> tuple[str, RemotingCommand]:
-        self._session.check_running()
-        address = await self._address(queue)
-        return address, await self._session.ask(
-            address, RemotingCommand(code, ext_fields=ext_fields)
-        )
 
     def _required_group(self) -> str:
         if self.group is None:
@@ -457,13 +348,7 @@ class PullConsumer:
     def _describe(self, client_id: str) -> HeartbeatData:
         if self.group is None:
             return HeartbeatData(client_id)
-        subscription = SubscriptionData(
-            topic=self.topic,
-            sub_string=self._tags,
-            tags_set=set(self._wanted_tags),
-            code_set={java_hash(tag) for tag in self._wanted_tags},
-            sub_version=self._subscription_version,
-        )
+        subscription = self._subscription.data(self.topic, self._subscription_version)
         consumer = ConsumerData(
             self.group,
             consume_type=ConsumeType.CONSUME_ACTIVELY,
@@ -503,13 +388,6 @@ class _Delivered:
     reading: _Reading
     message: ReceivedMessage
     next_offset: int
-
-
-def _tags_set(expression: str) -> frozenset[str]:
-    """The tags of `a || b`; none for `*`, which takes every message."""
-    if expression == "*":
-        return frozenset()
-    return frozenset(tag.strip() for tag in expression.split("||") if tag.strip())
 
 
 def _name(queue: MessageQueue) -> str:

@@ -39,7 +39,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NewType
+from typing import Any, Final, NewType
 
 from pyromq.protocol.message_id import (
     HOST_SIZE_V4,
@@ -143,6 +143,11 @@ def body_crc(body: bytes) -> int:
 def head_packer(sys_flag: int) -> Callable[..., bytes]:
     """Packs fields 1 to 14 and bodyLength of a record whose sysFlag has these host bits."""
     return _HEADS[sys_flag & HOST_MASK].pack
+
+
+def head_unpacker(sys_flag: int) -> Callable[[bytes, int], tuple[Any, ...]]:
+    """Unpacks them again, from an offset on."""
+    return _HEADS[sys_flag & HOST_MASK].unpack_from
 
 
 def shared_packer(sys_flag: int) -> Callable[..., bytes]:

@@ -5,35 +5,19 @@ import re
 import socket
 import struct
 import time
-import zlib
 
 import pytest
 
-from pyromq.client import message as message_module
 from pyromq.client.errors import IllegalMessageError
 from pyromq.client.message import (
     MAX_BODY,
     Message,
-    ReceivedMessage,
     UniqueKeys,
     check_group,
     check_topic,
     local_address,
 )
-from pyromq.protocol.bodies import MessageQueue
-from pyromq.protocol.message_id import encode_host
 from pyromq.protocol.properties import decode_properties
-from pyromq.protocol.record import MessageRecord, decode_record, encode_record
-
-QUEUE = MessageQueue("t", "b", 3)
-
-
-def record(body: bytes, sys_flag: int = 0, properties: bytes = b"") -> MessageRecord:
-    host = encode_host("127.0.0.1", 10911)
-    values = MessageRecord(
-        "t", 3, 7, 99, body, {}, 5, sys_flag, 1, ("", 0), 2, ("", 0), 4, 0, 0, 0, "", properties
-    )
-    return decode_record(encode_record(values, host, host))
 
 
 def test_properties_carry_tags_keys_and_unique_key() -> None:
@@ -83,44 +67,6 @@ def test_legal_names() -> None:
     check_group("x" * 255)
     with pytest.raises(IllegalMessageError):
         check_group("x" * 256)
-
-
-def test_received_message_is_the_record_in_the_applications_terms() -> None:
-    received = ReceivedMessage.from_record(
-        record(b"body", properties=b"TAGS\x01a\x02KEYS\x01k\x02UNIQ_KEY\x01ID"), QUEUE
-    )
-    assert (received.body, received.tags, received.keys, received.msg_id) == (
-        b"body",
-        "a",
-        "k",
-        "ID",
-    )
-    assert (received.queue, received.queue_offset, received.flag) == (QUEUE, 7, 5)
-    assert received.offset_msg_id == "7F00000100002A9F0000000000000063"
-
-
-def test_without_a_unique_key_the_offset_id_is_the_id() -> None:
-    received = ReceivedMessage.from_record(record(b"body"), QUEUE)
-    assert received.msg_id == received.offset_msg_id
-
-
-def test_compressed_bodies_are_decompressed() -> None:
-    body = b"long " * 1000
-    assert ReceivedMessage.from_record(record(zlib.compress(body), 1), QUEUE).body == body
-
-
-@pytest.mark.parametrize("body", [b"no zlib", zlib.compress(b"cut off")[:-3], b""])
-def test_what_cannot_be_decompressed_is_given_as_it_is(
-    body: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert ReceivedMessage.from_record(record(body, 1), QUEUE).body == body
-    assert "cannot be decompressed" in caplog.text
-
-
-def test_a_decompression_bomb_stays_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_module, "MAX_DECOMPRESSED", 1000)
-    bomb = zlib.compress(bytes(1001))
-    assert ReceivedMessage.from_record(record(bomb, 1), QUEUE).body == bomb
 
 
 def test_unique_keys_have_java_s_layout() -> None:

@@ -1,0 +1,295 @@
+"""Everything that a consumer asks of one queue: messages, offsets, how far its group is.
+
+Stateless but for which replica a broker suggested to read from. The three consumers stand
+on this; so does everybody else who wants messages without a group. Queues and topics have
+the application's names here, the namespace is put on when a request leaves. On the
+consumer's event loop.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+import orjson
+
+from pyromq.client.errors import BrokerError, TopicNotFoundError, reading_answer
+from pyromq.client.received import ReceivedMessage, decode_messages
+from pyromq.client.session import Session
+from pyromq.client.subscription import Subscription
+from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.frame import RawFrame, RemotingCommand, pack_prefix
+from pyromq.protocol.headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    PullMessageRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from pyromq.protocol.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+
+#: The group that every broker has for readers that belong to none.
+ANONYMOUS_GROUP = "TOOLS_CONSUMER"
+#: How much later than asked the answer to a held pull may come: brokers look each 5 s.
+_GRACE_SECONDS = 10.0
+
+
+class PullStatus(Enum):
+    """What a pull found."""
+
+    FOUND = ResponseCode.SUCCESS
+    NO_NEW_MESSAGE = ResponseCode.PULL_NOT_FOUND
+    NO_MATCHED_MESSAGE = ResponseCode.PULL_RETRY_IMMEDIATELY
+    OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED
+
+
+_STATUS_BY_CODE = {int(status.value): status for status in PullStatus}
+
+
+class PullResult(NamedTuple):
+    """One pull's messages, and the offset from which to go on."""
+
+    status: PullStatus
+    messages: list[ReceivedMessage]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class QueueAccess:
+    """Asks brokers about queues, for a group."""
+
+    def __init__(self, session: Session, group: str | None) -> None:
+        """`group` is the application's name; None for readers that belong to none."""
+        self._session = session
+        self._group = session.wrap(group) if group else ANONYMOUS_GROUP
+        self._suggested: dict[MessageQueue, int] = {}
+        self._templates: dict[tuple[MessageQueue, Subscription, int], bytes] = {}
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        subscription: Subscription,
+        *,
+        version: int = 0,
+        max_messages: int = 32,
+        wait: float = 0.0,
+        commit_offset: int | None = None,
+    ) -> PullResult:
+        """Messages of `queue` from `offset` on.
+
+        When there is none yet, the broker waits up to `wait` seconds for one. With a
+        `commit_offset` the group's offset is set by the way (a master only does that).
+        """
+        session = self._session
+        broker_id = self._suggested.get(queue, 0)
+        address = await self._address(queue, broker_id)
+        sys_flag = PULL_SUBSCRIPTION
+        if wait > 0:
+            sys_flag |= PULL_SUSPEND
+        if commit_offset is not None and broker_id == 0:
+            sys_flag |= PULL_COMMIT_OFFSET
+        numbers = (offset, max_messages, sys_flag, commit_offset or 0, int(wait * 1000))
+        seconds = session.request_timeout + (wait + _GRACE_SECONDS if wait > 0 else 0)
+        connection = session.remoting.ready(address)
+        if connection is None or session.settings.access_key:
+            answer = await session.remoting.request(
+                address, self._command(queue, subscription, version, numbers), seconds
+            )
+            frame: RawFrame = (
+                0,
+                {
+                    "code": answer.code,
+                    "remark": answer.remark,
+                    "extFields": answer.ext_fields,
+                },
+                answer.body,
+            )
+        else:
+            opaque = connection.next_opaque()
+            header = self._template(queue, subscription, version) % (*numbers, opaque)
+            length = len(header)
+            frame = await connection.call(
+                opaque,
+                pack_prefix(4 + length, length) + header,
+                RequestCode.PULL_MESSAGE,
+                seconds,
+            )
+        return self._result(address, queue, frame)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The offset of the oldest message that is still there."""
+        header = GetMinOffsetRequestHeader(self._session.wrap(queue.topic), queue.queue_id)
+        address, answer = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header.encode())
+        with reading_answer(address):
+            return GetMinOffsetResponseHeader.decode(answer.ext_fields).offset
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message will get."""
+        header = GetMaxOffsetRequestHeader(self._session.wrap(queue.topic), queue.queue_id)
+        address, answer = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header.encode())
+        with reading_answer(address):
+            return GetMaxOffsetResponseHeader.decode(answer.ext_fields).offset
+
+    async def offset_by_time(self, queue: MessageQueue, timestamp: int) -> int:
+        """The offset of the first message that was stored at or after a time (milliseconds)."""
+        header = SearchOffsetRequestHeader(
+            self._session.wrap(queue.topic), queue.queue_id, timestamp
+        )
+        address, answer = await self._ask(
+            queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.encode()
+        )
+        with reading_answer(address):
+            return SearchOffsetResponseHeader.decode(answer.ext_fields).offset
+
+    async def earliest_time(self, queue: MessageQueue) -> int:
+        """When the oldest message that is still there was stored (milliseconds)."""
+        header = GetEarliestMsgStoretimeRequestHeader(
+            self._session.wrap(queue.topic), queue.queue_id
+        )
+        address, answer = await self._ask(
+            queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header.encode()
+        )
+        with reading_answer(address):
+            return GetEarliestMsgStoretimeResponseHeader.decode(answer.ext_fields).timestamp
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The offset from which the group goes on, None when it never consumed from `queue`."""
+        header = QueryConsumerOffsetRequestHeader(
+            self._group, self._session.wrap(queue.topic), queue.queue_id
+        )
+        try:
+            address, answer = await self._ask(
+                queue, RequestCode.QUERY_CONSUMER_OFFSET, header.encode()
+            )
+        except BrokerError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+        with reading_answer(address):
+            offset = QueryConsumerOffsetResponseHeader.decode(answer.ext_fields).offset
+        return offset if offset >= 0 else None
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Let the group go on from `offset`, whatever happens to this consumer."""
+        header = UpdateConsumerOffsetRequestHeader(
+            self._group, self._session.wrap(queue.topic), queue.queue_id, offset
+        )
+        await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
+
+    def forget(self, queue: MessageQueue) -> None:
+        """The queue is not read any more: keep nothing of it."""
+        self._suggested.pop(queue, None)
+        for key in [key for key in self._templates if key[0] == queue]:
+            del self._templates[key]
+
+    # Helpers, in call order.
+
+    async def _address(self, queue: MessageQueue, broker_id: int = 0) -> str:
+        topic = self._session.wrap(queue.topic)
+        routes = self._session.routes
+        route = routes.peek(topic) or await routes.get(topic)
+        if queue.broker_name not in route.addresses:
+            route = await routes.refresh(topic)
+        if queue.broker_name not in route.addresses:
+            raise TopicNotFoundError(queue.topic, f"broker {queue.broker_name!r} is not known")
+        return route.address_of(queue.broker_name, broker_id)
+
+    async def _ask(
+        self, queue: MessageQueue, code: RequestCode, ext_fields: dict[str, str]
+    ) -> tuple[str, RemotingCommand]:
+        self._session.check_running()
+        address = await self._address(queue)
+        return address, await self._session.ask(
+            address, RemotingCommand(code, ext_fields=ext_fields)
+        )
+
+    def _command(
+        self,
+        queue: MessageQueue,
+        subscription: Subscription,
+        version: int,
+        numbers: tuple[int, int, int, int, int],
+    ) -> RemotingCommand:
+        offset, max_messages, sys_flag, commit_offset, suspend_ms = numbers
+        header = PullMessageRequestHeader(
+            consumer_group=self._group,
+            topic=self._session.wrap(queue.topic),
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=max_messages,
+            sys_flag=sys_flag,
+            commit_offset=commit_offset,
+            suspend_timeout_millis=suspend_ms,
+            subscription=subscription.expression,
+            sub_version=version,
+            expression_type=subscription.kind,
+        )
+        return RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=header.encode())
+
+    def _template(self, queue: MessageQueue, subscription: Subscription, version: int) -> bytes:
+        key = (queue, subscription, version)
+        template = self._templates.get(key)
+        if template is None:
+            template = self._templates[key] = self._make_template(queue, subscription, version)
+        return template
+
+    def _make_template(
+        self, queue: MessageQueue, subscription: Subscription, version: int
+    ) -> bytes:
+        fields = {
+            "consumerGroup": self._group,
+            "topic": self._session.wrap(queue.topic),
+            "queueId": str(queue.queue_id),
+            "subscription": subscription.expression,
+            "subVersion": str(version),
+            "expressionType": subscription.kind,
+        }
+        constant = orjson.dumps(fields)[:-1].replace(b"%", b"%%")
+        return (
+            b'{"code":%d,"extFields":' % RequestCode.PULL_MESSAGE
+            + constant
+            + b',"queueOffset":"%d","maxMsgNums":"%d","sysFlag":"%d","commitOffset":"%d",'
+            b'"suspendTimeoutMillis":"%d"},"flag":0,"language":"'
+            + LanguageCode.PYTHON.name.encode()
+            + b'","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
+            + str(PROTOCOL_VERSION).encode()
+            + b"}"
+        )
+
+    def _result(self, address: str, queue: MessageQueue, frame: RawFrame) -> PullResult:
+        _, header, body = frame
+        code = header.get("code")
+        status = _STATUS_BY_CODE.get(code) if type(code) is int else None
+        if status is None:
+            remark = header.get("remark")
+            raise BrokerError(
+                address,
+                code if type(code) is int else -1,
+                remark if isinstance(remark, str) else None,
+            )
+        with reading_answer(address):
+            try:
+                fields = header["extFields"]
+                suggested = int(fields["suggestWhichBrokerId"])
+                following = int(fields["nextBeginOffset"])
+                first, last = int(fields["minOffset"]), int(fields["maxOffset"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(f"no offsets in the answer to a pull: {error!r}") from error
+            messages = (
+                decode_messages(body, queue, self._session.wrap(queue.topic))
+                if status is PullStatus.FOUND
+                else []
+            )
+        if suggested != self._suggested.get(queue, 0):
+            self._suggested[queue] = suggested
+        return PullResult(status, messages, following, first, last)

@@ -1,0 +1,218 @@
+"""Messages as they come out of a pull: `ReceivedMessage`, and the decoder that makes them.
+
+A consumer may get hundreds of thousands a second and look at the body only: the head of a
+record is read at once, properties, hosts and ids when somebody asks. Bytes are copied out of
+the answer, so a message that is kept does not keep the others. Used on any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+
+from pyromq.protocol import properties as property_names
+from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.message_id import decode_host, encode_message_id
+from pyromq.protocol.properties import MAX_PROPERTIES, decode_properties
+from pyromq.protocol.record import (
+    HEAD_SIZE_V4,
+    MAX_TOPIC,
+    MESSAGE_MAGIC,
+    RecordError,
+    head_size,
+    head_unpacker,
+)
+from pyromq.protocol.sysflag import COMPRESSED, HOST_MASK
+
+logger = logging.getLogger(__name__)
+
+#: A compressed body that grows beyond this is taken for an attack and left compressed.
+MAX_DECOMPRESSED = 64 * 1024 * 1024
+_OFFSET_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+class ReceivedMessage:
+    """A message from a queue, its body decompressed. Not to be changed."""
+
+    __slots__ = (
+        "_born_host",
+        "_properties",
+        "_raw_properties",
+        "_store_host",
+        "body",
+        "born_timestamp",
+        "flag",
+        "physical_offset",
+        "prepared_transaction_offset",
+        "queue",
+        "queue_offset",
+        "reconsume_times",
+        "store_timestamp",
+        "sys_flag",
+        "topic",
+    )
+
+    topic: str
+    body: bytes
+    #: The queue that it was read from.
+    queue: MessageQueue
+    queue_offset: int
+    #: Where its broker's log has it.
+    physical_offset: int
+    #: The application's own, and the system's.
+    flag: int
+    sys_flag: int
+    #: Milliseconds since 1970.
+    born_timestamp: int
+    store_timestamp: int
+    #: How often it was delivered before, without success.
+    reconsume_times: int
+    prepared_transaction_offset: int
+    _born_host: bytes
+    _store_host: bytes
+    _raw_properties: bytes
+    _properties: dict[str, str] | None
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties: the application's, the client's and the broker's."""
+        found = self._properties
+        if found is None:
+            found = self._properties = decode_properties(self._raw_properties)
+        return found
+
+    @property
+    def tags(self) -> str:
+        """What consumers can filter by."""
+        return self.properties.get(property_names.TAGS, "")
+
+    @property
+    def keys(self) -> str:
+        """The words under which the message can be looked up, separated by spaces."""
+        return self.properties.get(property_names.KEYS, "")
+
+    @property
+    def msg_id(self) -> str:
+        """The id that the producer gave it, or the offset message id where there is none."""
+        return self.properties.get(property_names.UNIQ_KEY) or self.offset_msg_id
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The id under which its broker finds it."""
+        return encode_message_id(self._store_host, self.physical_offset & _OFFSET_MASK)
+
+    @property
+    def born_host(self) -> tuple[str, int]:
+        """Address and port of the producer."""
+        return decode_host(self._born_host)
+
+    @property
+    def store_host(self) -> tuple[str, int]:
+        """Address and port of the broker."""
+        return decode_host(self._store_host)
+
+    def __repr__(self) -> str:
+        return (
+            f"<message {self.msg_id} of {self.topic}, {self.queue.broker_name}:"
+            f"{self.queue.queue_id}:{self.queue_offset}, {len(self.body)} bytes>"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ReceivedMessage):
+            return NotImplemented
+        return (self.queue, self.queue_offset, self.physical_offset) == (
+            other.queue,
+            other.queue_offset,
+            other.physical_offset,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.queue, self.queue_offset, self.physical_offset))
+
+
+def decode_messages(data: bytes, queue: MessageQueue, topic: str = "") -> list[ReceivedMessage]:
+    """The messages of a pull's answer; raises RecordError for what is none.
+
+    `topic` is the queue's topic as the records name it, where that differs from `queue.topic`.
+    """
+    messages: list[ReceivedMessage] = []
+    add = messages.append
+    new = ReceivedMessage.__new__
+    name, known_topic = queue.topic, (topic or queue.topic).encode()
+    unpack = head_unpacker(0)
+    from_bytes = int.from_bytes
+    position, end = 0, len(data)
+    while position < end:
+        if end - position < HEAD_SIZE_V4:
+            raise RecordError(f"{end - position} bytes at {position} are too few for a record")
+        head = unpack(data, position)
+        head_end = position + HEAD_SIZE_V4
+        if head[7] & HOST_MASK:
+            head_end = position + head_size(head[7])
+            if head_end > end:
+                raise RecordError(f"record with IPv6 hosts at {position} is cut off")
+            head = head_unpacker(head[7])(data, position)
+        message = new(ReceivedMessage)
+        (
+            size,
+            magic,
+            _,
+            _,
+            message.flag,
+            message.queue_offset,
+            message.physical_offset,
+            sys_flag,
+            message.born_timestamp,
+            message._born_host,
+            message.store_timestamp,
+            message._store_host,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            body_length,
+        ) = head
+        following = position + size
+        topic_at = head_end + body_length
+        if magic != MESSAGE_MAGIC or body_length < 0 or topic_at >= following or following > end:
+            raise RecordError(
+                f"no record at {position}: magic {magic:#010x}, {size} bytes, body {body_length}"
+            )
+        properties_at = topic_at + 3 + data[topic_at]
+        if (
+            data[topic_at] > MAX_TOPIC
+            or properties_at > following
+            or from_bytes(data[properties_at - 2 : properties_at], "big")
+            != following - properties_at
+            or following - properties_at > MAX_PROPERTIES
+        ):
+            raise RecordError(f"record at {position} has lengths that do not fit together")
+        own_topic = data[topic_at + 1 : properties_at - 2]
+        message.topic = name if own_topic == known_topic else own_topic.decode(errors="replace")
+        message.queue = queue
+        message.sys_flag = sys_flag
+        message._raw_properties = data[properties_at:following]
+        message._properties = None
+        body = data[head_end:topic_at]
+        message.body = body
+        if sys_flag & COMPRESSED:
+            message.body = _decompressed(message, body)
+        add(message)
+        position = following
+    return messages
+
+
+def _decompressed(message: ReceivedMessage, body: bytes) -> bytes:
+    decompressor = zlib.decompressobj()
+    try:
+        whole = decompressor.decompress(body, MAX_DECOMPRESSED)
+    except zlib.error as error:
+        problem = str(error)
+    else:
+        if decompressor.eof:
+            return whole
+        problem = f"it is cut off or larger than {MAX_DECOMPRESSED} bytes"
+    logger.warning(
+        "%r: body marked as compressed cannot be decompressed, given as it is: %s",
+        message,
+        problem,
+    )
+    return body

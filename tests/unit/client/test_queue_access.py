@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from pyromq.client.errors import AnswerError, BrokerError, ClientStateError, TopicNotFoundError
+from pyromq.client.message import Message
+from pyromq.client.options import ClientOptions, Settings
+from pyromq.client.producer import Producer
+from pyromq.client.queue_access import PullStatus, QueueAccess
+from pyromq.client.session import Session
+from pyromq.client.subscription import Subscription
+from pyromq.protocol.bodies import HeartbeatData, MessageQueue
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from tests.unit.client.fake_cluster import FakeCluster, running_cluster
+
+QUEUE = MessageQueue("t", "b0", 0)
+PULL = RequestCode.PULL_MESSAGE
+EVERYTHING = Subscription()
+
+
+@asynccontextmanager
+async def accessing(
+    cluster: FakeCluster, group: str | None = "g", options: ClientOptions | None = None
+) -> AsyncIterator[QueueAccess]:
+    session = Session(Settings.of(cluster.namesrv, options or {}), HeartbeatData)
+    session.start()
+    try:
+        yield QueueAccess(session, group)
+    finally:
+        await session.close()
+
+
+async def fill(cluster: FakeCluster, count: int = 3, topic: str = "t") -> None:
+    async with Producer(cluster.namesrv) as producer:
+        for number in range(count):
+            await producer.send(Message(topic, b"%d" % number))
+
+
+async def test_both_ways_of_asking_say_the_same() -> None:
+    """The first pull connects and takes the careful way, the second one the template."""
+    subscription = Subscription.tags('a || 100%d"')
+    async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
+        for _ in range(2):
+            await access.pull(
+                QUEUE, 5, subscription, version=7, max_messages=9, wait=0.01, commit_offset=3
+            )
+        careful, quick = cluster.brokers[0].seen(PULL)
+        careful.opaque = quick.opaque
+        assert quick == careful
+        assert quick.ext_fields["sysFlag"] == "7"
+        assert quick.ext_fields["subscription"] == subscription.expression
+
+
+async def test_messages_are_pulled() -> None:
+    async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
+        await fill(cluster)
+        for _ in range(2):
+            result = await access.pull(QUEUE, 1, EVERYTHING)
+            assert result.status is PullStatus.FOUND
+            assert [message.body for message in result.messages] == [b"1", b"2"]
+            assert (result.next_offset, result.min_offset, result.max_offset) == (3, 0, 3)
+            assert result.messages[0].queue is QUEUE
+
+
+async def test_names_have_their_namespace_on_the_wire_only() -> None:
+    async with (
+        running_cluster({"ns%t": {"b0": 1}}) as cluster,
+        accessing(cluster, options={"namespace": "ns"}) as access,
+    ):
+        await fill(cluster, topic="ns%t")
+        for _ in range(2):
+            result = await access.pull(QUEUE, 0, EVERYTHING)
+            assert {message.topic for message in result.messages} == {"t"}
+        fields = cluster.brokers[0].seen(PULL)[-1].ext_fields
+        assert (fields["topic"], fields["consumerGroup"]) == ("ns%t", "ns%g")
+        await access.commit(QUEUE, 2)
+        assert await access.committed(QUEUE) == 2
+        assert await access.max_offset(QUEUE) == 3
+
+
+async def test_a_group_that_never_consumed_has_no_offset() -> None:
+    async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
+        assert await access.committed(QUEUE) is None
+        assert await access.min_offset(QUEUE) == 0
+
+
+async def test_refusals_and_answers_that_cannot_be_read_are_typed() -> None:
+    async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
+        for code, expected in (
+            (ResponseCode.SUBSCRIPTION_NOT_LATEST, BrokerError),
+            (ResponseCode.SUCCESS, AnswerError),
+        ):
+            cluster.brokers[0].refusals[PULL] = [(code, "so"), (code, "so")]
+            for _ in range(2):
+                with pytest.raises(expected):
+                    await access.pull(QUEUE, 0, EVERYTHING)
+
+
+async def test_a_broker_that_is_not_known_is_named() -> None:
+    async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
+        with pytest.raises(TopicNotFoundError, match="'gone'"):
+            await access.pull(MessageQueue("t", "gone", 0), 0, EVERYTHING)
+
+
+async def test_nothing_is_asked_after_the_end() -> None:
+    async with running_cluster({"t": {"b0": 1}}) as cluster:
+        async with accessing(cluster) as access:
+            access.forget(QUEUE)
+        with pytest.raises(ClientStateError):
+            await access.commit(QUEUE, 1)

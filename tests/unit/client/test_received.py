@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyromq.client import received as received_module
+from pyromq.client.received import ReceivedMessage, decode_messages
+from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.message_id import encode_host
+from pyromq.protocol.record import MessageRecord, RecordError, decode_record, encode_record
+from pyromq.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
+
+QUEUE = MessageQueue("t", "b", 3)
+
+
+def record(
+    body: bytes, sys_flag: int = 0, properties: bytes = b"", topic: str = "t", offset: int = 7
+) -> bytes:
+    born = encode_host("::1" if sys_flag & BORN_HOST_V6 else "127.0.0.1", 1234)
+    store = encode_host("::2" if sys_flag & STORE_HOST_V6 else "127.0.0.1", 10911)
+    values = MessageRecord(
+        topic,
+        3,
+        offset,
+        99,
+        body,
+        {},
+        5,
+        sys_flag,
+        1,
+        ("", 0),
+        2,
+        ("", 0),
+        4,
+        6,
+        0,
+        0,
+        "",
+        properties,
+    )
+    return encode_record(values, born, store)
+
+
+def received_of(data: bytes) -> ReceivedMessage:
+    (message,) = decode_messages(data, QUEUE)
+    return message
+
+
+def test_received_message_is_the_record_in_the_applications_terms() -> None:
+    received = received_of(record(b"body", properties=b"TAGS\x01a\x02KEYS\x01k\x02UNIQ_KEY\x01ID"))
+    assert (received.body, received.tags, received.keys, received.msg_id) == (
+        b"body",
+        "a",
+        "k",
+        "ID",
+    )
+    assert (received.queue, received.queue_offset, received.flag) == (QUEUE, 7, 5)
+    assert received.offset_msg_id == "7F00000100002A9F0000000000000063"
+
+
+def test_without_a_unique_key_the_offset_id_is_the_id() -> None:
+    received = received_of(record(b"body"))
+    assert received.msg_id == received.offset_msg_id
+
+
+def test_compressed_bodies_are_decompressed() -> None:
+    body = b"long " * 1000
+    assert received_of(record(zlib.compress(body), 1)).body == body
+
+
+@pytest.mark.parametrize("body", [b"no zlib", zlib.compress(b"cut off")[:-3], b""])
+def test_what_cannot_be_decompressed_is_given_as_it_is(
+    body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert received_of(record(body, 1)).body == body
+    assert "cannot be decompressed" in caplog.text
+
+
+def test_a_decompression_bomb_stays_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(received_module, "MAX_DECOMPRESSED", 1000)
+    bomb = zlib.compress(bytes(1001))
+    assert received_of(record(bomb, 1)).body == bomb
+
+
+@pytest.mark.parametrize("sys_flag", [0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6])
+def test_everything_is_what_the_record_says(sys_flag: int) -> None:
+    data = record(b"body", sys_flag, b"a\x01b")
+    expected = decode_record(data)
+    received = received_of(data)
+    for name in (
+        "topic",
+        "body",
+        "queue_offset",
+        "physical_offset",
+        "flag",
+        "sys_flag",
+        "born_timestamp",
+        "store_timestamp",
+        "reconsume_times",
+        "prepared_transaction_offset",
+        "properties",
+        "born_host",
+        "store_host",
+    ):
+        assert getattr(received, name) == getattr(expected, name), name
+    assert received.offset_msg_id == expected.message_id
+    assert received == received_of(data)
+    assert hash(received) == hash(received_of(data))
+    assert received != received_of(record(b"body", offset=8))
+    assert received != "a message"
+    assert "4 bytes" in repr(received)
+
+
+def test_records_one_behind_the_other() -> None:
+    data = b"".join(record(b"%d" % number, offset=number) for number in range(5))
+    assert [int(message.body) for message in decode_messages(data, QUEUE)] == [0, 1, 2, 3, 4]
+    assert decode_messages(b"", QUEUE) == []
+
+
+def test_the_namespace_is_taken_off() -> None:
+    data = record(b"x", topic="ns%t") + record(b"x", topic="else")
+    topics = [message.topic for message in decode_messages(data, QUEUE, "ns%t")]
+    assert topics == ["t", "else"]
+
+
+@given(st.binary(max_size=300), st.integers(0, 200), st.integers(0, 255))
+def test_bytes_that_are_no_records_are_refused(junk: bytes, place: int, value: int) -> None:
+    good = record(b"body", 0, b"a\x01b")
+    damaged = bytearray(good)
+    damaged[place % len(good)] = value
+    for data in (junk, good + junk, bytes(damaged), good[: place % len(good)]):
+        try:
+            messages = decode_messages(data, QUEUE)
+        except RecordError:
+            continue
+        assert sum(len(message.body) for message in messages) <= len(data)
