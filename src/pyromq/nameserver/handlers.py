@@ -30,6 +30,7 @@ from pyromq.protocol.bodies import (
     TopicList,
 )
 from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.fastjson import parse_json
 from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.protocol.headers import (
     GetRouteInfoRequestHeader,
@@ -123,9 +124,10 @@ class NameServerHandlers:
         if header.body_crc32 not in (0, zlib.crc32(request.body) & _CRC_MASK):
             logger.warning("registration from %s: CRC does not match", connection.remote_address)
             raise RequestError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        topics, filter_servers = _registered(request, header.compressed)
+        identity = _identity(header)
+        topics, filter_servers = self._registered(request, identity, header.compressed)
         result = self._routes.register(
-            _identity(header),
+            identity,
             header.ha_server_addr,
             topics,
             filter_servers,
@@ -138,6 +140,34 @@ class NameServerHandlers:
             ext_fields=answer_header.encode(),
             body=b"" if order_config is None else KVTable(order_config).encode(),
         )
+
+    def _registered(
+        self, request: RemotingCommand, identity: BrokerIdentity, compressed: bool
+    ) -> tuple[TopicConfigSerializeWrapper, list[str] | None]:
+        """The topics and filter servers of a registration; None where it says nothing of them.
+
+        A broker sends all its topics each time: those that are known as they are, are left out.
+        """
+        if request.version < VERSION_3_0_11:
+            topics = TopicConfigSerializeWrapper()
+            if request.body:
+                topics = TopicConfigSerializeWrapper.decode(request.body)
+            return topics, None
+        if not request.body:
+            return TopicConfigSerializeWrapper(), []
+        if compressed:
+            body = RegisterBrokerBody.decode(request.body, compressed=True)
+        else:
+            value = parse_json(request.body, standard_json=True)
+            try:
+                wrapper = value["topicConfigSerializeWrapper"]
+                wrapper["topicConfigTable"] = self._routes.unknown_topics(
+                    identity.broker_name, wrapper["topicConfigTable"]
+                )
+            except (KeyError, TypeError, AttributeError):
+                pass  # said, where it is wrong, by the next step
+            body = RegisterBrokerBody.from_value(value)
+        return body.topic_config_serialize_wrapper, body.filter_server_list
 
     def unregister_broker(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """A broker says goodbye."""
@@ -337,19 +367,6 @@ def _no_route(topic: str) -> RequestError:
         ResponseCode.TOPIC_NOT_EXIST,
         f"No topic route info in name server for the topic: {topic}{_NO_ROUTE_HELP}",
     )
-
-
-def _registered(
-    request: RemotingCommand, compressed: bool
-) -> tuple[TopicConfigSerializeWrapper, list[str] | None]:
-    """The topics and filter servers of a registration; None where it says nothing of them."""
-    if request.version < VERSION_3_0_11:
-        topics = TopicConfigSerializeWrapper()
-        return (TopicConfigSerializeWrapper.decode(request.body) if request.body else topics), None
-    if not request.body:
-        return TopicConfigSerializeWrapper(), []
-    body = RegisterBrokerBody.decode(request.body, compressed=compressed)
-    return body.topic_config_serialize_wrapper, body.filter_server_list
 
 
 def _identity(

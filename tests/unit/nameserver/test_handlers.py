@@ -180,6 +180,21 @@ async def test_crc_zero_means_unchecked(server: NameServerInMemory) -> None:
     assert server.routes.all_topics().topic_list == {"t"}
 
 
+async def test_a_registration_with_one_new_topic_changes_only_that(
+    server: NameServerInMemory,
+) -> None:
+    await server.register(registration("t", "u"))
+    kept = server.routes.route("t")
+    await server.ask(
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER, WipeWritePermOfBrokerRequestHeader("broker-a")
+    )
+    later = registration("t", "u", "v")
+    later.topic_config_serialize_wrapper.data_version = DataVersion(0, 99)
+    await server.register(later)
+    assert server.routes.route("t") == kept  # what was wiped is given back, as in RocketMQ
+    assert server.routes.route("v") is not None
+
+
 async def test_a_broken_body_changes_nothing(server: NameServerInMemory) -> None:
     header = RegisterBrokerRequestHeader("b", "a:1", "c", "ha", 0, compressed=True)
     with pytest.raises(BodyError):

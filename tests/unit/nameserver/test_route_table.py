@@ -390,3 +390,17 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
 
 TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
 TestAnyOrderOfEvents.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+def test_topics_of_a_registration_that_are_known_as_they_are_can_be_left_out(
+    table: RouteTable[Peer],
+) -> None:
+    register(table, MASTER, topics(TopicConfig("same"), TopicConfig("other")))
+    raw = {name: TopicConfig(name).to_value() for name in ("same", "other", "new", "renamed")}
+    raw["other"]["perm"] = 4
+    raw["renamed"]["topicName"] = "same"
+
+    assert set(table.unknown_topics(MASTER.broker_name, raw)) == {"other", "new", "renamed"}
+    assert set(table.unknown_topics("another broker", raw)) == set(raw)
+    table.wipe_write_permission(MASTER.broker_name)
+    assert "same" in table.unknown_topics(MASTER.broker_name, raw)

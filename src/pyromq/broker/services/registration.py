@@ -215,6 +215,8 @@ class Registration:
                 name: dataclasses.replace(topic, perm=permission)
                 for name, topic in wrapper.topic_config_table.items()
             }
+        elif not self._config.compressed_register:
+            return self._topics.json.registration(wrapper)
         return RegisterBrokerBody(wrapper).encode(compress=self._config.compressed_register)
 
     async def _request(self, name_server: _NameServer, command: RemotingCommand) -> RemotingCommand:

@@ -22,9 +22,11 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.persistence import TableFile
+from pyromq.broker.state.topic_json import TopicJson
 from pyromq.protocol import names
 from pyromq.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from pyromq.protocol.sysflag import PERM_INHERIT, PERM_READ, PERM_WRITE
@@ -59,7 +61,11 @@ class TopicTable:
         self._topics = {topic.topic_name: topic for topic in system_topics(config)}
         self._own_system_topics = frozenset(self._topics)
         self.data_version = DataVersion(now(), 0)
-        self.file = TableFile(directory / "topics.json", self.snapshot)
+        #: Encodes snapshots of the table, quicker than they would themselves.
+        self.json = TopicJson()
+        self.file = TableFile(
+            directory / "topics.json", lambda: _FileContent(self.json, self.snapshot())
+        )
 
     def load(self) -> None:
         """Take the topics of the file over the built-in ones. Raises PersistenceError."""
@@ -230,6 +236,16 @@ class TopicTable:
             for listener in self._listeners:
                 listener(topic)
         self.file.save_soon()
+
+
+class _FileContent(NamedTuple):
+    """The table at one instant, as the file has it."""
+
+    json: TopicJson
+    topics: TopicConfigSerializeWrapper
+
+    def encode(self) -> bytes:
+        return self.json.table(self.topics)
 
 
 def system_topics(config: BrokerConfig) -> list[TopicConfig]:

@@ -1,0 +1,48 @@
+"""The topics as JSON, joined from pieces that are kept from one time to the next.
+
+A broker with ten thousand topics sends all of them to each NameServer and writes all of
+them to `topics.json` after every change of one. To encode them anew takes tens of
+milliseconds, during which threads compete with the loop for the interpreter; to join
+kept pieces takes two.
+
+A piece belongs to a `TopicConfig` object: those are never modified, only replaced
+(`state.topics`). Called by any thread; two at a time make the same pieces.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+
+from pyromq.protocol.bodies import TopicConfig, TopicConfigSerializeWrapper
+
+#: So many pieces of topics that are gone are kept at least.
+_SPARE_PIECES: Final = 1000
+
+
+class TopicJson:
+    """Encodes the topics of one broker."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[str, tuple[TopicConfig, bytes]] = {}
+
+    def table(self, topics: TopicConfigSerializeWrapper) -> bytes:
+        """What `topics.encode()` gives."""
+        pieces = self._pieces
+        if len(pieces) > 2 * len(topics.topic_config_table) + _SPARE_PIECES:
+            pieces = self._pieces = {}
+        parts = []
+        for name, topic in topics.topic_config_table.items():
+            kept = pieces.get(name)
+            if kept is None or kept[0] is not topic:
+                kept = pieces[name] = topic, orjson.dumps(name) + b":" + topic.encode()
+            parts.append(kept[1])
+        return b'{"dataVersion":%b,"topicConfigTable":{%b}}' % (
+            topics.data_version.encode(),
+            b",".join(parts),
+        )
+
+    def registration(self, topics: TopicConfigSerializeWrapper) -> bytes:
+        """What `RegisterBrokerBody(topics).encode()` gives."""
+        return b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}' % self.table(topics)
