@@ -5,6 +5,7 @@ Reads only; called on the loop for one message, from a lane for scans.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
 
 from pyromq.protocol.record import (
@@ -30,6 +31,27 @@ def record_at(log: CommitLog, offset: int) -> bytes | None:
     record = log.read(offset, size)
     # Its segment may have left the log since.
     return record if len(record) == size else None
+
+
+def fetch_record(log: CommitLog, offset: int) -> bytes | None:
+    """What `record_at` says, for threads: the disk is waited for without the interpreter's lock.
+
+    Not for the loop: whoever reads a page that is not in memory stops the whole process.
+    """
+    file = log.segments.find(offset) if log.holds(offset, HEAD_SIZE_V4) else None
+    if file is not None:
+        start = offset - file.base
+        with contextlib.suppress(FileNotFoundError):  # it has expired meanwhile
+            _bring_in(file, start, start + HEAD_SIZE_V4)
+            size, magic = peek(file.read(start, start + BLANK_SIZE))
+            if magic == MESSAGE_MAGIC and log.holds(offset, size):
+                _bring_in(file, start, start + size)
+    return record_at(log, offset)
+
+
+def _bring_in(file: MappedFile, start: int, end: int) -> None:
+    if not file.is_in_memory(start, end):
+        file.bring_in(start, end)
 
 
 def store_timestamp(log: CommitLog, offset: int, size: int) -> int:

@@ -531,8 +531,8 @@ class MessageStore:
         return entry is not None and not self._reader.is_cold(entry[0])
 
     def is_cold(self, physical_offset: int) -> bool:
-        """Whether a record is so far behind the log's end that reading it may wait for the disk."""
-        return self._reader.is_cold(physical_offset)
+        """Whether a record is not in memory: `fetch_record` gets it, in a thread."""
+        return self._reader.would_wait(physical_offset)
 
     def read_record(self, physical_offset: int) -> bytes | None:
         """The record that begins at that offset; None when none does, or not yet sealed.
@@ -540,6 +540,10 @@ class MessageStore:
         May be called from any thread.
         """
         return lookup.record_at(self._log, physical_offset)
+
+    def fetch_record(self, physical_offset: int) -> bytes | None:
+        """What `read_record` says, from a thread, wherever the record is."""
+        return lookup.fetch_record(self._log, physical_offset)
 
     def query(self, topic: str, key: str, max_count: int, begin: int, end: int) -> list[int]:
         """Physical offsets of the messages with a key, newest first. Slow: not on the loop."""

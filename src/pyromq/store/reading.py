@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from pyromq.protocol.record import BLANK_SIZE, peek
 from pyromq.protocol.units import CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import MessageStoreConfig
@@ -96,6 +97,20 @@ class Reader:
     def is_cold(self, physical_offset: int) -> bool:
         """Whether a message is so far behind the log's end that it is not in memory."""
         return self._log.watermarks.written - physical_offset > self._memory
+
+    def would_wait(self, physical_offset: int) -> bool:
+        """Whether the disk would have to be waited for to read the record at an offset."""
+        log = self._log
+        if log.watermarks.written - physical_offset <= _WARM_BYTES:
+            return False
+        file = log.segments.find(physical_offset)
+        if file is None or not log.holds(physical_offset, BLANK_SIZE):
+            return False
+        start = physical_offset - file.base
+        if not self._is_in_memory(file, start, start + BLANK_SIZE):
+            return True
+        size, _ = peek(file.read(start, start + BLANK_SIZE))
+        return 0 < size <= _MAX_SPAN and not self._is_in_memory(file, start, start + size)
 
     def collect(
         self,

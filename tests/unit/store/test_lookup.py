@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyromq.store import lookup
+from pyromq.store.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
 from tests.support.stores import (
     BORN_HOST_V6,
@@ -188,3 +189,40 @@ def test_a_record_is_found_where_it_begins_only(store: MessageStore) -> None:
     size = second - first
     found = [offset for offset in range(2 * size + 10) if lookup.record_at(store._log, offset)]
     assert found == [first, second]
+
+
+def test_a_record_is_fetched_from_wherever_it_is(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, b"one")
+    second = put(store, body_for(store, 300))
+    put(store, b"three")
+    store.seal()
+    record = store.read_record(second)
+    assert record is not None
+    assert store.fetch_record(second) == record
+    brought: list[tuple[int, int]] = []
+    monkeypatch.setattr(MappedFile, "is_in_memory", lambda *_: False)
+    monkeypatch.setattr(MappedFile, "bring_in", lambda _, start, end: brought.append((start, end)))
+    assert store.fetch_record(second) == record
+    assert brought[-1] == (second, second + len(record))
+    brought.clear()
+    for offset in (second + 1, -1, 2 * SEGMENT, 2**62, store.max_physical_offset):
+        assert store.fetch_record(offset) is None
+    assert len(brought) <= 1  # of what is there, no more than a record's beginning
+
+
+def test_a_record_that_expires_while_it_is_fetched_is_none(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offset = put(store, b"one")
+    store.seal()
+    record = store.read_record(offset)
+
+    def gone(*_: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(MappedFile, "is_in_memory", lambda *_: False)
+    monkeypatch.setattr(MappedFile, "bring_in", gone)
+    # The file is unlinked, but its mapping still has what was in it.
+    assert store.fetch_record(offset) == record

@@ -248,3 +248,29 @@ def test_what_is_read_from_the_disk_at_once(
     result.bring_in()
     one_by_one = [(number * 900, number * 900 + 200) for number in range(4)]
     assert asked == (pieces if isinstance(pieces, list) else one_by_one)
+
+
+def test_which_records_would_have_to_be_waited_for(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = put(store, b"small")
+    large = put(store, bytes(20_000))
+    store.seal()
+    in_memory: set[int] = set()
+
+    def is_in_memory(_: MappedFile, start: int, end: int) -> bool:
+        return set(range(start // 4096, (end - 1) // 4096 + 1)) <= in_memory
+
+    monkeypatch.setattr(MappedFile, "is_in_memory", is_in_memory)
+    # What was written a moment ago is in memory: nobody asks.
+    assert not store.is_cold(small)
+    monkeypatch.setattr(reading, "_WARM_BYTES", -1)
+    assert store.is_cold(small)
+    assert store.is_cold(large)
+    in_memory |= {0}
+    assert not store.is_cold(small)
+    assert store.is_cold(large)  # its beginning is there, not its end
+    in_memory |= set(range(8))
+    assert not store.is_cold(large)
+    for nowhere in (-1, 2**62, store.max_physical_offset):
+        assert not store.is_cold(nowhere)

@@ -6,6 +6,7 @@ for in the lane of queries, so that a slow query never delays a send.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Final
 
 from pyromq.broker.services.flow_control import Lane
@@ -51,18 +52,29 @@ class QueryHandlers:
             )
         return request.answer(ext_fields=found, body=b"".join(records))
 
-    def view_message(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    def view_message(
+        self, _: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """VIEW_MESSAGE_BY_ID: the record at an offset of the log."""
         header = ViewMessageRequestHeader.decode(request.ext_fields)
         self._store.seal()  # it may have been sent in the same chunk
-        record = self._store.read_record(header.offset)
-        if record is None:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}"
-            )
-        return request.answer(body=record)
+        if self._store.is_cold(header.offset):
+            return self._view_cold_message(request, header.offset)
+        return _viewed(request, header.offset, self._store.read_record(header.offset))
+
+    async def _view_cold_message(self, request: RemotingCommand, offset: int) -> RemotingCommand:
+        record = await self._lane.run(lambda: self._store.fetch_record(offset))
+        return _viewed(request, offset, record)
 
     def _records(self, topic: str, key: str, max_num: int, begin: int, end: int) -> list[bytes]:
         offsets = sorted(self._store.query(topic, key, max_num, begin, end))
-        found = (self._store.read_record(offset) for offset in offsets)
+        found = (self._store.fetch_record(offset) for offset in offsets)
         return [record for record in found if record is not None]
+
+
+def _viewed(request: RemotingCommand, offset: int, record: bytes | None) -> RemotingCommand:
+    if record is None:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
+        )
+    return request.answer(body=record)

@@ -113,7 +113,7 @@ class SendBackHandlers:
         retry_topic: TopicConfig,
         topics_before: DataVersion,
     ) -> RemotingCommand:
-        data = await self._lane.run(lambda: self._store.read_record(header.offset))
+        data = await self._lane.run(lambda: self._store.fetch_record(header.offset))
         self._put_back(request, header, group, retry_topic, data)
         await self._writer.stored()
         # Another topic may have changed meanwhile: one registration more does no harm.

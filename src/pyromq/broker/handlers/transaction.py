@@ -104,7 +104,7 @@ class TransactionHandlers:
     async def _end_later(
         self, connection: Connection, request: RemotingCommand, header: EndTransactionRequestHeader
     ) -> RemotingCommand:
-        record = await self._lane.run(lambda: self._store.read_record(header.commit_log_offset))
+        record = await self._lane.run(lambda: self._store.fetch_record(header.commit_log_offset))
         answer = self._end(connection, request, header, record)
         await self._writer.stored()  # nobody else does when no answer is wanted
         return answer
@@ -170,7 +170,7 @@ class TransactionHandlers:
         try:
             place = decode_message_id(header.msg_id or "")[2]
             self._store.seal()
-            record = await self._lane.run(lambda: self._store.read_record(place))
+            record = await self._lane.run(lambda: self._store.fetch_record(place))
             if record is None:
                 raise HalfError(f"there is no message {header.msg_id}")
             stored = self._resume(decode_record(record))

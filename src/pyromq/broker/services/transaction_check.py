@@ -391,7 +391,7 @@ class TransactionCheck:
             return None
         physical = entry[0]
         if self._store.is_cold(physical):
-            data = await self._lane.run(lambda: self._store.read_record(physical))
+            data = await self._lane.run(lambda: self._store.fetch_record(physical))
         else:
             data = self._store.read_record(physical)
         return _half(data)

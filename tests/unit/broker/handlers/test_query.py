@@ -144,6 +144,22 @@ async def test_a_message_of_the_same_chunk_is_found(broker: Wired) -> None:
     assert bodies(answers[1]) == [b"new"]
 
 
+async def test_a_message_that_is_not_in_memory_is_read_elsewhere(
+    broker: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.put(b"one")
+    monkeypatch.setattr(broker.store, "is_cold", lambda _: True)
+    for offset, code in ((0, ResponseCode.SUCCESS), (1, ResponseCode.SYSTEM_ERROR)):
+        request = RemotingCommand(
+            RequestCode.VIEW_MESSAGE_BY_ID, ext_fields={"offset": str(offset)}
+        )
+        assert broker.fast.exchange(request) == []
+        await until(lambda: broker.fast.transport.written)
+        (answer,) = broker.fast.received()
+        assert answer.code == code
+        assert (answer.body != b"") == (code is ResponseCode.SUCCESS)
+
+
 async def test_where_no_message_begins_none_is_found(broker: Wired) -> None:
     put(broker, b"x" * 200, "a")
     end = broker.store.max_physical_offset

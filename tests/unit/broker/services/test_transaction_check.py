@@ -349,7 +349,7 @@ async def test_what_is_not_in_memory_is_read_elsewhere(
 ) -> None:
     halves = [broker.prepare(number) for number in range(3)]
     monkeypatch.setattr(broker.store, "is_cold", lambda place: place == halves[1].physical)
-    read = broker.store.read_record
+    read = broker.store.fetch_record
     loop = asyncio.get_running_loop()
 
     def read_and_end(place: int) -> bytes | None:
@@ -360,7 +360,7 @@ async def test_what_is_not_in_memory_is_read_elsewhere(
             loop.call_soon_threadsafe(broker.transactions.end, 1, 1)
         return read(place)
 
-    monkeypatch.setattr(broker.store, "read_record", read_and_end)
+    monkeypatch.setattr(broker.store, "fetch_record", read_and_end)
     questions = await broker.round()
     assert [question.ext_fields["msgId"] for question in questions] == ["key-0", "key-2"]
 
