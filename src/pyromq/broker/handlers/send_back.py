@@ -13,7 +13,8 @@ Checks, codes and their order are those of RocketMQ's SendMessageProcessor. It d
    WAIT=false: a consumer that is told SUCCESS forgets the message.
 3. The store host of the new record is this broker's, where it can be found, whatever
    address the broker had when it stored the original.
-4. A half message that is not committed, which nobody has received, is not found.
+4. A half message that is not committed, which nobody has received, is not found. Neither is
+   one whose body was damaged: a new record would vouch for it with a new checksum.
 
 Runs on the loop; a message that memory does not hold any more is read in a lane.
 """
@@ -37,7 +38,7 @@ from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.protocol.headers import ConsumerSendMsgBackRequestHeader
 from pyromq.protocol.message_id import encode_host
 from pyromq.protocol.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT
-from pyromq.protocol.record import MessageRecord, RecordError, decode_record
+from pyromq.protocol.record import MessageRecord, RecordError, body_crc, decode_record
 from pyromq.protocol.sysflag import is_consumable, is_writable
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import PutError
@@ -224,7 +225,8 @@ def _received(data: bytes | None) -> MessageRecord | None:
         record = decode_record(data)
     except RecordError:
         return None
-    return record if is_consumable(record.sys_flag) else None
+    is_whole = body_crc(record.body) == record.body_crc
+    return record if is_whole and is_consumable(record.sys_flag) else None
 
 
 def _original_id(record: MessageRecord) -> str:

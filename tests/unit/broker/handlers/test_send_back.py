@@ -305,6 +305,17 @@ async def test_a_message_that_nobody_can_have_received(broker: Wired) -> None:
     )
 
 
+async def test_a_message_that_was_damaged(broker: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = send(broker, body=b"as it was sent")
+    data = broker.store.read_record(original.physical_offset)
+    assert data is not None
+    damaged = data.replace(b"as it was", b"as it isn")
+    monkeypatch.setattr(broker.store, "read_record", lambda _: damaged)
+    answer = await ask(broker, back(original))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark == f"look message by offset failed, {original.physical_offset}"
+
+
 async def test_a_message_whose_properties_become_too_long(broker: Wired) -> None:
     original = send(broker, properties="k\x01" + "v" * 32_700)
     answer = await ask(broker, back(original))
