@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from pyromq.store.mapped_file import MappedFile
+from pyromq.store.transient_store_pool import TransientStorePool
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +58,14 @@ class AllocationService:
         *,
         directory_for: Callable[[int], Path] | None = None,
         warm: bool = False,
+        pool: TransientStorePool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`directory_for` says where the file of an offset is made, if not in `directory`."""
+        """`directory_for` says where the file of an offset is made, if not in `directory`.
+
+        With a `pool` new files get a buffer of it.
+        """
+        self._pool = pool
         self._directory = directory
         self._directory_for = directory_for or (lambda _: directory)
         self._segment_size = segment_size
@@ -115,7 +121,10 @@ class AllocationService:
             self._lock.release()
 
     def take_next(self, base: int) -> MappedFile:
-        """The file that begins at `base`: one made ahead, or a new one; OSError if neither."""
+        """The file that begins at `base`: one made ahead, or a new one.
+
+        Raises OSError, or NoBufferError for a new one that should have a buffer.
+        """
         self._take_lock()
         try:
             # Nothing is made ahead until `follow`: the file behind the current one is this one.
@@ -165,7 +174,8 @@ class AllocationService:
         return not missing
 
     def _create(self, base: int) -> MappedFile:
-        return MappedFile.create(self._directory_for(base), base, self._segment_size)
+        create = MappedFile.create if self._pool is None else self._pool.create
+        return create(self._directory_for(base), base, self._segment_size)
 
     def _drop_ahead(self) -> None:
         # The last one first: a kill in between must leave no gap, which a start refuses.
@@ -213,6 +223,8 @@ class AllocationService:
         count = len(self._ahead)
         if count >= self._wanted_ahead:
             return False
+        if self._pool is not None and not self._pool.available:
+            return False  # perhaps there is one when the file is needed
         self._ahead.append(_Segment(self._create(file.base + (count + 1) * file.size)))
         self._ahead[-1].file.reserve(RESERVE_STEP)
         return True

@@ -10,6 +10,8 @@ Invariants
 2. The bytes from `written` to `position` are exactly `b"".join(parts)`, all in one
    segment; `position` + size of a record <= `limit` before it is added.
 3. Behind the last record of a full segment stands a blank record to its end.
+4. With a transient store pool the segment that is written to is a `PooledFile`: what is
+   written is in its buffer, what is committed in the file, too.
 
 Owned by the loop's thread. Other threads read below `written` only.
 """
@@ -26,6 +28,7 @@ from pyromq.store.allocation import AHEAD, RESERVE_STEP, AllocationService
 from pyromq.store.mapped_file import MappedFile
 from pyromq.store.results import PutError, PutStatus
 from pyromq.store.segments import Segments
+from pyromq.store.transient_store_pool import NoBufferError, PooledFile, TransientStorePool
 from pyromq.store.watermarks import Watermarks
 
 logger = logging.getLogger(__name__)
@@ -40,6 +43,7 @@ class CommitLog:
     __slots__ = (
         "_allocation",
         "_file",
+        "_pool",
         "_start",
         "add",
         "limit",
@@ -58,13 +62,15 @@ class CommitLog:
         more: Sequence[Path] = (),
         read_only: Sequence[Path] = (),
         warm: bool = False,
+        pool: TransientStorePool | None = None,
     ) -> None:
         """`more` are further directories for segments, `read_only` those of old ones."""
         self.segments = Segments(directory, segment_size, more=more, read_only=read_only)
         self.watermarks = Watermarks()
         self._allocation = AllocationService(
-            directory, segment_size, directory_for=self.segments.directory_for, warm=warm
+            directory, segment_size, directory_for=self.segments.directory_for, warm=warm, pool=pool
         )
+        self._pool = pool
         self._file: MappedFile | None = None
         #: Where the gathered parts will begin.
         self._start = 0
@@ -81,18 +87,23 @@ class CommitLog:
         """Begin to append at `end`, the end of what recovery found valid."""
         self.position = self._start = end
         self.watermarks.reset(end)
+        if self._pool is not None:
+            self._pool.open()
         self._file = self.segments.find(end)
         self._allocation.start()
         if self._file is not None:
             self._allocation.follow(self._file, end - self._file.base)
 
     def stop(self) -> None:
-        """Seal, flush and unmap everything."""
+        """Seal, commit, flush and unmap everything."""
         self.seal()
+        self.commit()
         self.flush()
         self.limit = 0
         self._allocation.stop()
         self.segments.close()
+        if self._pool is not None:
+            self._pool.close()
         self._file = None
 
     def make_room(self, size: int) -> int:
@@ -112,6 +123,8 @@ class CommitLog:
             if file is None or self.position + size + BLANK_SIZE > file.base + file.size:
                 file = self._roll(file)
             self._ready(file, size)
+        except NoBufferError as error:
+            raise PutError(PutStatus.NO_BUFFER, str(error)) from error
         except OSError as error:
             logger.error("no room for %d bytes in %s: %s", size, self.segments.directory, error)
             raise PutError(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
@@ -144,10 +157,36 @@ class CommitLog:
         end = min(offset + size, self.watermarks.written)
         return file.read(offset - file.base, max(offset, end) - file.base)
 
-    def flush(self) -> None:
-        """Wait until all that is written is on the disk. Called by the flush thread."""
+    def commit(self) -> None:
+        """Bring all that is written to the files. Called by the commit thread; OSError."""
         marks = self.watermarks
         offset, timestamp = marks.written, marks.written_timestamp
+        if self._pool is None or marks.committed >= offset:
+            return
+        for file in list(self.segments.files):
+            if isinstance(file, PooledFile) and file.is_buffered and file.base < offset:
+                file.commit(offset - file.base)
+                if file.base + file.size <= offset:
+                    file.release_buffer()
+        marks.move_committed(offset, timestamp)
+
+    @property
+    def free_buffers(self) -> int | None:
+        """How many buffers the transient store pool has left; None without a pool."""
+        return None if self._pool is None else self._pool.available
+
+    @property
+    def committed(self) -> tuple[int, int]:
+        """The end of what survives this process, and the store time of its last message."""
+        marks = self.watermarks
+        if self._pool is None:
+            return marks.written, marks.written_timestamp
+        return marks.committed, marks.committed_timestamp
+
+    def flush(self) -> None:
+        """Wait until all that is committed is on the disk. Called by the flush thread."""
+        marks = self.watermarks
+        offset, timestamp = self.committed
         if marks.flushed >= offset:
             return
         for file in list(self.segments.files):

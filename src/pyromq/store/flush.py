@@ -159,7 +159,7 @@ class FlushService:
         config = self._config
         now = time.monotonic()
         marks = self._log.watermarks
-        dirty_pages = (marks.written - marks.flushed) // _PAGE
+        dirty_pages = (self._log.committed[0] - marks.flushed) // _PAGE
         thorough = now - self._last_log_flush >= config.flush_commit_log_thorough_interval / 1000
         if dirty_pages >= config.flush_commit_log_least_pages or thorough:
             self._flush_log()

@@ -82,15 +82,7 @@ class MappedFile:
     @classmethod
     def create(cls, directory: Path, base: int, size: int) -> MappedFile:
         """A new file full of zeros, sparse until `reserve` is called."""
-        directory.mkdir(parents=True, exist_ok=True)
-        path = directory / file_name(base)
-        if not _create_whole(path, size):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                os.ftruncate(descriptor, size)
-            finally:
-                os.close(descriptor)
-        return cls(path, size, reserved=0)
+        return cls(make_file(directory, base, size), size, reserved=0)
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False) -> MappedFile:
@@ -168,14 +160,7 @@ class MappedFile:
 
     def lock(self, start: int, end: int) -> None:
         """Map the pages of a reserved part and keep them in memory; OSError if not allowed."""
-        start, end = start & -_PAGE, min(end, self.size)
-        anchor = ctypes.c_char.from_buffer(self._map)
-        refused = _libc.mlock(ctypes.addressof(anchor) + start, end - start)
-        # An error's traceback would keep the mapping from being closed.
-        del anchor
-        if refused:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), str(self.path))
+        lock_memory(self._map, start & -_PAGE, min(end, self.size), str(self.path))
 
     def unlock(self) -> None:
         """Let the kernel take pages again that `lock` kept."""
@@ -248,6 +233,37 @@ class MappedFile:
                 f"{self.path} would have to be changed, and is in one of "
                 "readOnlyCommitLogStorePaths: move it to a directory of storePathCommitLog"
             )
+
+
+def make_file(directory: Path, base: int, size: int) -> Path:
+    """A new file full of zeros, sparse; an old one of that name is taken."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / file_name(base)
+    if not _create_whole(path, size):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(descriptor, size)
+        finally:
+            os.close(descriptor)
+    return path
+
+
+def lock_memory(mapping: mmap.mmap, start: int, end: int, name: str = "") -> None:
+    """Make the pages of a mapping and keep them in memory; OSError if that is not allowed."""
+    anchor = ctypes.c_char.from_buffer(mapping)
+    refused = _libc.mlock(ctypes.addressof(anchor) + start, end - start)
+    # An error's traceback would keep the mapping from being closed.
+    del anchor
+    if refused:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), name)
+
+
+def populate_memory(mapping: mmap.mmap, start: int, end: int) -> None:
+    """Make the pages of a mapping, from a page's beginning on, where the kernel knows how to."""
+    if _madvise is not None and start < end:
+        anchor = ctypes.c_char.from_buffer(mapping)
+        _madvise(ctypes.addressof(anchor) + start, end - start, _MADV_POPULATE_WRITE)
 
 
 def _punch_hole(descriptor: int, start: int, length: int) -> bool:

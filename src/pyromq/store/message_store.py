@@ -10,8 +10,8 @@ Invariants
 1. A put either raises PutError and leaves nothing behind, or is in the log when the
    chunk is sealed, at the offset that it returned.
 2. Queue offsets are consecutive; an entry is written right after its record.
-3. Everything runs on the loop's thread, but `query` and `read_record`, which read only
-   what is sealed and may be called from any.
+3. Everything runs on the loop's thread, but `query`, `read_record` and `store_time`, which
+   read only what is sealed and may be called from any.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from pyromq.protocol.properties import MAX_PROPERTIES, TAGS, decode_properties
 from pyromq.protocol.record import (
     BATCH_HEAD,
     CRC_MASK,
+    HEAD_SIZE_V4,
     INNER_BODY_LENGTH,
     INNER_FIXED_SIZE,
     INNER_HEAD,
@@ -50,6 +51,7 @@ from pyromq.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from pyromq.protocol.units import CONSUME_QUEUE_ENTRY
 from pyromq.store import lookup, queue_damage, recovery
 from pyromq.store.checkpoint import Checkpoint
+from pyromq.store.commit import CommitService
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import FlushDiskType, MessageStoreConfig
 from pyromq.store.consume_queue import ConsumeQueue
@@ -62,6 +64,7 @@ from pyromq.store.lock import lock_store, unlock_store
 from pyromq.store.reading import MessageFilter, Reader
 from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus, StoreError
 from pyromq.store.retention import Retention
+from pyromq.store.transient_store_pool import TransientStorePool
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +98,9 @@ class MessageStore:
             more=config.more_commit_log_directories,
             read_only=config.read_only_commit_log_directories,
             warm=config.warm_maped_file_enable,
+            pool=_pool_of(config),
         )
+        self._commit = CommitService(config, self._log)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._touched: list[ConsumeQueue] = []
         self._tags_codes: dict[bytes, int] = {}
@@ -156,6 +161,8 @@ class MessageStore:
                 self.growth.add(queue)
         self.growth.skip_all(self._queues.values())
         self._flush.start()
+        if self.config.uses_transient_store_pool:
+            self._commit.start()
         self._writable = True
 
     def stop(self) -> None:
@@ -165,6 +172,7 @@ class MessageStore:
         self.seal()
         self._writable = False
         self._index_lane.stop()
+        self._commit.stop()
         self._flush.stop()
         self._log.stop()
         for queue in self._queues.values():
@@ -502,6 +510,10 @@ class MessageStore:
         self._reader.collect(result, queue, offset, max_count, message_filter, may_wait)
         return result
 
+    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The consume queue of that name, if there is one."""
+        return self._queues.get((topic, queue_id))
+
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset that the next message gets; 0 for a queue that is not there."""
         queue = self._queues.get((topic, queue_id))
@@ -544,6 +556,14 @@ class MessageStore:
     def fetch_record(self, physical_offset: int) -> bytes | None:
         """What `read_record` says, from a thread, wherever the record is."""
         return lookup.fetch_record(self._log, physical_offset)
+
+    def store_time(self, physical_offset: int) -> int:
+        """The store timestamp of the record that begins there; -1 when it is not there.
+
+        May be called from any thread.
+        """
+        head = self._log.read(physical_offset, HEAD_SIZE_V4)
+        return store_timestamp_at(head, 0) if len(head) == HEAD_SIZE_V4 else -1
 
     def query(self, topic: str, key: str, max_count: int, begin: int, end: int) -> list[int]:
         """Physical offsets of the messages with a key, newest first. Slow: not on the loop."""
@@ -600,6 +620,11 @@ class MessageStore:
     def min_physical_offset(self) -> int:
         """The offset of the first record that is still there."""
         return self._log.min_offset
+
+    @property
+    def free_buffers(self) -> int | None:
+        """How many buffers the transient store pool has left; None when there is no pool."""
+        return self._log.free_buffers
 
     @property
     def dispatch_behind(self) -> int:
@@ -708,6 +733,16 @@ class MessageStore:
                         raise
                     damaged[queue] = str(error)
         return damaged
+
+
+def _pool_of(config: MessageStoreConfig) -> TransientStorePool | None:
+    if not config.uses_transient_store_pool:
+        return None
+    return TransientStorePool(
+        config.transient_store_pool_size,
+        config.mapped_file_size_commit_log,
+        fast_fail=config.fast_fail_if_no_buffer_in_store_pool,
+    )
 
 
 def _torn(position: int) -> PutError:

@@ -28,6 +28,8 @@ class PutStatus(Enum):
     PROPERTIES_SIZE_EXCEEDED = auto()
     OS_PAGECACHE_BUSY = auto()
     UNKNOWN_ERROR = auto()
+    #: Not RocketMQ's: its broker looks at the pool of buffers before it looks at a send.
+    NO_BUFFER = auto()
 
 
 class PutError(Exception):

@@ -27,6 +27,7 @@ import orjson
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.send_back import DEAD_LETTER_QUEUES, retry_limit
 from pyromq.broker.inner_messages import InnerMessage, MessageWriter, delay_level
+from pyromq.broker.services.flow_control import REJECT_REQUEST
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.topics import TOPIC_UNIT, TOPIC_UNIT_SUBSCRIPTION, TopicTable
 from pyromq.broker.transaction_messages import half_of, is_transactional
@@ -518,6 +519,8 @@ class SendHandlers:
             return RequestError(
                 ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error.reason}"
             )
+        if status is PutStatus.NO_BUFFER:
+            return RequestError(ResponseCode.SYSTEM_BUSY, REJECT_REQUEST)
         if status is PutStatus.CREATE_MAPEDFILE_FAILED:
             return RequestError(
                 ResponseCode.SYSTEM_ERROR,

@@ -38,7 +38,7 @@ from pyromq.store.message_store import MessageStore
 
 #: The version whose protocol is spoken, as RocketMQ's tools name it.
 VERSION_NAME: Final = "V4_9_7"
-#: Buffers that are left of a pool which is not there: RocketMQ's number for that.
+#: Buffers that are left of a transient store pool which is not on: RocketMQ's number for that.
 _NO_POOL: Final = 0x7FFFFFFF
 _PUT_TIMES: Final = (
     (1, "[<=0ms]"),
@@ -171,7 +171,9 @@ class StatsAdminHandlers:
             "commitLogMaxOffset": str(store.max_physical_offset),
             "dispatchBehindBytes": str(store.dispatch_behind),
             "pageCacheLockTimeMills": "0",
-            "remainTransientStoreBufferNumbs": str(_NO_POOL),
+            "remainTransientStoreBufferNumbs": str(
+                _NO_POOL if store.free_buffers is None else store.free_buffers
+            ),
             "remainHowManyDataToFlush": _readable(
                 max(0, store.max_physical_offset - store.flushed_offset)
             ),
