@@ -10,28 +10,25 @@ broker was too busy for are counted. Called by bench/__main__.py.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
+import select
 import shutil
+import socket
 import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
-import uvloop
+import orjson
 from rich.console import Console
 
-from bench.frames import QUEUES
+from bench.frames import OPAQUE_BASE, PULL_MESSAGE, PULL_SIZE, QUEUES, SEND_MESSAGE_V2, command
 from bench.process import cpu_seconds
 from bench.servers import Server, ServerError, create_topic, wait_for_first_send
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
-from pyromq.protocol.record import decode_records
-from pyromq.remoting.client import RemotingClient
 
 RATE = 2_000
 SECONDS = 20.0
@@ -42,14 +39,20 @@ BOUND = 0.5
 _LEAD_IN_SECONDS = 5.0
 _DELAY_NS = 1_000_000_000
 #: Store timestamps are whole milliseconds, rounded down.
-_EARLY_NS = 1_000_000
+_EARLY_MS = 1.0
 _TOPIC = "BenchmarkDelay"
 _STEP_SECONDS = 0.001
 _PATIENCE_SECONDS = 15.0
+_RECEIVE_BUFFER = 1 << 20
+_SYSTEM_BUSY = 2
+_WAIT_AND_SUBSCRIPTION = 0x6
+_PREFIX = struct.Struct(">II")
 #: Number, and nanoseconds since 1970.
 _STAMP = struct.Struct(">QQ")
 _PADDING = bytes(128 - _STAMP.size)
-_WAIT_AND_SUBSCRIPTION = 0x6
+#: A record begins with its size; with hosts of IPv4, its body begins there.
+_SIZE = struct.Struct(">I")
+_BODY_AT = 88
 
 #: Figures of one server in one round.
 Figures = dict[str, float]
@@ -77,53 +80,49 @@ def _measure(server: Server, data: Path, seconds: float) -> Figures:
         pid = server.start(directory)
         wait_for_first_send(server, pid)
         create_topic(server.port, _TOPIC)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_run(f"127.0.0.1:{server.port}", pid, seconds))
+        return run("127.0.0.1", server.port, pid, seconds)
     finally:
         server.stop()
         shutil.rmtree(directory, ignore_errors=True)
         os.sync()  # the next server shall not pay for what this one left to be written
 
 
-async def _run(address: str, pid: int, seconds: float) -> Figures:
+def run(host: str, port: int, pid: int, seconds: float) -> Figures:
     """Send and receive; the lateness of everything behind the lead-in."""
     first = int(RATE * _LEAD_IN_SECONDS)
     total = first + int(RATE * seconds)
-    late = np.full(total, np.iinfo(np.int64).max, dtype=np.int64)
-    came = np.zeros(total, dtype=np.int64)
-    sender, receiver = RemotingClient(), RemotingClient()
-    pulls = [
-        asyncio.create_task(_receive(receiver, address, queue_id, late, came))
-        for queue_id in range(QUEUES)
-    ]
+    sender, receiver = _Sender(host, port), _Receiver(host, port, total)
+    poll = select.epoll(2)
+    by_descriptor: dict[int, _Side] = {side.socket.fileno(): side for side in (sender, receiver)}
     gc.disable()  # a pause here would look like the server's
     try:
+        for descriptor in by_descriptor:
+            poll.register(descriptor, select.EPOLLIN)
         before = cpu_seconds(pid)
+        own = time.process_time()
         began = time.perf_counter()
-        refused = await _send(sender, address, total)
-        came[refused] = 1
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not came.all():
-            if time.monotonic() > deadline:
-                raise ServerError(f"{np.count_nonzero(came == 0)} of {total} never came")
-            for pull in pulls:
-                if pull.done():
-                    pull.result()
-            await asyncio.sleep(0.01)
+        deadline = began + total / RATE + _PATIENCE_SECONDS
+        while receiver.count + len(sender.refused) < total:
+            now = time.perf_counter()
+            if now > deadline:
+                missing = total - receiver.count - len(sender.refused)
+                raise ServerError(f"{missing} of {total} messages never came")
+            sender.send_up_to(min(total, int((now - began) * RATE) + 1))
+            for descriptor, _ in poll.poll(_STEP_SECONDS):
+                by_descriptor[descriptor].receive()
         taken = time.perf_counter() - began
         cpu = cpu_seconds(pid) - before
+        own = time.process_time() - own
     finally:
         gc.enable()
-        for pull in pulls:
-            pull.cancel()
-        await asyncio.gather(*pulls, return_exceptions=True)
-        await sender.close()
-        await receiver.close()
-    if came.max() > 1:
-        raise ServerError(f"{np.count_nonzero(came > 1)} messages came more than once")
-    if late.min() < -_EARLY_NS:
-        raise ServerError(f"a message came {-late.min() / 1e6:.1f} ms early")
-    measured = np.delete(late, [*range(first), *refused]) / 1e6
+        poll.close()
+        sender.socket.close()
+        receiver.socket.close()
+    if receiver.came.max() > 1:
+        raise ServerError(f"{np.count_nonzero(receiver.came > 1)} messages came more than once")
+    measured = np.delete(receiver.late, [*range(first), *sender.refused]) / 1e6
+    if measured.min() < -_EARLY_MS:
+        raise ServerError(f"a message came {-measured.min():.1f} ms early")
     p50, p99, worst = np.percentile(measured, (50, 99, 100)).tolist()
     return {
         "p50_ms": p50,
@@ -131,83 +130,133 @@ async def _run(address: str, pid: int, seconds: float) -> Figures:
         "worst_ms": worst,
         "cpu_us": cpu / total * 1e6,
         "server_cores": cpu / taken,
-        "refused": len(refused),
+        "load_cores": own / taken,
+        "refused": len(sender.refused),
     }
 
 
-async def _send(client: RemotingClient, address: str, total: int) -> list[int]:
-    """Send so many messages, evenly; the numbers of those that the broker was too busy for."""
-    sends: list[asyncio.Task[RemotingCommand]] = []
-    began = time.perf_counter()
-    while len(sends) < total:
-        due = min(total, int((time.perf_counter() - began) * RATE) + 1)
-        sends += [
-            asyncio.create_task(client.request(address, _message(number), 10.0))
-            for number in range(len(sends), due)
-        ]
-        await asyncio.sleep(_STEP_SECONDS)
-    refused = []
-    for number, answer in enumerate(await asyncio.gather(*sends)):
-        if answer.code == ResponseCode.SYSTEM_BUSY:
-            refused.append(number)
-        elif answer.code != ResponseCode.SUCCESS:
-            raise ServerError(f"a send was refused with {answer.code}: {answer.remark}")
-    return refused
+class _Side:
+    """One connection: cuts what arrives into answers."""
 
+    def __init__(self, host: str, port: int) -> None:
+        self.socket = socket.create_connection((host, port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._arrived = b""
 
-def _message(number: int) -> RemotingCommand:
-    now = time.time_ns()
-    header = SendMessageRequestHeaderV2(
-        producer_group="BenchmarkDelayProducer",
-        topic=_TOPIC,
-        default_topic="TBW102",
-        default_topic_queue_nums=QUEUES,
-        queue_id=number % QUEUES,
-        sys_flag=0,
-        born_timestamp=now // 1_000_000,
-        flag=0,
-        properties=f"UNIQ_KEY\x017F0000010000000000000000{number:08X}\x02WAIT\x01true\x02"
-        "DELAY\x011\x02TAGS\x01TagA",
-        reconsume_times=0,
-    )
-    return RemotingCommand(
-        RequestCode.SEND_MESSAGE_V2,
-        ext_fields=header.encode(),
-        body=_STAMP.pack(number, now) + _PADDING,
-    )
-
-
-async def _receive(
-    client: RemotingClient,
-    address: str,
-    queue_id: int,
-    late: np.ndarray[tuple[int], np.dtype[np.int64]],
-    came: np.ndarray[tuple[int], np.dtype[np.int64]],
-) -> None:
-    """Pull one queue, always waiting for the next message."""
-    offset = 0
-    while True:
-        header = PullMessageRequestHeader(
-            consumer_group="BenchmarkDelayConsumer",
-            topic=_TOPIC,
-            queue_id=queue_id,
-            queue_offset=offset,
-            max_msg_nums=32,
-            sys_flag=_WAIT_AND_SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_millis=15_000,
-            subscription="*",
-            sub_version=0,
-            expression_type="TAG",
-        )
-        request = RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=header.encode())
-        answer = await client.request(address, request, 30.0)
+    def receive(self) -> None:
+        """Read what there is and take every whole answer."""
+        data = self.socket.recv(_RECEIVE_BUFFER)
         now = time.time_ns()
-        for record in decode_records(answer.body):
-            number, sent = _STAMP.unpack_from(record.body)
-            late[number] = now - sent - _DELAY_NS
-            came[number] += 1
-        offset = int(answer.ext_fields["nextBeginOffset"])
+        if not data:
+            raise ServerError("the server closed the connection")
+        data = self._arrived + data
+        position = 0
+        while position + _PREFIX.size <= len(data):
+            total, header_length = _PREFIX.unpack_from(data, position)
+            end = position + 4 + total
+            if end > len(data):
+                break
+            body = position + _PREFIX.size + (header_length & 0xFFFFFF)
+            self.take(orjson.loads(data[position + _PREFIX.size : body]), data[body:end], now)
+            position = end
+        self._arrived = data[position:]
+
+    def take(self, header: dict[str, Any], body: bytes, now: int) -> None:
+        """One answer."""
+        raise NotImplementedError
+
+
+class _Sender(_Side):
+    """Sends delayed messages; keeps the numbers of those that the broker was too busy for."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(host, port)
+        self.refused: list[int] = []
+        self._sent = 0
+
+    def send_up_to(self, number: int) -> None:
+        """Send the messages below this one that were not sent."""
+        if number > self._sent:
+            self.socket.sendall(b"".join(map(delayed_send, range(self._sent, number))))
+            self._sent = number
+
+    def take(self, header: dict[str, Any], body: bytes, now: int) -> None:
+        """Sent, or refused."""
+        del body, now
+        if header["code"] == _SYSTEM_BUSY:
+            self.refused.append(header["opaque"] - OPAQUE_BASE)
+        elif header["code"] != 0:
+            raise ServerError(f"the server refused a send: {header}")
+
+
+class _Receiver(_Side):
+    """Has a pull waiting for each queue; keeps how late each message came, in nanoseconds."""
+
+    def __init__(self, host: str, port: int, total: int) -> None:
+        super().__init__(host, port)
+        self.late = np.zeros(total, dtype=np.int64)
+        self.came = np.zeros(total, dtype=np.int64)
+        self.count = 0
+        for queue in range(QUEUES):
+            self.socket.sendall(waiting_pull(queue, 0))
+
+    def take(self, header: dict[str, Any], body: bytes, now: int) -> None:
+        """Messages, or none in time; the next pull follows either way."""
+        position = 0
+        while position < len(body):
+            (size,) = _SIZE.unpack_from(body, position)
+            number, sent = _STAMP.unpack_from(body, position + _BODY_AT)
+            self.late[number] = now - sent - _DELAY_NS
+            self.came[number] += 1
+            self.count += 1
+            position += size
+        fields = header.get("extFields")
+        if not fields:
+            raise ServerError(f"the server refused a pull: {header}")
+        self.socket.sendall(
+            waiting_pull(header["opaque"] - OPAQUE_BASE, int(fields["nextBeginOffset"]))
+        )
+
+
+def delayed_send(number: int) -> bytes:
+    """One message of delay level 1, stamped with its number and the time."""
+    now = time.time_ns()
+    fields = {
+        "a": "BenchmarkDelayProducer",
+        "b": _TOPIC,
+        "c": "TBW102",
+        "d": str(QUEUES),
+        "e": str(number % QUEUES),
+        "f": "0",
+        "g": str(now // 1_000_000),
+        "h": "0",
+        "i": f"UNIQ_KEY\x017F0000010000000000000000{number:08X}\x02WAIT\x01true\x02"
+        "DELAY\x011\x02TAGS\x01TagA",
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
+    return command(
+        SEND_MESSAGE_V2, fields, _STAMP.pack(number, now) + _PADDING, OPAQUE_BASE + number
+    )
+
+
+def waiting_pull(queue: int, offset: int) -> bytes:
+    """A pull that waits up to 15 s for the next message of a queue."""
+    fields = {
+        "consumerGroup": "BenchmarkDelayConsumer",
+        "topic": _TOPIC,
+        "queueId": str(queue),
+        "queueOffset": str(offset),
+        "maxMsgNums": str(PULL_SIZE),
+        "sysFlag": str(_WAIT_AND_SUBSCRIPTION),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "15000",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    return command(PULL_MESSAGE, fields, b"", OPAQUE_BASE + queue)
 
 
 def render(medians: dict[str, Figures], seconds: float) -> tuple[str, bool]:
@@ -222,6 +271,7 @@ def render(medians: dict[str, Figures], seconds: float) -> tuple[str, bool]:
         ("worst_ms", "lateness, worst, ms"),
         ("cpu_us", "server CPU µs per message"),
         ("server_cores", "cores the server used"),
+        ("load_cores", "cores the load generator used"),
         ("refused", "sends it was too busy for"),
     ):
         values = "".join(f"{figures[figure]:12,.2f}" for figures in medians.values())
