@@ -52,9 +52,10 @@ class TransactionTable:
 
     def begin(self, half_offset: int, op_offset: int) -> None:
         """Forget everything; these are the first that may not be done with."""
-        self.half_offset = self._base = half_offset
+        self.half_offset = half_offset
         self.op_offset = op_offset
-        self._marks.clear()
+        self._base = max(0, half_offset - self._remembered)
+        self._marks = bytearray(half_offset - self._base)
         self._ends.clear()
         self._newest.clear()
 
@@ -73,8 +74,11 @@ class TransactionTable:
         return self._base + found if found >= 0 else max(start, self._base + len(self._marks))
 
     def end(self, half: int, origin: int) -> list[int]:
-        """Note that a transaction ends; the halves that are to be named in ends, once each."""
-        halves = sorted({half, origin, self._newest.pop(origin, half)})
+        """Note that a transaction ends; the halves that are to be named in ends, in this order.
+
+        The newest one comes first: as long as that is not done with, a start reads them all.
+        """
+        halves = sorted({half, origin, self._newest.pop(origin, half)}, reverse=True)
         for offset in halves:
             self._set(offset, _ENDED)
         self._advance()

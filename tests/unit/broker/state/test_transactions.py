@@ -77,7 +77,7 @@ def test_a_half_that_was_put_back_ends_with_the_first_one() -> None:
     transactions.put_back(0, 0, 5)
     assert offsets(transactions) == (1, 0)
     transactions.put_back(5, 0, 7)
-    assert end(transactions, 0, 0) == [0, 7]
+    assert end(transactions, 0, 0) == [7, 0]
     assert transactions.is_ended(7, 0)
     assert transactions.is_ended(5, 0)
     assert [half for half in range(9) if transactions.is_open(half)] == [1, 2, 3, 4, 6, 8]
@@ -86,7 +86,7 @@ def test_a_half_that_was_put_back_ends_with_the_first_one() -> None:
 def test_the_first_one_ends_with_a_half_that_was_put_back() -> None:
     transactions = table()
     transactions.put_back(0, 0, 5)
-    assert end(transactions, 5, 0) == [0, 5]
+    assert end(transactions, 5, 0) == [5, 0]
     assert transactions.is_ended(0, 0)
 
 
@@ -124,7 +124,17 @@ def test_a_kill_between_putting_back_and_saving_leaves_one_half() -> None:
     assert not transactions.is_open(6)
     assert transactions.is_open(8)
     assert transactions.half_offset == 4
-    assert end(transactions, 3, 3) == [3, 8]
+    assert end(transactions, 3, 3) == [8, 3]
+
+
+def test_an_end_that_was_saved_tells_of_halves_between() -> None:
+    """Killed when the first half was passed, the second was not yet, and the third was ended."""
+    transactions = table(1)
+    for half in (2, 0):
+        transactions.end_stored(half)
+    assert transactions.is_open(1)
+    assert transactions.is_ended(1, 0)
+    assert offsets(transactions) == (1, 0)
 
 
 def test_to_begin_is_to_forget() -> None:
@@ -133,7 +143,7 @@ def test_to_begin_is_to_forget() -> None:
     end(transactions, 1, 0)
     transactions.begin(1, 0)
     assert transactions.is_open(1)
-    assert end(transactions, 1, 0) == [0, 1]
+    assert end(transactions, 1, 0) == [1, 0]
 
 
 @settings(max_examples=200)
@@ -158,7 +168,7 @@ def test_a_table_is_like_a_plain_list_of_halves(data: st.DataObject) -> None:
             open_halves.discard(half)
             if action == "end":
                 named = transactions.end(half, origin)
-                assert named == sorted({half, origin})
+                assert named == sorted({half, origin}, reverse=True)
                 ends += named
                 for offset in named:
                     transactions.end_stored(offset)
