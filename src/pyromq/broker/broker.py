@@ -18,9 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.handlers.admin.clients import ClientAdminHandlers
 from pyromq.broker.handlers.admin.config import ConfigAdminHandlers
+from pyromq.broker.handlers.admin.consume_stats import ConsumeStatsHandlers
 from pyromq.broker.handlers.admin.delay import DelayAdminHandlers
 from pyromq.broker.handlers.admin.maintenance import MaintenanceHandlers
+from pyromq.broker.handlers.admin.offsets import OffsetAdminHandlers
+from pyromq.broker.handlers.admin.queue_entries import QueueEntryHandlers
 from pyromq.broker.handlers.admin.queue_offsets import QueueOffsetHandlers
 from pyromq.broker.handlers.admin.stats import StatsAdminHandlers
 from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
@@ -167,8 +171,8 @@ class Broker:
             self.lanes.heartbeat,
         )
         stats = BrokerStats(store.growth, self._config.broker_cluster_name)
-        routes = self._routes(store, heartbeat, self._registration, stats, store_host)
         fast_failure = FastFailure(self._config, self._store_config)
+        routes = self._routes(store, heartbeat, self._registration, stats, fast_failure, store_host)
         if self.transaction_check is not None:
             await self.transaction_check.load()
         self.long_poll.start()
@@ -247,6 +251,7 @@ class Broker:
         heartbeat: HeartbeatHandlers,
         registration: Registration,
         stats: BrokerStats,
+        fast_failure: FastFailure,
         store_host: bytes,
     ) -> Routes:
         pull = PullHandlers(
@@ -286,6 +291,10 @@ class Broker:
 
         def settings_changed(keys: list[str]) -> None:
             send.settings_changed()
+            self.lanes.set_limits(self._config)
+            fast_failure.set_limits(self._config)
+            for server in self._servers:
+                server.lateness.limit = fast_failure.shortest_limit
             if "brokerPermission" in keys:
                 self.topics.new_version()
                 registration.register_soon()
@@ -344,6 +353,31 @@ class Broker:
                 config_admin=ConfigAdminHandlers(live_config),
                 maintenance=MaintenanceHandlers(store, self.topics),
                 queue_offsets=QueueOffsetHandlers(store),
+                client_admin=ClientAdminHandlers(
+                    self._config,
+                    store,
+                    self.consumers,
+                    self.producers,
+                    self.offsets,
+                    self.lanes.admin,
+                ),
+                offset_admin=OffsetAdminHandlers(
+                    self._config, store, self.topics, self.consumers, self.offsets
+                ),
+                consume_stats=ConsumeStatsHandlers(
+                    self._config,
+                    store,
+                    self.topics,
+                    self.groups,
+                    self.consumers,
+                    self.offsets,
+                    stats,
+                    self.lanes.admin,
+                    self.address,
+                ),
+                queue_entries=QueueEntryHandlers(
+                    store, self.consumers, self.filters, self.lanes.admin
+                ),
                 delay_admin=DelayAdminHandlers(self.delay_offsets),
             )
         )

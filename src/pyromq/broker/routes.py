@@ -10,9 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pyromq.broker.handlers.admin.clients import ClientAdminHandlers
 from pyromq.broker.handlers.admin.config import ConfigAdminHandlers
+from pyromq.broker.handlers.admin.consume_stats import ConsumeStatsHandlers
 from pyromq.broker.handlers.admin.delay import DelayAdminHandlers
 from pyromq.broker.handlers.admin.maintenance import MaintenanceHandlers
+from pyromq.broker.handlers.admin.offsets import OffsetAdminHandlers
+from pyromq.broker.handlers.admin.queue_entries import QueueEntryHandlers
 from pyromq.broker.handlers.admin.queue_offsets import QueueOffsetHandlers
 from pyromq.broker.handlers.admin.stats import StatsAdminHandlers
 from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
@@ -54,6 +58,10 @@ class Handlers:
     config_admin: ConfigAdminHandlers
     maintenance: MaintenanceHandlers
     queue_offsets: QueueOffsetHandlers
+    client_admin: ClientAdminHandlers
+    offset_admin: OffsetAdminHandlers
+    consume_stats: ConsumeStatsHandlers
+    queue_entries: QueueEntryHandlers
     delay_admin: DelayAdminHandlers
 
 
@@ -110,5 +118,20 @@ def build_routes(handlers: Handlers) -> Routes:
             RequestCode.GET_MIN_OFFSET: handlers.queue_offsets.min_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: handlers.queue_offsets.offset_by_time,
             RequestCode.GET_EARLIEST_MSG_STORETIME: handlers.queue_offsets.earliest_time,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: handlers.client_admin.consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: handlers.client_admin.producer_connections,
+            RequestCode.GET_ALL_PRODUCER_INFO: handlers.client_admin.all_producers,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: handlers.client_admin.consumed_by_who,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: handlers.client_admin.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: handlers.client_admin.consume_directly,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: handlers.client_admin.consumer_status,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: handlers.offset_admin.reset_offset,
+            RequestCode.CLONE_GROUP_OFFSET: handlers.offset_admin.clone_offsets,
+            RequestCode.QUERY_CORRECTION_OFFSET: handlers.offset_admin.correction_offsets,
+            RequestCode.GET_CONSUME_STATS: handlers.consume_stats.consume_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: handlers.consume_stats.broker_consume_stats,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: handlers.consume_stats.consume_time_span,
+            RequestCode.GET_TOPIC_STATS_INFO: handlers.consume_stats.topic_stats,
+            RequestCode.QUERY_CONSUME_QUEUE: handlers.queue_entries.query_consume_queue,
         },
     )

@@ -75,6 +75,10 @@ class ConsumerOffsetTable:
         """The groups that have committed offsets of a topic."""
         return {group for other, group in map(_split, self._offsets) if other == topic}
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """Topic and group of all that is committed."""
+        return list(map(_split, self._offsets))
+
     def clone(self, source: str, destination: str, topic: str) -> None:
         """Give one group the offsets that another has in a topic."""
         queues = self._offsets.get(topic + _SEPARATOR + source)

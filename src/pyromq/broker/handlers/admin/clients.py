@@ -1,0 +1,246 @@
+"""Requests about clients: who is connected, and questions that are passed on to them.
+
+GET_CONSUMER_CONNECTION_LIST, GET_PRODUCER_CONNECTION_LIST, GET_ALL_PRODUCER_INFO,
+QUERY_TOPIC_CONSUME_BY_WHO, GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY and
+INVOKE_BROKER_TO_GET_CONSUMER_STATUS. Where RocketMQ asks the members of a group one after
+the other, each for up to five seconds, this asks all of them at once.
+
+The methods are handlers of `broker.routes`; all run on the loop and wait for clients
+without holding it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.services.flow_control import Lane
+from pyromq.broker.state.connections import (
+    Client,
+    ClientConnection,
+    ConsumerTable,
+    ProducerTable,
+)
+from pyromq.broker.state.offsets import ConsumerOffsetTable
+from pyromq.protocol.bodies import BodyError
+from pyromq.protocol.bodies_admin import (
+    Connection,
+    ConsumerConnection,
+    GetConsumerStatusBody,
+    GroupList,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
+)
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.headers_admin import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerConnectionListRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+    GetProducerConnectionListRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+)
+from pyromq.protocol.message_id import decode_message_id
+from pyromq.remoting.errors import RemotingError, RemotingTimeoutError
+from pyromq.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that a client has for its answer, to what is passed on and about its status.
+_CALL_SECONDS: Final = 10.0
+_STATUS_SECONDS: Final = 5.0
+#: Protocol versions of 3.0.7 and 3.1.8, the first that can answer.
+KNOWS_RESETS: Final = 28
+_KNOWS_CALLS: Final = 62
+
+
+class ClientAdminHandlers:
+    """Tells who is there, and asks them."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        consumers: ConsumerTable,
+        producers: ProducerTable,
+        offsets: ConsumerOffsetTable,
+        lane: Lane,
+    ) -> None:
+        """`lane` reads messages that may be on the disk."""
+        self._config = config
+        self._store = store
+        self._consumers = consumers
+        self._producers = producers
+        self._offsets = offsets
+        self._lane = lane
+
+    def consumer_connections(
+        self, _: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """GET_CONSUMER_CONNECTION_LIST: the members of a consumer group."""
+        name = GetConsumerConnectionListRequestHeader.decode(request.ext_fields).consumer_group
+        group = self._consumers.find(name)
+        if group is None:
+            raise RequestError(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
+            )
+        body = ConsumerConnection(
+            _connections(group.members.values()),
+            group.subscriptions,
+            group.consume_type,
+            group.message_model,
+            group.consume_from_where,
+        )
+        return request.answer(body=body.encode())
+
+    def producer_connections(
+        self, _: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """GET_PRODUCER_CONNECTION_LIST: the members of a producer group."""
+        name = GetProducerConnectionListRequestHeader.decode(request.ext_fields).producer_group
+        members = self._producers.members(name)
+        if not members:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+        return request.answer(body=ProducerConnection(_connections(members)).encode())
+
+    def all_producers(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+        """GET_ALL_PRODUCER_INFO: every producer, by group."""
+        groups = {
+            group: [_producer_info(member) for member in self._producers.members(group)]
+            for group in self._producers.groups()
+        }
+        return request.answer(body=ProducerTableInfo(groups).encode())
+
+    def consumed_by_who(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+        """QUERY_TOPIC_CONSUME_BY_WHO: groups that subscribe to a topic, or ever read it."""
+        topic = QueryTopicConsumeByWhoRequestHeader.decode(request.ext_fields).topic
+        groups = self._consumers.groups_of_topic(topic) | self._offsets.groups_of(topic)
+        return request.answer(body=GroupList(groups).encode())
+
+    async def running_info(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+        """GET_CONSUMER_RUNNING_INFO: passed on to the client."""
+        header = GetConsumerRunningInfoRequestHeader.decode(request.ext_fields)
+        return await self._call(request, header.consumer_group, header.client_id, request.body)
+
+    async def consume_directly(
+        self, _: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """CONSUME_MESSAGE_DIRECTLY: a message to one client, which answers what became of it."""
+        header = ConsumeMessageDirectlyResultRequestHeader.decode(request.ext_fields)
+        try:
+            physical = decode_message_id(header.msg_id or "")[2]
+        except ValueError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        self._store.seal()
+        record = await self._lane.run(lambda: self._store.read_record(physical))
+        if record is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {physical}"
+            )
+        request.ext_fields["brokerName"] = self._config.broker_name
+        return await self._call(request, header.consumer_group, header.client_id, record)
+
+    async def consumer_status(
+        self, _: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: how far clients say that they have come."""
+        header = GetConsumerStatusRequestHeader.decode(request.ext_fields)
+        group = self._consumers.find(header.group)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"No Any Consumer online in the consumer group: [{header.group}]",
+            )
+        wanted = (header.client_addr or "").strip()
+        members = [
+            member for member in group.members.values() if not wanted or member.client_id == wanted
+        ]
+        for member in members:
+            refuse_old_client(member)
+        question = GetConsumerStatusRequestHeader(header.topic, header.group).encode()
+        tables = await asyncio.gather(*(self._status_of(member, question) for member in members))
+        found = {
+            member.client_id: table.message_queue_table
+            for member, table in zip(members, tables, strict=True)
+            if table is not None
+        }
+        return request.answer(body=GetConsumerStatusBody(consumer_table=found).encode())
+
+    async def _status_of(
+        self, member: Client, question: dict[str, str]
+    ) -> GetConsumerStatusBody | None:
+        """What one client says; None when it says nothing that can be read."""
+        request = RemotingCommand(
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext_fields=dict(question)
+        )
+        try:
+            answer = await member.connection.request(request, _STATUS_SECONDS)
+            if answer.code != ResponseCode.SUCCESS or not answer.body:
+                return None
+            return GetConsumerStatusBody.decode(answer.body)
+        except (RemotingError, BodyError) as error:
+            logger.warning("no status of client %s: %s", member.client_id, error)
+            return None
+
+    async def _call(
+        self, request: RemotingCommand, group_name: str, client_id: str | None, body: bytes
+    ) -> RemotingCommand:
+        """Pass a request on to a member of a group, and its answer back."""
+        group = self._consumers.find(group_name)
+        member = group.find_client(client_id or "") if group is not None else None
+        name = f"<{group_name}> <{client_id}>"
+        if member is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"The Consumer {name} not online")
+        if member.version < _KNOWS_CALLS:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The Consumer <{client_id}> Version <{member.version}> too low to finish, "
+                "please upgrade it to V3_1_8_SNAPSHOT",
+            )
+        passed_on = RemotingCommand(request.code, ext_fields=request.ext_fields, body=body)
+        try:
+            answer = await member.connection.request(passed_on, _CALL_SECONDS)
+        except RemotingTimeoutError as error:
+            raise RequestError(
+                ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {name} Timeout: {error}"
+            ) from error
+        except RemotingError as error:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"invoke consumer {name} Exception: {error}"
+            ) from error
+        return request.answer(answer.code, answer.remark, answer.ext_fields, answer.body)
+
+
+def refuse_old_client(member: Client) -> None:
+    """Raise RequestError for a client that does not know of resets and status requests."""
+    if member.version < KNOWS_RESETS:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the client does not support this feature. version={member.version}",
+        )
+
+
+def _connections(members: Iterable[Client]) -> list[Connection]:
+    return [
+        Connection(
+            member.client_id, member.connection.remote_address, member.language, member.version
+        )
+        for member in members
+    ]
+
+
+def _producer_info(member: Client) -> ProducerInfo:
+    silent = time.monotonic() - member.last_seen
+    return ProducerInfo(
+        member.client_id,
+        f"/{member.connection.remote_address}",
+        member.language,
+        member.version,
+        int((time.time() - silent) * 1000),
+    )

@@ -1,0 +1,268 @@
+"""How far groups have come, and when messages were stored: what the consoles show.
+
+GET_CONSUME_STATS, GET_BROKER_CONSUME_STATS, QUERY_CONSUME_TIME_SPAN and
+GET_TOPIC_STATS_INFO. Tables and consume queues are read on the loop, a few hundred queues
+in one turn; the store times, for which records are read that may be on the disk, on the
+admin lane, and answers are encoded there.
+
+Better than RocketMQ: a group that has read nothing of a queue is as late as the queue's
+first message is old; there, by all the time since 1970.
+
+The methods are handlers of `broker.routes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.services.flow_control import Lane
+from pyromq.broker.services.stats import BrokerStats
+from pyromq.broker.state.connections import ClientConnection, ConsumerTable
+from pyromq.broker.state.groups import GroupTable
+from pyromq.broker.state.offsets import ConsumerOffsetTable
+from pyromq.broker.state.topics import TopicTable
+from pyromq.protocol.bodies import Body, MessageQueue, TopicConfig
+from pyromq.protocol.bodies_admin import (
+    ConsumeStats,
+    ConsumeStatsList,
+    OffsetWrapper,
+    QueryConsumeTimeSpanBody,
+    QueueTimeSpan,
+    TopicOffset,
+    TopicStatsTable,
+)
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.headers_admin import (
+    GetConsumeStatsInBrokerHeader,
+    GetConsumeStatsRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+)
+from pyromq.store.message_store import MessageStore
+
+#: So many queues are looked at in one turn of the loop.
+_QUEUES_AT_ONCE: Final = 64
+
+
+class _Read(NamedTuple):
+    """A queue as a group has read it; `last_read` is where that message's record begins."""
+
+    queue: MessageQueue
+    end: int
+    reached: int
+    last_read: int | None
+
+
+class _TopicRead(NamedTuple):
+    """A topic as a group has read it."""
+
+    group: str
+    queues: list[_Read]
+    tps: float
+
+
+class ConsumeStatsHandlers:
+    """Tells how far groups have come."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        consumers: ConsumerTable,
+        offsets: ConsumerOffsetTable,
+        stats: BrokerStats,
+        lane: Lane,
+        broker_address: str,
+        *,
+        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._stats = stats
+        self._lane = lane
+        self._broker_address = broker_address
+        self._now = now
+        self._turn = 0
+
+    async def consume_stats(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+        """GET_CONSUME_STATS: how far a group has come in one topic, or in all of its topics."""
+        header = GetConsumeStatsRequestHeader.decode(request.ext_fields)
+        topic = (header.topic or "").strip()
+        topics = [topic] if topic else sorted(self._offsets.topics_of(header.consumer_group))
+        await self._stats.count()
+        read = [
+            part
+            for each in topics
+            if (config := self._topics.get(each)) is not None
+            and (part := await self._read(header.consumer_group, config, config.read_queue_nums))
+        ]
+
+        def answer() -> Body:
+            whole = ConsumeStats()
+            for part in read:
+                one = self._with_times(part)
+                whole.offset_table |= one.offset_table
+                whole.consume_tps += one.consume_tps
+            return whole
+
+        return await self._encoded(request, answer)
+
+    async def broker_consume_stats(
+        self, _: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """GET_BROKER_CONSUME_STATS: how far all groups have come in all of their topics."""
+        is_order = GetConsumeStatsInBrokerHeader.decode(request.ext_fields).is_order
+        pairs = self._offsets.pairs()
+        topics_of = await self._lane.run(lambda: _by_group(pairs))
+        await self._stats.count()
+        groups = list(self._groups.snapshot().subscription_group_table)
+        read: list[_TopicRead] = []
+        for group in groups:
+            for topic in topics_of.get(group, ()):
+                config = self._topics.get(topic)
+                if config is None or (is_order and not config.order):
+                    continue
+                part = await self._read(group, config, config.write_queue_nums)
+                if part is not None:
+                    read.append(part)
+
+        def answer() -> Body:
+            found: dict[str, list[ConsumeStats]] = {group: [] for group in groups}
+            for part in read:
+                found[part.group].append(self._with_times(part))
+            total = sum(each.total_diff() for stats in found.values() for each in stats)
+            by_group = [{group: stats} for group, stats in found.items()]
+            return ConsumeStatsList(by_group, self._broker_address, total)
+
+        return await self._encoded(request, answer)
+
+    async def consume_time_span(
+        self, _: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """QUERY_CONSUME_TIME_SPAN: how old what a group reads of a topic is."""
+        header = QueryConsumeTimeSpanRequestHeader.decode(request.ext_fields)
+        config = self._known_topic(header.topic)
+        places = []
+        for queue_id in range(config.write_queue_nums):
+            await self._let_others_go()
+            end = self._store.max_offset(header.topic, queue_id)
+            start = max(0, self._store.min_offset(header.topic, queue_id))
+            reached = self._offsets.query(header.group, header.topic, queue_id) or 0
+            offsets = (start, end - 1, reached - 1 if reached else start, max(start, reached))
+            places.append([self._place(header.topic, queue_id, offset) for offset in offsets])
+        now = self._now()
+
+        def answer() -> Body:
+            spans = []
+            for queue_id, queue_places in enumerate(places):
+                first, last, read, following = map(self._time, queue_places)
+                queue = self._queue(header.topic, queue_id)
+                delay = now - following if queue_places[3] is not None else 0
+                spans.append(QueueTimeSpan(queue, first, last, read, delay))
+            return QueryConsumeTimeSpanBody(spans)
+
+        return await self._encoded(request, answer)
+
+    async def topic_stats(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+        """GET_TOPIC_STATS_INFO: the ends of a topic's queues."""
+        topic = GetTopicStatsInfoRequestHeader.decode(request.ext_fields).topic
+        config = self._known_topic(topic)
+        found = []
+        for queue_id in range(config.write_queue_nums):
+            await self._let_others_go()
+            start = max(0, self._store.min_offset(topic, queue_id))
+            end = self._store.max_offset(topic, queue_id)
+            found.append((start, end, self._place(topic, queue_id, end - 1)))
+
+        def answer() -> Body:
+            table = {
+                self._queue(topic, queue_id): TopicOffset(
+                    start, end, self._time(place) if end else 0
+                )
+                for queue_id, (start, end, place) in enumerate(found)
+            }
+            return TopicStatsTable(table)
+
+        return await self._encoded(request, answer)
+
+    def _known_topic(self, name: str) -> TopicConfig:
+        config = self._topics.get(name)
+        if config is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        return config
+
+    async def _read(self, group: str, config: TopicConfig, queue_count: int) -> _TopicRead | None:
+        """What a group has read of a topic; None when it is online without wanting it."""
+        topic = config.topic_name
+        members = self._consumers.find(group)
+        if members is not None and members.subscriptions and topic not in members.subscriptions:
+            return None
+        queues = []
+        for queue_id in range(queue_count):
+            await self._let_others_go()
+            reached = max(0, self._offsets.query(group, topic, queue_id) or 0)
+            queues.append(
+                _Read(
+                    self._queue(topic, queue_id),
+                    self._store.max_offset(topic, queue_id),
+                    reached,
+                    self._place(topic, queue_id, reached - 1),
+                )
+            )
+        return _TopicRead(group, queues, self._stats.group_get_tps(group, topic))
+
+    async def _let_others_go(self) -> None:
+        self._turn += 1
+        if self._turn % _QUEUES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+
+    def _place(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Where the record of a message begins; None when there is no such message."""
+        queue = self._store.find_queue(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.next_offset:
+            return None
+        entry = queue.entry(offset)
+        return None if entry is None else entry[0]
+
+    # In the lane
+
+    def _with_times(self, part: _TopicRead) -> ConsumeStats:
+        return ConsumeStats(
+            {
+                read.queue: OffsetWrapper(
+                    read.end, read.reached, max(0, self._time(read.last_read))
+                )
+                for read in part.queues
+            },
+            part.tps,
+        )
+
+    def _time(self, place: int | None) -> int:
+        return -1 if place is None else self._store.store_time(place)
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._config.broker_name, queue_id)
+
+    async def _encoded(
+        self, request: RemotingCommand, answer: Callable[[], Body]
+    ) -> RemotingCommand:
+        return request.answer(body=await self._lane.run(lambda: answer().encode()))
+
+
+def _by_group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The topics that each group has offsets of."""
+    topics_of: dict[str, list[str]] = {}
+    for topic, group in pairs:
+        topics_of.setdefault(group, []).append(topic)
+    return topics_of
