@@ -296,7 +296,7 @@ class BrokerConfig:
         "slaveReadEnable", False, "Send consumers that lag far behind to a replica.", live=True
     )
     broker_fast_failure_enable: bool = setting(
-        "brokerFastFailureEnable", True, "Refuse requests that waited too long."
+        "brokerFastFailureEnable", True, "Refuse requests that waited too long.", live=True
     )
     wait_time_mills_in_send_queue: int = setting(
         "waitTimeMillsInSendQueue",
@@ -304,6 +304,7 @@ class BrokerConfig:
         "Milliseconds a send may wait before it is refused.",
         bits=64,
         minimum=1,
+        live=True,
     )
     wait_time_mills_in_pull_queue: int = setting(
         "waitTimeMillsInPullQueue",
@@ -311,6 +312,7 @@ class BrokerConfig:
         "Milliseconds a pull may wait for its turn before it is refused.",
         bits=64,
         minimum=1,
+        live=True,
     )
     wait_time_mills_in_heartbeat_queue: int = setting(
         "waitTimeMillsInHeartbeatQueue",
@@ -318,6 +320,7 @@ class BrokerConfig:
         "Milliseconds a heartbeat may wait before it is refused.",
         bits=64,
         minimum=1,
+        live=True,
     )
     wait_time_mills_in_transaction_queue: int = setting(
         "waitTimeMillsInTransactionQueue",
@@ -325,6 +328,7 @@ class BrokerConfig:
         "Milliseconds the end of a transaction may wait before it is refused.",
         bits=64,
         minimum=1,
+        live=True,
     )
     start_accept_send_request_time_stamp: int = setting(
         "startAcceptSendRequestTimeStamp",

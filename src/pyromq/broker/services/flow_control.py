@@ -64,39 +64,28 @@ class Lanes:
     """The lanes of a broker, named and bounded as RocketMQ's pools."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        fast_failure = config.broker_fast_failure_enable
-
-        def limit(milliseconds: int) -> int | None:
-            return milliseconds if fast_failure else None
-
-        self.send = Lane(
-            "send",
-            config.send_thread_pool_queue_capacity,
-            wait_limit_ms=limit(config.wait_time_mills_in_send_queue),
-        )
-        self.pull = Lane(
-            "pull",
-            config.pull_thread_pool_queue_capacity,
-            threads=_DISK_THREADS,
-            wait_limit_ms=limit(config.wait_time_mills_in_pull_queue),
-        )
+        self.send = Lane("send", config.send_thread_pool_queue_capacity)
+        self.pull = Lane("pull", config.pull_thread_pool_queue_capacity, threads=_DISK_THREADS)
         self.reply = Lane("reply", config.reply_thread_pool_queue_capacity)
         self.query = Lane("query", config.query_thread_pool_queue_capacity, threads=_DISK_THREADS)
         self.admin = Lane("admin", _ADMIN_CAPACITY, threads=_DISK_THREADS)
         self.client_manage = Lane("client-manage", config.client_manager_thread_pool_queue_capacity)
-        self.heartbeat = Lane(
-            "heartbeat",
-            config.heartbeat_thread_pool_queue_capacity,
-            wait_limit_ms=limit(config.wait_time_mills_in_heartbeat_queue),
-        )
-        self.end_transaction = Lane(
-            "end-transaction",
-            config.end_transaction_pool_queue_capacity,
-            wait_limit_ms=limit(config.wait_time_mills_in_transaction_queue),
-        )
+        self.heartbeat = Lane("heartbeat", config.heartbeat_thread_pool_queue_capacity)
+        self.end_transaction = Lane("end-transaction", config.end_transaction_pool_queue_capacity)
         self.consumer_manage = Lane(
             "consumer-manage", config.consumer_manager_thread_pool_queue_capacity
         )
+        self.set_limits(config)
+
+    def set_limits(self, config: BrokerConfig) -> None:
+        """Let requests wait for as long as the settings say now."""
+        for lane, milliseconds in (
+            (self.send, config.wait_time_mills_in_send_queue),
+            (self.pull, config.wait_time_mills_in_pull_queue),
+            (self.heartbeat, config.wait_time_mills_in_heartbeat_queue),
+            (self.end_transaction, config.wait_time_mills_in_transaction_queue),
+        ):
+            lane.wait_limit_ms = milliseconds if config.broker_fast_failure_enable else None
 
     @property
     def all(self) -> list[Lane]:
@@ -215,8 +204,7 @@ class Lane:
     def _clean(self, loop: asyncio.AbstractEventLoop) -> None:
         """Refuse what has waited too long, and look again when the next one will have."""
         self._timer = None
-        assert self.wait_limit_ms is not None
-        while self._waiting:
+        while self._waiting and self.wait_limit_ms is not None:
             first = self._waiting[0]
             waited = _milliseconds(loop.time() - first.since)
             if waited < self.wait_limit_ms and not first.result.done():
@@ -237,8 +225,14 @@ class FastFailure:
     """
 
     def __init__(self, config: BrokerConfig, store_config: MessageStoreConfig) -> None:
-        self._enabled = config.broker_fast_failure_enable
         self._page_cache_limit = store_config.os_page_cache_busy_time_out_mills / 1000
+        #: When the last append ended that the page cache kept waiting.
+        self._busy_until = -1.0
+        self.set_limits(config)
+
+    def set_limits(self, config: BrokerConfig) -> None:
+        """Refuse what the settings say now."""
+        self._enabled = config.broker_fast_failure_enable
         self._limits: dict[int, float] = {}
         if self._enabled:
             for codes, milliseconds in (
@@ -250,8 +244,6 @@ class FastFailure:
                 self._limits.update(dict.fromkeys(codes, milliseconds / 1000))
         #: Nothing that waited for less is refused.
         self.shortest_limit = min(self._page_cache_limit, *self._limits.values(), 3600.0)
-        #: When the last append ended that the page cache kept waiting.
-        self._busy_until = -1.0
 
     def timed(self, end_chunk: Callable[[], T]) -> Callable[[], T]:
         """`end_chunk`, which appends to the log, with an eye on how long it takes."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -327,3 +328,24 @@ def test_sends_to_a_server_that_will_stop_are_refused_and_the_rest_is_served() -
             create_autospec(Connection, instance=True), RemotingCommand(0)
         )
     assert refused.value.code is ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_limits_follow_the_settings() -> None:
+    config = BrokerConfig(broker_ip1="127.0.0.1", broker_ip2="127.0.0.1")
+    lanes = Lanes(config)
+    fast_failure = FastFailure(config, MessageStoreConfig())
+    assert lanes.send.wait_limit_ms == 200
+    assert fast_failure.refuse(RequestCode.SEND_MESSAGE, 0.3, 0) is not None
+
+    longer = dataclasses.replace(config, wait_time_mills_in_send_queue=400)
+    for limited in (lanes, fast_failure):
+        limited.set_limits(longer)
+    assert lanes.send.wait_limit_ms == 400
+    assert fast_failure.shortest_limit == 0.4
+    assert fast_failure.refuse(RequestCode.SEND_MESSAGE, 0.3, 0) is None
+
+    off = dataclasses.replace(config, broker_fast_failure_enable=False)
+    for limited in (lanes, fast_failure):
+        limited.set_limits(off)
+    assert lanes.pull.wait_limit_ms is None
+    assert fast_failure.refuse(RequestCode.SEND_MESSAGE, 100.0, 0) is None

@@ -1,0 +1,141 @@
+"""Settings that are changed while a broker runs, as `mqadmin updateBrokerConfig` does it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyromq.broker.broker import Broker
+from pyromq.broker.config import load_broker_properties
+from pyromq.nameserver.config import NamesrvConfig
+from pyromq.nameserver.server import NameServer
+from pyromq.protocol.bodies import TopicRouteData
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.java_properties import parse_properties
+from pyromq.remoting.client import RemotingClient
+from tests.unit.broker.wired import send_request
+
+SECONDS = 30.0
+
+
+class Setup:
+    """A NameServer, a broker that was started with a file, and somebody who asks them."""
+
+    def __init__(self, root: Path) -> None:
+        self.file = root / "broker.conf"
+        self.client = RemotingClient()
+        self.nameserver = NameServer(
+            NamesrvConfig(
+                listen_port=0,
+                bind_address="127.0.0.1",
+                kv_config_path=str(root / "kvConfig.json"),
+                config_store_path=str(root / "namesrv.properties"),
+            )
+        )
+        self.root = root
+
+    async def start(self) -> None:
+        await self.nameserver.start()
+        self.namesrv = f"127.0.0.1:{self.nameserver.port}"
+        self.file.write_text(
+            "# of the shop\n"
+            f"namesrvAddr={self.namesrv}\n"
+            f"storePathRootDir={self.root / 'store'}\n"
+            "mappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=2000\n"
+            "maxHashSlotNum=64\nmaxIndexNum=64\n"
+            "listenPort=0\nbindAddress=127.0.0.1\nbrokerIP1=127.0.0.1\nbrokerIP2=127.0.0.1\n"
+        )
+        await self.start_broker()
+
+    async def start_broker(self) -> None:
+        loaded = load_broker_properties(parse_properties(self.file.read_bytes()))
+        self.broker = Broker(loaded.broker, loaded.store, config_file=self.file)
+        await self.broker.start()
+
+    async def stop(self) -> None:
+        await self.broker.stop()
+        await self.nameserver.stop()
+        await self.client.close()
+
+    async def ask(self, request: RemotingCommand) -> RemotingCommand:
+        return await self.client.request(self.broker.address, request, timeout=SECONDS)
+
+    async def change(self, text: bytes) -> RemotingCommand:
+        return await self.ask(RemotingCommand(RequestCode.UPDATE_BROKER_CONFIG, body=text))
+
+    async def settings(self) -> dict[str, str]:
+        answer = await self.ask(RemotingCommand(RequestCode.GET_BROKER_CONFIG))
+        assert answer.code == ResponseCode.SUCCESS
+        return parse_properties(answer.body)
+
+    async def permission(self, topic: str) -> int | None:
+        answer = await self.client.request(
+            self.namesrv,
+            RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": topic}),
+            timeout=SECONDS,
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return TopicRouteData.decode(answer.body).queue_datas[0].perm
+
+
+@pytest.fixture
+async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
+    setup = Setup(tmp_path)
+    await setup.start()
+    yield setup
+    await setup.stop()
+
+
+async def test_sends_feel_a_change_at_once(setup: Setup) -> None:
+    assert (await setup.ask(send_request())).code == ResponseCode.SUCCESS
+
+    far = 4_000_000_000_000
+    answer = await setup.change(f"startAcceptSendRequestTimeStamp={far}".encode())
+    assert answer.code == ResponseCode.SUCCESS
+    refused = await setup.ask(send_request())
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert f"until {far}" in (refused.remark or "")
+
+    await setup.change(b"startAcceptSendRequestTimeStamp=0\nregionId=north")
+    answer = await setup.ask(send_request())
+    assert answer.code == ResponseCode.SUCCESS
+    assert answer.ext_fields["MSG_REGION"] == "north"
+
+
+async def test_a_new_permission_is_known_to_the_nameserver(setup: Setup) -> None:
+    assert (await setup.ask(send_request())).code == ResponseCode.SUCCESS
+    assert await setup.permission("T") == 6
+
+    await setup.change(b"brokerPermission=4")
+
+    async with asyncio.timeout(SECONDS):
+        while await setup.permission("T") != 4:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_change_outlives_the_broker(setup: Setup) -> None:
+    assert (await setup.change(b"autoCreateTopicEnable=false")).code == ResponseCode.SUCCESS
+    assert (await setup.ask(send_request(topic="New"))).code == ResponseCode.TOPIC_NOT_EXIST
+    assert setup.file.read_text().startswith("# of the shop\n")
+
+    await setup.broker.stop()
+    await setup.start_broker()
+
+    assert (await setup.settings())["autoCreateTopicEnable"] == "false"
+    assert (await setup.ask(send_request(topic="New"))).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_a_bad_change_is_refused_and_nothing_happens(setup: Setup) -> None:
+    before, text = await setup.settings(), setup.file.read_text()
+
+    answer = await setup.change(b"fileReservedTime=1\nbrokerPermission=none")
+
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "brokerPermission=none: expected" in (answer.remark or "")
+    assert await setup.settings() == before
+    assert setup.file.read_text() == text
