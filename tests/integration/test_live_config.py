@@ -114,7 +114,7 @@ async def test_a_new_permission_is_known_to_the_nameserver(setup: Setup) -> None
     await setup.change(b"brokerPermission=4")
 
     async with asyncio.timeout(SECONDS):
-        while await setup.permission("T") != 4:
+        while await setup.permission("T") != 4:  # noqa: ASYNC110 - the NameServer has no event
             await asyncio.sleep(0.01)
 
 
