@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyromq.protocol.bodies import TopicConfig
+from pyromq.protocol.bodies_admin import (
+    QueryCorrectionOffsetBody,
+    ResetOffsetBody,
+    ResetOffsetBodyForC,
+)
+from pyromq.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.frame import RequestError
+from tests.unit.broker.handlers.admin.administered import ADMIN, Administered, asking, queue
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Administered]:
+    broker = Administered(tmp_path)
+    for queue_id in (0, 1):
+        broker.put(b"1", b"2", b"3", b"4", queue_id=queue_id)
+        broker.offsets.commit("g", "T", queue_id, 3 - queue_id)
+    yield broker
+    await broker.close()
+
+
+def reset(
+    broker: Administered,
+    timestamp: int,
+    *,
+    force: bool = True,
+    language: LanguageCode = LanguageCode.JAVA,
+    topic: str = "T",
+    group: str = "g",
+) -> ResetOffsetBody:
+    request = asking(
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        language,
+        topic=topic,
+        group=group,
+        timestamp=str(timestamp),
+        isForce=str(force).lower(),
+    )
+    answer = broker.offset_admin.reset_offset(ADMIN, request)
+    assert answer.code == ResponseCode.SUCCESS
+    return ResetOffsetBody.decode(answer.body)
+
+
+async def test_members_are_told_where_to_go_on(broker: Administered) -> None:
+    one, other = broker.join("one"), broker.join("other", language=LanguageCode.CPP)
+    assert reset(broker, -1).offset_table == {queue(0): 4, queue(1): 4}
+    (told,) = one.sent
+    assert told.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+    assert told.is_oneway
+    assert (told.ext_fields["topic"], told.ext_fields["group"]) == ("T", "g")
+    assert told.ext_fields["timestamp"] == "-1"
+    assert ResetOffsetBody.decode(told.body).offset_table == {queue(0): 4, queue(1): 4}
+    (told,) = other.sent
+    listed = ResetOffsetBodyForC.decode(told.body).offset_table
+    assert [(each.topic, each.broker_name, each.queue_id, each.offset) for each in listed] == [
+        ("T", "broker-a", 0, 4),
+        ("T", "broker-a", 1, 4),
+    ]
+    assert broker.offsets.query("g", "T", 0) == 3, "the clients commit"
+
+
+async def test_an_administrator_may_say_that_clients_are_c(broker: Administered) -> None:
+    one = broker.join("one")
+    reset(broker, -1, language=LanguageCode.CPP)
+    (told,) = one.sent
+    assert len(ResetOffsetBodyForC.decode(told.body).offset_table) == 2
+
+
+async def test_back_to_a_time_and_forward_only_by_force(broker: Administered) -> None:
+    broker.join("one")
+    assert reset(broker, 0, force=False).offset_table == {queue(0): 0, queue(1): 0}
+    assert reset(broker, -1, force=False).offset_table == {queue(0): 3, queue(1): 2}
+    assert reset(broker, -1, force=True).offset_table == {queue(0): 4, queue(1): 4}
+
+
+async def test_resets_that_are_not_possible(broker: Administered) -> None:
+    with pytest.raises(RequestError, match="Consumer not online") as refused:
+        reset(broker, -1)
+    assert refused.value.code == ResponseCode.CONSUMER_NOT_ONLINE
+    with pytest.raises(RequestError, match="no topic in this broker"):
+        reset(broker, -1, topic="X")
+    with pytest.raises(RequestError, match="THe consumer group <x> not exist"):
+        reset(broker, -1, group="x")
+    one = broker.join("one")
+    broker.join("old", version=27)
+    with pytest.raises(RequestError, match="does not support this feature"):
+        reset(broker, -1)
+    assert one.sent == [], "all of them, or none"
+
+
+async def test_offsets_are_cloned(broker: Administered) -> None:
+    broker.topics.update(TopicConfig("U", 1, 1))
+    broker.offsets.commit("g", "U", 0, 9)
+    broker.offsets.commit("g", "Gone", 0, 9)
+
+    def clone(**fields: str) -> None:
+        answer = broker.offset_admin.clone_offsets(
+            ADMIN, asking(**{"srcGroup": "g", "destGroup": "h", **fields})
+        )
+        assert answer.code == ResponseCode.SUCCESS
+
+    clone(topic="T")
+    assert broker.offsets.queues("h", "T") == {0: 3, 1: 2}
+    assert broker.offsets.topics_of("h") == {"T"}
+    clone(destGroup="i", topic=" ")
+    assert broker.offsets.topics_of("i") == {"T", "U"}
+    broker.join("one", "T")
+    clone(destGroup="j")
+    assert broker.offsets.topics_of("j") == {"T"}, "the group does not subscribe to the other"
+    clone(destGroup="k", offline="true")
+    assert broker.offsets.topics_of("k") == {"T", "U"}
+
+
+async def test_correction_offsets(broker: Administered) -> None:
+    broker.offsets.commit("h", "T", 0, 1)
+    broker.offsets.commit("h", "T", 1, 4)
+
+    def ask(**fields: str) -> dict[int, int]:
+        answer = broker.offset_admin.correction_offsets(
+            ADMIN, asking(**{"topic": "T", "compareGroup": "g", **fields})
+        )
+        return QueryCorrectionOffsetBody.decode(answer.body).correction_offsets
+
+    assert ask() == {0: 1, 1: 2}
+    assert ask(filterGroups="g,x", compareGroup="g") == {0: 1, 1: (1 << 63) - 1}
+    assert broker.offsets.query("g", "T", 0) == 3, "what is left out is not deleted"
+    assert ask(filterGroups="g,h", compareGroup="h") == {}
