@@ -89,6 +89,7 @@ class Registration:
         self._ha_address = ha_address
         self._name_servers = [_NameServer(address) for address in config.name_servers]
         self._body: bytes = b""
+        self._checksum = 0
         self._body_version: DataVersion | None = None
         self._encoding = asyncio.Lock()
         #: The master's addresses as a NameServer told them; of use to a replica.
@@ -182,7 +183,7 @@ class Registration:
         return bool(answer.body) and DataVersion.decode(answer.body) != version
 
     async def _send_registration(self, name_server: _NameServer) -> None:
-        body = await self._registration_body()
+        body, checksum = await self._registration_body()
         header = RegisterBrokerRequestHeader(
             broker_name=self._config.broker_name,
             broker_addr=self._broker_address,
@@ -190,7 +191,7 @@ class Registration:
             ha_server_addr=self._ha_address,
             broker_id=self._config.broker_id,
             compressed=self._config.compressed_register,
-            body_crc32=zlib.crc32(body) & _CRC_MASK,
+            body_crc32=checksum,
         )
         answer = await self._request(
             name_server,
@@ -200,13 +201,18 @@ class Registration:
         ordered = KVTable.decode(answer.body) if answer.body else None
         name_server.answer = (addresses, ordered)
 
-    async def _registration_body(self) -> bytes:
+    async def _registration_body(self) -> tuple[bytes, int]:
         async with self._encoding:
             if self._body_version != self._topics.data_version:
                 wrapper = self._topics.snapshot()
-                self._body = await asyncio.to_thread(self._encode, wrapper)
+                self._body, self._checksum = await asyncio.to_thread(self._encode_all, wrapper)
                 self._body_version = wrapper.data_version
-            return self._body
+            return self._body, self._checksum
+
+    def _encode_all(self, wrapper: TopicConfigSerializeWrapper) -> tuple[bytes, int]:
+        """In a thread: the body of a registration and its checksum."""
+        body = self._encode(wrapper)
+        return body, zlib.crc32(body) & _CRC_MASK
 
     def _encode(self, wrapper: TopicConfigSerializeWrapper) -> bytes:
         permission = self._config.broker_permission
