@@ -12,6 +12,8 @@ from __future__ import annotations
 import ipaddress
 import struct
 
+from pyromq.protocol.memo import Memo
+
 _PORT = struct.Struct(">I")
 _OFFSET = struct.Struct(">Q")
 HOST_SIZE_V4 = 8
@@ -28,10 +30,18 @@ def encode_host(host: str, port: int) -> bytes:
 
 def decode_host(data: bytes) -> tuple[str, int]:
     """Host and port; raises ValueError for a length that is neither 8 nor 20."""
+    return _hosts[data]
+
+
+def _decode_host(data: bytes) -> tuple[str, int]:
     if len(data) not in (HOST_SIZE_V4, HOST_SIZE_V6):
         raise ValueError(f"a host takes 8 or 20 bytes, not {len(data)}")
     (port,) = _PORT.unpack(data[-4:])
     return str(ipaddress.ip_address(bytes(data[:-4]))), port
+
+
+#: A few clients and brokers stand in most records.
+_hosts: Memo[bytes, tuple[str, int]] = Memo(_decode_host)
 
 
 def format_address(host: str, port: int) -> str:

@@ -3,7 +3,8 @@
 The hot path takes a run of raw frames. What all messages to a queue have in common
 (that the topic exists and may be sent to, the queue itself, the answer's constant
 part) is looked up once and kept as a `_Target` until the topic changes. A message
-without anything special goes from its header's dictionary straight to `store.put`.
+without anything special goes from its header's dictionary straight to `store.put`, a
+delayed one to the writer.
 
 Everything else takes the slow path, `send_one`: first messages to a topic, retry
 topics, properties that the broker must act on, batches inside SEND_MESSAGE_V2, numbers
@@ -198,29 +199,43 @@ class SendHandlers:
                     sys_flag & _SPECIAL_FLAGS
                     or not _INT_MIN <= header["opaque"] <= _INT_MAX
                     or "WAIT\x01" in text
-                    or "DELAY\x01" in text
                     or "TRAN_MSG\x01" in text
                     or "CLUSTER\x01" in text
                     or ext.get(batch, "false") != "false"
                 ):
                     self._send_slowly(connection, frame, answers)
                     continue
-                tags_code = tags_codes.get(text.rpartition("\x02")[2])
-                if tags_code is None:
-                    tags_code = self._find_tags(text)
-                offset = queue.next_offset
-                physical = put(
-                    queue,
-                    body,
-                    text.encode(),
-                    tags_code,
-                    numbers[ext[flag]],
-                    sys_flag,
-                    numbers[ext[born]],
-                    born_host,
-                    numbers[ext[reconsume]] if reconsume in ext else 0,
-                    joined_cluster if text and text[-1] != "\x02" else cluster,
-                )
+                times = numbers[ext[reconsume]] if reconsume in ext else 0
+                if "DELAY\x01" in text:
+                    message = InnerMessage(
+                        ext[topic],
+                        queue.queue_id,
+                        body,
+                        self._delayed_properties(ext[properties_name]),
+                        numbers[ext[flag]],
+                        sys_flag,
+                        numbers[ext[born]],
+                        born_host,
+                        times,
+                    )
+                    _, offset, physical = self._writer.put(message)
+                else:
+                    tags_code = tags_codes.get(text.rpartition("\x02")[2])
+                    if tags_code is None:
+                        tags_code = self._find_tags(text)
+                    offset = queue.next_offset
+                    physical = put(
+                        queue,
+                        body,
+                        text.encode(),
+                        tags_code,
+                        numbers[ext[flag]],
+                        sys_flag,
+                        numbers[ext[born]],
+                        born_host,
+                        times,
+                        joined_cluster if text and text[-1] != "\x02" else cluster,
+                    )
             except _HOT_ERRORS:
                 self._send_slowly(connection, frame, answers)
                 continue
@@ -233,6 +248,14 @@ class SendHandlers:
             answer_header = template % (physical, offset, header["opaque"])
             answers.append(prefixes[len(answer_header)])
             answers.append(answer_header)
+
+    def _delayed_properties(self, text: str) -> dict[str, str]:
+        """What a delayed message is put with; ValueError for one that is not delayed."""
+        properties = decode_properties(text)
+        if delay_level(properties) <= 0:
+            raise ValueError("DELAY asks for no delay")
+        properties[CLUSTER] = self._config.broker_cluster_name
+        return properties
 
     def send_batch(
         self, connection: Connection, frames: list[RawFrame], answers: list[bytes]
@@ -410,6 +433,8 @@ class SendHandlers:
         queue, offset, physical = self._writer.put(self._half_if_transactional(message, header))
         if queue.topic == topic.topic_name:
             self._remember(topic, queue)
+        elif queue.topic == names.SCHEDULE_TOPIC:
+            self._remember(topic, self._store.queue(topic_name, queue_id))
         # As in RocketMQ: the queue that was asked for, the offset where it really is, though
         # that is of another queue when the message waits for its time or is given up.
         return self._sent(request, asked_queue_id, offset, [physical])

@@ -628,6 +628,26 @@ async def test_a_delayed_message_waits_under_its_level(
     assert (SCHEDULE_TOPIC, level - 1, 0, due) in broker.entries()
 
 
+async def test_a_topic_with_delayed_messages_alone_takes_the_hot_path(
+    broker: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = send_request(topic="Late", properties="DELAY\x011\x02TAGS\x01t")
+    assert broker.fast.ask(request).code == ResponseCode.SUCCESS
+    slow: list[object] = []
+    monkeypatch.setattr(broker.send, "_send_slowly", lambda *arguments: slow.append(arguments))
+
+    answer = broker.fast.ask(request)
+
+    assert slow == []
+    assert (answer.code, answer.ext_fields["queueOffset"]) == (ResponseCode.SUCCESS, "1")
+    first, second = broker.records()
+    assert (second.topic, second.queue_id) == (SCHEDULE_TOPIC, 0)
+    assert (second.body, second.raw_properties) == (first.body, first.raw_properties)
+    # What asks for no delay is the slow path's.
+    broker.fast.exchange(send_request(topic="Late", properties="DELAY\x010"))
+    assert len(slow) == 1
+
+
 async def test_a_chunk_of_plain_and_delayed_messages_keeps_their_queues_apart(
     broker: Wired,
 ) -> None:
