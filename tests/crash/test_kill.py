@@ -21,10 +21,12 @@ ROUNDS = 5
 REPOSITORY = Path(__file__).parents[2]
 
 
-def run_and_kill(directory: Path, first_number: int, chooser: random.Random) -> list[Told]:
+def run_and_kill(
+    directory: Path, first_number: int, chooser: random.Random, *options: str
+) -> list[Told]:
     """Start a writer, kill it within a moment; what it had told by then."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.writer", str(directory), str(first_number)],
+        [sys.executable, "-m", "tests.crash.writer", str(directory), str(first_number), *options],
         stdout=subprocess.PIPE,
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},

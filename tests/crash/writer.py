@@ -1,6 +1,6 @@
 """A process that fills a store until it is killed, and says on its output what is stored.
 
-    python writer.py DIRECTORY FIRST_NUMBER
+    python writer.py DIRECTORY FIRST_NUMBER [pool]
 
 Prints `ready`, then a line for each sealed chunk: for every message its topic, queue,
 queue offset, physical offset and number. A line is whole or it does not count.
@@ -26,6 +26,14 @@ SETTINGS = {
     "flush_interval_consume_queue": 5,
     "flush_commit_log_thorough_interval": 5,
 }
+#: With a transient store pool, whose buffers are used again and again.
+POOL_SETTINGS = {
+    **SETTINGS,
+    "transient_store_pool_enable": True,
+    "transient_store_pool_size": 3,
+    "commit_interval_commit_log": 5,
+    "commit_commit_log_thorough_interval": 5,
+}
 QUEUES = [(topic, queue_id) for topic in ("TopicA", "TopicB") for queue_id in range(3)]
 
 
@@ -44,9 +52,9 @@ class Told(NamedTuple):
     number: int
 
 
-def main(directory: Path, number: int) -> None:
+def main(directory: Path, number: int, *, pool: bool) -> None:
     """Store chunk after chunk; each is told only when it is sealed."""
-    store = open_store(directory, **SETTINGS)
+    store = open_store(directory, **POOL_SETTINGS if pool else SETTINGS)
     os.write(1, b"ready\n")
     choose = random.Random(number)
     while True:
@@ -79,4 +87,4 @@ def put_chunk(store: MessageStore, choose: random.Random, number: int) -> list[T
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), pool="pool" in sys.argv[3:])

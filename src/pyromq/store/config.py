@@ -398,11 +398,17 @@ class MessageStoreConfig:
     transient_store_pool_enable: bool = setting(
         "transientStorePoolEnable",
         False,
-        "Write to locked buffers first; only with ASYNC_FLUSH on a master.",
+        "Put messages into locked buffers, and from there to the log's file every "
+        "commitIntervalCommitLog; only with ASYNC_FLUSH on a master. A kill of the process then "
+        "loses what was acknowledged since.",
         important=True,
     )
     transient_store_pool_size: int = setting(
-        "transientStorePoolSize", 5, "Buffers of the transient store pool.", minimum=1
+        "transientStorePoolSize",
+        5,
+        "Buffers of the transient store pool, each as long as a segment of the log. They take "
+        "memory as they are filled, and keep it.",
+        minimum=1,
     )
     warm_maped_file_enable: bool = setting(
         "warmMapedFileEnable",
@@ -412,7 +418,8 @@ class MessageStoreConfig:
     fast_fail_if_no_buffer_in_store_pool: bool = setting(
         "fastFailIfNoBufferInStorePool",
         False,
-        "Refuse sends while the transient store pool has no free buffer.",
+        "Refuse sends when a new segment finds no free buffer in the transient store pool; "
+        "else the segment is written without one.",
     )
 
     def __post_init__(self) -> None:
