@@ -113,8 +113,15 @@ class Registration:
 
     async def register_now(self) -> None:
         """Register at every NameServer; returns when those that answered last have answered."""
-        attempts = [item.next_attempt() for item in self._name_servers if item.registered]
-        self.register_soon()
+        version = self._topics.data_version
+        attempts = []
+        for name_server in self._name_servers:
+            attempt = name_server.running_attempt(version) if name_server.registered else None
+            if attempt is None:
+                name_server.wake.set()
+                attempt = name_server.next_attempt() if name_server.registered else None
+            if attempt is not None:
+                attempts.append(attempt)
         if attempts:
             await asyncio.wait(attempts)
 
@@ -134,7 +141,7 @@ class Registration:
         period = min(max(period, _SHORTEST_PERIOD), _LONGEST_PERIOD)
         forced = True
         while True:
-            with name_server.attempt():
+            with name_server.attempt(self._topics.data_version):
                 await self._register(name_server, forced=forced)
             delay = period if name_server.registered else min(period, _RETRY_DELAY)
             forced = await name_server.woken_within(delay) or self._config.force_register
@@ -276,6 +283,9 @@ class _NameServer:
         self.reported = False
         self.answer: tuple[RegisterBrokerResponseHeader, KVTable | None] | None = None
         self._waiting: list[asyncio.Future[bool]] = []
+        #: While an attempt is under way: who waits for it, and which topics it began with.
+        self._told_by_running: list[asyncio.Future[bool]] | None = None
+        self._running_version: DataVersion | None = None
 
     def next_attempt(self) -> asyncio.Future[bool]:
         """The outcome of the next attempt that begins after this call."""
@@ -283,14 +293,24 @@ class _NameServer:
         self._waiting.append(outcome)
         return outcome
 
+    def running_attempt(self, version: DataVersion) -> asyncio.Future[bool] | None:
+        """The outcome of the attempt that is under way, if it began with these topics."""
+        if self._told_by_running is None or version != self._running_version:
+            return None
+        outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._told_by_running.append(outcome)
+        return outcome
+
     @contextmanager
-    def attempt(self) -> Iterator[None]:
+    def attempt(self, version: DataVersion) -> Iterator[None]:
         """An attempt that begins now: when it ends, those who waited for it are told."""
         self.wake.clear()
         waiting, self._waiting = self._waiting, []
+        self._told_by_running, self._running_version = waiting, version
         try:
             yield
         finally:
+            self._told_by_running = None
             _tell(waiting, self.registered)
 
     def give_up(self) -> None:

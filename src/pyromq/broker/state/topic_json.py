@@ -5,17 +5,18 @@ them to `topics.json` after every change of one. To encode them anew takes tens 
 milliseconds, during which threads compete with the loop for the interpreter; to join
 kept pieces takes two.
 
-A piece belongs to a `TopicConfig` object: those are never modified, only replaced
-(`state.topics`). Called by any thread; two at a time make the same pieces.
+A piece belongs to a `TopicConfig` object: those are never modified, only replaced, and
+equal data versions mean equal tables (`state.topics`). Called by any thread.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import Final
 
 import orjson
 
-from pyromq.protocol.bodies import TopicConfig, TopicConfigSerializeWrapper
+from pyromq.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 
 #: So many pieces of topics that are gone are kept at least.
 _SPARE_PIECES: Final = 1000
@@ -26,9 +27,20 @@ class TopicJson:
 
     def __init__(self) -> None:
         self._pieces: dict[str, tuple[TopicConfig, bytes]] = {}
+        self._lock = threading.Lock()
+        self._last = b""
+        self._last_version: DataVersion | None = None
 
     def table(self, topics: TopicConfigSerializeWrapper) -> bytes:
         """What `topics.encode()` gives."""
+        # The file and the registration want the same at the same time: one of them waits.
+        with self._lock:
+            if topics.data_version != self._last_version:
+                self._last = self._join(topics)
+                self._last_version = topics.data_version
+            return self._last
+
+    def _join(self, topics: TopicConfigSerializeWrapper) -> bytes:
         pieces = self._pieces
         if len(pieces) > 2 * len(topics.topic_config_table) + _SPARE_PIECES:
             pieces = self._pieces = {}

@@ -212,6 +212,28 @@ async def test_register_now_returns_after_the_answer(cluster: Cluster) -> None:
     assert "orders" in cluster.two.topics
 
 
+async def test_a_registration_that_began_after_the_change_is_enough(cluster: Cluster) -> None:
+    await cluster.registration.start()
+    await cluster.registration.register_now()
+    await cluster.until(lambda: cluster.two.body is not None)
+    before = len(cluster.one.seen)
+    cluster.one.gate.clear()
+    cluster.topics.update(TopicConfig("orders"))
+    first, _ = cluster.registration._name_servers
+    version = cluster.topics.data_version
+    await cluster.until(lambda: first.running_attempt(version) is not None)
+
+    waiting = asyncio.create_task(cluster.registration.register_now())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    cluster.one.gate.set()
+    await waiting
+
+    assert "orders" in cluster.one.topics
+    assert "orders" in cluster.two.topics
+    assert len(cluster.one.seen) - before == 1
+
+
 async def test_unreachable_server_delays_nobody(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

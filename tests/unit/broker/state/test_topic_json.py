@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 from pyromq.broker.state import topic_json
 from pyromq.broker.state.topic_json import TopicJson
@@ -12,10 +13,13 @@ from pyromq.protocol.bodies import (
     TopicFilterType,
 )
 
+versions = itertools.count()
+
 
 def topics(*names: str) -> TopicConfigSerializeWrapper:
     return TopicConfigSerializeWrapper(
-        {name: TopicConfig(name, 4, 8) for name in names}, DataVersion(1_700_000_000_000, 7)
+        {name: TopicConfig(name, 4, 8) for name in names},
+        DataVersion(1_700_000_000_000, next(versions)),
     )
 
 
@@ -24,10 +28,21 @@ def test_both_forms_are_those_of_the_bodies() -> None:
     table.topic_config_table["c"] = TopicConfig(
         "c", 1, 2, 4, TopicFilterType.MULTI_TAG, topic_sys_flag=3, order=True
     )
-    for wrapper in (table, topics()):
-        for _ in range(2):  # the second time from kept pieces
-            assert TopicJson().table(wrapper) == wrapper.encode()
-            assert TopicJson().registration(wrapper) == RegisterBrokerBody(wrapper).encode()
+    encoder = TopicJson()
+    for wrapper in (table, topics(), table):
+        assert encoder.table(wrapper) == wrapper.encode()
+        assert encoder.registration(wrapper) == RegisterBrokerBody(wrapper).encode()
+
+
+def test_the_same_version_is_joined_once() -> None:
+    encoder, table = TopicJson(), topics("a")
+
+    assert encoder.table(table) is encoder.table(topics_of(table))
+
+
+def topics_of(table: TopicConfigSerializeWrapper) -> TopicConfigSerializeWrapper:
+    """Another snapshot of the same table."""
+    return TopicConfigSerializeWrapper(dict(table.topic_config_table), table.data_version)
 
 
 def test_a_topic_that_was_replaced_is_encoded_anew() -> None:
@@ -36,6 +51,7 @@ def test_a_topic_that_was_replaced_is_encoded_anew() -> None:
     changed = dataclasses.replace(table.topic_config_table["a"], perm=4)
     table.topic_config_table["a"] = changed
     del table.topic_config_table["b"]
+    table.data_version = DataVersion(1_700_000_000_000, next(versions))
 
     assert encoder.table(table) == table.encode()
 
