@@ -7,78 +7,17 @@ Apache's broker too. A case that fails for both is wrong itself.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
-from tests.interop.client_driver import ClientDriver, Line
+from tests.interop.cases import Case, with_clients
+from tests.interop.client_driver import Line
 from tests.interop.client_programs import CLIENTS
-from tests.interop.cluster import Cluster
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
 MODES = ("sync", "async", "oneway", "batch")
-
-
-def with_clients(*abilities: str) -> pytest.MarkDecorator:
-    """Run a case with each client that has all these abilities."""
-    names = [name for name, client in CLIENTS.items() if client.abilities.issuperset(abilities)]
-    return pytest.mark.parametrize("driver", names, indirect=True, scope="module")
-
-
-@pytest.fixture(scope="module", params=[pytest.param("apache", marks=pytest.mark.soak), "pyromq"])
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    with Cluster(request.param) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def driver(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[ClientDriver]:
-    with CLIENTS[request.param].start() as driver:
-        yield driver
-
-
-class Case:
-    """One test's names and its clients, which are closed behind it."""
-
-    def __init__(self, cluster: Cluster, driver: ClientDriver, name: str) -> None:
-        self.cluster = cluster
-        self.driver = driver
-        self.namesrv = cluster.namesrv_address
-        self.topic = name
-        self.group = f"group_{name}"
-
-    def create_topics(self, queues: int = 4) -> None:
-        """The topic, and that of the group's retries, which some clients look for only at once."""
-        self.cluster.create_topic(self.topic, queues)
-        self.cluster.create_topic(f"%RETRY%{self.group}", 1)
-
-    def producer(self, name: str = "producer", **options: object) -> None:
-        self.driver.producer(name, self.namesrv, f"{name}_{self.topic}", **options)
-
-    def consumer(self, name: str = "consumer", **options: object) -> None:
-        self.driver.consumer(name, self.namesrv, self.group, self.topic, **options)
-
-    def send(
-        self,
-        messages: Sequence[Line],
-        mode: str = "sync",
-        name: str = "producer",
-        **options: object,
-    ) -> list[Line]:
-        return self.driver.send(name, self.topic, messages, mode, **options)
-
-
-@pytest.fixture
-def case(request: pytest.FixtureRequest, cluster: Cluster, driver: ClientDriver) -> Iterator[Case]:
-    name = request.node.originalname.removeprefix("test_")
-    client = request.node.callspec.params["driver"].replace(".", "_")
-    case = Case(cluster, driver, f"{name}-{client}")
-    case.create_topics()
-    try:
-        yield case
-    finally:
-        driver.close_all()
 
 
 @with_clients()
@@ -111,21 +50,27 @@ def test_every_kind_of_send_arrives_once(case: Case, request: pytest.FixtureRequ
             assert line["tags"] == message["tags"]
             assert line["keys"].split() == message["keys"].split()
             assert line["properties"]["umlaut"] == message["properties"]["umlaut"]
-        told = [
-            places[result["queueId"], result["queueOffset"] + number]["msgId"] == message_id
-            for result in results
-            for number, message_id in enumerate(result["msgIds"])
-        ]
-        assert all(told)
-        assert len(told) == (0 if mode == "oneway" else len(messages))
+        if mode == "batch":  # Go tells no ids, and Java 5 others than those of the messages
+            (result,) = results
+            found = [
+                places[result["queueId"], result["queueOffset"] + number]["body"]
+                for number in range(len(messages))
+            ]
+            assert found == [message["body"] for message in messages]
+        elif mode != "oneway":
+            assert len(results) == len(messages)
+            for result, message in zip(results, messages, strict=True):
+                line = places[result["queueId"], result["queueOffset"]]
+                assert line["body"] == message["body"]
+                assert result["msgIds"] == [line["msgId"]]
     assert {result["status"] for _, results in sent.values() for result in results} == {"SEND_OK"}
 
 
 @with_clients()
 def test_tags_choose_messages(case: Case) -> None:
-    case.consumer(expression="TagB || Etikett-ä")
+    case.consumer(expression="TagB || TagD")
     case.producer()
-    tags = ("TagA", "TagB", "TagC", "Etikett-ä")
+    tags = ("TagA", "TagB", "TagC", "TagD")
     messages = [{"body": f"m-{number}", "tags": tags[number % 4]} for number in range(16)]
     case.send(messages)
     wanted = [message["body"] for message in messages if message["tags"] in tags[1::2]]
@@ -216,6 +161,8 @@ def test_delayed_messages_come_after_their_time(case: Case) -> None:
         [{"body": "after 3 s", "delay": 2}, {"body": "after 1 s", "delay": 1}, {"body": "now"}]
     )
     received = case.driver.wait_bodies("consumer", ["now", "after 1 s", "after 3 s"])
+    # Not by arrival: a consumer that starts slowly gets the first two together.
+    received.sort(key=lambda line: int(line["storeTimestamp"]))
     assert [line["body"] for line in received] == ["now", "after 1 s", "after 3 s"]
     for line, least in zip(received, (0, 1000, 3000), strict=True):
         assert line["topic"] == case.topic
@@ -227,9 +174,7 @@ def test_delayed_messages_come_after_their_time(case: Case) -> None:
 def test_failed_messages_come_again_until_they_succeed(case: Case) -> None:
     case.consumer()
     case.producer()
-    sent = case.send(
-        [{"body": "twice bad", "keys": "k", "properties": {"fail": "2"}}, {"body": "good"}]
-    )
+    case.send([{"body": "twice bad", "keys": "k", "properties": {"fail": "2"}}, {"body": "good"}])
     received = case.driver.wait_reports(
         "consumer", lambda lines: any(line["reconsumeTimes"] == 2 for line in lines)
     )
@@ -239,7 +184,9 @@ def test_failed_messages_come_again_until_they_succeed(case: Case) -> None:
     for line in deliveries[1:]:
         assert line["topic"] == case.topic
         assert line["keys"].strip() == "k"
-        assert line["properties"]["UNIQ_KEY"] == sent[0]["msgIds"][0]
+        assert line["properties"].get("UNIQ_KEY") == deliveries[0]["properties"].get("UNIQ_KEY")
+    origins = {line["properties"]["ORIGIN_MESSAGE_ID"] for line in deliveries[1:]}
+    assert len(origins) == 1
 
 
 @with_clients()
@@ -255,7 +202,8 @@ def test_hopeless_messages_become_dead_letters(case: Case) -> None:
     assert dead["body"] == "hopeless"
     assert dead["keys"].strip() == "k"
     assert dead["properties"]["colour"] == "red"
-    assert dead["properties"]["UNIQ_KEY"] == received[0]["properties"]["UNIQ_KEY"]
+    assert dead["properties"].get("UNIQ_KEY") == received[0]["properties"].get("UNIQ_KEY")
+    assert dead["properties"]["ORIGIN_MESSAGE_ID"] == received[1]["properties"]["ORIGIN_MESSAGE_ID"]
     assert len(case.driver.reports("consumer")) == 3
 
 

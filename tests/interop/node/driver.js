@@ -73,7 +73,7 @@ async function send(producer, call) {
       status: result.sendStatus,
       msgIds: [ result.msgId ],
       broker: result.messageQueue.brokerName,
-      queueId: result.messageQueue.queueId,
+      queueId: Number(result.messageQueue.queueId),
       queueOffset: Number(result.queueOffset),
       body: description.body,
     });
@@ -126,9 +126,9 @@ async function startConsumer(call) {
     report(call.name, received);
     const failures = received.properties.fail;
     if (failures !== undefined && received.reconsumeTimes < Number(failures)) {
-      return Consumer.ACTION_RETRY;
+      // Returning ACTION_RETRY would do for a first delivery, but not for one out of the retry topic.
+      throw new Error(`failure ${received.reconsumeTimes + 1} of ${failures}, as the message wants`);
     }
-    return undefined;
   });
   await consumer.ready();
   open.set(call.name, consumer);

@@ -18,7 +18,7 @@ final class LiteConsumer implements AutoCloseable {
         consumer = new DefaultLitePullConsumer(call.getString("group"));
         Driver.configure(consumer, call);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setAutoCommitIntervalMillis(500);
+        consumer.setAutoCommitIntervalMillis(1000);
         consumer.setTopicMetadataCheckIntervalMillis(1000);
         if (!call.getBooleanValue("assign")) {
             if (call.getBooleanValue("sql")) {
@@ -50,6 +50,7 @@ final class LiteConsumer implements AutoCloseable {
     public void close() throws Exception {
         running = false;
         poller.join();
+        consumer.commitSync();
         consumer.shutdown();
     }
 }

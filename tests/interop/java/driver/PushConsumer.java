@@ -58,7 +58,6 @@ final class PushConsumer implements AutoCloseable {
         if (call.getBooleanValue("replies")) {
             replies = new DefaultMQProducer(call.getString("group") + "_replies");
             Driver.configure(replies, call);
-            replies.setInstanceName("replies-of-" + replies.getInstanceName());
             replies.start();
         } else {
             replies = null;
