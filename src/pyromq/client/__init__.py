@@ -17,10 +17,11 @@ from pyromq.client.hooks import ConsumeHook, Consuming, SendHook, Sending
 from pyromq.client.message import Message
 from pyromq.client.options import ClientOptions
 from pyromq.client.producer import Producer, QueueSelector
-from pyromq.client.pull_consumer import PullConsumer, StartFrom
+from pyromq.client.pull_consumer import PullConsumer
 from pyromq.client.queue_access import PullResult, PullStatus
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.results import SendResult, SendStatus
+from pyromq.client.start_from import StartFrom
 from pyromq.client.subscription import Subscription
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.errors import RocketMQError

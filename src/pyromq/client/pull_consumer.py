@@ -29,7 +29,6 @@ import time
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
-from enum import Enum
 from types import TracebackType
 from typing import Self
 
@@ -44,9 +43,9 @@ from pyromq.client.options import Settings
 from pyromq.client.queue_access import PullResult, QueueAccess
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session import Session
+from pyromq.client.start_from import StartFrom, consume_from_where
 from pyromq.client.subscription import Subscription
 from pyromq.protocol.bodies import (
-    ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
     HeartbeatData,
@@ -76,13 +75,6 @@ _FATAL_CODES = frozenset(
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
     }
 )
-
-
-class StartFrom(Enum):
-    """Where to begin on a queue of which the group has consumed nothing yet."""
-
-    FIRST = "first"
-    LAST = "last"
 
 
 class PullConsumer:
@@ -352,9 +344,7 @@ class PullConsumer:
         consumer = ConsumerData(
             self.group,
             consume_type=ConsumeType.CONSUME_ACTIVELY,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-            if self._start_from is StartFrom.LAST
-            else ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            consume_from_where=consume_from_where(self._start_from),
             subscription_data_set=[subscription],
         )
         return HeartbeatData(client_id, consumer_data_set=[consumer])

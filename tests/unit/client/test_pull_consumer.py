@@ -7,8 +7,9 @@ import pytest
 
 from pyromq.client import pull_consumer as pull_consumer_module
 from pyromq.client.errors import AnswerError, BrokerError, ClientStateError, TopicNotFoundError
-from pyromq.client.pull_consumer import PullConsumer, StartFrom
+from pyromq.client.pull_consumer import PullConsumer
 from pyromq.client.queue_access import ANONYMOUS_GROUP, PullStatus
+from pyromq.client.start_from import StartFrom
 from pyromq.protocol.bodies import HeartbeatData, MessageQueue
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from tests.unit.client.fake_cluster import FakeCluster, running_cluster, until

@@ -1,0 +1,53 @@
+"""Where a group begins on a queue of which it has consumed nothing yet.
+
+    StartFrom.FIRST             with the oldest message that is still there
+    StartFrom.LAST              with what is sent from now on
+    datetime(2026, 11, 1, ...)  with what was stored at that time or later
+
+Used by every consumer, on its event loop.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import Enum
+
+from pyromq.client.queue_access import QueueAccess
+from pyromq.protocol.bodies import ConsumeFromWhere, MessageQueue
+from pyromq.protocol.names import RETRY_TOPIC_PREFIX
+
+
+class StartFrom(Enum):
+    """One of the ends of a queue."""
+
+    FIRST = "first"
+    LAST = "last"
+
+
+#: An end, or a time (without a time zone: local).
+Start = StartFrom | datetime
+
+_ON_THE_WIRE = {
+    StartFrom.FIRST: ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    StartFrom.LAST: ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+}
+
+
+async def first_offset(access: QueueAccess, queue: MessageQueue, start: Start) -> int:
+    """The offset at which a newcomer begins; raises what asking a broker raises.
+
+    Messages that wait to be consumed again belong to the group already: of a retry topic,
+    none is left out.
+    """
+    if start is StartFrom.FIRST or queue.topic.startswith(RETRY_TOPIC_PREFIX):
+        return max(0, await access.min_offset(queue))
+    if isinstance(start, datetime):
+        return max(0, await access.offset_by_time(queue, int(start.timestamp() * 1000)))
+    return await access.max_offset(queue)
+
+
+def consume_from_where(start: Start) -> ConsumeFromWhere:
+    """What a heartbeat says of it."""
+    if isinstance(start, datetime):
+        return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+    return _ON_THE_WIRE[start]
