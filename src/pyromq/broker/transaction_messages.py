@@ -31,6 +31,7 @@ from pyromq.broker.inner_messages import InnerMessage
 from pyromq.protocol.codes import RequestCode
 from pyromq.protocol.frame import FLAG_ONEWAY, RemotingCommand
 from pyromq.protocol.headers import CheckTransactionStateRequestHeader
+from pyromq.protocol.memo import Memo
 from pyromq.protocol.message_id import HOST_SIZE_V4, encode_host, encode_message_id
 from pyromq.protocol.names import (
     TRANSACTION_GIVEN_UP_TOPIC,
@@ -67,6 +68,10 @@ GIVEN_UP_QUEUES: Final = 1
 _REMOVED: Final = "d"
 _MS_PER_SECOND: Final = 1_000
 _MS_PER_HOUR: Final = 3_600_000
+
+
+#: Addresses and ports of producers as records carry them; there are few.
+_hosts: Memo[tuple[str, int], bytes] = Memo(lambda host: encode_host(*host))
 
 
 class HalfError(ValueError):
@@ -133,7 +138,7 @@ def committed(half: MessageRecord) -> InnerMessage:
         half.flag,
         half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
         half.born_timestamp,
-        encode_host(*half.born_host),
+        _hosts[half.born_host],
         half.reconsume_times,
         prepared_offset=half.physical_offset,
     )
@@ -217,7 +222,7 @@ def question(
     """
     topic, queue_id = _real_target(half)
     unique_key = half.properties.get(UNIQ_KEY)
-    born_host, own_host = encode_host(*half.born_host), encode_host(*half.store_host)
+    born_host, own_host = _hosts[half.born_host], _hosts[half.store_host]
     host_bits = (BORN_HOST_V6 if len(born_host) != HOST_SIZE_V4 else 0) | (
         STORE_HOST_V6 if len(own_host) != HOST_SIZE_V4 else 0
     )
@@ -259,7 +264,7 @@ def _again(half: MessageRecord, topic: str, more: dict[str, str]) -> InnerMessag
         half.flag,
         half.sys_flag,
         half.born_timestamp,
-        encode_host(*half.born_host),
+        _hosts[half.born_host],
         half.reconsume_times,
     )
 

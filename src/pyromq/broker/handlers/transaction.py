@@ -98,8 +98,11 @@ class TransactionHandlers:
         place = header.commit_log_offset
         if self._store.is_cold(place):
             return self._end_later(connection, request, header)
-        self._store.seal()  # the half may have come in the same chunk
-        return self._end(connection, request, header, self._store.read_record(place))
+        record = self._store.read_record(place)
+        if record is None:
+            self._store.seal()  # the half may have come in the same chunk
+            record = self._store.read_record(place)
+        return self._end(connection, request, header, record)
 
     async def _end_later(
         self, connection: Connection, request: RemotingCommand, header: EndTransactionRequestHeader
