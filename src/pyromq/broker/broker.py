@@ -153,6 +153,7 @@ class Broker:
         store.start()
         # Only now: a store that another broker holds, and its tables, are not ours to close.
         self.store = store
+        self.delay_offsets.begin(store.max_physical_offset)
         self.topics.adopt(store.queue_counts())
         await store.retention.check_disk()
         self._registration = Registration(

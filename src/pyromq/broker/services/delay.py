@@ -144,7 +144,6 @@ class DelayService:
     def start(self) -> None:
         """Deliver from where the table says."""
         self._running = True
-        self._offsets.begin(self._store.max_physical_offset)
         self._levels = [
             _Level(number, self._offsets.get(number)) for number in range(1, len(self._delays) + 1)
         ]
@@ -167,14 +166,6 @@ class DelayService:
             await asyncio.gather(self._saving, return_exceptions=True)
         # Their threads read files: those must stay until they are done.
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def behind(self) -> dict[int, tuple[int, int]]:
-        """By level, as runtime information shows it: the next offset to deliver, and the end."""
-        table = self._offsets.table().offset_table
-        return {
-            level: (offset, self._store.max_offset(SCHEDULE_TOPIC, level - 1))
-            for level, offset in sorted(table.items())
-        }
 
     def _warn_of_lost_levels(self) -> None:
         for queue in self._store.queues():

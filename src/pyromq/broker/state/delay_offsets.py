@@ -52,7 +52,7 @@ class DelayOffsetTable:
         self._noted = self._note.read() if self._abort_file.exists() else None
 
     def begin(self, log_end: int) -> None:
-        """Deliveries begin, with a log that recovery found to end there."""
+        """The store has started; recovery found the log to end there."""
         noted, self._noted = self._noted, None
         if noted is not None and noted.log_end <= log_end:
             for level, offset in noted.offsets.items():

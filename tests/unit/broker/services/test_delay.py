@@ -60,6 +60,7 @@ class Delayed:
         self.table.load()
         self.store = MessageStore(self.config, HOST)
         self.store.start()
+        self.table.begin(self.store.max_physical_offset)
         self.writer = MessageWriter(self.store)
         self.service = DelayService(
             self.store, self.writer, self.table, now=self.clock, longest_sleep=0.002
@@ -103,6 +104,13 @@ class Delayed:
 
     def bodies(self, topic: str = "T", queue_id: int = 0) -> list[bytes]:
         return [record.body for record in self.delivered(topic, queue_id)]
+
+    def behind(self) -> dict[int, tuple[int, int]]:
+        """By level: the offset of the next message to deliver, and the queue's end."""
+        return {
+            level: (offset, self.store.max_offset(SCHEDULE_TOPIC, level - 1))
+            for level, offset in self.table.table().offset_table.items()
+        }
 
     async def looked(self) -> None:
         """Wait until the service has looked at the clock some more times."""
@@ -182,7 +190,7 @@ async def test_a_level_keeps_its_order_and_levels_do_not_wait_for_each_other(
     numbers = [int(body) for body in delayed.bodies()]
     assert [n for n in numbers if n % 2 == 0] == list(range(0, 100, 2))
     assert [n for n in numbers if n % 2] == list(range(1, 100, 2))
-    assert delayed.service.behind() == {1: (50, 50), 2: (50, 50)}
+    assert delayed.behind() == {1: (50, 50), 2: (50, 50)}
 
     delayed.clock.now = far * MILLISECOND
     await until(lambda: delayed.bodies()[-1] == b"far")
@@ -232,7 +240,7 @@ async def test_a_put_that_fails_for_a_while_is_tried_again_in_order(
         await until(lambda: len(delayed.bodies()) == 5)
     assert refusals == []
     assert delayed.bodies() == [b"%d" % number for number in range(5)]
-    assert delayed.service.behind() == {1: (5, 5)}
+    assert delayed.behind() == {1: (5, 5)}
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
     assert "offset 2 is due but cannot be put: SERVICE_NOT_AVAILABLE: disk full" in caplog.text
 
@@ -281,7 +289,7 @@ async def test_a_wrong_record_is_passed_over_with_a_line_in_the_log(
     delayed.service.start()
     await until(delayed.bodies)
     assert delayed.bodies() == [b"right"]
-    assert delayed.service.behind() == {1: (2, 2)}
+    assert delayed.behind() == {1: (2, 2)}
     assert "delay level 1: 1 message(s) from offset 0 on" in caplog.text
     assert reason in caplog.text
     assert delayed.store.max_offset(SCHEDULE_TOPIC, 0) == 2
@@ -318,7 +326,7 @@ async def test_wrong_records_alone_are_passed_over(delayed: Delayed) -> None:
     for _ in range(100):
         delayed.put_raw({})
     delayed.service.start()
-    await until(lambda: delayed.service.behind() == {1: (100, 100)})
+    await until(lambda: delayed.behind() == {1: (100, 100)})
     delayed.clock.now = delayed.put(b"right") * MILLISECOND
     await until(delayed.bodies)
 
@@ -333,7 +341,7 @@ async def test_an_offset_outside_the_queue_is_corrected(
     delayed.table.move({1: offset}, 0)
     delayed.clock.now += HOUR
     delayed.service.start()
-    await until(lambda: delayed.service.behind() == {1: (5, 5)})
+    await until(lambda: delayed.behind() == {1: (5, 5)})
     assert delayed.bodies() == [b"%d" % number for number in range(corrected, 5)]
     assert f"offset {offset} is not in its queue, which has 2 to 5" in caplog.text
 
@@ -341,7 +349,7 @@ async def test_an_offset_outside_the_queue_is_corrected(
 async def test_an_offset_of_a_queue_that_is_gone_begins_anew(delayed: Delayed) -> None:
     delayed.table.move({1: 77}, 0)
     delayed.service.start()
-    await until(lambda: delayed.service.behind() == {1: (0, 0)})
+    await until(lambda: delayed.behind() == {1: (0, 0)})
     delayed.clock.now = delayed.put(b"first of a new queue") * MILLISECOND
     await until(delayed.bodies)
 
@@ -370,7 +378,7 @@ async def test_a_level_that_is_no_more_waits_for_its_return(
     await until(delayed.bodies)
     assert "1 messages of delay level 3 wait until" in caplog.text
     await delayed.close()
-    assert delayed.service.behind() == {1: (1, 1)}
+    assert delayed.behind() == {1: (1, 1)}
 
     delayed.open(message_delay_level="1s 5s 1h")
     delayed.service.start()

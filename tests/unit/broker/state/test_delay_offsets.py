@@ -144,3 +144,15 @@ def test_a_file_that_is_ahead_of_the_note_counts(tmp_path: Path, file: Path) -> 
     table = opened(tmp_path)
     table.begin(500)
     assert table.table().offset_table == {1: 9, 2: 3, 3: 4}
+
+
+async def test_what_the_note_said_is_saved_by_a_stop_before_anything_is_delivered(
+    tmp_path: Path, file: Path
+) -> None:
+    killed(tmp_path)
+    table = opened(tmp_path)
+    table.begin(500)
+    table.settle(500)
+    await table.close()
+    assert b"{1:7,2:3\n" in content(file)
+    assert not file.with_name("delayOffset.progress").exists()
