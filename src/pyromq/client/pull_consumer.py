@@ -217,7 +217,7 @@ class PullConsumer:
         self._session.check_running()
         if self._membership is None:
             self._membership = Membership(
-                self._session, self._required_group(), self.topic, self.assign
+                self._session, self._required_group(), [self.topic], self.assign
             )
             try:
                 await self._membership.join()
