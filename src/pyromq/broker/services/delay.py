@@ -235,12 +235,17 @@ class DelayService:
                 self._sleep(level, _FAULT_SECONDS)
             if time.perf_counter_ns() >= deadline:
                 break
-        self._seal()
-        if ready:
-            self._plan_turn()
+        try:
+            self._seal()
+        finally:
+            if ready:
+                self._plan_turn()
 
     def _seal(self) -> None:
-        """Write what was put in this turn, and only then count it as delivered."""
+        """Write what was put in this turn, and only then count it as delivered.
+
+        What fails here is counted with the next turn.
+        """
         if self._moved:
             # With SYNC_FLUSH nobody waits for these: they were acknowledged long ago, and
             # their waiting records stay the truth until the copies are flushed.

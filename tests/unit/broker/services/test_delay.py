@@ -450,6 +450,29 @@ async def test_a_mistake_in_one_level_is_logged_and_leaves_the_others_alone(
     assert "mistake" in caplog.text
 
 
+async def test_a_turn_that_could_not_be_sealed_is_counted_with_the_next(
+    delayed: Delayed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delay, "_TURN_NS", 0)
+    for number in range(3):
+        delayed.put(b"%d" % number)
+    real, faults = delayed.store.end_chunk, [OSError("no room")]
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: reported.append(told))
+
+    def end_chunk() -> Any:
+        if faults:
+            raise faults.pop()
+        return real()
+
+    monkeypatch.setattr(delayed.store, "end_chunk", end_chunk)
+    delayed.clock.now += HOUR
+    delayed.service.start()
+    await until(lambda: delayed.behind() == {1: (3, 3)})
+    assert delayed.bodies() == [b"0", b"1", b"2"]
+    assert [str(told["exception"]) for told in reported] == ["no room"]
+
+
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 async def test_a_restart_goes_on_where_it_was(tmp_path: Path, flush: FlushDiskType) -> None:
     delayed = Delayed(tmp_path, flush_disk_type=flush)
