@@ -57,7 +57,8 @@ class TransientStorePool:
     def __init__(self, count: int, segment_size: int, *, fast_fail: bool = False) -> None:
         """With `fast_fail` nothing is written without a buffer."""
         self.count = count
-        self.fast_fail = fast_fail
+        # A segment gives its buffer back when there is a next one: a single one never comes free.
+        self.fast_fail = fast_fail and count > 1
         self.locks_memory = True
         self._segment_size = segment_size
         self._free: deque[Buffer] = deque()

@@ -175,14 +175,27 @@ def test_without_a_free_buffer_the_file_itself_is_written_to(
 
 
 def test_without_a_free_buffer_nothing_is_made_when_it_is_to_fail_fast(tmp_path: Path) -> None:
+    pool = TransientStorePool(2, SIZE, fast_fail=True)
+    pool.open()
+    files = [make(pool, tmp_path, number) for number in range(2)]
+    with pytest.raises(NoBufferError, match="none of the 2 buffers"):
+        pool.create(tmp_path, 2 * SIZE, SIZE)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [file.path.name for file in files]
+    files[0].close()
+    make(pool, tmp_path, 2).close()
+    files[1].close()
+    pool.close()
+
+
+def test_the_only_buffer_cannot_be_waited_for(tmp_path: Path) -> None:
+    """It comes free when the next segment is there, which would wait for it."""
     pool = TransientStorePool(1, SIZE, fast_fail=True)
     pool.open()
     file = make(pool, tmp_path)
-    with pytest.raises(NoBufferError, match="none of the 1 buffers"):
-        pool.create(tmp_path, SIZE, SIZE)
-    assert [path.name for path in tmp_path.iterdir()] == [file.path.name]
+    plain = pool.create(tmp_path, SIZE, SIZE)
+    assert type(plain) is MappedFile
+    plain.close()
     file.close()
-    make(pool, tmp_path).close()
     pool.close()
 
 

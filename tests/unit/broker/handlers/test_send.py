@@ -845,6 +845,31 @@ async def test_bodies_up_to_the_limit_are_taken(tmp_path: Path, code: RequestCod
     await broker.close()
 
 
+async def test_a_send_that_finds_no_buffer_may_go_to_another_broker(tmp_path: Path) -> None:
+    """With a transient store pool, and as soon as there is a buffer again it is taken."""
+    broker = Wired(
+        tmp_path,
+        mapped_file_size_commit_log=MIB,
+        transient_store_pool_enable=True,
+        transient_store_pool_size=2,
+        fast_fail_if_no_buffer_in_store_pool=True,
+        commit_interval_commit_log=10_000_000,
+    )
+    body = bytes(700 * 1024)
+    for client in (broker.fast, broker.fast):
+        assert client.ask(send_request(body=body)).code == ResponseCode.SUCCESS
+    for client in (broker.fast, broker.slow):
+        answer = client.ask(send_request(body=body))
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        assert answer.remark == "[REJECTREQUEST]system busy, start flow control for a while"
+    small = broker.fast.ask(send_request(body=b"fits in the segment"))
+    assert small.code == ResponseCode.SUCCESS
+    broker.store._log.commit()
+    assert broker.fast.ask(send_request(body=body)).code == ResponseCode.SUCCESS
+    assert sum(queue.next_offset for queue in broker.store.queues()) == 4
+    await broker.close()
+
+
 # Batches
 
 
