@@ -71,7 +71,10 @@ logger = logging.getLogger(__name__)
 _FAST_PORT_DISTANCE: Final = 2
 #: So many pulls, each with up to 256 KiB to answer, are handled before a client that does
 #: not read is noticed.
-_MAX_RUNS: Final[dict[int, int]] = {RequestCode.PULL_MESSAGE: 8}
+_MAX_RUNS: Final[dict[int, int]] = {
+    RequestCode.PULL_MESSAGE: 8,
+    RequestCode.LITE_PULL_MESSAGE: 8,
+}
 _EXPIRY_SECONDS: Final = 10.0
 #: How long a stop waits for requests that are under way.
 _DRAIN_SECONDS: Final = 5.0

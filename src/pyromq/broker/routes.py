@@ -73,6 +73,7 @@ def build_routes(handlers: Handlers) -> Routes:
             RequestCode.SEND_MESSAGE_V2: handlers.send.send_v2,
             RequestCode.SEND_BATCH_MESSAGE: handlers.send.send_batch,
             RequestCode.PULL_MESSAGE: handlers.pull.pull,
+            RequestCode.LITE_PULL_MESSAGE: handlers.pull.pull,
         },
         plain={
             RequestCode.SEND_MESSAGE: handlers.send.send_one,

@@ -113,6 +113,8 @@ class RequestCode(IntEnum):
     ADD_WRITE_PERM_OF_BROKER = 327
     GET_ALL_PRODUCER_INFO = 328
     DELETE_EXPIRED_COMMITLOG = 329
+    #: What lite-pull consumers of 5.x send in the place of PULL_MESSAGE; unknown to 4.9.
+    LITE_PULL_MESSAGE = 361
 
 
 class ResponseCode(IntEnum):

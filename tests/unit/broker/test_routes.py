@@ -22,6 +22,7 @@ SERVED = {
     RequestCode.SEND_MESSAGE_V2,
     RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.PULL_MESSAGE,
+    RequestCode.LITE_PULL_MESSAGE,
     RequestCode.CONSUMER_SEND_MSG_BACK,
     RequestCode.SEND_REPLY_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE_V2,
@@ -52,7 +53,10 @@ def test_everything_that_must_be_served_is() -> None:
 def test_every_hot_send_has_its_plain_handler_behind_it() -> None:
     routes = build_routes(families())
 
-    assert routes.hot.keys() - routes.plain.keys() == {RequestCode.PULL_MESSAGE}
+    assert routes.hot.keys() - routes.plain.keys() == {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+    }
 
 
 def test_no_handler_serves_a_code_twice_or_is_forgotten() -> None:

@@ -10,7 +10,7 @@ from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, R
 
 
 @pytest.mark.parametrize(
-    ("codes", "count"), [(RequestCode, 96), (ResponseCode, 37), (LanguageCode, 13)]
+    ("codes", "count"), [(RequestCode, 97), (ResponseCode, 37), (LanguageCode, 13)]
 )
 def test_every_number_has_one_name(codes: type[IntEnum], count: int) -> None:
     # An IntEnum makes an alias of a number that stands twice, without a word.
@@ -34,6 +34,7 @@ def test_every_number_has_one_name(codes: type[IntEnum], count: int) -> None:
         ("SEND_MESSAGE_V2", 310),
         ("SEND_BATCH_MESSAGE", 320),
         ("QUERY_DATA_VERSION", 322),
+        ("LITE_PULL_MESSAGE", 361),
     ],
 )
 def test_requests(name: str, number: int) -> None:

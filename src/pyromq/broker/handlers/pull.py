@@ -1,5 +1,7 @@
 """PULL_MESSAGE: the messages of a queue from an offset on, now or when there are some.
 
+LITE_PULL_MESSAGE of 5.x clients is the same.
+
 A pull that finds nothing and may wait is parked (`services.long_poll`) and runs again
 when a message arrives or its time is over. Checks, answers and their order are those
 of RocketMQ's PullMessageProcessor.

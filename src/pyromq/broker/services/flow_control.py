@@ -49,7 +49,8 @@ _ADMIN_CAPACITY: Final = 10_000
 #: it takes to keep a disk busy.
 _DISK_THREADS: Final = 4
 _THREADS: Final = 2
-#: What RocketMQ's pool of sends serves.
+#: What RocketMQ's pool of pulls serves, and its pool of sends.
+_PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 _SENDS: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE,
@@ -237,7 +238,7 @@ class FastFailure:
         if self._enabled:
             for codes, milliseconds in (
                 (_SENDS, config.wait_time_mills_in_send_queue),
-                ({RequestCode.PULL_MESSAGE}, config.wait_time_mills_in_pull_queue),
+                (_PULLS, config.wait_time_mills_in_pull_queue),
                 ({RequestCode.HEART_BEAT}, config.wait_time_mills_in_heartbeat_queue),
                 ({RequestCode.END_TRANSACTION}, config.wait_time_mills_in_transaction_queue),
             ):
