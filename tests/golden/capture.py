@@ -14,6 +14,7 @@ What it writes, each with a JSON file that says what the bytes mean (the inputs 
     store-*.tar.gz, store-*.json store directories and what Java's own store reads from them
     bloom.json                   bloom filters: their numbers, and the bits of texts
     sql.json                     SQL92 expressions: what they say of sets of properties
+    rebalance.json               shares of a group's members, and a file of broadcasting offsets
 
 Timestamps, ports and process ids differ from one run to the next; nothing else should.
 Nothing of pyromq is imported: the judge shares no code with what it judges.
@@ -70,6 +71,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="golden-") as scratch:
         capture_values(java, Path(scratch))
         capture_sql(java, Path(scratch))
+        run_program(java, "GoldenRebalance", [str(DATA / "rebalance.json")])
         capture_written_store(java, Path(scratch) / "written")
         capture_extension(java, Path(scratch) / "extension")
         capture_traffic(java, Path(scratch) / "broker")

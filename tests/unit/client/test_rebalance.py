@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.client.rebalance import allocate_averagely
+from pyromq.client.rebalance import (
+    AllocateByConfig,
+    AllocateByMachineRoom,
+    AllocateConsistentHash,
+    AllocateMachineRoomNearby,
+    Strategy,
+    allocate_averagely,
+    allocate_averagely_by_circle,
+)
 from pyromq.protocol.bodies import MessageQueue
 
 
@@ -44,3 +52,43 @@ def test_every_queue_has_exactly_one_owner_whatever_order_members_see(
         random.shuffle(shuffled_members)  # type: ignore[attr-defined]
         owned += allocate_averagely(shuffled_queues, shuffled_members, member)
     assert sorted(owned) == queues(count)
+
+
+def rooms(queue: MessageQueue) -> str:
+    return queue.broker_name.split("@")[0]
+
+
+STRATEGIES: list[Strategy] = [
+    allocate_averagely_by_circle,
+    AllocateByMachineRoom({"b", "c"}),
+    AllocateMachineRoomNearby(rooms, lambda member: "bc"[len(member) % 2]),
+    AllocateConsistentHash(),
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_other_strategies_leave_no_gap_and_no_overlap(strategy: Strategy) -> None:
+    everything = [MessageQueue("t", f"{room}@1", number) for room in "bc" for number in range(7)]
+    members = ["m", "mm", "mmm", "mmmm"]
+    owned = [queue for member in members for queue in strategy(everything, members, member)]
+    assert sorted(owned) == everything
+    assert list(strategy(everything, members, "stranger")) == []
+
+
+def test_configured_queues_are_taken_whoever_is_there() -> None:
+    own = queues(3)[1:]
+    assert AllocateByConfig(own)(queues(3), ["a", "b"], "a") == own
+
+
+def test_a_room_that_is_not_known_is_an_error() -> None:
+    strategy = AllocateMachineRoomNearby(rooms, lambda _: "")
+    with pytest.raises(ValueError, match="machine room of m is not known"):
+        strategy(queues(2), ["m"], "m")
+
+
+def test_a_ring_without_places_gives_nothing_and_another_hash_can_be_used() -> None:
+    assert AllocateConsistentHash(virtual_nodes=0)(queues(2), ["a"], "a") == []
+    # Everybody at one place: the last of the members has it.
+    crowded = AllocateConsistentHash(hash_of=lambda _: 1)
+    assert crowded(queues(2), ["a", "b"], "a") == []
+    assert crowded(queues(2), ["a", "b"], "b") == queues(2)
