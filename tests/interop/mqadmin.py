@@ -5,19 +5,17 @@ Called by test_mqadmin.py; every call blocks.
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.interop.java_programs import JVM_OPTIONS, compiled
-from tests.support.apache_rocketmq import VERSION
+from tests.interop.client_driver import ClientDriver
+from tests.interop.java_programs import JVM_OPTIONS, compiled, javac_or_skip
+from tests.support.apache_rocketmq import VERSION, java_or_skip
 
 _SOURCES = Path(__file__).parent / "java" / "mqadmin"
 _TOOLS = f"org.apache.rocketmq:rocketmq-tools:{VERSION}"
-_SECONDS = 180.0
 
 #: What differs by its nature, and the word that takes its place.
 _MASKS = (
@@ -28,6 +26,10 @@ _MASKS = (
     (re.compile(r"\d+\.\d+\.\d+\.\d+"), "HOST"),
     (re.compile(r"\b[0-9A-F]{24,}\b"), "ID"),
     (re.compile(r"\b\d{13}\b"), "TIMESTAMP"),
+    (re.compile(r"(?<=TPS: )\d+\.\d+"), "RATE"),
+    # What Java prints of an object, and its client's count of those who trace.
+    (re.compile(r"@[0-9a-f]{1,8}\b"), "@OBJECT"),
+    (re.compile(r"(?<=PRODUCE-|CONSUME-)\d+"), "COUNT"),
 )
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:E-?\d+)?")
 
@@ -36,39 +38,32 @@ class Outcome(NamedTuple):
     """What became of one command."""
 
     out: str
-    #: The exceptions that it ended with, the outer one first; None for a good end.
-    error: str | None
+    #: The exceptions that it ended with, the outer one first; nothing for a good end.
+    error: str
     #: Whether it ended by itself.
     over: bool
 
 
-def run(directory: Path, namesrv: str, commands: Sequence[Sequence[str]]) -> list[Outcome]:
-    """Run commands one after the other; files that they write by relative paths go there."""
-    listing = directory / "commands"
-    listing.write_text("".join(json.dumps(list(words)) + "\n" for words in commands))
-    done = subprocess.run(
+def mqadmin() -> ClientDriver:
+    """A process that runs commands; files that they write by relative paths go with it."""
+    java_or_skip()
+    javac_or_skip()
+    return ClientDriver(
         [
             "java",
             *JVM_OPTIONS,
-            f"-Duser.home={directory}",
-            f"-Drocketmq.client.logRoot={directory}",
+            "-Duser.home={home}",
+            "-Drocketmq.client.logRoot={home}",
             "-cp",
             compiled(_SOURCES, _TOOLS),
             "RunAdmin",
-            namesrv,
-            str(listing),
-        ],
-        cwd=directory,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
+        ]
     )
-    outcomes = [Outcome(**json.loads(line)) for line in done.stdout.splitlines()]
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert len(outcomes) == len(commands)
-    return outcomes
+
+
+def run(admin: ClientDriver, namesrv: str, words: Sequence[str]) -> Outcome:
+    """Run one command."""
+    return Outcome(**admin.call("run", namesrv=namesrv, words=words))
 
 
 def fields(text: str) -> list[str]:

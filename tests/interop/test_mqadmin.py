@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import pytest
 
@@ -36,7 +36,10 @@ from tests.interop.client_programs import java_driver
 from tests.interop.cluster import Cluster, Kind
 from tests.interop.mqadmin import Outcome, comparable, fields
 
-pytestmark = pytest.mark.interop
+#: Two clusters and two Java clients for all the cases together.
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
+
+KINDS: tuple[Kind, ...] = ("apache", "pyromq")
 
 TOPIC, GROUP, PRODUCERS = "Orders", "readers", "makers"
 #: Settings whose values are the place's, or those that the tests start Java with.
@@ -159,23 +162,23 @@ def driver() -> Iterator[ClientDriver]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, driver: ClientDriver) -> dict[Kind, Run]:
-    return {
-        kind: _run(kind, driver, tmp_path_factory.mktemp(kind))
-        for kind in cast(tuple[Kind, ...], ("apache", "pyromq"))
-    }
+    with mqadmin.mqadmin() as admin:
+        return {kind: _run(kind, driver, admin, tmp_path_factory.mktemp(kind)) for kind in KINDS}
 
 
-def _run(kind: Kind, driver: ClientDriver, directory: Path) -> Run:
+def _run(kind: Kind, driver: ClientDriver, admin: ClientDriver, directory: Path) -> Run:
     with Cluster(kind) as cluster:
         namesrv, broker = cluster.namesrv_address, cluster.broker_address()
         known = {"broker": broker, "directory": str(directory)}
         known["begin"] = str(int(time.time() * 1000) - 3_600_000)
 
         def run(*commands: Command) -> list[Outcome]:
-            words = [
-                [word.format(**known) for word in command.words.split()] for command in commands
+            return [
+                mqadmin.run(
+                    admin, namesrv, [word.format(**known) for word in command.words.split()]
+                )
+                for command in commands
             ]
-            return mqadmin.run(directory, namesrv, words)
 
         outcomes = run(*FIRST)
         ids = _put_clients_to_work(driver, kind, namesrv)
@@ -188,7 +191,7 @@ def _run(kind: Kind, driver: ClientDriver, directory: Path) -> Run:
             Command("queryMsgByUniqueKey -t Orders -i {unique}"),
         )
         host, _, port = broker.rpartition(":")
-        offset = int(_find(r"CommitLog Offset:\s+(\d+)", message.out))
+        offset = int(_find(r"CommitLog Offset:\s+(\d+)", message))
         known["id"] = encode_message_id(encode_host(host, int(port)), offset)
         outcomes += run(*LOOKS, *CHANGES)
         (changed,) = run(Command("getBrokerConfig -b {broker}"))
@@ -249,9 +252,9 @@ async def _wait_for_offsets(broker: str) -> str:
         await client.close()
 
 
-def _find(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
-    assert found, text
+def _find(pattern: str, outcome: Outcome) -> str:
+    found = re.search(pattern, outcome.out)
+    assert found, outcome
     return found[1]
 
 
@@ -266,11 +269,9 @@ def _settings(text: str) -> dict[str, str]:
 )
 def test_prints_what_it_prints_with_java(runs: dict[Kind, Run], number: int) -> None:
     command = COMMANDS[number]
-    java, ours = (
-        runs[kind].outcomes[number] for kind in cast(tuple[Kind, ...], ("apache", "pyromq"))
-    )
+    java, ours = (runs[kind].outcomes[number] for kind in KINDS)
 
-    assert comparable(ours.error or "") == comparable(java.error or ""), ours.error
+    assert comparable(ours.error) == comparable(java.error), ours.error
     assert ours.over == java.over
     assert comparable(ours.out, numbers=command.numbers) == comparable(
         java.out, numbers=command.numbers

@@ -1,13 +1,15 @@
 import com.alibaba.fastjson.JSON;
+import com.alibaba.fastjson.JSONObject;
 import com.alibaba.fastjson.serializer.SerializerFeature;
+import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
+import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Files;
-import java.nio.file.Paths;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.commons.cli.CommandLine;
 import org.apache.commons.cli.Options;
 import org.apache.commons.cli.PosixParser;
@@ -21,44 +23,50 @@ import org.apache.rocketmq.tools.command.SubCommand;
 /**
  * Many runs of mqadmin in one process: a start of Java costs more than a command.
  *
- * <p>Arguments: the NameServer, and a file with one JSON array of words per line. Prints for each what the command
- * printed, and how it ended: {"out": text, "error": text or null, "over": whether it came to its end}. A command that
- * does not end by itself is interrupted after a few seconds.
+ * <p>Driven as the programs of tests/interop/client_driver.py are, by `run`: `namesrv`, and `words` of a command line.
+ * The result is what it printed, and how it ended: {"out": text, "error": text, "over": whether it came to its
+ * end}. A command that does not end by itself is interrupted after a few seconds.
  */
 public final class RunAdmin {
-    private static final long LIMIT_MILLIS = 12_000;
+    private static final long LIMIT_MILLIS = 20_000;
     /** Commands that run until somebody stops them. */
-    private static final long ENDLESS_MILLIS = 2_500;
+    private static final long ENDLESS_MILLIS = 2_000;
 
     public static void main(String[] arguments) throws Exception {
         System.setProperty(RemotingCommand.REMOTING_VERSION_KEY, Integer.toString(MQVersion.CURRENT_VERSION));
-        System.setProperty(MixAll.NAMESRV_ADDR_PROPERTY, arguments[0]);
-        MQAdminStartup.initCommand();
         PrintStream answers = System.out;
-        PrintStream errors = System.err;
-        for (String line : Files.readAllLines(Paths.get(arguments[1]), StandardCharsets.UTF_8)) {
-            String[] words = JSON.parseArray(line).toArray(new String[0]);
-            ByteArrayOutputStream out = new ByteArrayOutputStream();
-            System.setOut(new PrintStream(out, true, "UTF-8"));
-            System.setErr(System.out);
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = input.readLine(); line != null; line = input.readLine()) {
+            JSONObject call = JSON.parseObject(line);
+            System.setProperty(MixAll.NAMESRV_ADDR_PROPERTY, call.getString("namesrv"));
             Map<String, Object> answer = new LinkedHashMap<>();
-            Thread thread = new Thread(() -> answer.put("error", run(words)));
-            thread.setDaemon(true);
-            thread.start();
-            boolean endless = words[0].equals("clusterRT") || words[0].equals("startMonitoring");
-            thread.join(endless ? ENDLESS_MILLIS : LIMIT_MILLIS);
-            boolean over = !thread.isAlive();
-            if (!over) {
-                thread.interrupt();
-                thread.join(LIMIT_MILLIS);
-            }
-            answer.put("over", over);
-            answer.put("out", out.toString("UTF-8"));
-            System.setErr(errors);
+            answer.put("call", call.get("call"));
+            answer.put("result", outcome(call.getJSONArray("words").toArray(new String[0])));
             answers.println(JSON.toJSONString(answer, SerializerFeature.WriteMapNullValue));
             answers.flush();
         }
         System.exit(0);
+    }
+
+    private static Map<String, Object> outcome(String[] words) throws Exception {
+        Map<String, Object> outcome = new ConcurrentHashMap<>();
+        ByteArrayOutputStream out = new ByteArrayOutputStream();
+        PrintStream errors = System.err;
+        System.setOut(new PrintStream(out, true, "UTF-8"));
+        System.setErr(System.out);
+        Thread thread = new Thread(() -> outcome.put("error", run(words)));
+        thread.setDaemon(true);
+        thread.start();
+        boolean endless = words[0].equals("clusterRT") || words[0].equals("startMonitoring");
+        thread.join(endless ? ENDLESS_MILLIS : LIMIT_MILLIS);
+        outcome.put("over", !thread.isAlive());
+        if (thread.isAlive()) {
+            thread.interrupt();
+            thread.join(LIMIT_MILLIS);
+        }
+        outcome.put("out", out.toString("UTF-8"));
+        System.setErr(errors);
+        return outcome;
     }
 
     private static String run(String[] words) {
@@ -69,7 +77,7 @@ public final class RunAdmin {
             Options known = command.buildCommandlineOptions(ServerUtil.buildCommandlineOptions(new Options()));
             CommandLine parsed = new PosixParser().parse(known, options);
             command.execute(parsed, known, null);
-            return null;
+            return "";
         } catch (Throwable error) {
             StringBuilder text = new StringBuilder();
             for (Throwable cause = error; cause != null; cause = cause.getCause()) {
@@ -80,7 +88,7 @@ public final class RunAdmin {
     }
 
     private static SubCommand find(String name) {
-        for (SubCommand command : Commands.all()) {
+        for (SubCommand command : Commands.fresh()) {
             if (command.commandName().equals(name)) {
                 return command;
             }
@@ -89,7 +97,10 @@ public final class RunAdmin {
     }
 
     private static final class Commands extends MQAdminStartup {
-        static List<SubCommand> all() {
+        /** Some commands keep a client that they have shut down, so that each can run but once. */
+        static List<SubCommand> fresh() {
+            subCommandList.clear();
+            initCommand();
             return subCommandList;
         }
     }
