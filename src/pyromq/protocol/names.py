@@ -50,6 +50,9 @@ TOPICS_CLOSED_TO_SENDERS = frozenset(
     }
 )
 
+#: Topics in whose queues the broker keeps its own place: they are never removed.
+TOPICS_WITH_PROGRESS = frozenset({SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC})
+
 RETRY_TOPIC_PREFIX = "%RETRY%"
 DEAD_LETTER_TOPIC_PREFIX = "%DLQ%"
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"

@@ -30,7 +30,7 @@ from zlib import crc32
 from pyromq.protocol.delay import DelayLevels
 from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.message_id import HOST_SIZE_V4, HOST_SIZE_V6
-from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC
+from pyromq.protocol.names import TOPICS_WITH_PROGRESS
 from pyromq.protocol.properties import MAX_PROPERTIES, TAGS, decode_properties
 from pyromq.protocol.record import (
     BATCH_HEAD,
@@ -585,7 +585,7 @@ class MessageStore:
 
     def clean_unused_topics(self, topics: Collection[str]) -> None:
         """Delete the consume queues of all topics but these and those of the broker itself."""
-        kept = {*topics, SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC}
+        kept = TOPICS_WITH_PROGRESS | set(topics)
         for topic in {name for name, _ in self._queues} - kept:
             logger.info("consume queues of topic %s, which is no more, are removed", topic)
             self.remove_topic(topic)

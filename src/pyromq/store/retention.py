@@ -31,7 +31,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pyromq.protocol.names import SCHEDULE_TOPIC
+from pyromq.protocol.names import TOPICS_WITH_PROGRESS
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.consume_queue import ConsumeQueue, span_of
@@ -134,12 +134,13 @@ class Retention:
     async def clean_expired_queues(self) -> None:
         """Remove the files of consume queues all of whose messages have left the log.
 
-        Such a queue begins anew with offset 0, as in RocketMQ. Delayed messages are left.
+        Such a queue begins anew with offset 0, as in RocketMQ; but for those in which the
+        broker itself has its place (in RocketMQ only those of delayed messages).
         """
         min_offset = self._log.min_offset
         for number, queue in enumerate(self._queues(), 1):
             last = queue.read(queue.next_offset - 1, 1) if queue.next_offset else b""
-            if last and queue.topic != SCHEDULE_TOPIC and span_of(last)[1] <= min_offset:
+            if last and queue.topic not in TOPICS_WITH_PROGRESS and span_of(last)[1] <= min_offset:
                 logger.info(
                     "%s queue %d: its messages are before %d, where the log begins: removed",
                     queue.topic,

@@ -10,7 +10,11 @@ from pyromq.protocol.codes import ResponseCode
 from pyromq.protocol.frame import RequestError
 from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.message_id import encode_host
-from pyromq.protocol.names import SCHEDULE_TOPIC
+from pyromq.protocol.names import (
+    SCHEDULE_TOPIC,
+    TRANSACTION_GIVEN_UP_TOPIC,
+    TRANSACTION_HALF_TOPIC,
+)
 from pyromq.protocol.sysflag import (
     BORN_HOST_V6,
     COMPRESSED,
@@ -85,6 +89,14 @@ async def test_a_prepared_message_is_not_delayed(broker: Wired) -> None:
         InnerMessage("T", 2, b"", {"DELAY": "4"}, sys_flag=TRANSACTION_PREPARED)
     )
     assert stored.queue.topic == "T"
+
+
+@pytest.mark.parametrize("topic", [TRANSACTION_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC])
+async def test_a_delay_does_not_begin_before_the_commit(broker: Wired, topic: str) -> None:
+    message = InnerMessage(topic, 0, b"", {"DELAY": "4", "REAL_TOPIC": "T"})
+    assert broker.writer.put(message).queue.topic == topic
+    await broker.writer.stored()
+    assert broker.records()[-1].properties == message.properties
 
 
 @pytest.mark.parametrize("level", ["", "0", "-3"])

@@ -202,6 +202,15 @@ async def test_all_answers_of_a_chunk_leave_in_one_write_after_its_end() -> None
     assert events == ["0"]
 
 
+async def test_a_client_that_does_not_read_is_known_as_congested() -> None:
+    connection, _ = await wired()
+    assert not connection.congested
+    connection.pause_writing()
+    assert connection.congested
+    connection.resume_writing()
+    assert not connection.congested
+
+
 async def test_requests_of_a_hot_code_come_in_runs() -> None:
     runs: list[list[int]] = []
 

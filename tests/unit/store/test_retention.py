@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pyromq.protocol.names import SCHEDULE_TOPIC
+from pyromq.protocol.names import TOPICS_WITH_PROGRESS
 from pyromq.store import retention as module
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.mapped_file import MappedFile
@@ -547,20 +547,22 @@ async def test_a_segment_that_somebody_removed_is_in_nobody_s_way(world: World) 
 
 async def test_topics_that_are_no_more(world: World) -> None:
     store = world.store
-    for topic in (TOPIC, "Gone", "AlsoGone", SCHEDULE_TOPIC):
+    for topic in (TOPIC, "Gone", "AlsoGone", *TOPICS_WITH_PROGRESS):
         put(store, b"x", topic=topic)
     store.seal()
     store.queue("Empty", 0)
     store.clean_unused_topics([TOPIC, "Empty"])
-    assert {queue.topic for queue in store.queues()} == {TOPIC, "Empty", SCHEDULE_TOPIC}
+    assert {queue.topic for queue in store.queues()} == {TOPIC, "Empty", *TOPICS_WITH_PROGRESS}
     directory = store.config.consume_queue_directory
-    assert sorted(path.name for path in directory.iterdir()) == sorted([TOPIC, SCHEDULE_TOPIC])
+    assert sorted(path.name for path in directory.iterdir()) == sorted(
+        [TOPIC, *TOPICS_WITH_PROGRESS]
+    )
     assert bodies(store) == [b"x"]
 
 
 async def test_queues_without_a_message_in_the_log(world: World) -> None:
     store = world.store
-    for topic in ("Old", "Both", SCHEDULE_TOPIC):
+    for topic in ("Old", "Both", *TOPICS_WITH_PROGRESS):
         put(store, b"expired", topic=topic)
     store.seal()
     world.fill(3, age_hours=73)
@@ -575,7 +577,7 @@ async def test_queues_without_a_message_in_the_log(world: World) -> None:
     await world.retention.clean_expired_queues()
 
     ends = {queue.topic: queue.next_offset for queue in store.queues() if queue.next_offset}
-    assert ends == {"Both": 2, SCHEDULE_TOPIC: 1, TOPIC: 3}
+    assert ends == {"Both": 2, TOPIC: 3, **dict.fromkeys(TOPICS_WITH_PROGRESS, 1)}
     assert not (store.config.consume_queue_directory / "Old" / "0").exists()
     # It begins anew, also for who held the queue.
     put(store, b"again", topic="Old")

@@ -11,6 +11,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.persistence import PersistenceError
 from pyromq.broker.state.topics import TOPIC_UNIT, TOPIC_UNIT_SUBSCRIPTION, TopicTable
 from pyromq.protocol.bodies import DataVersion, TopicConfig, TopicFilterType
+from pyromq.protocol.names import TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
 
 CONFIG = BrokerConfig(
     broker_name="broker-a", broker_ip1="127.0.0.1", broker_ip2="127.0.0.1", namesrv_addr=None
@@ -230,6 +231,12 @@ def test_topics_with_messages_are_adopted(topics: TopicTable, changes: list[str]
     assert topics.get("%RETRY%group") == TopicConfig("%RETRY%group", 1, 1)
     assert topics.get("orders") == TopicConfig("orders", 2, 2)
     assert changes == ["wide", "narrow", "%RETRY%group"]
+
+
+def test_queues_of_transactions_are_adopted_as_the_broker_makes_them(topics: TopicTable) -> None:
+    topics.adopt({TRANSACTION_HALF_TOPIC: 1, TRANSACTION_OP_TOPIC: 1})
+    assert topics.get(TRANSACTION_HALF_TOPIC) == TopicConfig(TRANSACTION_HALF_TOPIC, 1, 1)
+    assert TRANSACTION_OP_TOPIC not in topics
 
 
 def test_every_listener_hears_each_change(topics: TopicTable, changes: list[str]) -> None:

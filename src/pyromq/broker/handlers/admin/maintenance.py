@@ -16,13 +16,10 @@ from pyromq.broker.state.topics import TopicTable
 from pyromq.protocol.bodies import TopicList
 from pyromq.protocol.codes import ResponseCode
 from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC
+from pyromq.protocol.names import TOPICS_WITH_PROGRESS
 from pyromq.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
-
-#: Topics that the broker writes to without a configuration.
-_ALWAYS_USED = frozenset({SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC})
 
 
 class MaintenanceHandlers:
@@ -54,7 +51,7 @@ class MaintenanceHandlers:
         """CLEAN_UNUSED_TOPIC: queues of topics that are no more are removed."""
         for topic in self._store.queue_counts():
             # Not all at once: a topic may be made again meanwhile.
-            if topic not in self._topics and topic not in _ALWAYS_USED:
+            if topic not in self._topics and topic not in TOPICS_WITH_PROGRESS:
                 logger.info(
                     "queues of topic %s, which is no more, are removed for %s",
                     topic,
