@@ -191,6 +191,14 @@ class RouteTable(Generic[ConnectionT]):
         """Whether a broker at this version would tell us something new."""
         return self.data_version(broker_addr) != data_version
 
+    def is_known(self, identity: BrokerIdentity) -> bool:
+        """Whether this address has this name and id, and no other one has taken them over."""
+        broker = self._brokers.get(identity.broker_name)
+        return (
+            broker is not None
+            and broker.broker_addrs.get(identity.broker_id) == identity.broker_addr
+        )
+
     def touch(self, broker_addr: str, now: float) -> None:
         """Note that a broker is alive although it has nothing new."""
         live = self._live.get(broker_addr)

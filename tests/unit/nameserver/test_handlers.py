@@ -195,6 +195,38 @@ async def test_a_registration_with_one_new_topic_changes_only_that(
     assert server.routes.route("v") is not None
 
 
+async def test_a_large_registration_that_is_the_same_again_is_not_read_again(
+    server: NameServerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = registration(*(f"topic-{number}" for number in range(500)))
+    await server.register(large)
+    server.now += BROKER_EXPIRY - 1
+    with monkeypatch.context() as patch:
+        patch.setattr("pyromq.nameserver.handlers.parse_json", None)
+        await server.register(large)
+    server.now += BROKER_EXPIRY - 1
+    server.routes.remove_expired(server.now)  # it was heard of meanwhile
+    assert server.routes.route("topic-499") is not None
+
+    # After another address was master, with another version, or when it was gone: read as ever.
+    other = registration(*(f"topic-{number}" for number in range(500)), counter=9)
+    for topic in other.topic_config_serialize_wrapper.topic_config_table.values():
+        topic.read_queue_nums = 1
+    await server.register(other, address="b:1")
+    await server.register(large)
+    route = server.routes.route("topic-499")
+    assert route is not None
+    assert [queues.read_queue_nums for queues in route.queue_datas] == [16]
+    changed = registration(*(f"topic-{number}" for number in range(501)), counter=2)
+    await server.register(changed)
+    assert server.routes.route("topic-500") is not None
+    server.now += 2 * BROKER_EXPIRY
+    server.routes.remove_expired(server.now)
+    assert server.routes.route("topic-500") is None
+    await server.register(changed)
+    assert server.routes.route("topic-500") is not None
+
+
 async def test_a_broken_body_changes_nothing(server: NameServerInMemory) -> None:
     header = RegisterBrokerRequestHeader("b", "a:1", "c", "ha", 0, compressed=True)
     with pytest.raises(BodyError):
