@@ -68,8 +68,9 @@ from pyromq.store.results import PutError, PutStatus
 logger = logging.getLogger(__name__)
 
 _HALF_QUEUES: Final = 1
-#: So many halves are handled before the loop turns.
-_TURN: Final = 32
+#: So many halves are handled at most, and for so long, before the loop turns.
+_TURN: Final = 64
+_TURN_SECONDS: Final = 0.001
 #: So many records are read in one go at the start.
 _LOAD_PIECE: Final = 4096
 #: How long a round waits for a producer that does not read.
@@ -254,11 +255,13 @@ class TransactionCheck:
         """Handle some halves; False when none are left, or those that are must wait."""
         questions: list[_Question] = []
         goes_on = True
+        loop = asyncio.get_running_loop()
+        over = loop.time() + _TURN_SECONDS
         for _ in range(_TURN):
             # Whatever is handled is passed, so that the next one is always the first.
             offset = self._transactions.half_offset
             goes_on = offset < current.end and await self._handle(offset, current, questions)
-            if not goes_on:
+            if not goes_on or loop.time() > over:
                 break
         await self._writer.stored()
         used = {self._ask(one, current) for one in questions}

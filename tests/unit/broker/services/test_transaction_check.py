@@ -147,6 +147,24 @@ async def test_a_round_does_not_come_to_its_own_halves(broker: Transactional) ->
     assert len(broker.halves) == 150
 
 
+async def test_the_loop_turns_during_a_round(
+    broker: Transactional, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_check, "_TURN_SECONDS", 0.0)
+    for number in range(20):
+        broker.prepare(number)
+    turns = 0
+
+    def count() -> None:
+        nonlocal turns
+        turns += 1
+        asyncio.get_running_loop().call_soon(count)
+
+    count()
+    assert len(await broker.round()) == 20
+    assert turns >= 20
+
+
 async def test_nobody_is_asked_when_no_producer_is_there(
     broker: Transactional, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,6 +191,7 @@ async def test_a_producer_that_does_not_read_is_asked_nothing_more(
 ) -> None:
     monkeypatch.setattr(transaction_check, "_CONGESTION_SECONDS", 0.02)
     monkeypatch.setattr(transaction_check, "_TURN", 10)
+    monkeypatch.setattr(transaction_check, "_TURN_SECONDS", 60.0)
     reading = FakeConnection("127.0.0.1:2")
     broker.join(reading)
     broker.producer.congested = True
@@ -188,6 +207,7 @@ async def test_a_producer_that_reads_again_is_waited_for(
     broker: Transactional, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction_check, "_TURN", 10)
+    monkeypatch.setattr(transaction_check, "_TURN_SECONDS", 60.0)
     for number in range(30):
         broker.prepare(number)
     broker.producer.congested = True
