@@ -39,7 +39,8 @@ class Case:
         self.driver.consumer(name, self.namesrv, self.group, self.topic, **options)
 
     def lite(self, name: str = "lite", **options: object) -> None:
-        self.driver.lite(name, self.namesrv, self.group, self.topic, **options)
+        """A lite-pull consumer, in a group of its own kind."""
+        self.driver.lite(name, self.namesrv, f"lite_{self.group}", self.topic, **options)
 
     def send(
         self,

@@ -14,8 +14,9 @@ Commands, with their fields besides `name` and `namesrv`:
 
 - `producer`: `group`, `transactional`, `trace`, `namespace`.
 - `send`: `topic`, `messages`, `mode` (sync, async, oneway, batch, ordered, transaction), `pace` in
-  milliseconds, `patient` (repeat until the broker says that it is stored). The result has `status`,
-  `msgIds`, `broker`, `queueId` and `queueOffset` of each send.
+  milliseconds, `patient` (repeat until the broker says that it is stored), `batch` (how many at a
+  time, else all; Java only). The result has `status`, `msgIds`, `broker`, `queueId` and
+  `queueOffset` of each send.
 - `request`: `topic`, `body`, `timeout` in milliseconds. `body` and `properties` of the reply.
 - `consumer`: `group`, `topic`, `expression`, `sql`, `orderly`, `broadcast`, `maxReconsumeTimes`,
   `replies` (answer each request), `trace`, `namespace`.
@@ -182,7 +183,8 @@ class ClientDriver:
             self._wait(lambda: enough(self._reports[key]), timeout, f"{name}'s reports")
         except AssertionError as error:
             lines = self.reports(name, kind)
-            text = "\n".join(map(str, lines[-20:]))
+            fields = ("body", "queueId", "queueOffset", "reconsumeTimes")
+            text = "\n".join(str([line.get(field) for field in fields]) for line in lines[-20:])
             raise AssertionError(f"{error}\n{len(lines)} came, the last ones:\n{text}") from None
         return self.reports(name, kind)
 

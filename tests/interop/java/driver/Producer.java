@@ -48,7 +48,12 @@ final class Producer implements AutoCloseable {
         boolean patient = call.getBooleanValue("patient");
         List<Object> results = new ArrayList<>();
         if (mode.equals("batch")) {
-            results.add(result(repeat(patient, () -> producer.send(messages)), null));
+            int size = call.containsKey("batch") ? call.getIntValue("batch") : messages.size();
+            for (int i = 0; i < messages.size(); i += size) {
+                List<Message> batch = messages.subList(i, Math.min(i + size, messages.size()));
+                results.add(result(repeat(patient, () -> producer.send(batch)), null));
+                Thread.sleep(call.getLongValue("pace"));
+            }
             return results;
         }
         List<CompletableFuture<SendResult>> answers = new ArrayList<>();
