@@ -177,7 +177,7 @@ def _measure(root: Path, size: Size, console: Console) -> Figures:
         console.print("connecting")
         groups = group_names(size)
         heartbeats = [
-            _heartbeat(number, groups[number % len(groups)], topics[number % len(topics)])
+            _heartbeat(number, groups[number % len(groups)], topics[number % len(groups)])
             for number in range(size.connections)
         ]
         clients: list[_Client] = []

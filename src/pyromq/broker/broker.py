@@ -41,7 +41,12 @@ from pyromq.broker.hooks import Hooks, with_hooks
 from pyromq.broker.inner_messages import MessageWriter
 from pyromq.broker.routes import Handlers, Routes, build_routes
 from pyromq.broker.services.delay import DelayService
-from pyromq.broker.services.flow_control import FastFailure, Lanes, refuse_sends
+from pyromq.broker.services.flow_control import (
+    FastFailure,
+    Lanes,
+    refuse_sends,
+    reject_sends_while,
+)
 from pyromq.broker.services.live_config import LiveConfig
 from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.registration import Registration
@@ -187,6 +192,8 @@ class Broker:
             server.lateness.limit = fast_failure.shortest_limit
             server.refuse_late = fast_failure.refuse
             server.late_answers = answers_after_flush
+            if self._store_config.refuses_without_buffer:
+                reject_sends_while(lambda: store.free_buffers == 0, server)
             server.on_disconnect = heartbeat.disconnected
             await server.start()
         if self.delay is not None:

@@ -528,6 +528,19 @@ class MessageStoreConfig:
             and self.broker_role is not BrokerRole.SLAVE
         )
 
+    @property
+    def refuses_without_buffer(self) -> bool:
+        """Whether sends are refused as long as the pool has no free buffer.
+
+        The segment that is written and the next one have two of them at any time: a pool of
+        no more would never have a free one.
+        """
+        return (
+            self.uses_transient_store_pool
+            and self.fast_fail_if_no_buffer_in_store_pool
+            and self.transient_store_pool_size > 2
+        )
+
 
 #: Keys of RocketMQ's MessageStoreConfig that mean nothing here: they tune locks, warm-up
 #: and queues of threads that this store does not have, or belong to DLedger.

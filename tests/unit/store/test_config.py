@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,3 +166,27 @@ def test_derived_values() -> None:
         pooled, flush_disk_type=FlushDiskType.SYNC_FLUSH
     ).uses_transient_store_pool
     assert not dataclasses.replace(pooled, broker_role=BrokerRole.SLAVE).uses_transient_store_pool
+
+
+@pytest.mark.parametrize(
+    ("settings", "refuses"),
+    [
+        ({}, False),
+        ({"transient_store_pool_enable": True}, False),
+        ({"fast_fail_if_no_buffer_in_store_pool": True}, False),
+        (
+            {"transient_store_pool_enable": True, "fast_fail_if_no_buffer_in_store_pool": True},
+            True,
+        ),
+        (
+            {
+                "transient_store_pool_enable": True,
+                "fast_fail_if_no_buffer_in_store_pool": True,
+                "transient_store_pool_size": 2,
+            },
+            False,
+        ),
+    ],
+)
+def test_when_sends_wait_for_a_buffer(settings: dict[str, Any], refuses: bool) -> None:
+    assert MessageStoreConfig(**settings).refuses_without_buffer is refuses

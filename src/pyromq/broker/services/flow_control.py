@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from time import monotonic
@@ -33,8 +33,14 @@ from typing import Any, Final, TypeVar
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.remoting.server import Connection, RemotingServer
+from pyromq.protocol.frame import RawFrame, RemotingCommand, RequestError, command_from
+from pyromq.remoting.server import (
+    Connection,
+    Handler,
+    HotHandler,
+    RemotingServer,
+    wants_answer,
+)
 from pyromq.store.config import MessageStoreConfig
 
 logger = logging.getLogger(__name__)
@@ -49,6 +55,8 @@ _ADMIN_CAPACITY: Final = 10_000
 #: it takes to keep a disk busy.
 _DISK_THREADS: Final = 4
 _THREADS: Final = 2
+#: Refusals come in crowds: one line in the log tells of all within so many seconds.
+_LINE_SECONDS: Final = 10.0
 #: What RocketMQ's pool of pulls serves, and its pool of sends.
 _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 _SENDS: Final = frozenset(
@@ -227,6 +235,9 @@ class FastFailure:
 
     def __init__(self, config: BrokerConfig, store_config: MessageStoreConfig) -> None:
         self._page_cache_limit = store_config.os_page_cache_busy_time_out_mills / 1000
+        #: Refused since the last line in the log said so.
+        self._refused = 0
+        self._last_line = -_LINE_SECONDS
         #: When the last append ended that the page cache kept waiting.
         self._busy_until = -1.0
         self.set_limits(config)
@@ -263,6 +274,20 @@ class FastFailure:
 
     def refuse(self, code: int, waited: float, queue_size: int) -> RequestError | None:
         """Why a request that waited so many seconds is refused, with so many behind it."""
+        refusal = self._refusal_of(code, waited, queue_size)
+        if refusal is not None:
+            self._refused += 1
+            now = monotonic()
+            if now - self._last_line >= _LINE_SECONDS:
+                logger.warning(
+                    "%d requests were refused, the last one after it had waited for %.1f s",
+                    self._refused,
+                    waited,
+                )
+                self._refused, self._last_line = 0, now
+        return refusal
+
+    def _refusal_of(self, code: int, waited: float, queue_size: int) -> RequestError | None:
         if code in _SENDS and self._busy_until >= monotonic() - waited:
             if not self._enabled:
                 return RequestError(ResponseCode.SYSTEM_BUSY, REJECT_REQUEST)
@@ -271,6 +296,45 @@ class FastFailure:
         if limit is None or waited < limit:
             return None
         return waited_too_long(_milliseconds(waited), queue_size)
+
+
+def reject_sends_while(is_deficient: Callable[[], bool], server: RemotingServer) -> None:
+    """Answer sends with [REJECTREQUEST] as long as the store has no room to take them quickly.
+
+    For stores with a transient pool only: sends pay a question for each run.
+    """
+
+    def guarded(handler: HotHandler) -> HotHandler:
+        def send(connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
+            if not is_deficient():
+                handler(connection, frames, answers)
+                return
+            for frame in frames:
+                if wants_answer(frame):
+                    request = command_from(frame)
+                    refused = request.answer(ResponseCode.SYSTEM_BUSY, REJECT_REQUEST)
+                    answers.append(refused.encode())
+
+        return send
+
+    def guarded_one(handler: Handler) -> Handler:
+        def send(
+            connection: Connection, request: RemotingCommand
+        ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+            if is_deficient():
+                raise RequestError(ResponseCode.SYSTEM_BUSY, REJECT_REQUEST)
+            return handler(connection, request)
+
+        return send
+
+    server.hot_handlers = {
+        code: guarded(handler) if code in _SENDS else handler
+        for code, handler in server.hot_handlers.items()
+    }
+    server.handlers = {
+        code: guarded_one(handler) if code in _SENDS else handler
+        for code, handler in server.handlers.items()
+    }
 
 
 def refuse_sends(server: RemotingServer) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -18,12 +19,13 @@ from pyromq.broker.services.flow_control import (
     Lane,
     Lanes,
     refuse_sends,
+    reject_sends_while,
 )
 from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.frame import RawFrame, RemotingCommand, RequestError
 from pyromq.remoting.server import Connection, RemotingServer
 from pyromq.store.config import MessageStoreConfig
-from tests.unit.broker.wired import until
+from tests.unit.broker.wired import Client, pull_request, send_request, until
 
 SECONDS = 10.0
 
@@ -349,3 +351,53 @@ def test_limits_follow_the_settings() -> None:
         limited.set_limits(off)
     assert lanes.pull.wait_limit_ms is None
     assert fast_failure.refuse(RequestCode.SEND_MESSAGE, 100.0, 0) is None
+
+
+async def test_sends_are_rejected_while_the_store_has_no_buffer() -> None:
+    handled: list[str] = []
+
+    def hot(_: Connection, frames: list[RawFrame], __: list[bytes]) -> None:
+        handled.append(f"hot {len(frames)}")
+
+    def plain(_: Connection, request: RemotingCommand) -> RemotingCommand:
+        handled.append("plain")
+        return request.answer()
+
+    back = RequestCode.CONSUMER_SEND_MSG_BACK
+    server = RemotingServer(
+        {back: plain, RequestCode.HEART_BEAT: plain},
+        hot_handlers={RequestCode.SEND_MESSAGE_V2: hot, RequestCode.PULL_MESSAGE: hot},
+    )
+    deficient = True
+    reject_sends_while(lambda: deficient, server)
+    client = Client(server, ("127.0.0.1", 40404))
+
+    answers = client.exchange(
+        send_request(opaque=1),
+        send_request(opaque=2, oneway=True),
+        RemotingCommand(back, opaque=3),
+        pull_request(opaque=4),
+        RemotingCommand(RequestCode.HEART_BEAT, opaque=5),
+    )
+
+    assert [(answer.opaque, answer.remark) for answer in answers] == [
+        (1, REJECT_REQUEST),
+        (3, REJECT_REQUEST),
+        (5, None),
+    ]
+    assert handled == ["hot 1", "plain"]
+    deficient = False
+    client.exchange(send_request(), RemotingCommand(back))
+    assert handled == ["hot 1", "plain", "hot 1", "plain"]
+
+
+def test_a_crowd_of_refusals_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    failing = FastFailure(BrokerConfig(), MessageStoreConfig())
+
+    with caplog.at_level(logging.WARNING):
+        for _ in range(100):
+            failing.refuse(RequestCode.SEND_MESSAGE, 1.5, 0)
+
+    (line,) = caplog.messages
+    assert "refused" in line
+    assert "1.5 s" in line
