@@ -954,3 +954,27 @@ TestStoreMachine.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+
+
+@pytest.mark.parametrize("born_host", [BORN_HOST, stores.BORN_HOST_V6])
+def test_store_times_by_place(tmp_path: Path, born_host: bytes) -> None:
+    store = open_store(tmp_path)
+    physical = put(store, b"x", born_host=born_host)
+    assert store.store_time(physical) == -1, "it is not sealed yet"
+    store.seal()
+    data = store.read_record(physical)
+    assert data is not None
+    assert store.store_time(physical) == decode_record(data).store_timestamp
+    assert store.store_time(physical + len(data)) == -1
+    store.stop()
+
+
+def test_queues_are_found_and_not_made(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    assert store.find_queue(TOPIC, 0) is None
+    assert list(store.queues()) == []
+    put(store, b"x")
+    found = store.find_queue(TOPIC, 0)
+    assert found is not None
+    assert found is store.queue(TOPIC, 0)
+    store.stop()

@@ -138,6 +138,30 @@ def test_changed_client_id_is_taken_over(consumers: ConsumerTable) -> None:
     assert ids(consumers) == ["new"]
 
 
+def test_others_hear_of_subscriptions_and_of_groups_that_are_gone(
+    consumers: ConsumerTable, clock: Clock
+) -> None:
+    heard: list[tuple[str, list[str]]] = []
+    gone: list[str] = []
+    consumers.on_subscribed = lambda group, wanted: heard.append(
+        (group, [each.topic for each in wanted])
+    )
+    consumers.on_gone = gone.append
+    one, two = FakeConnection(), FakeConnection()
+    consumers.register(consumer("g", "t"), client(one))
+    consumers.register(consumer("g", "t", "u"), client(two))
+    consumers.register(consumer("h", "t"), client(two))
+    assert heard == [("g", ["t"]), ("g", ["t", "u"]), ("h", ["t"])]
+    consumers.unregister("g", one)
+    assert gone == []
+    consumers.disconnect(two)
+    assert gone == ["g", "h"]
+    consumers.register(consumer("g", "t"), client(one))
+    clock.now += CLIENT_EXPIRY + 1
+    consumers.expire()
+    assert gone == ["g", "h", "g"]
+
+
 def test_producers_are_asked_in_turn(producers: ProducerTable) -> None:
     connections = [FakeConnection() for _ in range(3)]
     for number, connection in enumerate(connections):

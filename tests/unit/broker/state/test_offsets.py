@@ -92,6 +92,14 @@ def test_saves_only_changes(offsets: ConsumerOffsetTable, tmp_path: Path) -> Non
     assert (tmp_path / "consumerOffset.json").read_text() == '{"offsetTable":{}}'
 
 
+def test_pairs(offsets: ConsumerOffsetTable) -> None:
+    assert offsets.pairs() == []
+    offsets.commit("g", "t", 0, 1)
+    offsets.commit("g", "t", 1, 1)
+    offsets.commit("%h", "u", 0, 1)
+    assert offsets.pairs() == [("t", "g"), ("u", "%h")]
+
+
 async def test_commits_during_a_save_are_in_the_next(
     offsets: ConsumerOffsetTable, tmp_path: Path
 ) -> None:

@@ -1,0 +1,108 @@
+"""SQL92 filters over real sockets: heartbeat, pull, a restart in between, a changed expression."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from pyromq.broker.broker import Broker
+from pyromq.broker.config import BrokerConfig
+from pyromq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.record import decode_records
+from pyromq.protocol.sysflag import PULL_SUSPEND
+from pyromq.remoting.client import RemotingClient
+from tests.unit.broker.wired import pull_request, send_request, small_store, until
+
+GROUP = "consumers"
+
+
+async def start(root: Path) -> Broker:
+    config = BrokerConfig(
+        bind_address="127.0.0.1",
+        broker_ip1="127.0.0.1",
+        broker_ip2="127.0.0.1",
+        listen_port=0,
+        namesrv_addr=None,
+        enable_property_filter=True,
+        enable_calc_filter_bit_map=True,
+    )
+    broker = Broker(config, small_store(root, enable_consume_queue_ext=True))
+    await broker.start()
+    return broker
+
+
+async def heartbeat(client: RemotingClient, broker: Broker, text: str, version: int) -> None:
+    subscription = SubscriptionData(
+        "T", text, sub_version=version, expression_type="SQL92", code_set=set()
+    )
+    data = HeartbeatData("c1", [], [ConsumerData(GROUP, subscription_data_set=[subscription])])
+    request = RemotingCommand(RequestCode.HEART_BEAT, body=data.encode())
+    assert (await client.request(broker.address, request)).code == ResponseCode.SUCCESS
+
+
+async def send(client: RemotingClient, broker: Broker, *prices: int) -> None:
+    for price in prices:
+        request = send_request(
+            body=b"%d" % price, queueId="0", properties=f"price\x01{price}\x02TAGS\x01x"
+        )
+        assert (await client.request(broker.address, request)).code == ResponseCode.SUCCESS
+
+
+async def pull(
+    client: RemotingClient, broker: Broker, version: int, offset: int = 0
+) -> RemotingCommand:
+    request = pull_request(
+        sysFlag=str(PULL_SUSPEND),
+        subscription=None,
+        subVersion=str(version),
+        queueOffset=str(offset),
+        suspendTimeoutMillis="10000",
+    )
+    return await client.request(broker.address, request, 20.0)
+
+
+def bodies(answer: RemotingCommand) -> list[bytes]:
+    assert answer.code == ResponseCode.SUCCESS, answer
+    return [record.body for record in decode_records(answer.body)]
+
+
+async def test_filters_outlive_a_restart(tmp_path: Path) -> None:
+    client = RemotingClient()
+    broker = await start(tmp_path)
+    await heartbeat(client, broker, "price > 10", 1)
+    await send(client, broker, 5, 15, 25)
+    assert bodies(await pull(client, broker, 1)) == [b"15", b"25"]
+    await broker.stop()
+    assert (tmp_path / "config" / "consumerFilter.json").exists()
+
+    broker = await start(tmp_path)
+    loaded = broker.filters.find("T", GROUP)
+    assert loaded is not None
+    assert (loaded.text, loaded.is_dead) == ("price > 10", True)
+    await send(client, broker, 35, 8)
+    await heartbeat(client, broker, "price > 10", 1)
+    assert not loaded.is_dead
+    assert bodies(await pull(client, broker, 1)) == [b"15", b"25", b"35"]
+
+    await heartbeat(client, broker, "price < 10", 2)
+    assert bodies(await pull(client, broker, 2)) == [b"5", b"8"]
+    await client.close()
+    await broker.stop()
+
+
+async def test_a_waiting_pull_is_answered_by_what_it_wants(tmp_path: Path) -> None:
+    client, other = RemotingClient(), RemotingClient()
+    broker = await start(tmp_path)
+    await heartbeat(client, broker, "price > 10", 1)
+    await send(other, broker, 5)
+    waiting = asyncio.create_task(pull(client, broker, 1, offset=1))
+    await until(lambda: len(broker.long_poll))
+    await send(other, broker, 6, 7)
+    assert not waiting.done()
+    await send(other, broker, 11)
+    assert bodies(await waiting) == [b"11"]
+    await client.close()
+    await other.close()
+    await broker.stop()
