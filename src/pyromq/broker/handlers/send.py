@@ -21,6 +21,7 @@ import random
 import struct
 import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Final, NamedTuple
 
 import orjson
@@ -351,7 +352,8 @@ class SendHandlers:
         if self._now() < config.start_accept_send_request_time_stamp:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"broker unable to service, until {config.start_accept_send_request_time_stamp} ms",
+                "broker unable to service, until "
+                + _local_time(config.start_accept_send_request_time_stamp),
             )
         if not is_writable(config.broker_permission) and self._topics.is_order_topic(header.topic):
             raise RequestError(
@@ -615,6 +617,14 @@ class SendHandlers:
         if delay_level(properties) > 0:
             raise PutError(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be delayed")
         return encode_properties(properties)
+
+
+def _local_time(milliseconds: int) -> str:
+    try:
+        moment = datetime.fromtimestamp(milliseconds // 1000)
+    except (ValueError, OverflowError, OSError):  # beyond the calendar
+        return f"{milliseconds} ms"
+    return f"{moment:%Y-%m-%d %H:%M:%S},{milliseconds % 1000:03d}"
 
 
 def answers_after_flush(answers: bytes, outcome: FlushOutcome) -> bytes:
