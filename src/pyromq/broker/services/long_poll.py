@@ -59,6 +59,8 @@ class LongPoll:
         self._timer: asyncio.TimerHandle | None = None
         #: Set by the pull handler.
         self.run_again: RunAgain | None = None
+        #: The broker goes: nothing may wait any more.
+        self.stopping = False
 
     def start(self) -> None:
         """Begin to look for pulls whose time is over."""
@@ -66,7 +68,8 @@ class LongPoll:
         self._tick()
 
     def stop(self) -> None:
-        """Answer every parked pull as if its time were over."""
+        """Answer every parked pull; the pull handler says how, as this is `stopping`."""
+        self.stopping = True
         if self._timer is not None:
             self._timer.cancel()
         for queue in list(self._parked):

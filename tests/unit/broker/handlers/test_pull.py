@@ -577,6 +577,24 @@ async def test_a_waiting_pull_is_answered_when_its_time_is_over(broker: Wired) -
     assert offsets_of(answer) == (1, 0, 1)
 
 
+async def test_nothing_waits_in_a_broker_that_stops(broker: Wired) -> None:
+    """Not told that nothing was found: clients would ask at once on a connection that closes."""
+    broker.put(b"x")
+    client = broker.connect()
+    waiting = pull_request(sysFlag=WAITING, queueOffset="1", opaque=3)
+    assert client.exchange(waiting) == []
+
+    broker.long_poll.stop()
+    (refused,) = client.received()
+    (again,) = client.exchange(waiting)
+    (found,) = client.exchange(pull_request(sysFlag=WAITING, queueOffset="0", opaque=4))
+
+    for answer in (refused, again):
+        assert (answer.code, answer.opaque) == (ResponseCode.SERVICE_NOT_AVAILABLE, 3)
+    assert bodies(found) == [b"x"]
+    assert len(broker.long_poll) == 0
+
+
 @pytest.mark.parametrize("millis", ["0", "-1", str(-(2**63))])
 async def test_a_pull_that_may_not_wait_is_answered_soon(broker: Wired, millis: str) -> None:
     broker.fast.exchange(pull_request(sysFlag=WAITING, suspendTimeoutMillis=millis))
