@@ -87,7 +87,7 @@ NAMES: Final = (
 #: How often `sample` is to be called.
 SAMPLE_SECONDS: Final = 1.0
 #: So many queues are counted before the loop gets its turn.
-_QUEUES_AT_ONCE: Final = 128
+_QUEUES_AT_ONCE: Final = 32
 #: Rates go back so far, in seconds.
 _LONGEST_RATE: Final = 600
 _MINUTE_MS: Final = 60_000
@@ -172,7 +172,8 @@ class BrokerStats:
         await self.count()
         now = self._monotonic_ms()
         self._rates.append((now, self.totals))
-        self._items.sample(now)
+        for _ in self._items.sample(now):
+            await asyncio.sleep(0)
         if now - self._minute_began >= _MINUTE_MS:
             quick = max(0, self._puts - self._minute_began_with - len(self._slow))
             self.put_times = PutTimes(quick, tuple(sorted(self._slow)))
@@ -189,15 +190,17 @@ class BrokerStats:
         queues = self._growth.take()
         while part := list(islice(queues, _QUEUES_AT_ONCE)):
             add = self._items.add
+            puts = 0
             for topic, queue_id, messages, size in part:
                 add(TOPIC_PUT_NUMS, topic, messages, messages)
                 add(TOPIC_PUT_SIZE, topic, size, messages)
                 key = f"{topic}@{queue_id}"
                 add(QUEUE_PUT_NUMS, key, messages, messages)
                 add(QUEUE_PUT_SIZE, key, size, messages)
-                add(BROKER_PUT_NUMS, self._cluster, messages, 0)
-                self._puts += messages
+                puts += messages
                 self._put_bytes += size
+            add(BROKER_PUT_NUMS, self._cluster, puts, 0)
+            self._puts += puts
             if len(part) == _QUEUES_AT_ONCE:
                 await asyncio.sleep(0)
         slow, self._growth.slow_seals = self._growth.slow_seals, []

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -38,17 +38,22 @@ class Snapshot(NamedTuple):
 class StatsItem:
     """One counter, and its samples in each span: tick, value, times."""
 
-    __slots__ = ("samples", "times", "value")
+    __slots__ = ("samples", "times", "value", "waiting")
 
     def __init__(self) -> None:
         self.value = 0
         self.times = 0
+        #: A bit for each span that will take a sample of it.
+        self.waiting = 0
         self.samples: tuple[list[tuple[int, int, int]], ...] = tuple([] for _ in _SPANS)
 
 
 #: Milliseconds between two samples, and how many of them make the span.
 _SPANS: Final = ((10_000, 6), (600_000, 6), (3_600_000, 24))
 MINUTE, HOUR, DAY = range(len(_SPANS))
+_ALL_WAIT: Final = (1 << len(_SPANS)) - 1
+#: So many samples are taken before others get their turn.
+_AT_ONCE: Final = 256
 
 
 class StatsItems:
@@ -66,8 +71,9 @@ class StatsItems:
             item = table[key] = StatsItem()
         item.value += value
         item.times += times
-        for span in self._spans:
-            span.changed.add(item)
+        if item.waiting != _ALL_WAIT:
+            for span in self._spans:
+                span.note(item)
 
     def find(self, name: str, key: str) -> StatsItem | None:
         """A counter, if there is one."""
@@ -79,22 +85,17 @@ class StatsItems:
 
     def remove(self, name: str, key: str) -> None:
         """Forget a counter."""
-        self._forget(self._tables[name].pop(key, None))
+        self._tables[name].pop(key, None)
 
     def remove_if(self, name: str, unwanted: Callable[[str], bool]) -> None:
         """Forget the counters of a statistic whose key is unwanted."""
         for key in [key for key in self._tables[name] if unwanted(key)]:
             self.remove(name, key)
 
-    def sample(self, now_ms: int) -> None:
-        """Take the samples that are due."""
+    def sample(self, now_ms: int) -> Iterator[None]:
+        """Take the samples that are due; yields now and then, where others may go on."""
         for span in self._spans:
-            span.sample(now_ms)
-
-    def _forget(self, item: StatsItem | None) -> None:
-        if item is not None:
-            for span in self._spans:
-                span.changed.discard(item)
+            yield from span.sample(now_ms)
 
 
 class _Span:
@@ -102,30 +103,40 @@ class _Span:
 
     def __init__(self, number: int, period_ms: int, length: int, now_ms: int) -> None:
         self._number = number
+        self._bit = 1 << number
         self._period_ms = period_ms
         self._length = length
         self._tick = 0
         #: When the last ticks were, `length` and the one before them at most.
         self._times = deque([now_ms], maxlen=length + 1)
-        self.changed: set[StatsItem] = set()
+        self._changed: list[StatsItem] = []
 
-    def sample(self, now_ms: int) -> None:
+    def note(self, item: StatsItem) -> None:
+        """A counter has changed."""
+        if not item.waiting & self._bit:
+            item.waiting |= self._bit
+            self._changed.append(item)
+
+    def sample(self, now_ms: int) -> Iterator[None]:
         """Take a sample of what has changed, if it is time."""
         if now_ms - self._times[-1] < self._period_ms:
             return
         self._tick += 1
         self._times.append(now_ms)
         oldest = self._tick - self._length
-        for item in self.changed:
+        changed, self._changed = self._changed, []
+        for count, item in enumerate(changed, 1):
             samples = item.samples[self._number]
             if not samples:
                 samples.append((self._tick - 1, 0, 0))
             samples.append((self._tick, item.value, item.times))
+            item.waiting &= ~self._bit
             # The span's beginning needs the last sample before it, too.
             passed = bisect_right(samples, oldest, key=_tick_of) - 1
             if passed > 0:
                 del samples[:passed]
-        self.changed.clear()
+            if count % _AT_ONCE == 0:
+                yield
 
     def snapshot(self, item: StatsItem) -> Snapshot:
         """The difference over the span."""

@@ -31,6 +31,11 @@ class JavaItem:
         )
 
 
+def sample(items: StatsItems, now: int) -> int:
+    """Take samples; how often others had their turn."""
+    return sum(1 for _ in items.sample(now))
+
+
 def item(items: StatsItems, key: str = "T", name: str = "PUT") -> StatsItem:
     found = items.find(name, key)
     assert found is not None
@@ -50,7 +55,7 @@ def test_any_history_gives_what_java_gives() -> None:
                 java[key].value += value
                 java[key].times += times
                 seen.add(key)
-        items.sample(tick * 10_000)
+        sample(items, tick * 10_000)
         for key in seen:
             java[key].sample(tick * 10_000)
             assert items.snapshot(item(items, key), MINUTE) == java[key].snapshot()
@@ -62,7 +67,7 @@ def test_the_spans_are_a_minute_an_hour_and_a_day() -> None:
     for second in range(1, 26 * 3600 + 1):
         if second % 10 == 0:
             items.add("PUT", "T", 10)
-            items.sample(second * 1000)
+            sample(items, second * 1000)
 
     snapshots = [items.snapshot(item(items), span) for span in (MINUTE, HOUR, DAY)]
 
@@ -76,7 +81,7 @@ def test_the_spans_are_a_minute_an_hour_and_a_day() -> None:
 def test_nothing_is_told_before_the_first_sample() -> None:
     items = StatsItems(("PUT",), 0)
     items.add("PUT", "T", 5)
-    items.sample(9_999)
+    sample(items, 9_999)
 
     assert items.snapshot(item(items), MINUTE) == Snapshot()
     assert items.find("PUT", "other") is None
@@ -89,7 +94,7 @@ def test_counters_can_be_forgotten() -> None:
         items.add("PUT", key, 1)
 
     items.remove_if("PUT", lambda key: key.startswith("T@"))
-    items.sample(10_000)
+    sample(items, 10_000)
     assert items.find("PUT", "T@g") is None
     assert items.find("PUT", "U@g") is not None
     items.remove("PUT", "not there")
@@ -100,7 +105,7 @@ def test_a_counter_keeps_few_samples(span: int) -> None:
     items = StatsItems(("PUT",), 0)
     for tick in range(1, 300):
         items.add("PUT", "T", 1)
-        items.sample(tick * 3_600_000)
+        sample(items, tick * 3_600_000)
 
     assert len(item(items).samples[span]) <= 26
 
@@ -109,15 +114,19 @@ def test_idle_counters_cost_nothing() -> None:
     items = StatsItems(("PUT",), 0)
     for number in range(20_000):
         items.add("PUT", str(number), 1)
-    items.sample(3_600_000)
+    sample(items, 3_600_000)
 
     def sampled(now: int) -> float:
         begun = time.process_time()
-        items.sample(now)
+        turns.append(sample(items, now))
         return time.process_time() - begun
+
+    turns: list[int] = []
 
     for number in range(20_000):
         items.add("PUT", str(number), 1)
     busy = sampled(2 * 3_600_000)
     idle = sampled(3 * 3_600_000)
     assert idle < busy / 10
+    assert turns[0] > 3 * 20_000 / 1000
+    assert turns[1] == 0
