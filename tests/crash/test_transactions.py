@@ -173,7 +173,7 @@ async def kill_again_and_again(directory: Path, seed: int, rounds: int) -> None:
 
 
 async def test_transactions_survive_kills_of_the_broker(tmp_path: Path) -> None:
-    await kill_again_and_again(tmp_path / "store", seed=1, rounds=4)
+    await kill_again_and_again(tmp_path / "store", seed=1, rounds=3)
 
 
 @pytest.mark.soak
