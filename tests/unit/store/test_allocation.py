@@ -14,6 +14,7 @@ from pyromq.store import allocation
 from pyromq.store.allocation import AllocationService
 from pyromq.store.mapped_file import MappedFile
 from pyromq.store.results import PutError, PutStatus
+from pyromq.store.transient_store_pool import PooledFile, TransientStorePool
 from tests.support.stores import TOPIC, audit, body_for, open_store, put, wait_until
 
 SIZE = 64 * 1024
@@ -44,6 +45,33 @@ def test_the_next_segment_is_made_before_it_is_needed(
     assert names(tmp_path) == [0, SIZE]
     file.close()
     second.close()
+
+
+def test_files_with_buffers_are_made_ahead_as_long_as_there_are_buffers(tmp_path: Path) -> None:
+    pool = TransientStorePool(2, SIZE)
+    pool.open()
+    service = AllocationService(tmp_path, SIZE, pool=pool)
+    service.start()
+    first = service.take_next(0)
+    service.follow(first, 0)
+    wait_until(lambda: (tmp_path / f"{SIZE:020d}").exists())
+    second = service.take_next(SIZE)
+    service.follow(second, 0)
+    wait_until(lambda: second.reserved == SIZE)
+    assert isinstance(first, PooledFile)
+    assert isinstance(second, PooledFile)
+    # None is left: whether the next one has a buffer shows when it is needed.
+    assert names(tmp_path) == [0, SIZE]
+    first.release_buffer()
+    service.advance(0)
+    wait_until(lambda: pool.available == 0)
+    service.stop()
+    assert names(tmp_path) == [0, SIZE]
+    assert pool.available == 1
+    first.close()
+    second.close()
+    assert pool.available == 2
+    pool.close()
 
 
 def test_an_unused_segment_goes_with_the_stop(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +112,30 @@ def test_pages_of_a_buffer_are_never_given_to_the_kernel(
     file.populate(0, SIZE)
     assert file.read(0, SIZE) == b"x" * SIZE
     file.close()
+
+
+@pytest.mark.parametrize("locks", [False, True])
+def test_memory_is_there_before_it_is_needed(
+    pool: TransientStorePool, tmp_path: Path, locks: bool
+) -> None:
+    pool.locks_memory = locks
+    file = make(pool, tmp_path)
+    memory = file._map
+    for end in (100, 5000, 9000, SIZE):
+        file.populate(0, end)
+    assert is_resident(memory)
+    file.close()
+    again = make(pool, tmp_path, 1)
+    assert again._map is memory, "the buffer that has its memory is the next to be used"
+    again.close()
+
+
+def is_resident(memory: mmap.mmap) -> bool:
+    anchor = ctypes.c_char.from_buffer(memory)
+    pages = ctypes.create_string_buffer(-(-len(memory) // mmap.PAGESIZE))
+    address = ctypes.c_void_p(ctypes.addressof(anchor))
+    assert ctypes.CDLL(None).mincore(address, ctypes.c_size_t(len(memory)), pages) == 0
+    return all(page & 1 for page in pages.raw)
 
 
 def test_memory_that_may_not_be_locked_is_used_all_the_same(
