@@ -82,6 +82,20 @@ def test_a_lite_consumer_with_a_filter(case: Case) -> None:
     assert len(received) == 2
 
 
+def test_lite_consumers_of_5x_ask_in_their_own_way() -> None:
+    """With a request that Apache's 4.9 broker refuses, so there is no control."""
+    with Cluster("pyromq") as cluster, java_driver("5.3.3") as driver:
+        case = Case(cluster, driver, "LiteOf5x")
+        case.create_topics()
+        case.producer()
+        case.lite()
+        bodies = [f"m {number}" for number in range(20)]
+        case.send([{"body": body} for body in bodies])
+        received = driver.wait_bodies("lite", bodies)
+        assert Counter(line["body"] for line in received) == Counter(bodies)
+        driver.close_all()
+
+
 @with_clients("sql", "queues")
 def test_bad_sql_is_refused_at_the_start(case: Case) -> None:
     with pytest.raises(ClientError, match="CODE: 23"):
