@@ -338,12 +338,6 @@ class BrokerConfig:
         minimum=0,
         live=True,
     )
-    auto_delete_unused_stats: bool = setting(
-        "autoDeleteUnusedStats",
-        False,
-        "Forget the statistics of a topic or group when it is deleted.",
-        live=True,
-    )
     trace_on: bool = setting(
         "traceOn", True, "Tell producers that message traces are wanted.", live=True
     )
@@ -424,6 +418,12 @@ class BrokerConfig:
         "storeReplyMessageEnable",
         True,
         "Store the replies of request-reply messages too.",
+        live=True,
+    )
+    auto_delete_unused_stats: bool = setting(
+        "autoDeleteUnusedStats",
+        False,
+        "Forget the statistics of a topic or group when it is deleted.",
         live=True,
     )
     server_channel_max_idle_time_seconds: int = setting(

@@ -37,7 +37,8 @@ enableCalcFilterBitMap=false expectConsumerNumUseFilter=32 maxErrorRateOfBloomFi
 filterDataCleanTimeSpan=86400000 filterSupportRetry=false enablePropertyFilter=false
 compressedRegister=false forceRegister=true registerNameServerPeriod=30000
 transactionTimeOut=6000 transactionCheckMax=15 transactionCheckInterval=60000
-storeReplyMessageEnable=true serverChannelMaxIdleTimeSeconds=120 serverSocketSndBufSize=0
+storeReplyMessageEnable=true autoDeleteUnusedStats=false serverChannelMaxIdleTimeSeconds=120
+serverSocketSndBufSize=0
 serverSocketRcvBufSize=0 writeBufferHighWaterMark=0 writeBufferLowWaterMark=0
 serverSocketBacklog=1024
 """
