@@ -11,6 +11,7 @@ All methods are called on the event loop.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 from pyromq.broker.state.persistence import TableFile
@@ -69,15 +70,18 @@ class ConsumerOffsetTable:
 
     def topics_of(self, group: str) -> set[str]:
         """The topics of which a group has committed offsets."""
-        return {topic for topic, other in map(_split, self._offsets) if other == group}
+        ending = _SEPARATOR + group
+        keys = (key for key in self._offsets if key.endswith(ending))
+        return {topic for topic, other in map(_split, keys) if other == group}
 
     def groups_of(self, topic: str) -> set[str]:
         """The groups that have committed offsets of a topic."""
-        return {group for other, group in map(_split, self._offsets) if other == topic}
+        beginning = topic + _SEPARATOR
+        return {_split(key)[1] for key in self._offsets if key.startswith(beginning)}
 
-    def pairs(self) -> list[tuple[str, str]]:
-        """Topic and group of all that is committed."""
-        return list(map(_split, self._offsets))
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """Topic and group of all that is committed now; may be gone through in any thread."""
+        return map(_split, list(self._offsets))
 
     def clone(self, source: str, destination: str, topic: str) -> None:
         """Give one group the offsets that another has in a topic."""

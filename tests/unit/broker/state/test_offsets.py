@@ -93,11 +93,21 @@ def test_saves_only_changes(offsets: ConsumerOffsetTable, tmp_path: Path) -> Non
 
 
 def test_pairs(offsets: ConsumerOffsetTable) -> None:
-    assert offsets.pairs() == []
+    assert list(offsets.pairs()) == []
     offsets.commit("g", "t", 0, 1)
     offsets.commit("g", "t", 1, 1)
     offsets.commit("%h", "u", 0, 1)
-    assert offsets.pairs() == [("t", "g"), ("u", "%h")]
+    before = offsets.pairs()
+    offsets.commit("late", "t", 0, 1)
+    assert list(before) == [("t", "g"), ("u", "%h")]
+    assert len(list(offsets.pairs())) == 3
+
+
+def test_names_that_end_or_begin_alike(offsets: ConsumerOffsetTable) -> None:
+    for topic, group in (("t", "g"), ("at", "g"), ("t", "ag"), ("t", "x@g"), ("ta", "g")):
+        offsets.commit(group, topic, 0, 1)
+    assert offsets.topics_of("g") == {"t", "at", "ta"}
+    assert offsets.groups_of("t") == {"g", "ag", "x@g"}
 
 
 async def test_commits_during_a_save_are_in_the_next(
