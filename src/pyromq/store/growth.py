@@ -52,6 +52,10 @@ class Growth:
         self.refused_puts = 0
         self.add = self._grown.add
 
+    def __len__(self) -> int:
+        """How many queues may have grown."""
+        return len(self._grown)
+
     def skip_all(self, queues: Iterable[ConsumeQueue]) -> None:
         """What these queues hold now is not counted."""
         for queue in queues:

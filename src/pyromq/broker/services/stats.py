@@ -24,8 +24,8 @@ COMMERCIAL_* and *_FROM_DISK_* statistics exist, as there, and nothing adds to t
 GROUP_GET_FALL_* can be asked for neither there nor here.
 
 Puts cost nothing: each second `sample` counts what the queues got (`store.growth`), and
-only queues that got something are looked at. Pulls add to one small list each. What is
-asked for in between is counted first (`count`).
+only queues that got something are looked at; very many of them every ten seconds. Pulls
+add to one small list each. What is asked for in between is counted first (`count`).
 
 All on the loop; `sample` lets others run while it counts many queues.
 """
@@ -86,6 +86,9 @@ NAMES: Final = (
 
 #: How often `sample` is to be called.
 SAMPLE_SECONDS: Final = 1.0
+#: More queues than these are counted only as often as the shortest span needs it.
+_FEW_QUEUES: Final = 512
+_MANY_QUEUES_MS: Final = 10_000
 #: So many queues are counted before the loop gets its turn.
 _QUEUES_AT_ONCE: Final = 32
 #: Rates go back so far, in seconds.
@@ -145,6 +148,7 @@ class BrokerStats:
         self._rates = deque([(now, Totals())], maxlen=_LONGEST_RATE + 1)
         self._day = today()
         self._this_morning = self._yesterday_morning = Totals()
+        self._counted_at = now
         self._minute_began = now
         self._minute_began_with = 0
         self._slow: list[int] = []
@@ -169,7 +173,11 @@ class BrokerStats:
 
     async def sample(self) -> None:
         """Each second: count, and take the samples that are due."""
-        await self.count()
+        now = self._monotonic_ms()
+        if len(self._growth) <= _FEW_QUEUES or now - self._counted_at >= _MANY_QUEUES_MS:
+            await self.count()
+        else:
+            self._count_pulls()
         now = self._monotonic_ms()
         self._rates.append((now, self.totals))
         for _ in self._items.sample(now):
@@ -186,6 +194,7 @@ class BrokerStats:
 
     async def count(self) -> None:
         """Bring all counters up to now."""
+        self._counted_at = self._monotonic_ms()
         self._count_pulls()
         queues = self._growth.take()
         while part := list(islice(queues, _QUEUES_AT_ONCE)):

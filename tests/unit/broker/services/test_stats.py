@@ -195,3 +195,20 @@ async def test_deleted_topics_and_groups_are_forgotten(wired: Wired, clock: Cloc
     ):
         assert stats.view(name, key) is None
         assert stats.view(name, key + "g") is not None
+
+
+async def test_very_many_queues_are_counted_less_often(
+    wired: Wired, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyromq.broker.services.stats._FEW_QUEUES", 1)
+    stats = stats_of(wired.store.growth, clock)
+    wired.put(b"one", topic="T")
+    await clock.run(stats, 1)
+    assert stats.totals.puts == 1
+    wired.put(b"two", topic="T")
+    wired.put(b"three", topic="U")
+
+    await clock.run(stats, 9)
+    assert stats.totals.puts == 1
+    await clock.run(stats, 1)
+    assert stats.totals.puts == 3
