@@ -19,6 +19,7 @@ from pyromq.protocol.bodies import (
 )
 from pyromq.protocol.body_codec import Body
 from pyromq.protocol.codes import LanguageCode
+from pyromq.protocol.fastjson import dump_json
 from pyromq.protocol.wire_types import Int32, Int64, Wire
 
 # Clients
@@ -124,6 +125,23 @@ class ConsumeStatsList(Body):
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(default_factory=list)
     broker_addr: str | None = None
     total_diff: Int64 = 0
+
+    def encode(self, *, standard_json: bool = False) -> bytes:
+        """The body; encoded group by group, as one call for all would hold up other threads."""
+        head = ConsumeStatsList([], self.broker_addr, self.total_diff)
+        pieces = [
+            b"{%b:[%b]}"
+            % (
+                dump_json(group),
+                b",".join(each.encode(standard_json=standard_json) for each in stats),
+            )
+            for by_group in self.consume_stats_list
+            for group, stats in by_group.items()
+        ]
+        whole = Body.encode(head, standard_json=standard_json)
+        return whole.replace(
+            b'"consumeStatsList":[]', b'"consumeStatsList":[%b]' % b",".join(pieces)
+        )
 
 
 @dataclass(slots=True)
