@@ -101,6 +101,7 @@ class MessageStoreConfig:
         "Milliseconds between flushes of the commit log with ASYNC_FLUSH.",
         important=True,
         minimum=1,
+        live=True,
     )
     commit_interval_commit_log: int = setting(
         "commitIntervalCommitLog",

@@ -139,9 +139,8 @@ class FlushService:
             self._timer = self._loop.call_at(waiters[0].deadline, self._tell_waiters)
 
     def _run(self) -> None:
-        interval = self._config.flush_interval_commit_log / 1000
         while True:
-            asked = self._wake.wait(interval)
+            asked = self._wake.wait(self._config.flush_interval_commit_log / 1000)
             self._wake.clear()
             if self._stopping:
                 return
