@@ -447,6 +447,9 @@ class Connection(asyncio.Protocol):
                 self.close()
                 return
             start = end
+            if start == count:
+                self._write_answers(answers + run if answers else run)
+                return
             answers += run
             unsent += sum(map(len, run))
             if unsent > MAX_UNSENT:

@@ -93,6 +93,8 @@ class Reader:
 
         #: Blocks of files that were in memory, and until when that is believed.
         self._warm_until: dict[tuple[int, int], float] = {}
+        #: The last such blocks of each file, side by side: where the next pull most likely reads.
+        self._believed: dict[MappedFile, tuple[int, int, float]] = {}
 
     def is_cold(self, physical_offset: int) -> bool:
         """Whether a message is so far behind the log's end that it is not in memory."""
@@ -123,6 +125,8 @@ class Reader:
     ) -> None:
         """Fill `result` with the messages from `offset` on, which the queue has."""
         max_count = max(1, min(max_count, self._warm_limits[0]))
+        if message_filter is None and self._read_all(result, queue, offset, max_count, may_wait):
+            return
         look_at = max(max_count, _entries_to_look_at(message_filter))
         if may_wait and queue.next_offset - offset > _WARM_ENTRIES:
             place = queue.place(offset, look_at)
@@ -146,8 +150,65 @@ class Reader:
             max_count = min(max_count, max(1, self._cold_limits[0]))
             max_bytes = self._cold_limits[1]
             result.suggest_replica = True
-        if message_filter is not None or not self._read_all(result, entries, max_count, max_bytes):
-            self._read_each(result, entries, max_count, max_bytes, message_filter)
+        self._read_each(result, entries, max_count, max_bytes, message_filter)
+
+    def _read_all(
+        self, result: GetResult, queue: ConsumeQueue, offset: int, max_count: int, may_wait: bool
+    ) -> bool:
+        """Read everything at once; False for all but the most common case, which is left to
+        others: in memory as far as is known, and in one segment of queue and log each.
+        """
+        position = offset * CONSUME_QUEUE_ENTRY_SIZE
+        file = queue.segments.find(position)
+        if file is None:
+            return False
+        behind = queue.next_offset - offset
+        start = position - file.base
+        stop = start + min(max_count, behind) * CONSUME_QUEUE_ENTRY_SIZE
+        if may_wait and behind > _WARM_ENTRIES and not self._is_in_memory(file, start, stop):
+            return False
+        places, sizes = split_entries(file.read(start, stop))
+        if not places:
+            return False
+        log = self._log
+        first = places[0]
+        end = places[-1] + sizes[-1]
+        size = sum(sizes)
+        file = log.segments.find(first)
+        written = log.watermarks.written
+        if (
+            file is None
+            or size > self._warm_limits[1]
+            or not first <= end <= file.base + file.size
+            or end > written
+            or written - first > self._memory
+        ):
+            return False
+        start, stop = first - file.base, end - file.base
+        if stop - start == size:
+            if (
+                may_wait
+                and written - first > _WARM_BYTES
+                and not self._is_in_memory(file, start, stop)
+            ):
+                return False
+            result.pieces = [file.read(start, stop)]
+        else:
+            if (
+                may_wait
+                and written - first > _WARM_BYTES
+                and (stop - start > _MAX_SPAN or not self._is_in_memory(file, start, stop))
+            ):
+                return False
+            pieces = file.read_many(places, sizes)
+            if min(places) < first or sum(map(len, pieces)) != size:
+                return False  # entries that are not in order: each must be looked at
+            result.pieces = pieces
+        result.status = GetStatus.FOUND
+        result.count = len(places)
+        result.size = size
+        result.next_offset += len(places)
+        return True
 
     def _missing_records(
         self, entries: bytes, max_count: int, message_filter: MessageFilter | None
@@ -187,40 +248,29 @@ class Reader:
     def _is_in_memory(self, file: MappedFile, start: int, end: int) -> bool:
         """What `file.is_in_memory` says; of whole blocks that were, it is believed for a while."""
         now = time.monotonic()
-        for block in range(start // _BLOCK, (end - 1) // _BLOCK + 1):
+        believed = self._believed.get(file)
+        if (
+            believed is not None
+            and believed[0] <= start
+            and end <= believed[1]
+            and now < believed[2]
+        ):
+            return True
+        first, last = start // _BLOCK, (end - 1) // _BLOCK
+        until = now + _BELIEVED_SECONDS
+        for block in range(first, last + 1):
             key = (id(file), block)
-            if self._warm_until.get(key, 0.0) < now:
+            known_until = self._warm_until.get(key, 0.0)
+            if known_until < now:
                 if not file.is_in_memory(block * _BLOCK, (block + 1) * _BLOCK):
                     return file.is_in_memory(start, end)
                 if len(self._warm_until) >= _MAX_BLOCKS:
                     self._warm_until.clear()
-                self._warm_until[key] = now + _BELIEVED_SECONDS
-        return True
-
-    def _read_all(self, result: GetResult, entries: bytes, max_count: int, max_bytes: int) -> bool:
-        """Read all entries at once; False when they are not all in one segment, or too much."""
-        places, sizes = split_entries(entries[: max_count * CONSUME_QUEUE_ENTRY_SIZE])
-        first = places[0]
-        end = places[-1] + sizes[-1]
-        file = self._log.segments.find(first)
-        size = sum(sizes)
-        if (
-            file is None
-            or size > max_bytes
-            or end > file.base + file.size
-            or end > self._log.watermarks.written
-        ):
-            return False
-        if end - first == size:
-            result.pieces = [file.read(first - file.base, end - file.base)]
-        else:
-            result.pieces = file.read_many(places, sizes)
-            if min(places) < first or sum(map(len, result.pieces)) != size:
-                return False  # entries that are not in order: each must be looked at
-        result.status = GetStatus.FOUND
-        result.count = len(places)
-        result.size = size
-        result.next_offset += len(places)
+                self._warm_until[key] = known_until = now + _BELIEVED_SECONDS
+            until = min(until, known_until)
+        if len(self._believed) >= _MAX_BLOCKS:
+            self._believed.clear()
+        self._believed[file] = (first * _BLOCK, (last + 1) * _BLOCK, until)
         return True
 
     def _read_each(
