@@ -17,7 +17,7 @@ Commands, with their fields besides `name` and `namesrv`:
   milliseconds, `patient` (repeat until the broker says that it is stored), `batch` (how many at a
   time, else all; Java only). The result has `status`, `msgIds`, `broker`, `queueId` and
   `queueOffset` of each send.
-- `request`: `topic`, `body`, `timeout` in milliseconds. `body` and `properties` of the reply.
+- `request`: `topic`, `body`, `millis` to wait for the reply. `body` and `properties` of the reply.
 - `consumer`: `group`, `topic`, `expression`, `sql`, `orderly`, `broadcast`, `maxReconsumeTimes`,
   `replies` (answer each request), `trace`, `namespace`.
 - `lite`: `group`, `topic`, `expression`, `sql`, `assign` (all queues, from their beginning).

@@ -108,7 +108,7 @@ def test_requests_are_replied_to(case: Case) -> None:
     case.producer()
     calls = [
         case.driver.begin(
-            "request", name="producer", topic=case.topic, body=f"question {number}", timeout=20_000
+            "request", name="producer", topic=case.topic, body=f"question {number}", millis=20_000
         )
         for number in range(5)
     ]

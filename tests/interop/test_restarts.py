@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tests.interop.cases import Case
-from tests.interop.client_driver import ClientDriver, Line
+from tests.interop.client_driver import ClientDriver, ClientError, Line
 from tests.interop.client_programs import CLIENTS
 from tests.interop.cluster import Cluster
 from tests.support.apache_rocketmq import VERSION
@@ -44,10 +44,16 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def test_every_kind_of_client_at_work(cluster: Cluster, how: str) -> None:
     with CLIENTS[f"java-{VERSION}"].start() as driver:
         run = Run(cluster, driver)
-        sync, broadcast, batch, delayed, retried, pulled = (
+        sync = run.topic(
+            "sync",
+            [
+                {"body": f"sync {n}", "tags": f"Tag{n % 2}", "properties": {"number": str(n)}}
+                for n in range(COUNT)
+            ],
+        )
+        broadcast, batch, delayed, retried, pulled = (
             run.topic(name, [{"body": f"{name} {number}", **extra} for number in range(COUNT)])
             for name, extra in [
-                ("sync", {}),
                 ("async", {}),
                 ("batch", {}),
                 ("delayed", {"delay": 1}),
@@ -55,6 +61,7 @@ def test_every_kind_of_client_at_work(cluster: Cluster, how: str) -> None:
                 ("pulled", {}),
             ]
         )
+        asked = run.topic("asked", [])
         ordered = run.topic(
             "ordered",
             [{"body": str(n), "properties": {"shard": str(n % 3)}} for n in range(COUNT)],
@@ -69,6 +76,12 @@ def test_every_kind_of_client_at_work(cluster: Cluster, how: str) -> None:
         )
         sync.consumer()
         sync.lite()
+        driver.consumer("tagged", run.namesrv, "tagged", sync.topic, expression="Tag1")
+        driver.consumer(
+            "filtered", run.namesrv, "filtered", sync.topic, expression="number > 9", sql=True
+        )
+        asked.consumer("replying", replies=True)
+        asked.producer("asking")
         broadcast.consumer("broadcast-1", broadcast=True)
         broadcast.consumer("broadcast-2", broadcast=True)
         batch.consumer("batched")
@@ -85,11 +98,16 @@ def test_every_kind_of_client_at_work(cluster: Cluster, how: str) -> None:
         run.send(ordered, "ordered")
         run.send(transactions, "transaction", transactional=True)
         driver.wait_reports("consumer", lambda lines: len(lines) >= COUNT // 4)
+        assert ask(driver, asked, "before") == "reply to before"
         run.restart(how)
         run.finish_sends()
 
         for name in ("consumer", "lite"):
             assert_at_least_once(driver.wait_bodies(name, run.bodies(sync)), run.bodies(sync))
+        odd = run.bodies(sync)[1::2]
+        assert_at_least_once(driver.wait_bodies("tagged", odd), odd)
+        large = run.bodies(sync)[10:]
+        assert_at_least_once(driver.wait_bodies("filtered", large), large)
         for name in ("broadcast-1", "broadcast-2"):
             received = driver.wait_bodies(name, run.bodies(broadcast))
             assert_at_least_once(received, run.bodies(broadcast))
@@ -114,6 +132,7 @@ def test_every_kind_of_client_at_work(cluster: Cluster, how: str) -> None:
             "pull", name="pull", namesrv=run.namesrv, group="pull_group", topic=pulled.topic
         )
         assert_at_least_once(found, run.bodies(pulled))
+        assert ask(driver, asked, "after") == "reply to after"
         # Whatever else was under way had its time now: a rolled back transaction would show.
         assert_at_least_once(driver.reports("committed"), committed)
         driver.close_all()
@@ -190,6 +209,20 @@ class Run:
         for call in self._sends:
             results = self._driver.finish(call, timeout=90.0)
             assert {result["status"] for result in results} == {"SEND_OK"}
+
+
+def ask(driver: ClientDriver, case: Case, question: str) -> str:
+    """The reply to a request, which is asked again while the consumer finds its way back."""
+    deadline = time.monotonic() + 60.0
+    while True:
+        try:
+            reply = driver.call(
+                "request", name="asking", topic=case.topic, body=question, millis=5000
+            )
+        except ClientError:
+            assert time.monotonic() < deadline, f"{question}: never replied to"
+        else:
+            return str(reply["body"])
 
 
 def assert_at_least_once(received: Sequence[Line], bodies: Sequence[str]) -> None:

@@ -92,7 +92,7 @@ final class Producer implements AutoCloseable {
 
     Object request(JSONObject call) throws Exception {
         Message message = message(call.getString("topic"), call);
-        Message reply = producer.request(message, call.getLongValue("timeout"));
+        Message reply = producer.request(message, call.getLongValue("millis"));
         return Map.of("body", new String(reply.getBody(), StandardCharsets.UTF_8), "properties", reply.getProperties());
     }
 
