@@ -13,17 +13,20 @@ from pyromq.client.errors import (
     OptionError,
     TopicNotFoundError,
 )
+from pyromq.client.handling import ConsumeResult, Handler, Retry
 from pyromq.client.hooks import ConsumeHook, Consuming, SendHook, Sending
 from pyromq.client.message import Message
 from pyromq.client.options import ClientOptions
 from pyromq.client.producer import Producer, QueueSelector
 from pyromq.client.pull_consumer import PullConsumer
+from pyromq.client.push_consumer import PushConsumer
+from pyromq.client.push_options import Order, PushOptions
 from pyromq.client.queue_access import PullResult, PullStatus
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.results import SendResult, SendStatus
 from pyromq.client.start_from import StartFrom
 from pyromq.client.subscription import Subscription
-from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.bodies import MessageModel, MessageQueue
 from pyromq.protocol.errors import RocketMQError
 from pyromq.remoting.errors import (
     RemotingClosedError,
@@ -40,22 +43,29 @@ __all__ = [
     "ClientOptions",
     "ClientStateError",
     "ConsumeHook",
+    "ConsumeResult",
     "Consuming",
+    "Handler",
     "IllegalMessageError",
     "Message",
+    "MessageModel",
     "MessageQueue",
     "NameServerError",
     "OptionError",
+    "Order",
     "Producer",
     "PullConsumer",
     "PullResult",
     "PullStatus",
+    "PushConsumer",
+    "PushOptions",
     "QueueSelector",
     "ReceivedMessage",
     "RemotingClosedError",
     "RemotingConnectError",
     "RemotingError",
     "RemotingTimeoutError",
+    "Retry",
     "RocketMQError",
     "SendHook",
     "SendResult",

@@ -2,7 +2,8 @@
 
 A session owns the connections, the routes and the heartbeats that tell the
 brokers who is there. Brokers forget a client that was silent for 120 s; a
-heartbeat goes to every known master each 30 s, and to a new one at once.
+heartbeat goes to every known master each 30 s, to a new one at once, and to one
+to which the connection was lost and made again.
 
 Names in a namespace: everything that leaves a session or arrives at it carries
 `namespace%name`; `wrap` and `unwrap` are for those who stand between it and the
@@ -52,6 +53,7 @@ class Session:
             handlers,
             tls=client_context(settings.tls),
             before_request=self._sign if settings.access_key else None,
+            on_connect=self._greet_again,
         )
         self.routes = Routes(
             self.remoting,
@@ -176,6 +178,13 @@ class Session:
         new = route.masters() - self._greeted
         if new and self.running:
             greeting = asyncio.create_task(self._greet(new))
+            self._greetings.add(greeting)
+            greeting.add_done_callback(self._greetings.discard)
+
+    def _greet_again(self, address: str) -> None:
+        """A broker that was lost and is back may have been restarted: it knows nobody."""
+        if address in self._greeted and self.running:
+            greeting = asyncio.create_task(self._greet({address}))
             self._greetings.add(greeting)
             greeting.add_done_callback(self._greetings.discard)
 

@@ -81,6 +81,7 @@ class RemotingClient:
 
     `handlers` serves requests that a server sends on our connection, by code.
     `connect_timeout` bounds a connection attempt, in seconds. `tls` encrypts.
+    `on_connect` is told the address of each connection that was made.
     """
 
     def __init__(
@@ -91,8 +92,10 @@ class RemotingClient:
         max_frame: int = MAX_FRAME,
         tls: ssl.SSLContext | None = None,
         before_request: BeforeRequest | None = None,
+        on_connect: Callable[[str], None] | None = None,
     ) -> None:
         self._handlers = handlers or {}
+        self._on_connect = on_connect
         self._connect_timeout = connect_timeout
         self._max_frame = max_frame
         self._tls = tls
@@ -208,6 +211,8 @@ class RemotingClient:
             raise RemotingConnectError(address, f"cannot connect to {address}: {error}") from error
         if not connection.is_lost:  # a peer may close in the very turn that accepts
             self._connections[address] = connection
+            if self._on_connect is not None:
+                self._on_connect(address)
         return connection
 
     def _attempt_ended(self, address: str, attempt: asyncio.Task[ServerConnection]) -> None:

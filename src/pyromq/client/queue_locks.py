@@ -1,0 +1,94 @@
+"""Locks by which at most one member of a group consumes a queue in order.
+
+The queue's broker keeps them: a lock that is not asked for again is free after 60 s. A member
+asks each 20 s for all it has, and believes in a lock for 30 s after the last answer: long
+before anybody else can have it. Used by the push consumer, on its event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pyromq.client.errors import ClientError, TopicNotFoundError, reading_answer
+from pyromq.client.routes import MASTER_ID
+from pyromq.client.session import Session
+from pyromq.protocol.bodies import (
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    MessageQueue,
+    UnlockBatchRequestBody,
+)
+from pyromq.protocol.codes import RequestCode
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.remoting.client import RemotingError
+
+logger = logging.getLogger(__name__)
+
+RENEW_SECONDS = 20.0
+VALID_SECONDS = 30.0
+
+
+class QueueLocks:
+    """Asks brokers for the locks of one member."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = session.wrap(group)
+
+    async def lock(self, queue: MessageQueue) -> bool:
+        """Whether the queue is ours; raises ClientError or RemotingError when nobody can tell."""
+        return queue in await self._lock_at(await self._address(queue), [queue])
+
+    async def renew(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, bool]:
+        """Ours or not, for each queue of a broker that has answered."""
+        outcomes: dict[MessageQueue, bool] = {}
+        for address, some in (await self._by_address(queues)).items():
+            try:
+                locked = await self._lock_at(address, some)
+            except (ClientError, RemotingError) as error:
+                logger.warning("locks of %d queues not renewed: %s", len(some), error)
+            else:
+                outcomes.update((queue, queue in locked) for queue in some)
+        return outcomes
+
+    async def unlock(self, queues: Iterable[MessageQueue]) -> None:
+        """Let others have them; a broker that cannot be told frees them by itself, later."""
+        for address, some in (await self._by_address(queues)).items():
+            body = UnlockBatchRequestBody(self._group, self._session.client_id, self._names(some))
+            try:
+                await self._session.ask(
+                    address, RemotingCommand(RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
+                )
+            except (ClientError, RemotingError) as error:
+                logger.warning("%d queues not unlocked: %s", len(some), error)
+
+    async def _address(self, queue: MessageQueue) -> str:
+        route = await self._session.routes.get(self._session.wrap(queue.topic))
+        address = route.addresses.get(queue.broker_name, {}).get(MASTER_ID)
+        if address is None:
+            raise TopicNotFoundError(queue.topic, f"broker {queue.broker_name!r} has no master")
+        return address
+
+    async def _by_address(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+        by_address: dict[str, list[MessageQueue]] = defaultdict(list)
+        for queue in queues:
+            try:
+                by_address[await self._address(queue)].append(queue)
+            except ClientError as error:
+                logger.warning("the lock of %s cannot be asked for: %s", queue, error)
+        return by_address
+
+    async def _lock_at(self, address: str, queues: list[MessageQueue]) -> set[MessageQueue]:
+        body = LockBatchRequestBody(self._group, self._session.client_id, self._names(queues))
+        answer = await self._session.ask(
+            address, RemotingCommand(RequestCode.LOCK_BATCH_MQ, body=body.encode())
+        )
+        with reading_answer(address):
+            locked = LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
+        return {replace(queue, topic=self._session.unwrap(queue.topic)) for queue in locked}
+
+    def _names(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        return {replace(queue, topic=self._session.wrap(queue.topic)) for queue in queues}

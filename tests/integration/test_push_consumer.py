@@ -1,0 +1,544 @@
+"""Push consumers on real sockets: groups, retries, order, broadcasting, administrators."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyromq.broker.broker import Broker
+from pyromq.broker.config import BrokerConfig
+from pyromq.client import (
+    Message,
+    MessageModel,
+    MessageQueue,
+    Order,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    Retry,
+    StartFrom,
+    Subscription,
+)
+from pyromq.client import concurrent as concurrent_module
+from pyromq.client import membership as membership_module
+from pyromq.nameserver.config import NamesrvConfig
+from pyromq.nameserver.server import NameServer
+from pyromq.protocol.bodies_admin import GetConsumerStatusBody
+from pyromq.protocol.bodies_consumer import (
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+    DirectResult,
+)
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.remoting.client import RemotingClient
+from tests.unit.broker.wired import small_store
+
+#: The second and third retry come as soon as the first.
+QUICK_LEVELS = " ".join(["1s"] * 18)
+DEADLINE = 30.0
+
+
+class Cluster:
+    """A NameServer and one broker that can be restarted."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._name_server = NameServer(
+            NamesrvConfig(
+                listen_port=0, bind_address="127.0.0.1", kv_config_path=str(root / "kv.json")
+            )
+        )
+        self._port = 0
+
+    async def start(self) -> None:
+        await self._name_server.start()
+        self.namesrv = f"127.0.0.1:{self._name_server.port}"
+        await self.start_broker()
+
+    async def start_broker(self) -> None:
+        config = BrokerConfig(
+            bind_address="127.0.0.1",
+            broker_ip1="127.0.0.1",
+            broker_ip2="127.0.0.1",
+            broker_name="broker-a",
+            listen_port=self._port,
+            namesrv_addr=self.namesrv,
+            default_topic_queue_nums=4,
+            enable_property_filter=True,
+        )
+        self.broker = Broker(
+            config, small_store(self._root / "store", message_delay_level=QUICK_LEVELS)
+        )
+        await self.broker.start()
+        self._port = int(self.broker.address.rsplit(":", 1)[1])
+
+    async def stop(self) -> None:
+        await self.broker.stop()
+        await self._name_server.stop()
+
+    async def send(self, topic: str, bodies: list[bytes], **fields: Any) -> None:
+        async with Producer(self.namesrv) as producer:
+            for body in bodies:
+                await producer.send(Message(topic, body, **fields))
+
+    async def ask(self, code: RequestCode, **fields: str) -> RemotingCommand:
+        client = RemotingClient()
+        try:
+            command = RemotingCommand(code, ext_fields=fields)
+            return await client.request(self.broker.address, command, 10.0)
+        finally:
+            await client.close()
+
+    async def committed(self, topic: str, group: str) -> int:
+        """The sum of a group's offsets."""
+        async with PullConsumer(self.namesrv, topic, group=group) as consumer:
+            return sum([await consumer.committed(q) or 0 for q in await consumer.queues()])
+
+
+@asynccontextmanager
+async def cluster_in(root: Path) -> AsyncIterator[Cluster]:
+    cluster = Cluster(root)
+    await cluster.start()
+    try:
+        async with asyncio.timeout(DEADLINE):
+            yield cluster
+    finally:
+        await cluster.stop()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with cluster_in(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership_module, "MISSING_TOPIC_SECONDS", 0.05)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not condition():  # noqa: ASYNC110 - the condition is in plain code's hands
+            await asyncio.sleep(0.005)
+
+
+def consumer_of(cluster: Cluster, handler: Any, **options: Any) -> PushConsumer:
+    return PushConsumer(
+        cluster.namesrv,
+        **{
+            "group": "g",
+            "handler": handler,
+            "subscriptions": {"T": "*"},
+            "start_from": StartFrom.FIRST,
+            **options,
+        },
+    )
+
+
+async def test_every_message_is_handled_and_its_offset_committed(cluster: Cluster) -> None:
+    await cluster.send("T", [b"%d" % n for n in range(50)])
+    seen: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+
+    async with consumer_of(cluster, handle) as consumer:
+        await until(lambda: len(seen) == 50)
+        assert len(consumer.assignment()) >= 4
+    assert sorted(seen) == sorted(b"%d" % n for n in range(50))
+    assert await cluster.committed("T", "g") == 50
+    async with consumer_of(cluster, handle):
+        await cluster.send("T", [b"one more"])
+        await until(lambda: len(seen) == 51)
+    assert seen[-1] == b"one more"
+
+
+async def test_plain_functions_lists_and_threads(cluster: Cluster) -> None:
+    await cluster.send("T", [b"%d" % n for n in range(40)])
+    seen: list[bytes] = []
+
+    def handle(messages: list[ReceivedMessage]) -> None:
+        assert len(messages) <= 8
+        seen.extend(message.body for message in messages)
+
+    async with consumer_of(cluster, handle, batch_size=8):
+        await until(lambda: len(seen) == 40)
+    assert len(set(seen)) == 40
+    assert await cluster.committed("T", "g") == 40
+
+
+async def test_failures_come_again_and_end_as_dead_letters(cluster: Cluster) -> None:
+    await cluster.send("T", [b"good", b"bad", b"worse"], tags="x")
+    calls: dict[bytes, list[int]] = defaultdict(list)
+    topics: set[str] = set()
+
+    async def handle(message: ReceivedMessage) -> Retry | None:
+        calls[message.body].append(message.reconsume_times)
+        topics.add(message.topic)
+        if message.body == b"bad":
+            raise ValueError("no")
+        return Retry(delay_level=-1) if message.body == b"worse" else None
+
+    dead: list[bytes] = []
+
+    async def bury(message: ReceivedMessage) -> None:
+        dead.append(message.body)
+
+    async with (
+        consumer_of(cluster, handle, subscriptions={"T": "x || y"}, max_reconsume_times=2),
+        consumer_of(cluster, bury, group="undertaker", subscriptions={"%DLQ%g": "*"}),
+    ):
+        await until(lambda: sorted(dead) == [b"bad", b"worse"])
+    assert calls == {b"good": [0], b"bad": [0, 1, 2], b"worse": [0]}
+    assert topics == {"T"}
+
+
+async def test_three_members_share_and_take_over(cluster: Cluster) -> None:
+    await cluster.send("T", [b"first"])
+    handled: Counter[bytes] = Counter()
+    by: dict[bytes, str] = {}
+
+    def member(name: str) -> PushConsumer:
+        async def handle(message: ReceivedMessage) -> None:
+            handled[message.body] += 1
+            by[message.body] = name
+
+        return consumer_of(cluster, handle)
+
+    members = [member(name) for name in "abc"]
+    for one in members:
+        await one.start()
+
+    def shares() -> list[int]:
+        return sorted(
+            len([queue for queue in one.assignment() if queue.topic == "T"]) for one in members
+        )
+
+    await until(lambda: shares() == [1, 1, 2])
+    bodies = [b"%d" % n for n in range(60)]
+    await cluster.send("T", bodies)
+    await until(lambda: all(handled[body] for body in bodies))
+    assert len({by[body] for body in bodies}) == 3
+    await members.pop().close()
+    await until(lambda: shares() == [2, 2])
+    await cluster.send("T", [b"afterwards"] * 4)
+    await until(lambda: handled[b"afterwards"] == 4)
+    for one in members:
+        await one.close()
+    assert await cluster.committed("T", "g") == 65
+
+
+async def test_order_is_kept_under_failures_and_rebalancing(cluster: Cluster) -> None:
+    last: dict[str, int] = {}
+    done: list[tuple[str, int]] = []
+    busy: set[MessageQueue] = set()
+    refused: Counter[bytes] = Counter()
+
+    async def handle(message: ReceivedMessage) -> Retry | None:
+        assert message.queue not in busy, "two handlers at once for a queue"
+        busy.add(message.queue)
+        await asyncio.sleep(0.001)
+        busy.discard(message.queue)
+        key, number = message.properties["key"], int(message.body)
+        if number % 10 == 3 and refused[message.body] < 2:
+            refused[message.body] += 1
+            return Retry(suspend=0.01)
+        assert number <= last.get(key, -1) + 1, "a message was overtaken"
+        last[key] = max(number, last.get(key, -1))
+        done.append((key, number))
+        return None
+
+    def member() -> PushConsumer:
+        return consumer_of(cluster, handle, order=Order.ORDERLY)
+
+    async with Producer(cluster.namesrv) as producer:
+        for number in range(60):
+            for key in "abcd":
+                await producer.send(
+                    Message("T", b"%d" % number, properties={"key": key}, ordering_key=key)
+                )
+    async with member() as first:
+        await until(lambda: len(done) > 40)
+        async with member() as second:
+            await until(lambda: 0 < len(second.assignment()) < 5)
+            await until(lambda: len(set(done)) > 160)
+        await until(lambda: last == dict.fromkeys("abcd", 59))
+        assert first.assignment()
+    # A queue changes hands when its handler has come back and its offset is there.
+    assert len(done) == 240
+    assert await cluster.committed("T", "g") == 240
+
+
+async def test_orderly_messages_that_always_fail_make_way(cluster: Cluster) -> None:
+    await cluster.send("T", [b"bad", b"good"], ordering_key="k")
+    calls: list[bytes] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        calls.append(message.body)
+        if message.body == b"bad":
+            raise ValueError("never")
+
+    async with consumer_of(
+        cluster, handle, order=Order.ORDERLY, suspend=0.01, max_reconsume_times=2
+    ):
+        await until(lambda: b"good" in calls)
+    assert calls == [b"bad", b"bad", b"bad", b"good"]
+    assert await cluster.committed("T", "g") == 2
+    assert await cluster.committed("%DLQ%g", "nobody") == 0
+    async with PullConsumer(cluster.namesrv, "%DLQ%g") as dead:
+        (queue,) = await dead.queues()
+        assert [message.body for message in (await dead.pull(queue, 0)).messages] == [b"bad"]
+
+
+async def test_broadcasting_gives_everything_to_everybody_and_remembers(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    await cluster.send("T", [b"%d" % n for n in range(10)])
+    seen: dict[str, list[bytes]] = defaultdict(list)
+
+    def member(name: str) -> PushConsumer:
+        async def handle(message: ReceivedMessage) -> None:
+            seen[name].append(message.body)
+            if message.body == b"3":
+                raise ValueError("does not come again")
+
+        return consumer_of(
+            cluster,
+            handle,
+            model=MessageModel.BROADCASTING,
+            instance_name=name,
+            offsets_directory=tmp_path,
+        )
+
+    async with member("one"), member("two"):
+        await until(lambda: len(seen["one"]) == len(seen["two"]) == 10)
+    files = tmp_path.glob("*@one/g/offsets.json")  # noqa: ASYNC240 - a test may wait
+    assert len([*files]) == 1
+    await cluster.send("T", [b"later"])
+    async with member("one"):
+        await until(lambda: len(seen["one"]) > 10)
+    assert seen["one"][10:] == [b"later"]
+
+
+async def test_a_handler_that_hangs_is_given_up(cluster: Cluster) -> None:
+    await cluster.send("T", [b"slow"])
+    calls: list[int] = []
+    cancelled: list[bool] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        calls.append(message.reconsume_times)
+        if message.reconsume_times == 0:
+            try:
+                await asyncio.sleep(DEADLINE)
+            except asyncio.CancelledError:
+                cancelled.append(True)
+                raise
+
+    async with consumer_of(cluster, handle, consume_timeout=0.2, max_handlers=1):
+        await until(lambda: calls == [0, 1])
+    assert cancelled == [True]
+
+
+async def test_a_slow_handler_stops_the_pulls(cluster: Cluster) -> None:
+    await cluster.send("T", [b"x" * 1000 for _ in range(100)])
+    gate = asyncio.Event()
+    handled: list[ReceivedMessage] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        await gate.wait()
+        handled.append(message)
+
+    async with consumer_of(cluster, handle, pull_batch_size=2, max_cached_messages=4) as consumer:
+
+        def cached() -> list[int]:
+            infos = consumer.running_info().mq_table
+            return [info.cached_msg_count for queue, info in infos.items() if queue.topic == "T"]
+
+        await until(lambda: len(cached()) == 4 and min(cached()) >= 4)
+        assert max(cached()) < 6
+        gate.set()
+        await until(lambda: len(handled) == 100)
+    assert await cluster.committed("T", "g") == 100
+
+
+async def test_pause_and_resume(cluster: Cluster) -> None:
+    seen: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+
+    await cluster.send("T", [b"before"])
+    async with consumer_of(cluster, handle) as consumer:
+        await until(lambda: seen == [b"before"])
+        consumer.pause()
+        await cluster.send("T", [b"%d" % n for n in range(8)])
+        # Pulls that were held are answered now, and thrown away.
+        async with PullConsumer(cluster.namesrv, "T") as other:
+            assert sum([await other.max_offset(q) for q in await other.queues()]) == 9
+        await asyncio.sleep(0.1)
+        assert seen == [b"before"]
+        one = consumer.assignment()[1]
+        consumer.pause([one])
+        consumer.resume()
+        consumer.pause([one])
+        await until(lambda: len(seen) >= 7)
+        consumer.resume([one])
+        await until(lambda: len(seen) == 9)
+
+
+async def test_subscriptions_can_change(cluster: Cluster) -> None:
+    await cluster.send("T", [b"t"])
+    await cluster.send("U", [b"red"], tags="red", properties={"price": "3"})
+    await cluster.send("U", [b"blue"], tags="blue", properties={"price": "30"})
+    seen: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+
+    async with consumer_of(cluster, handle) as consumer:
+        await until(lambda: seen == [b"t"])
+        await consumer.subscribe("U", Subscription.sql("price > 10"))
+        await until(lambda: seen == [b"t", b"blue"])
+        await consumer.unsubscribe("T")
+        assert {queue.topic for queue in consumer.assignment()} == {"U", "%RETRY%g"}
+
+
+async def test_a_broker_that_was_restarted_is_told_and_consumption_goes_on(
+    cluster: Cluster,
+) -> None:
+    seen: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+
+    await cluster.send("T", [b"before"])
+    async with consumer_of(cluster, handle) as consumer:
+        await until(lambda: seen == [b"before"])
+        await cluster.broker.stop()
+        await cluster.start_broker()
+        await cluster.send("T", [b"after"])
+        await until(lambda: seen[1:] == [b"after"])
+        group = cluster.broker.consumers.find("g")
+        assert group is not None
+        assert consumer.assignment()
+
+
+async def test_administrators_can_look_and_act(cluster: Cluster) -> None:
+    await cluster.send("T", [b"%d" % n for n in range(8)])
+    seen: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> Retry | None:
+        seen.append(message.body)
+        if seen.count(b"3") == 3:
+            raise ValueError("thrice")
+        return None
+
+    async with consumer_of(cluster, handle) as consumer:
+        await until(lambda: len(seen) == 8)
+        answer = await cluster.ask(
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+            consumerGroup="g",
+            clientId=consumer.client_id,
+            jstackEnable="true",
+        )
+        info = ConsumerRunningInfo.decode(answer.body)
+        assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+        assert {data.topic for data in info.subscription_set} == {"T", "%RETRY%g"}
+        assert sum(q.commit_offset for mq, q in info.mq_table.items() if mq.topic == "T") == 8
+        assert info.status_table["T"].consume_ok_tps > 0
+        assert "handle" in (info.jstack or "") or "_read" in (info.jstack or "")
+
+        # Everything once more, from the beginning.
+        answer = await cluster.ask(
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            topic="T",
+            group="g",
+            timestamp="0",
+            isForce="true",
+        )
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        await until(lambda: len(seen) == 16)
+
+        answer = await cluster.ask(
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+            topic="T",
+            group="g",
+            clientAddr=consumer.client_id,
+        )
+        status = GetConsumerStatusBody.decode(answer.body).consumer_table[consumer.client_id]
+        assert sum(status.values()) == 8
+
+        async with PullConsumer(cluster.namesrv, "T") as reader:
+            pulled = [await reader.pull(queue, 0) for queue in await reader.queues()]
+        (three,) = [m for result in pulled for m in result.messages if m.body == b"3"]
+        answer = await cluster.ask(
+            RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            consumerGroup="g",
+            clientId=consumer.client_id,
+            msgId=three.offset_msg_id,
+            brokerName="broker-a",
+        )
+        result = ConsumeMessageDirectlyResult.decode(answer.body)
+        assert result.consume_result is DirectResult.CR_THROW_EXCEPTION
+        assert result.remark == "ValueError: thrice"
+
+
+async def test_a_handler_may_close_its_consumer(cluster: Cluster) -> None:
+    await cluster.send("T", [b"the end"])
+
+    async def handle(_message: ReceivedMessage) -> None:
+        await consumer.close()
+
+    consumer = consumer_of(cluster, handle)
+    await consumer.start()
+    await consumer.closed()
+    assert await cluster.committed("T", "g") == 1
+
+
+async def test_what_nobody_takes_back_is_handed_out_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(concurrent_module, "AGAIN_SECONDS", 0.05)
+    await cluster.send("T", [b"x"])
+    calls: list[int] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        calls.append(message.reconsume_times)
+        if len(calls) < 3:
+            raise ValueError("not yet")
+
+    consumer = consumer_of(cluster, handle)
+
+    async def nobody(*_: object) -> bool:
+        return False
+
+    consumer._handling._send_back = nobody
+    async with consumer:
+        await until(lambda: calls == [0, 1, 2])
+    assert await cluster.committed("T", "g") == 1
+
+
+async def test_a_namespace_is_not_seen_by_handlers(cluster: Cluster) -> None:
+    async with Producer(cluster.namesrv, namespace="tenant") as producer:
+        await producer.send(Message("T", b"ours"))
+    await cluster.send("T", [b"theirs"])
+    seen: list[tuple[str, bytes, int]] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append((message.topic, message.body, message.reconsume_times))
+        if len(seen) == 1:
+            raise ValueError("once more")
+
+    async with consumer_of(cluster, handle, namespace="tenant") as consumer:
+        await until(lambda: len(seen) == 2)
+        assert {queue.topic for queue in consumer.assignment()} == {"T", "%RETRY%g"}
+    assert seen == [("T", b"ours", 0), ("T", b"ours", 1)]
