@@ -226,7 +226,7 @@ async def test_a_stop_without_a_start_and_a_second_stop_do_nothing(tmp_path: Pat
     await broker.stop()
 
 
-async def test_a_stop_answers_those_that_wait(tmp_path: Path, client: RemotingClient) -> None:
+async def test_a_stop_refuses_those_that_wait(tmp_path: Path, client: RemotingClient) -> None:
     broker = make_broker(tmp_path)
     await broker.start()
     broker.topics.update(TopicConfig("T", 4, 4))
@@ -237,7 +237,7 @@ async def test_a_stop_answers_those_that_wait(tmp_path: Path, client: RemotingCl
 
     await broker.stop()
 
-    assert (await waiting).code == ResponseCode.PULL_NOT_FOUND
+    assert (await waiting).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 async def test_a_table_that_cannot_be_saved_does_not_keep_the_others_from_it(
