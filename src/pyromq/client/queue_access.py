@@ -8,6 +8,7 @@ consumer's event loop.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -125,6 +126,11 @@ class QueueAccess:
                 seconds,
             )
         return self._result(address, queue, frame)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be read now."""
+        route = await self._session.routes.get(self._session.wrap(topic))
+        return [replace(queue, topic=topic) for queue in route.read_queues]
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The offset of the oldest message that is still there."""
