@@ -13,8 +13,11 @@ from pyromq.protocol.bodies import (
     BrokerData,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
     QueueData,
     TopicRouteData,
+    UnlockBatchRequestBody,
 )
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import FrameReader, RemotingCommand
@@ -44,6 +47,8 @@ class FakeBroker:
         self.queues: dict[tuple[str, int], list[MessageRecord]] = defaultdict(list)
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.members: dict[str, asyncio.StreamWriter] = {}
+        #: Who has locked a queue, by (topic, queue id).
+        self.locks: dict[tuple[str, int], str] = {}
         self.arrived = asyncio.Condition()
         self.writers: list[asyncio.StreamWriter] = []
 
@@ -200,6 +205,26 @@ class FakeBroker:
 
     def _update_consumer_offset(self, command: RemotingCommand, _: object) -> RemotingCommand:
         self.offsets[_offset_key(command)] = int(command.ext_fields["commitOffset"])
+        return command.answer()
+
+    def _consumer_send_msg_back(self, command: RemotingCommand, _: object) -> RemotingCommand:
+        return command.answer()
+
+    def _lock_batch_mq(self, command: RemotingCommand, _: object) -> RemotingCommand:
+        body = LockBatchRequestBody.decode(command.body)
+        got = {
+            queue
+            for queue in body.mq_set
+            if self.locks.setdefault((queue.topic, queue.queue_id), body.client_id)
+            == body.client_id
+        }
+        return command.answer(body=LockBatchResponseBody(got).encode())
+
+    def _unlock_batch_mq(self, command: RemotingCommand, _: object) -> RemotingCommand:
+        body = UnlockBatchRequestBody.decode(command.body)
+        for queue in body.mq_set:
+            if self.locks.get((queue.topic, queue.queue_id)) == body.client_id:
+                del self.locks[queue.topic, queue.queue_id]
         return command.answer()
 
     def _heart_beat(
