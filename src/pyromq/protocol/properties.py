@@ -42,6 +42,13 @@ TRACE_ON: Final = "TRACE_ON"
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 CORRELATION_ID: Final = "CORRELATION_ID"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
+#: Of a request and its reply: for how many milliseconds somebody waits.
+TTL: Final = "TTL"
+#: When a reply was taken by who had asked, in milliseconds.
+ARRIVE_TIME: Final = "ARRIVE_TIME"
+#: What kind of message it is: `REPLY`, or another one.
+MESSAGE_TYPE: Final = "MSG_TYPE"
+REPLY: Final = "reply"
 KEY_SEPARATOR: Final = " "
 
 
