@@ -19,6 +19,7 @@ Owned by the loop's thread. Other threads read below `written` only.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -42,6 +43,7 @@ class CommitLog:
 
     __slots__ = (
         "_allocation",
+        "_commit_lock",
         "_file",
         "_pool",
         "_start",
@@ -71,6 +73,7 @@ class CommitLog:
             directory, segment_size, directory_for=self.segments.directory_for, warm=warm, pool=pool
         )
         self._pool = pool
+        self._commit_lock = threading.Lock()
         self._file: MappedFile | None = None
         #: Where the gathered parts will begin.
         self._start = 0
@@ -158,17 +161,23 @@ class CommitLog:
         return file.read(offset - file.base, max(offset, end) - file.base)
 
     def commit(self) -> None:
-        """Bring all that is written to the files. Called by the commit thread; OSError."""
-        marks = self.watermarks
-        offset, timestamp = marks.written, marks.written_timestamp
-        if self._pool is None or marks.committed >= offset:
+        """Bring all that is written to the files; raises OSError.
+
+        Called by the commit thread, and on the loop when all buffers are in use.
+        """
+        if self._pool is None:
             return
-        for file in list(self.segments.files):
-            if isinstance(file, PooledFile) and file.is_buffered and file.base < offset:
-                file.commit(offset - file.base)
-                if file.base + file.size <= offset:
-                    file.release_buffer()
-        marks.move_committed(offset, timestamp)
+        marks = self.watermarks
+        with self._commit_lock:
+            offset, timestamp = marks.written, marks.written_timestamp
+            if marks.committed >= offset:
+                return
+            for file in list(self.segments.files):
+                if isinstance(file, PooledFile) and file.is_buffered and file.base < offset:
+                    file.commit(offset - file.base)
+                    if file.base + file.size <= offset:
+                        file.release_buffer()
+            marks.move_committed(offset, timestamp)
 
     @property
     def free_buffers(self) -> int | None:
@@ -222,7 +231,7 @@ class CommitLog:
     def _roll(self, full: MappedFile | None) -> MappedFile:
         """End the full segment with a blank record and go on with the next one."""
         base = full.base + full.size if full is not None else self.position
-        file = self._allocation.take_next(base)
+        file = self._next_file(base)
         try:
             self._allocation.ensure(file, min(AHEAD, file.size))
             if full is not None:
@@ -240,3 +249,17 @@ class CommitLog:
         self.position = self._start = self.watermarks.written = base
         self._allocation.follow(file, 0)
         return file
+
+    def _next_file(self, base: int) -> MappedFile:
+        """A file from the allocation; NoBufferError only where it is wanted."""
+        try:
+            return self._allocation.take_next(base)
+        except NoBufferError:
+            if self._pool is None or self._pool.fast_fail:
+                raise
+        # Full segments give their buffers back then: there is one at least.
+        logger.warning(
+            "no buffer is free: what waits is committed now; set a larger transientStorePoolSize"
+        )
+        self.commit()
+        return self._allocation.take_next(base)

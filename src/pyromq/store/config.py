@@ -407,8 +407,8 @@ class MessageStoreConfig:
     transient_store_pool_size: int = setting(
         "transientStorePoolSize",
         5,
-        "Buffers of the transient store pool, each as long as a segment of the log. They take "
-        "memory as they are filled, and keep it.",
+        "Buffers of the transient store pool, at least two, each as long as a segment of the log. "
+        "They take memory as they are filled, and keep it.",
         minimum=1,
     )
     warm_maped_file_enable: bool = setting(
@@ -419,8 +419,8 @@ class MessageStoreConfig:
     fast_fail_if_no_buffer_in_store_pool: bool = setting(
         "fastFailIfNoBufferInStorePool",
         False,
-        "Refuse sends when a new segment finds no free buffer in the transient store pool; "
-        "else the segment is written without one.",
+        "Refuse a send that needs a new segment when the transient store pool has no free buffer; "
+        "else it waits for a commit.",
     )
 
     def __post_init__(self) -> None:

@@ -9,7 +9,10 @@ Invariants
 1. A buffer belongs to one file at a time. Once a segment is full and committed its own mapping
    takes the buffer's place, and only then the buffer may serve another one.
 2. Only what was written is committed: stale bytes of a buffer's last use never reach a file.
-3. The blocks of the file are reserved before the buffer is written to, as without a pool: a full
+3. All segments have a buffer from the first one on that was made with a pool. Were one written
+   to without, before what stands in the buffers of those before it is committed, then a kill
+   would leave a hole in the log, behind which everything is lost.
+4. The blocks of the file are reserved before the buffer is written to, as without a pool: a full
    disk refuses a put, never a commit.
 
 Buffers get their memory, locked if that is allowed, page by page ahead of their first use
@@ -37,7 +40,7 @@ _FEW: Final = 0.4
 
 
 class NoBufferError(Exception):
-    """All buffers are in use, and writing without one is not wanted."""
+    """All buffers are in use."""
 
 
 class Buffer:
@@ -55,10 +58,10 @@ class TransientStorePool:
     """A fixed number of buffers, each as long as a segment."""
 
     def __init__(self, count: int, segment_size: int, *, fast_fail: bool = False) -> None:
-        """With `fast_fail` nothing is written without a buffer."""
-        self.count = count
+        """With `fast_fail` who finds no buffer is refused, and does not wait for a commit."""
         # A segment gives its buffer back when there is a next one: a single one never comes free.
-        self.fast_fail = fast_fail and count > 1
+        self.count = max(2, count)
+        self.fast_fail = fast_fail
         self.locks_memory = True
         self._segment_size = segment_size
         self._free: deque[Buffer] = deque()
@@ -73,19 +76,13 @@ class TransientStorePool:
         return len(self._free)
 
     def create(self, directory: Path, base: int, size: int) -> MappedFile:
-        """A new file with a buffer; without one when none is free, or NoBufferError."""
+        """A new file with a buffer; NoBufferError when none is free."""
         try:
             buffer = self._free.popleft()
         except IndexError:
-            if self.fast_fail:
-                raise NoBufferError(
-                    f"none of the {self.count} buffers of the transient store pool is free"
-                ) from None
-            logger.warning(
-                "no buffer is free, %s is written without: set a larger transientStorePoolSize",
-                directory / f"{base:020d}",
-            )
-            return MappedFile.create(directory, base, size)
+            raise NoBufferError(
+                f"none of the {self.count} buffers of the transient store pool is free"
+            ) from None
         if self.available < self.count * _FEW:
             logger.warning("the transient store pool has %d free buffers left", self.available)
         try:
