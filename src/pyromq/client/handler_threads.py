@@ -62,6 +62,7 @@ class HandlerThreads:
     # Helpers, in call order.
 
     def _work(self) -> None:
+        _thread.is_handler = True
         while (call := self._calls.get()) is not None:
             if call.is_given_up:
                 continue
@@ -112,6 +113,14 @@ class HandlerThreads:
                 call.function,
                 self._name,
             )
+
+
+def is_handler_thread() -> bool:
+    """Whether it is a handler that asks."""
+    return getattr(_thread, "is_handler", False)
+
+
+_thread = threading.local()
 
 
 class _Call:

@@ -26,7 +26,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, ParamSpec, Self, Unpack
 
 from pyromq.client.accumulator import Accumulator, Batching
 from pyromq.client.errors import (
@@ -51,6 +51,11 @@ from pyromq.protocol.codes import ResponseCode
 from pyromq.protocol.frame import FLAG_ONEWAY, RawFrame
 from pyromq.protocol.java_hash import java_hash
 from pyromq.remoting.client import ClientHandler, RemotingError, RemotingTimeoutError
+
+if TYPE_CHECKING:
+    from pyromq.client.sync import SyncProducer
+
+_Arguments = ParamSpec("_Arguments")
 
 DEFAULT_GROUP = "PYROMQ_PRODUCER"
 #: How many queues a topic gets that a send creates, unless its broker says fewer.
@@ -127,6 +132,15 @@ class Producer:
         self._accumulator = None if batching is None else Accumulator(batching, self._deliver)
         #: Requests are built from a template unless somebody wants to see or sign them.
         self._is_plain = not self.hooks.send and not settings.access_key
+
+    @classmethod
+    def sync(
+        cls: Callable[_Arguments, Producer], *args: _Arguments.args, **kwargs: _Arguments.kwargs
+    ) -> SyncProducer:
+        """The same for programs without an event loop."""
+        from pyromq.client.sync import SyncProducer
+
+        return SyncProducer(lambda: cls(*args, **kwargs))
 
     # Life
 

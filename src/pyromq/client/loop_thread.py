@@ -1,0 +1,132 @@
+"""An event loop in a thread of its own, for programs that have none.
+
+`shared_loop` is the process's one: all synchronous clients use it. It is started when first
+asked for, and its thread does not keep the interpreter from ending. A fork has no threads but
+the one that forked, so a child begins anew: what it inherited is never touched again, since
+sockets and pollers are still the parent's, too.
+
+Used by `sync` and by `pyromq.testing`, from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from pyromq.client.errors import ClientStateError
+
+logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+#: How long `stop` waits for the thread.
+_STOP_SECONDS = 5.0
+
+
+class LoopThread:
+    """Runs coroutines for other threads until `stop`; uvloop's where it is installed."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = _new_loop()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, _Result], timeout: float | None = None) -> _Result:
+        """Wait for a coroutine's result; it is cancelled when the waiting ends before that.
+
+        Raises TimeoutError after `timeout` seconds, and whatever the coroutine raises.
+        """
+        future = self.submit(coroutine)
+        try:
+            return future.result(timeout)
+        except BaseException:
+            # Ctrl-C and time-outs: nobody wants the result any more. Else it does nothing.
+            future.cancel()
+            raise
+
+    async def run_from_loop(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+        """The same for a coroutine of another event loop."""
+        return await asyncio.wrap_future(self.submit(coroutine))
+
+    def submit(self, coroutine: Coroutine[Any, Any, _Result]) -> Future[_Result]:
+        """Begin with a coroutine and do not wait.
+
+        Raises ClientStateError in the thread of the loop itself: it would wait for itself.
+        """
+        try:
+            self.check_thread()
+        except ClientStateError:
+            coroutine.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def check_thread(self) -> None:
+        """Raise ClientStateError in the thread of the loop itself."""
+        if threading.current_thread() is self._thread:
+            raise ClientStateError(
+                "a synchronous client was used on the event loop that serves it, for which it "
+                "would wait forever: in coroutines use the asynchronous client, or make the "
+                "handler a plain function"
+            )
+
+    def stop(self) -> None:
+        """Cancel what still runs, and end the thread."""
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(_STOP_SECONDS)
+
+    def _work(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        finally:
+            asyncio.set_event_loop(None)
+            self.loop.close()
+
+
+def shared_loop() -> LoopThread:
+    """The process's own loop for synchronous clients, started now if there is none."""
+    global _shared
+    found = _shared
+    if found is None:
+        with _lock:
+            if _shared is None:
+                _shared = LoopThread("pyromq-client")
+            found = _shared
+    return found
+
+
+_lock = threading.Lock()
+_shared: LoopThread | None = None
+#: Of the parent process: kept, since to free them would close what the parent uses.
+_inherited: list[LoopThread] = []
+
+
+def _forked() -> None:
+    global _lock, _shared
+    # The lock may have been held by a thread that does not exist here.
+    _lock = threading.Lock()
+    if _shared is not None:
+        _inherited.append(_shared)
+        _shared = None
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # not on every platform
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
