@@ -111,8 +111,6 @@ class EndTransactionRequestHeader(Header):
     msg_id: str
     from_transaction_check: bool = False
     transaction_id: str | None = None
-    #: The broker's name.
-    bname: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +127,6 @@ class CheckTransactionStateRequestHeader(Header):
     msg_id: str | None = None
     transaction_id: str | None = None
     offset_msg_id: str | None = None
-    #: The broker's name.
-    bname: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
