@@ -302,6 +302,7 @@ class Broker:
 
         def settings_changed(keys: list[str]) -> None:
             send.settings_changed()
+            pull.settings_changed()
             self.lanes.set_limits(self._config)
             fast_failure.set_limits(self._config)
             for server in self._servers:

@@ -12,9 +12,9 @@ Runs on the loop; a run of frames at a time.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from collections.abc import Callable
-from dataclasses import astuple
 from typing import Final
 
 import orjson
@@ -30,7 +30,7 @@ from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
 from pyromq.protocol import header_json
-from pyromq.protocol.bodies import MASTER_ID, SubscriptionGroupConfig
+from pyromq.protocol.bodies import MASTER_ID, DataVersion, SubscriptionGroupConfig
 from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, ResponseCode
 from pyromq.protocol.frame import (
     FLAG_ONEWAY,
@@ -43,14 +43,13 @@ from pyromq.protocol.frame import (
     pack_prefix,
 )
 from pyromq.protocol.headers import PullMessageRequestHeader
-from pyromq.protocol.memo import Memo
 from pyromq.protocol.sysflag import (
     PULL_COMMIT_OFFSET,
     PULL_SUBSCRIPTION,
     PULL_SUSPEND,
     is_readable,
 )
-from pyromq.protocol.wire_types import INT32, INT64, parse_integer
+from pyromq.protocol.wire_types import INT64, parse_integer
 from pyromq.remoting.server import Connection
 from pyromq.store.config import BrokerRole
 from pyromq.store.message_store import MessageStore
@@ -70,6 +69,8 @@ _FOUND: Final = (
 assert orjson.loads(_FOUND.replace(b"%d", b"1"))["flag"] == FLAG_RESPONSE
 assert orjson.loads(_FOUND.replace(b"%d", b"1"))["language"] == LanguageCode.PYTHON.name
 
+#: So many plans are remembered.
+_MAX_PLANS: Final = 65_536
 #: A pull waits for the entries of its queue, for its records, and once more for either.
 _MAX_WAITS: Final = 3
 
@@ -84,38 +85,44 @@ _CODES: Final = {
 }
 
 
-class _Pull:
-    """A pull: what to read, for whom, and what it may do."""
+class _Plan:
+    """What the pulls of a consumer from a queue have in common, and that they may be served.
+
+    Checked anew when topics, groups or subscriptions have changed.
+    """
 
     __slots__ = (
-        "commit_offset",
+        "consumers",
         "expression_type",
         "group",
         "group_config",
+        "groups",
         "max_count",
         "message_filter",
-        "offset",
         "queue_id",
         "sub_version",
         "subscription",
         "suspend_ms",
         "sys_flag",
         "topic",
+        "topics",
     )
 
-    #: Set when the pull has passed the checks.
+    #: Set when the checks are passed.
     group_config: SubscriptionGroupConfig
     message_filter: PullFilter | None
+    #: The versions of the tables that it was checked against.
+    topics: DataVersion
+    groups: DataVersion
+    consumers: int
 
     def __init__(
         self,
         group: str,
         topic: str,
         queue_id: int,
-        offset: int,
         max_count: int,
         sys_flag: int,
-        commit_offset: int,
         suspend_ms: int,
         sub_version: int,
         subscription: str | None,
@@ -124,14 +131,23 @@ class _Pull:
         self.group = group
         self.topic = topic
         self.queue_id = queue_id
-        self.offset = offset
         self.max_count = max_count
         self.sys_flag = sys_flag
-        self.commit_offset = commit_offset
         self.suspend_ms = suspend_ms
         self.sub_version = sub_version
         self.subscription = subscription
         self.expression_type = expression_type
+
+
+class _Pull:
+    """One pull: from which offset, and by which plan."""
+
+    __slots__ = ("commit_offset", "offset", "plan")
+
+    def __init__(self, plan: _Plan, offset: int, commit_offset: int) -> None:
+        self.plan = plan
+        self.offset = offset
+        self.commit_offset = commit_offset
 
 
 class PullHandlers:
@@ -163,8 +179,8 @@ class PullHandlers:
         self._stats = stats
         #: Told of messages that leave: group, topic, queue id, and what was found.
         self.on_found: Callable[[str, str, int, GetResult], None] | None = None
-        self._numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT32))
-        self._large_numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT64))
+        self._consumers = consumers
+        self._plans: dict[tuple[str | None, ...], _Plan] = {}
         long_poll.run_again = self._run_again
 
     def pull(self, connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
@@ -176,17 +192,17 @@ class PullHandlers:
         header = frame[1]
         oneway = header.get("flag", 0) & FLAG_ONEWAY
         try:
-            pull = self._decode(header["extFields"])
-            self._check(connection, pull)
+            pull = self._pull_of(connection, header["extFields"])
         except (ValueError, RequestError, KeyError, TypeError, AttributeError) as error:
             if not oneway:
                 answers.append(_refused(command_from(frame), error).encode())
             return
-        if pull.sys_flag & PULL_COMMIT_OFFSET and not self._is_replica:
+        plan = pull.plan
+        if plan.sys_flag & PULL_COMMIT_OFFSET and not self._is_replica:
             self._offsets.commit(
-                pull.group,
-                pull.topic,
-                pull.queue_id,
+                plan.group,
+                plan.topic,
+                plan.queue_id,
                 pull.commit_offset,
                 remote_address=connection.remote_address,
             )
@@ -208,7 +224,7 @@ class PullHandlers:
             self._read_later(connection, frame, pull, result.bring_in, answers, waits - 1)
             return
         code = _code(result, pull.offset)
-        if code is ResponseCode.PULL_NOT_FOUND and pull.sys_flag & PULL_SUSPEND:
+        if code is ResponseCode.PULL_NOT_FOUND and pull.plan.sys_flag & PULL_SUSPEND:
             if self._long_poll.stopping:
                 answers.append(_refused(command_from(frame), _stopping()).encode())
             else:
@@ -242,7 +258,7 @@ class PullHandlers:
                     raise error
                 if error is not None:
                     raise RequestError(ResponseCode.SYSTEM_ERROR, f"reading failed: {error}")
-                self._check(connection, pull)
+                self._recheck(connection, pull)
                 self._serve(connection, frame, pull, late, waits=waits)
             except (RequestError, ValueError) as refused:
                 late = [_refused(command_from(frame), refused).encode()]
@@ -251,27 +267,68 @@ class PullHandlers:
 
         done.add_done_callback(serve)
 
-    def _decode(self, ext: dict[str, str]) -> _Pull:
-        """What `PullMessageRequestHeader.decode` says, at a tenth of its cost."""
-        numbers, large_numbers = self._numbers, self._large_numbers
+    def settings_changed(self) -> None:
+        """Check every pull anew."""
+        self._plans.clear()
+
+    def _pull_of(self, connection: Connection, ext: dict[str, str]) -> _Pull:
+        """A checked pull; raises ValueError, RequestError or what a strange header causes."""
         try:
-            return _Pull(
+            key = (
                 ext["consumerGroup"],
                 ext["topic"],
-                numbers[ext["queueId"]],
-                parse_integer(ext["queueOffset"], INT64),
-                numbers[ext["maxMsgNums"]],
-                numbers[ext["sysFlag"]],
-                parse_integer(ext["commitOffset"], INT64),
-                large_numbers[ext["suspendTimeoutMillis"]],
-                large_numbers[ext["subVersion"]],
+                ext["queueId"],
+                ext["maxMsgNums"],
+                ext["sysFlag"],
+                ext["suspendTimeoutMillis"],
+                ext["subVersion"],
                 ext.get("subscription"),
                 ext.get("expressionType"),
             )
-        except (KeyError, ValueError, TypeError):
-            return _Pull(*astuple(PullMessageRequestHeader.decode(header_json.text_fields(ext))))
+            plan = self._plans.get(key)
+            if plan is not None and self._holds(plan):
+                return _Pull(
+                    plan,
+                    parse_integer(ext["queueOffset"], INT64),
+                    parse_integer(ext["commitOffset"], INT64),
+                )
+        except (KeyError, TypeError, ValueError):
+            key = None  # what is wrong with it, or only unusual, the typed header knows
+        header = PullMessageRequestHeader.decode(header_json.text_fields(ext))
+        plan = _Plan(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            header.max_msg_nums,
+            header.sys_flag,
+            header.suspend_timeout_millis,
+            header.sub_version,
+            header.subscription,
+            header.expression_type,
+        )
+        self._check(connection, plan)
+        if key is not None and not _reads_records(plan):
+            if len(self._plans) >= _MAX_PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+        return _Pull(plan, header.queue_offset, header.commit_offset)
 
-    def _check(self, connection: Connection, pull: _Pull) -> None:
+    def _recheck(self, connection: Connection, pull: _Pull) -> None:
+        """Check a pull that has waited; its plan may be that of others, too."""
+        if not self._holds(pull.plan) or _reads_records(pull.plan):
+            plan = copy.copy(pull.plan)
+            self._check(connection, plan)
+            pull.plan = plan
+
+    def _holds(self, plan: _Plan) -> bool:
+        """Whether nothing has changed since a plan was checked."""
+        return (
+            plan.topics is self._topics.data_version
+            and plan.groups is self._groups.data_version
+            and plan.consumers == self._consumers.version
+        )
+
+    def _check(self, connection: Connection, plan: _Plan) -> None:
         """RocketMQ's checks, in its order."""
         config = self._config
         if not is_readable(config.broker_permission):
@@ -279,50 +336,54 @@ class PullHandlers:
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{config.broker_ip1}] pulling message is forbidden",
             )
-        group = self._groups.find(pull.group)
+        group = self._groups.find(plan.group)
         if group is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{pull.group}] does not exist",
+                f"subscription group [{plan.group}] does not exist",
             )
         if not group.consume_enable:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
-                f"subscription group no permission, {pull.group}",
+                f"subscription group no permission, {plan.group}",
             )
-        topic = self._topics.get(pull.topic)
+        topic = self._topics.get(plan.topic)
         if topic is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{pull.topic}] not exist, apply first please!",
+                f"topic[{plan.topic}] not exist, apply first please!",
             )
         if not is_readable(topic.perm):
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
-                f"the topic[{pull.topic}] pulling message is forbidden",
+                f"the topic[{plan.topic}] pulling message is forbidden",
             )
-        if not 0 <= pull.queue_id < topic.read_queue_nums:
+        if not 0 <= plan.queue_id < topic.read_queue_nums:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] "
+                f"queueId[{plan.queue_id}] is illegal, topic:[{plan.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
                 f"consumer:[{connection.remote_address}]",
             )
-        pull.group_config = group
-        if pull.sys_flag & PULL_SUBSCRIPTION:
-            pull.message_filter = self._filters.of_pull(
-                pull.topic, pull.expression_type, pull.subscription
+        plan.group_config = group
+        plan.topics = self._topics.data_version
+        plan.groups = self._groups.data_version
+        plan.consumers = self._consumers.version
+        if plan.sys_flag & PULL_SUBSCRIPTION:
+            plan.message_filter = self._filters.of_pull(
+                plan.topic, plan.expression_type, plan.subscription
             )
         else:
-            pull.message_filter = self._filters.of_group(pull.topic, group, pull.sub_version)
+            plan.message_filter = self._filters.of_group(plan.topic, group, plan.sub_version)
 
     def _get(self, pull: _Pull, offset: int, *, may_wait: bool = False) -> GetResult:
+        plan = pull.plan
         return self._store.get(
-            pull.topic,
-            pull.queue_id,
+            plan.topic,
+            plan.queue_id,
             offset,
-            pull.max_count,
-            pull.message_filter,
+            plan.max_count,
+            plan.message_filter,
             may_wait=may_wait,
         )
 
@@ -334,13 +395,14 @@ class PullHandlers:
         code: ResponseCode,
         answers: list[bytes],
     ) -> None:
+        plan = pull.plan
         if code is ResponseCode.SUCCESS:
-            self._stats.pulled(pull.group, pull.topic, pull.queue_id, result.count, result.size)
+            self._stats.pulled(plan.group, plan.topic, plan.queue_id, result.count, result.size)
             if self.on_found is not None:
-                self.on_found(pull.group, pull.topic, pull.queue_id, result)
+                self.on_found(plan.group, plan.topic, plan.queue_id, result)
         else:
             self._stats.missed += 1
-        suggested = self._suggested_broker(pull.group_config, result)
+        suggested = self._suggested_broker(plan.group_config, result)
         opaque = frame[1].get("opaque", 0)
         if code is ResponseCode.SUCCESS and frame[0] == 0 and type(opaque) is int:
             header = _FOUND % (
@@ -358,9 +420,9 @@ class PullHandlers:
         if code is ResponseCode.PULL_OFFSET_MOVED:
             logger.info(
                 "%s queue %d, group %s: offset %d corrected to %d, there are %d to %d",
-                pull.topic,
-                pull.queue_id,
-                pull.group,
+                pull.plan.topic,
+                pull.plan.queue_id,
+                pull.plan.group,
                 pull.offset,
                 result.next_offset,
                 result.min_offset,
@@ -390,25 +452,25 @@ class PullHandlers:
         self._stats.missed += 1
         frame = (frame[0], {"code": request.code, "opaque": request.opaque}, b"")
         wait_ms = (
-            pull.suspend_ms
+            pull.plan.suspend_ms
             if self._config.long_polling_enable
             else self._config.short_polling_time_mills
         )
         self._long_poll.park(
-            self._store.queue(pull.topic, pull.queue_id),
+            self._store.queue(pull.plan.topic, pull.plan.queue_id),
             ParkedPull(connection, frame, pull.offset, wait_ms / 1000, pull),
         )
 
     def _run_again(self, parked: ParkedPull[_Pull], *, is_over: bool) -> bytes | None:
         """The answer of a parked pull; None: it goes on waiting."""
         pull = parked.pull
-        before = pull.message_filter
+        before = pull.plan.message_filter
         try:
             # Topic, group and subscription may have changed meanwhile.
-            self._check(parked.connection, pull)
+            self._recheck(parked.connection, pull)
         except (RequestError, ValueError) as error:
             return _refused(command_from(parked.frame), error).encode()
-        if pull.message_filter != before:
+        if pull.plan.message_filter != before:
             parked.offset = pull.offset
         result = self._get(pull, parked.offset)
         while result.status is GetStatus.NO_MATCHED_MESSAGE and not is_over:
@@ -416,7 +478,7 @@ class PullHandlers:
             parked.offset = result.next_offset
             if parked.offset >= result.max_offset:
                 return None
-            if pull.message_filter is not None and pull.message_filter.reads_records:
+            if _reads_records(pull.plan):
                 break  # its client asks for the rest: that may take long
             result = self._get(pull, parked.offset)
         code = _code(result, pull.offset)
@@ -430,6 +492,11 @@ class PullHandlers:
         answers: list[bytes] = []
         self._answer(parked.frame, pull, result, code, answers)
         return b"".join(answers)
+
+
+def _reads_records(plan: _Plan) -> bool:
+    """Whether the plan's filter is one that looks into records."""
+    return plan.message_filter is not None and plan.message_filter.reads_records
 
 
 def _code(result: GetResult, offset: int) -> ResponseCode:

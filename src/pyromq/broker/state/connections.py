@@ -89,6 +89,8 @@ class ConsumerGroup:
     consume_from_where: ConsumeFromWhere
     members: dict[ClientConnection, Client] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    #: Counts the changes of `subscriptions`, also those that are no news to other members.
+    changes: int = 0
 
     def client_ids(self) -> list[str]:
         """The members' ids, in the order in which they came."""
@@ -104,6 +106,9 @@ class ConsumerTable:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
+        #: Another number after each change of what a group wants or how it consumes: what was
+        #: found out under the same number still holds.
+        self.version = 0
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[ClientConnection, set[str]] = {}
         #: Told of each heartbeat's group and subscriptions.
@@ -134,11 +139,17 @@ class ConsumerTable:
             group = self._groups[data.group_name] = ConsumerGroup(
                 data.group_name, data.consume_type, data.message_model, data.consume_from_where
             )
+            self.version += 1
         group.consume_type = data.consume_type
-        group.message_model = data.message_model
+        if group.message_model is not data.message_model:
+            group.message_model = data.message_model
+            self.version += 1
         group.consume_from_where = data.consume_from_where
         joined = self._note_member(group, client)
+        changes = group.changes
         resubscribed = _update_subscriptions(group, data.subscription_data_set)
+        if group.changes != changes:
+            self.version += 1
         if self.on_subscribed is not None:
             self.on_subscribed(group.name, data.subscription_data_set)
         return joined or resubscribed
@@ -202,6 +213,7 @@ class ConsumerTable:
         )
         if not group.members:
             del self._groups[group_name]
+            self.version += 1
             if self.on_gone is not None:
                 self.on_gone(group_name)
         return True
@@ -220,11 +232,13 @@ def _update_subscriptions(group: ConsumerGroup, wanted: Iterable[SubscriptionDat
         known = group.subscriptions.get(subscription.topic)
         if known is None or subscription.sub_version > known.sub_version:
             group.subscriptions[subscription.topic] = subscription
+            group.changes += 1
         if known is None:
             changed = True
             logger.info("group %s subscribes to %s", group.name, subscription)
     for topic in group.subscriptions.keys() - topics:
         del group.subscriptions[topic]
+        group.changes += 1
         changed = True
         logger.warning("group %s does not subscribe to topic %s any more", group.name, topic)
     return changed

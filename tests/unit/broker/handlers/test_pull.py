@@ -730,3 +730,42 @@ async def test_a_changed_subscription_is_never_skipped_by_a_waiting_pull(broker:
         following = answer.ext_fields["nextBeginOffset"]
         answer = client.ask(pull_request(sysFlag="0", subVersion="2", queueOffset=following))
     assert bodies(answer) == [b"wanted now"]
+
+
+# Plans: what was checked once holds until something changes
+
+
+def _pull_again(broker: Wired, **fields: str) -> RemotingCommand:
+    return broker.fast.ask(pull_request(**fields))
+
+
+async def test_the_next_pull_sees_every_change(broker: Wired) -> None:
+    broker.put(b"red", tags="red")
+    broker.put(b"blue", tags="blue")
+    subscribe(broker, "red", version=1)
+    of_group = {"sysFlag": "0", "subVersion": "1"}
+    for _ in range(2):
+        assert bodies(_pull_again(broker, **of_group)) == [b"red"]
+        assert bodies(_pull_again(broker)) == [b"red", b"blue"]
+
+    subscribe(broker, "blue", version=2)
+    assert bodies(_pull_again(broker, **of_group)) == [b"blue"]
+    subscribe(broker, "blue", version=2, model=MessageModel.BROADCASTING)
+    broker.groups.update(SubscriptionGroupConfig("consumers", consume_broadcast_enable=False))
+    assert _pull_again(broker, **of_group).code == ResponseCode.NO_PERMISSION
+    broker.topics.update(TopicConfig("T", 4, 4, perm=2))
+    assert _pull_again(broker).code == ResponseCode.NO_PERMISSION
+    broker.topics.update(TopicConfig("T", 4, 4, perm=6))
+    assert bodies(_pull_again(broker)) == [b"red", b"blue"]
+    broker.fast.lose()
+    other = broker.connect()
+    broker.consumers.disconnect(broker.fast.connection)
+    refused = other.ask(pull_request(**of_group))
+    assert refused.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+
+async def test_offsets_are_read_as_strictly_at_the_second_time(broker: Wired) -> None:
+    broker.put(b"x")
+    for offset in ("", " 0", "1_0", "9" * 30, "0x1"):
+        assert _pull_again(broker).code == ResponseCode.SUCCESS
+        assert _pull_again(broker, queueOffset=offset).code == ResponseCode.SYSTEM_ERROR
