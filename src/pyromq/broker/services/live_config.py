@@ -33,8 +33,13 @@ from pyromq.protocol.java_properties import PropertiesError, update_properties
 from pyromq.protocol.settings import ConfigError, settings_of, unknown_key_hint
 from pyromq.store.config import MessageStoreConfig
 
-#: Keys without effect here that RocketMQ's tools (`mqadmin exportConfigs`) fail without.
-_FOR_TOOLS: Final = {"filterServerNums": "0", "useTLS": "false"}
+#: Keys without effect here that RocketMQ's tools read: `mqadmin exportConfigs` fails without
+#: the first two, `exportMetrics` takes the last one for the number of processors.
+_FOR_TOOLS: Final = {
+    "filterServerNums": "0",
+    "useTLS": "false",
+    "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
+}
 
 
 class Applied(NamedTuple):

@@ -135,3 +135,15 @@ async def test_the_version_counts_changes(tmp_path: Path) -> None:
     await setup.config.update({"fileReservedTime": "12"})
 
     assert (setup.config.version.counter, setup.config.version.timestamp) == (1, 2000)
+
+
+async def test_the_text_has_what_tools_insist_on_and_nothing_without_a_value(
+    tmp_path: Path,
+) -> None:
+    settings = parse_properties(Setup(tmp_path).config.text())
+
+    assert settings["filterServerNums"] == "0"
+    assert settings["useTLS"] == "false"
+    assert int(settings["clientCallbackExecutorThreads"]) > 0
+    assert "" not in settings.values()
+    assert "storePathCommitLog" not in settings
