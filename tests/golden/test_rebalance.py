@@ -1,9 +1,10 @@
-"""Members of a group divide queues as Java's members do, strategy by strategy."""
+"""Members of a group divide queues, and keep offsets of broadcasting, as Java's members do."""
 
 from __future__ import annotations
 
 import pytest
 
+from pyromq.client.consumer_offsets import OffsetFile
 from pyromq.client.rebalance import (
     AllocateByMachineRoom,
     AllocateConsistentHash,
@@ -55,3 +56,11 @@ def test_shares_are_java_s(name: str) -> None:
 def queue_of(text: str) -> MessageQueue:
     broker, _, queue_id = text.rpartition(":")
     return MessageQueue("orders", broker, int(queue_id))
+
+
+def test_a_file_of_offsets_that_java_wrote_can_be_read() -> None:
+    text: str = read_index("rebalance")["offsets"]
+    assert OffsetFile.decode(text.encode()).offset_table == {
+        MessageQueue("orders", "a", 0): 12,
+        MessageQueue("orders", "b", 3): 5_000_000_000,
+    }

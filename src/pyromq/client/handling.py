@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from pyromq.client.handler_threads import HandlerThreads
 from pyromq.client.hooks import Consuming, Hooks
@@ -73,12 +73,16 @@ class HandlerCaller:
     ) -> None:
         self.takes_lists = takes_lists
         self._handler: Callable[[Any], Any] = handler
+        self._invoke: Callable[[Any], Awaitable[Any]]
         self._group = group
         self._namespace = namespace
         self._hooks = hooks
-        self._threads = (
-            None if _is_coroutine_function(handler) else HandlerThreads(max_handlers, group)
-        )
+        self._threads: HandlerThreads | None = None
+        if _is_coroutine_function(handler):
+            self._invoke = cast(Callable[[Any], Awaitable[Any]], handler)
+        else:
+            self._invoke = self._in_a_thread
+            self._threads = HandlerThreads(max_handlers, group)
 
     async def __call__(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> Retry | None:
         """None when the messages were consumed. Raises nothing but CancelledError."""
@@ -86,7 +90,7 @@ class HandlerCaller:
         if self._hooks.consume:
             return await self._call_with_hooks(queue, messages, argument)
         try:
-            result = await self._call(argument)
+            result = await self._invoke(argument)
         except Exception as error:
             _log(messages, error)
             return _FAILED
@@ -96,7 +100,7 @@ class HandlerCaller:
         """The same with one message, for those who want to see the exception."""
         consuming = self._begin(queue, [message])
         try:
-            result = await self._call([message] if self.takes_lists else message)
+            result = await self._invoke([message] if self.takes_lists else message)
         except BaseException as error:
             self._end(consuming, error)
             raise
@@ -111,9 +115,8 @@ class HandlerCaller:
 
     # Helpers, in call order.
 
-    async def _call(self, argument: Any) -> Any:
-        if self._threads is None:
-            return await self._handler(argument)
+    async def _in_a_thread(self, argument: Any) -> Any:
+        assert self._threads is not None
         result = await self._threads.run(self._handler, argument)
         # A plain function may still have made something to await.
         return await result if inspect.isawaitable(result) else result
@@ -123,7 +126,7 @@ class HandlerCaller:
     ) -> Retry | None:
         consuming = self._begin(queue, messages)
         try:
-            outcome = _outcome(await self._call(argument))
+            outcome = _outcome(await self._invoke(argument))
         except Exception as error:
             _log(messages, error)
             self._end(consuming, error)

@@ -30,10 +30,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, ParamSpec, Self, Unpack
 
 from pyromq.client.client_requests import ClientRequests
 from pyromq.client.concurrent import ConcurrentHandling
@@ -69,6 +69,10 @@ from pyromq.protocol.names import retry_topic
 from pyromq.protocol.properties import RETRY_TOPIC
 from pyromq.remoting.client import RemotingError
 
+if TYPE_CHECKING:
+    from pyromq.client.sync import SyncPushConsumer
+
+_Arguments = ParamSpec("_Arguments")
 logger = logging.getLogger(__name__)
 
 #: How long a broker may hold a pull that finds nothing.
@@ -174,6 +178,17 @@ class PushConsumer:
         self._closing: asyncio.Task[None] | None = None
         self._closed = asyncio.Event()
         self._started_at = 0.0
+
+    @classmethod
+    def sync(
+        cls: Callable[_Arguments, PushConsumer],
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> SyncPushConsumer:
+        """The same for programs without an event loop."""
+        from pyromq.client.sync import SyncPushConsumer
+
+        return SyncPushConsumer(lambda: cls(*args, **kwargs))
 
     # Life
 
@@ -386,7 +401,7 @@ class PushConsumer:
                     if reading.process_queue is None:
                         await asyncio.sleep(_LOCK_PAUSE_SECONDS)
                         continue
-                await self._pull(reading.process_queue)
+                await self._pull(reading, reading.process_queue)
             except (RemotingError, ClientError) as error:
                 logger.warning("%s: %s; next attempt in %g s", _name(queue), error, pause)
                 await asyncio.sleep(pause)
@@ -416,7 +431,7 @@ class PushConsumer:
         process_queue.last_locked = locked_at
         return process_queue
 
-    async def _pull(self, process_queue: ProcessQueue) -> None:
+    async def _pull(self, reading: _Reading, process_queue: ProcessQueue) -> None:
         """One pull, and what it brings to the handlers; waits while there is no room."""
         queue = process_queue.queue
         while self._is_paused or queue in self._paused:
@@ -453,6 +468,14 @@ class PushConsumer:
                     result.max_offset,
                     result.next_offset,
                 )
+                if result.next_offset < asked and process_queue.count:
+                    # The broker has lost messages that we have: what follows counts anew.
+                    await self._handling.leave(process_queue)
+                    reading.process_queue = ProcessQueue(
+                        queue, result.next_offset, process_queue.limits
+                    )
+                    reading.process_queue.last_locked = process_queue.last_locked
+                    return
             process_queue.put([], result.next_offset)
             if result.next_offset == asked:
                 await asyncio.sleep(_EMPTY_PAUSE_SECONDS)

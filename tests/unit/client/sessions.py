@@ -1,0 +1,22 @@
+"""Sessions of nobody in particular, for tests of what stands on a session."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Unpack
+
+from pyromq.client.options import ClientOptions, Settings
+from pyromq.client.session import Session
+from pyromq.protocol.bodies import HeartbeatData
+
+
+@asynccontextmanager
+async def session_at(namesrv: str, **options: Unpack[ClientOptions]) -> AsyncIterator[Session]:
+    """A session that runs, closed at the end."""
+    session = Session(Settings.of(namesrv, options), HeartbeatData)
+    session.start()
+    try:
+        yield session
+    finally:
+        await session.close()

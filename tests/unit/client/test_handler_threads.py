@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from pyromq.client.handler_threads import HandlerThreads
+from tests.unit.client.fake_cluster import until
+
+
+async def test_functions_run_in_threads_and_results_come_back() -> None:
+    threads = HandlerThreads(3, "g")
+    names: set[str] = set()
+    together = threading.Barrier(3)
+
+    def work(number: int) -> int:
+        names.add(threading.current_thread().name)
+        together.wait(10)
+        return number * 2
+
+    assert await asyncio.gather(*(threads.run(work, n) for n in range(9))) == [
+        n * 2 for n in range(9)
+    ]
+    assert names == {"g-handler-1", "g-handler-2", "g-handler-3"}
+    threads.close()
+    await until(lambda: not names & {thread.name for thread in threading.enumerate()})
+
+
+async def test_what_is_raised_comes_back() -> None:
+    threads = HandlerThreads(1, "g")
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    with pytest.raises(ValueError, match="no"):
+        await threads.run(fail, ValueError("no"))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await threads.run(fail, StopIteration("no"))
+    threads.close()
+
+
+async def test_a_function_that_does_not_come_back_is_replaced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    threads = HandlerThreads(1, "g")
+    gate = threading.Event()
+    begun = threading.Event()
+
+    def hang(_: object) -> None:
+        begun.set()
+        gate.wait(10)
+
+    hanging = asyncio.create_task(threads.run(hang, None))
+    await until(begun.is_set)
+    behind = asyncio.create_task(threads.run(len, "abc"))
+    never = asyncio.create_task(threads.run(len, "never begun"))
+    await asyncio.sleep(0)
+    never.cancel()
+    hanging.cancel()
+    await asyncio.wait([hanging, never])
+    assert await threads.run(len, "abcd") == 4
+    assert await behind == 3
+    assert "does not come back" in caplog.text
+    gate.set()
+    # Its thread is one too many now.
+    await until(lambda: sum(t.name.startswith("g-handler") for t in threading.enumerate()) == 1)
+    assert await threads.run(len, "ab") == 2
+    threads.close()

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from pyromq.client.handling import ConsumeResult, Handler, HandlerCaller, HandlerResult, Retry
+from pyromq.client.hooks import Consuming, Hooks
+from pyromq.client.received import ReceivedMessage
+from tests.unit.client.received_messages import QUEUE, received
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.seen: list[tuple[bool, str]] = []
+
+    def before_consume(self, consuming: Consuming) -> None:
+        consuming.notes["begun"] = True
+
+    def after_consume(self, consuming: Consuming) -> None:
+        assert consuming.notes["begun"]
+        assert consuming.queue == QUEUE
+        self.seen.append((consuming.success, repr(consuming.error)))
+
+
+def caller(handler: Handler, *, lists: bool = False, hooks: Hooks | None = None) -> HandlerCaller:
+    return HandlerCaller(
+        handler,
+        group="g",
+        namespace="",
+        takes_lists=lists,
+        max_handlers=2,
+        hooks=hooks or Hooks(),
+    )
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize(
+    ("result", "outcome"),
+    [
+        (None, None),
+        (ConsumeResult.SUCCESS, None),
+        (ConsumeResult.RETRY, Retry()),
+        (Retry(3), Retry(3)),
+        (ValueError("no"), Retry()),
+    ],
+)
+async def test_what_a_handler_can_say(result: Any, outcome: Retry | None, hooked: bool) -> None:
+    watch = Watch()
+
+    async def handle(message: ReceivedMessage) -> HandlerResult:
+        assert message.body == b"body"
+        if isinstance(result, ValueError):
+            raise result
+        answer: HandlerResult = result
+        return answer
+
+    call = caller(handle, hooks=Hooks([watch]) if hooked else None)
+    assert await call(QUEUE, [received(0)]) == outcome
+    error = repr(result) if isinstance(result, ValueError) else "None"
+    assert watch.seen == ([(outcome is None, error)] if hooked else [])
+
+
+async def test_every_form_of_a_handler() -> None:
+    here = threading.current_thread()
+    calls: list[tuple[Any, bool]] = []
+
+    def plain(argument: Any) -> None:
+        calls.append((argument, threading.current_thread() is here))
+
+    async def coroutine(argument: Any) -> None:
+        plain(argument)
+
+    def makes_one(argument: Any) -> Awaitable[None]:
+        return coroutine(argument)
+
+    class Callable:
+        async def __call__(self, argument: Any) -> None:
+            plain(argument)
+
+    messages = [received(0), received(1)]
+    for handler, on_loop in (
+        (plain, False),
+        (coroutine, True),
+        (makes_one, True),
+        (Callable(), True),
+    ):
+        for lists in (False, True):
+            call = caller(handler, lists=lists)
+            assert await call(QUEUE, messages if lists else messages[:1]) is None
+            call.close()
+            assert calls.pop() == (messages if lists else messages[0], on_loop)
+
+
+async def test_a_failure_is_logged_and_can_be_seen(caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch()
+
+    async def fail(_messages: list[ReceivedMessage]) -> None:
+        raise ValueError("broken")
+
+    call = caller(fail, lists=True, hooks=Hooks([watch]))
+    assert await call(QUEUE, [received(0), received(1)]) == Retry()
+    assert "and 1 more" in caplog.text
+    assert "ValueError: broken" in caplog.text
+    with pytest.raises(ValueError, match="broken"):
+        await call.call_raising(QUEUE, received(0))
+    assert watch.seen == [(False, "ValueError('broken')")] * 2
+
+    async def later(_message: ReceivedMessage) -> Retry:
+        return Retry(2)
+
+    assert await caller(later).call_raising(QUEUE, received(0)) == Retry(2)

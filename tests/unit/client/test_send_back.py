@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+
+from pyromq.client.send_back import DEAD_LETTER, SendBack
+from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
+from pyromq.protocol.properties import decode_properties
+from tests.unit.client.fake_cluster import running_cluster
+from tests.unit.client.received_messages import received
+from tests.unit.client.sessions import session_at
+
+QUEUE = MessageQueue("%RETRY%g", "b0", 0)
+REFUSAL = [(int(ResponseCode.SYSTEM_ERROR), "no such message")]
+
+
+async def test_its_broker_is_asked_first() -> None:
+    async with (
+        running_cluster({"tenant%t": {"b0": 1}, "%RETRY%tenant%g": {"b0": 1}}) as cluster,
+        session_at(cluster.namesrv, namespace="tenant") as session,
+    ):
+        send_back = SendBack(session, "g", 5, unit_mode=False)
+        message = received(7, queue=QUEUE, properties=b"UNIQ_KEY\x01ID\x02")
+        message.topic = "t"
+        assert await send_back(message, 4)
+        (request,) = cluster.brokers[0].seen(RequestCode.CONSUMER_SEND_MSG_BACK)
+        assert ConsumerSendMsgBackRequestHeader.decode(
+            request.ext_fields
+        ) == ConsumerSendMsgBackRequestHeader(
+            offset=1007,
+            group="tenant%g",
+            delay_level=4,
+            origin_msg_id="ID",
+            origin_topic="tenant%t",
+            unit_mode=False,
+            max_reconsume_times=5,
+        )
+
+
+@pytest.mark.parametrize(("delay_level", "times"), [(0, 3), (DEAD_LETTER, 5)])
+async def test_the_message_itself_goes_to_the_retry_topic_instead(
+    delay_level: int, times: int
+) -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}, "%RETRY%g": {"b0": 1}}) as cluster,
+        session_at(cluster.namesrv) as session,
+    ):
+        broker = cluster.brokers[0]
+        broker.refusals[RequestCode.CONSUMER_SEND_MSG_BACK] = list(REFUSAL)
+        message = received(
+            7,
+            b"text",
+            queue=QUEUE,
+            properties=b"UNIQ_KEY\x01ID\x02own\x01x\x02TRAN_MSG\x01true\x02",
+            reconsume_times=2,
+        )
+        message.topic = "t"
+        assert await SendBack(session, "g", 5, unit_mode=False)(message, delay_level)
+        (request,) = broker.seen(RequestCode.SEND_MESSAGE_V2)
+        header = SendMessageRequestHeaderV2.decode(request.ext_fields)
+        assert (header.topic, header.reconsume_times, header.max_reconsume_times) == (
+            "%RETRY%g",
+            times,
+            5,
+        )
+        assert (request.body, header.flag) == (b"text", 3)
+        assert decode_properties(header.properties or "") == {
+            "UNIQ_KEY": "ID",
+            "own": "x",
+            "RETRY_TOPIC": "t",
+            "DELAY": "5",
+            "ORIGIN_MESSAGE_ID": "ID",
+        }
+
+
+async def test_when_nobody_takes_it_the_caller_keeps_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        running_cluster({"t": {"b1": 1}, "%RETRY%g": {"b0": 1}}, brokers=2) as cluster,
+        session_at(cluster.namesrv) as session,
+    ):
+        send_back = SendBack(session, "g", 5, unit_mode=False)
+        cluster.brokers[0].refusals[RequestCode.SEND_MESSAGE_V2] = list(REFUSAL)
+        gone = received(7, queue=MessageQueue("t", "b7", 0))
+        assert not await send_back(gone)
+        assert "'b7' has no master" in caplog.text
+        assert await send_back(gone)
+        cluster.topics.pop("%RETRY%g")
+        session.routes._known.clear()
+        assert not await send_back(gone)
