@@ -21,9 +21,10 @@ from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import CreateTopicRequestHeader, GetRouteInfoRequestHeader
 from pyromq.remoting.client import RemotingClient
 from tests.interop.servers import PyromqServer
-from tests.support.apache_rocketmq import ApacheRocketMQ, free_port, java_or_skip
+from tests.support.apache_rocketmq import VERSION, ApacheRocketMQ, free_port, java_or_skip
 
-Kind = Literal["pyromq", "apache"]
+#: Apache's is 4.9.7 unless the name says otherwise.
+Kind = Literal["pyromq", "apache", "apache-5.3.3"]
 Server = PyromqServer | ApacheRocketMQ
 
 #: Waiting made short, and what is off by default made available.
@@ -36,6 +37,8 @@ SETTINGS = {
 }
 
 _ROUTE_SECONDS = 20.0
+#: Small, and quick to start: tests begin and end brokers all the time.
+_JVM_OPTIONS = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _READ_WRITE = 6
 
 
@@ -49,6 +52,7 @@ class Cluster:
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind
+        self._version = kind.partition("-")[2] or VERSION
         self._scratch = Path(tempfile.mkdtemp(prefix="interop-cluster-"))
         self._names = broker_names
         self._settings = {**SETTINGS, **(settings or {})}
@@ -58,13 +62,13 @@ class Cluster:
         self.namesrv_address = ""
 
     def __enter__(self) -> Self:
-        if self.kind == "apache":
+        if self.kind != "pyromq":
             java_or_skip()
         try:
             self._nameserver = (
                 PyromqServer(namesrv_only=True)
                 if self.kind == "pyromq"
-                else ApacheRocketMQ(namesrv_only=True)
+                else ApacheRocketMQ(namesrv_only=True, version=self._version)
             )
             self._nameserver.start()
             self.namesrv_address = self._nameserver.namesrv_address
@@ -118,7 +122,8 @@ class Cluster:
                 broker_port=port,
                 store=store,
                 broker_properties=self._settings,
-                jvm_options=("-Xms256m", "-Xmx512m"),
+                jvm_options=_JVM_OPTIONS,
+                version=self._version,
             )
         self._brokers[name] = broker
         broker.start()

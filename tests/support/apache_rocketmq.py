@@ -1,4 +1,4 @@
-"""The real Apache RocketMQ 4.9.7, fetched from Maven Central and run as child processes.
+"""The real Apache RocketMQ, 4.9.7 or another, fetched from Maven Central and run as child processes.
 
 Interop tests and the benchmark call this, on any thread; every call blocks. Nothing of pyromq
 is imported, so that the judge shares no code with what it judges.
@@ -158,7 +158,10 @@ class ApacheRocketMQ:
         jvm_options: Sequence[str] = TEST_JVM_OPTIONS,
         log_level: str = "WARN",
         start_timeout: float = 60.0,
+        version: str = VERSION,
+        files: Mapping[str, str] | None = None,
     ) -> None:
+        """`files` are written below Java's ROCKETMQ_HOME: their text by their relative path."""
         if namesrv_only and broker_only:
             raise ValueError("namesrv_only and broker_only exclude each other")
         if broker_only and not namesrv_address:
@@ -179,6 +182,8 @@ class ApacheRocketMQ:
         self._jvm_options = tuple(jvm_options)
         self._log_level = log_level
         self._start_timeout = start_timeout
+        self._version = version
+        self._files = dict(files or {})
         self._children: list[ChildProcess] = []
 
     def __enter__(self) -> Self:
@@ -219,8 +224,12 @@ class ApacheRocketMQ:
         deadline = time.monotonic() + self._start_timeout
         wanted = f'"{self.broker_address}"'.encode() if self._runs_broker else b""
         while True:
-            if wanted in _cluster_info(self.namesrv_address) and (
-                not self._runs_broker or _accepts(self.broker_address)
+            # Nothing is no answer: a broker that begins before its NameServer registers 10 s later.
+            known = _cluster_info(self.namesrv_address)
+            if (
+                known
+                and wanted in known
+                and (not self._runs_broker or _accepts(self.broker_address))
             ):
                 return
             for child in self._children:
@@ -259,6 +268,10 @@ class ApacheRocketMQ:
             (self.home / "conf" / f"logback_{name}.xml").write_text(
                 _QUIET_LOGBACK.format(log=log, level=self._log_level)
             )
+        for name, text in self._files.items():
+            path = self.home / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
 
     def _start_namesrv(self) -> None:
         port = self._namesrv_port or free_port()
@@ -270,7 +283,7 @@ class ApacheRocketMQ:
             [
                 *NAMESRV_JVM_OPTIONS,
                 "-cp",
-                classpath(f"org.apache.rocketmq:rocketmq-namesrv:{VERSION}"),
+                classpath(f"org.apache.rocketmq:rocketmq-namesrv:{self._version}"),
             ],
             ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config)],
         )
@@ -299,7 +312,7 @@ class ApacheRocketMQ:
             [
                 *self._jvm_options,
                 "-cp",
-                classpath(f"org.apache.rocketmq:rocketmq-broker:{VERSION}"),
+                classpath(f"org.apache.rocketmq:rocketmq-broker:{self._version}"),
             ],
             ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(config)],
         )
