@@ -28,7 +28,7 @@ from pyromq.client.results import SendResult
 from pyromq.client.sending import Outgoing, inner_message
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.names import RETRY_TOPIC_PREFIX
-from pyromq.protocol.properties import DELAY
+from pyromq.protocol.properties import DELAY, MESSAGE_TYPE, REPLY
 
 _Deliver = Callable[[Outgoing, MessageQueue | None], Awaitable[list[SendResult]]]
 _PileKey = tuple[str, MessageQueue | None]
@@ -65,6 +65,7 @@ class Accumulator:
             or len(message.body) > self._batching.max_bytes
             or DELAY in message.properties
             or message.topic.startswith(RETRY_TOPIC_PREFIX)
+            or message.properties.get(MESSAGE_TYPE) == REPLY
         )
 
     def add(self, message: Message, queue: MessageQueue | None) -> asyncio.Future[SendResult]:

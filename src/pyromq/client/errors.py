@@ -46,6 +46,14 @@ class TopicNotFoundError(ClientError):
         self.topic = topic
 
 
+class RequestTimeoutError(ClientError, TimeoutError):
+    """Nobody has replied to a request in time; whether somebody has got it is not known."""
+
+    def __init__(self, topic: str, seconds: float, problem: str) -> None:
+        super().__init__(f"request to topic {topic!r}: {problem} within {seconds:g} s")
+        self.topic = topic
+
+
 class BrokerError(ClientError):
     """A server answered with an error code."""
 

@@ -6,10 +6,10 @@
 
     Producer(..., hooks=[Count()])
 
-A hook is any object with the methods of `SendHook` or of `ConsumeHook`, or both. They are
-called on the client's event loop and must be quick; one that raises is logged and changes
-nothing. A `Sending` or `Consuming` is the same object before and after: hooks may keep what
-they need in its `notes`.
+A hook is any object with the methods of `SendHook`, `ConsumeHook` or `TransactionHook`, or of
+several of them. They are called on the client's event loop and must be quick; one that raises
+is logged and changes nothing. A `Sending` or `Consuming` is the same object before and after:
+hooks may keep what they need in its `notes`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from pyromq.client.message import Message
     from pyromq.client.received import ReceivedMessage
-    from pyromq.client.results import SendResult
+    from pyromq.client.results import SendResult, TransactionState
     from pyromq.protocol.bodies import MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -40,10 +40,16 @@ class Sending:
     queue: MessageQueue
     address: str
     is_oneway: bool = False
+    #: Whether it is the first half of a transaction.
+    is_half: bool = False
+    #: How many bytes the body of the request has: compressed, or those of a whole batch.
+    body_size: int = 0
     #: `time.monotonic()` when it left.
     began: float = 0.0
-    #: What became of it; neither for a oneway send.
+    #: What became of it; neither for a oneway send. Of a batch: the first message's result.
     result: SendResult | None = None
+    #: The results of all messages, in their order.
+    results: Sequence[SendResult] = ()
     error: Exception | None = None
     notes: dict[str, Any] = field(default_factory=dict)
 
@@ -61,6 +67,22 @@ class Consuming:
     success: bool = False
     error: BaseException | None = None
     notes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class EndingTransaction:
+    """A transaction whose end its broker is about to be told."""
+
+    group: str
+    namespace: str
+    #: The half message: as it was sent, or as the broker has shown it when it asked.
+    message: Message | ReceivedMessage
+    msg_id: str
+    transaction_id: str
+    state: TransactionState
+    address: str
+    #: Whether the broker has asked for it.
+    is_checked: bool = False
 
 
 @runtime_checkable
@@ -85,26 +107,40 @@ class ConsumeHook(Protocol):
         """It came back, or raised, or took too long."""
 
 
+@runtime_checkable
+class TransactionHook(Protocol):
+    """Sees the end of each transaction."""
+
+    def end_transaction(self, ending: EndingTransaction) -> None:
+        """Its outcome is on the way to the broker; told again each time that a broker asks."""
+
+
+AnyHook = SendHook | ConsumeHook | TransactionHook
+
+
 class Hooks:
     """A client's hooks, told one after the other."""
 
-    def __init__(self, hooks: Iterable[SendHook | ConsumeHook] = ()) -> None:
+    def __init__(self, hooks: Iterable[AnyHook] = ()) -> None:
         self.send: list[SendHook] = []
         self.consume: list[ConsumeHook] = []
+        self.transaction: list[TransactionHook] = []
         for hook in hooks:
             self.add(hook)
 
-    def add(self, hook: SendHook | ConsumeHook) -> None:
+    def add(self, hook: AnyHook) -> None:
         """Tell this one, too."""
-        if not isinstance(hook, SendHook | ConsumeHook):
+        if not isinstance(hook, SendHook | ConsumeHook | TransactionHook):
             raise TypeError(
                 f"{hook!r} is no hook: it has neither before_send and after_send "
-                "nor before_consume and after_consume"
+                "nor before_consume and after_consume nor end_transaction"
             )
         if isinstance(hook, SendHook):
             self.send.append(hook)
         if isinstance(hook, ConsumeHook):
             self.consume.append(hook)
+        if isinstance(hook, TransactionHook):
+            self.transaction.append(hook)
 
     def before_send(self, sending: Sending) -> None:
         """Tell all of a request that is about to leave."""
@@ -126,8 +162,13 @@ class Hooks:
         for hook in self.consume:
             _call(hook.after_consume, consuming)
 
+    def end_transaction(self, ending: EndingTransaction) -> None:
+        """Tell all how a transaction ends."""
+        for hook in self.transaction:
+            _call(hook.end_transaction, ending)
 
-def _call(method: Any, argument: Sending | Consuming) -> None:
+
+def _call(method: Any, argument: Sending | Consuming | EndingTransaction) -> None:
     try:
         method(argument)
     except Exception:

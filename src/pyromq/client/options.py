@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from typing import TypedDict
 
 from pyromq.client.errors import OptionError
-from pyromq.client.hooks import ConsumeHook, SendHook
+from pyromq.client.hooks import AnyHook
 from pyromq.client.message import local_address
 from pyromq.protocol.names import TRACE_TOPIC
 from pyromq.remoting.address import AddressError, parse_addresses
@@ -44,8 +44,8 @@ class ClientOptions(TypedDict, total=False):
     tls: bool | ssl.SSLContext
     #: Message trace: True for the topic RMQ_SYS_TRACE_TOPIC, or another topic's name.
     trace: bool | str
-    #: Called around every send and every consumption.
-    hooks: Sequence[SendHook | ConsumeHook]
+    #: Called around every send and every consumption, and at the end of transactions.
+    hooks: Sequence[AnyHook]
     #: For questions to servers other than sends and pulls.
     request_timeout: float
     #: Between heartbeats, and between looks for new routes.
@@ -67,7 +67,7 @@ class Settings:
     security_token: str = ""
     tls: bool | ssl.SSLContext = False
     trace: bool | str = False
-    hooks: Sequence[SendHook | ConsumeHook] = ()
+    hooks: Sequence[AnyHook] = ()
     request_timeout: float = 3.0
     heartbeat_interval: float = 30.0
     route_interval: float = 30.0

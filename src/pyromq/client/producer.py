@@ -34,6 +34,7 @@ from pyromq.client.errors import (
     ClientError,
     IllegalMessageError,
     OptionError,
+    RequestTimeoutError,
     TopicNotFoundError,
     reading_answer,
 )
@@ -42,14 +43,18 @@ from pyromq.client.gate import Gate
 from pyromq.client.hooks import Hooks, Sending
 from pyromq.client.message import Message, check_group
 from pyromq.client.options import ClientOptions, Settings
+from pyromq.client.received import ReceivedMessage
+from pyromq.client.request_reply import Requests, as_request
 from pyromq.client.results import STATUS_BY_CODE, SendResult, SendStatus
 from pyromq.client.routes import TEMPLATE_TOPIC, TopicRoute
 from pyromq.client.sending import Outgoing, Target, batches_of
 from pyromq.client.session import Session
+from pyromq.client.trace import TraceRole, message_trace
 from pyromq.protocol.bodies import HeartbeatData, MessageQueue, ProducerData
-from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import FLAG_ONEWAY, RawFrame
 from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.names import REPLY_TOPIC_SUFFIX
 from pyromq.remoting.client import ClientHandler, RemotingError, RemotingTimeoutError
 
 if TYPE_CHECKING:
@@ -116,6 +121,9 @@ class Producer:
         settings = Settings.of(namesrv, options)
         self.group = group
         self.hooks = Hooks(settings.hooks)
+        self._trace = message_trace(settings, group, TraceRole.PRODUCE, Producer)
+        if self._trace is not None:
+            self.hooks.add(self._trace)
         self._send_timeout = send_timeout
         self._retries = retries
         self._retry_unsafe = retry_unsafe
@@ -127,6 +135,7 @@ class Producer:
         #: Where topics will be that do not exist yet, by the route of the template.
         self._created: dict[str, tuple[TopicRoute, TopicRoute]] = {}
         self._gate = Gate(max_in_flight)
+        self._requests = Requests()
         self._session = Session(settings, self._describe, handlers=self._handlers())
         self._group_name = self._session.wrap(group)
         self._accumulator = None if batching is None else Accumulator(batching, self._deliver)
@@ -159,6 +168,8 @@ class Producer:
     async def start(self) -> None:
         """Make it ready to send; nothing is connected before the first message."""
         self._session.start()
+        if self._trace is not None:
+            await self._trace.start()
 
     async def close(self) -> None:
         """Send what waits to be batched, let what is under way end, leave the cluster."""
@@ -166,6 +177,9 @@ class Producer:
             if self._accumulator is not None:
                 await self._accumulator.flush()
             await self._gate.wait_empty(self._send_timeout * (1 + self._retries))
+        self._requests.close()
+        if self._trace is not None:
+            await self._trace.close()
         await self._session.close(producer_group=self._group_name)
 
     @property
@@ -244,6 +258,35 @@ class Producer:
         else:
             await remoting.send_oneway(target.address, target.command(outgoing, is_oneway=True))
         self._end(sending, None, None)
+
+    async def request(
+        self,
+        message: Message,
+        timeout: float = 3.0,  # noqa: ASYNC109 - it is told to who replies
+        queue: MessageQueue | None = None,
+        *,
+        select: QueueSelector | None = None,
+    ) -> ReceivedMessage:
+        """Send a request and wait for its reply (see `request_reply`), at most `timeout` seconds.
+
+        Raises RequestTimeoutError, or what `send` raises.
+        """
+        self._session.check_running()
+        is_stored = False
+        try:
+            with self._requests.expect() as (correlation_id, reply):
+                request = as_request(message, correlation_id, self.client_id, timeout)
+                async with asyncio.timeout(timeout) as limit:
+                    route = (await self._plan(message.topic)).route
+                    await self._requests.meet_repliers(self._session, route)
+                    await self.send(request, queue, select=select, timeout=timeout)
+                    is_stored = True
+                    return await reply
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            problem = "stored, but not replied to" if is_stored else "not stored"
+            raise RequestTimeoutError(message.topic, timeout, problem) from None
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of `topic` that take messages now."""
@@ -359,8 +402,10 @@ class Producer:
             outgoing.keys,
             self._name(target.queue),
             target.address,
-            is_oneway,
-            time.monotonic(),
+            is_oneway=is_oneway,
+            is_half=outgoing.is_half,
+            body_size=len(outgoing.body),
+            began=time.monotonic(),
         )
         self.hooks.before_send(sending)
         return sending
@@ -368,6 +413,7 @@ class Producer:
     def _end(
         self, sending: Sending, results: list[SendResult] | None, failure: Exception | None
     ) -> None:
+        sending.results = results or ()
         sending.result = results[0] if results else None
         sending.error = failure
         self.hooks.after_send(sending)
@@ -421,7 +467,8 @@ class Producer:
 
     async def _plan(self, topic: str, *, fresh: bool = False) -> _Plan:
         """The topic's queues, or where they would be if the topic were created."""
-        name = self._session.wrap(topic)
+        # Replies belong to a cluster, not to a namespace.
+        name = topic if topic.endswith(REPLY_TOPIC_SUFFIX) else self._session.wrap(topic)
         route = await self._route(name, fresh=fresh)
         plan = self._plans.get(topic)
         if plan is None or plan.route is not route:
@@ -463,7 +510,7 @@ class Producer:
 
     def _handlers(self) -> dict[int, ClientHandler]:
         """What brokers may ask of this producer."""
-        return {}
+        return {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._requests.take}
 
     def _describe(self, client_id: str) -> HeartbeatData:
         return HeartbeatData(client_id, producer_data_set=[ProducerData(self._group_name)])

@@ -22,6 +22,17 @@ class SendStatus(Enum):
 STATUS_BY_CODE = {int(status.value): status for status in SendStatus}
 
 
+class TransactionState(Enum):
+    """How a local transaction ended, under RocketMQ's names."""
+
+    #: Consumers shall get the message.
+    COMMIT = "COMMIT_MESSAGE"
+    #: Nobody shall get it.
+    ROLLBACK = "ROLLBACK_MESSAGE"
+    #: Not known yet: the broker asks later.
+    UNKNOWN = "UNKNOW"
+
+
 class SendResult(NamedTuple):
     """Where a message was stored."""
 

@@ -49,6 +49,8 @@ class TopicRoute:
     read_queues: tuple[MessageQueue, ...]
     #: Addresses by broker name, then by broker id (0 is the master).
     addresses: dict[str, dict[int, str]]
+    #: The clusters that the brokers belong to.
+    clusters: frozenset[str] = frozenset()
 
     @classmethod
     def from_body(cls, topic: str, body: TopicRouteData) -> TopicRoute:
@@ -71,7 +73,10 @@ class TopicRoute:
             if is_readable(data.perm) and addresses.get(data.broker_name)
             for queue_id in range(data.read_queue_nums)
         ]
-        return cls(topic, tuple(sorted(write_queues)), tuple(sorted(read_queues)), addresses)
+        clusters = frozenset(broker.cluster for broker in body.broker_datas)
+        return cls(
+            topic, tuple(sorted(write_queues)), tuple(sorted(read_queues)), addresses, clusters
+        )
 
     def for_new_topic(self, topic: str, queue_count: int) -> TopicRoute:
         """Where `topic` will be once a broker of this template's route has created it."""

@@ -24,7 +24,15 @@ from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode
 from pyromq.protocol.frame import FLAG_ONEWAY, RemotingCommand, pack_prefix
 from pyromq.protocol.headers import SendMessageRequestHeaderV2
 from pyromq.protocol.names import RETRY_TOPIC_PREFIX
-from pyromq.protocol.properties import DELAY, MSG_REGION, TRACE_ON, TRAN_MSG
+from pyromq.protocol.properties import (
+    DELAY,
+    MESSAGE_TYPE,
+    MSG_REGION,
+    PRODUCER_GROUP,
+    REPLY,
+    TRACE_ON,
+    TRAN_MSG,
+)
 from pyromq.protocol.record import encode_inner_message
 from pyromq.protocol.sysflag import COMPRESSED, TRANSACTION_PREPARED
 
@@ -37,7 +45,17 @@ _HOLE: Final = "\ue000"
 class Outgoing:
     """One request's messages, with their unique keys."""
 
-    __slots__ = ("body", "flag", "is_batch", "keys", "messages", "properties", "sys_flag", "topic")
+    __slots__ = (
+        "body",
+        "code",
+        "flag",
+        "is_batch",
+        "keys",
+        "messages",
+        "properties",
+        "sys_flag",
+        "topic",
+    )
 
     def __init__(self, message: Message, compress_over: int) -> None:
         """A single message; a body above `compress_over` bytes is compressed."""
@@ -50,6 +68,12 @@ class Outgoing:
         self.properties = message.wire_properties(key)
         self.flag = message.flag
         self.is_batch = False
+        #: The request that carries it.
+        self.code = (
+            RequestCode.SEND_REPLY_MESSAGE_V2
+            if message.properties.get(MESSAGE_TYPE) == REPLY
+            else RequestCode.SEND_MESSAGE_V2
+        )
         self.sys_flag = 0
         if len(body) >= compress_over:
             body = zlib.compress(body, _COMPRESSION_LEVEL)
@@ -69,18 +93,19 @@ class Outgoing:
         self.flag = 0
         self.sys_flag = 0
         self.is_batch = True
+        self.code = RequestCode.SEND_BATCH_MESSAGE
         self.body = b"".join(parts)
         return self
 
     def prepare_transaction(self, group: str) -> None:
         """Make it a half message of a producer group."""
         self.sys_flag |= TRANSACTION_PREPARED
-        self.properties += f"\x02{TRAN_MSG}\x01true\x02PGROUP\x01{group}"
+        self.properties += f"\x02{TRAN_MSG}\x01true\x02{PRODUCER_GROUP}\x01{group}"
 
     @property
-    def code(self) -> RequestCode:
-        """The request that carries it."""
-        return RequestCode.SEND_BATCH_MESSAGE if self.is_batch else RequestCode.SEND_MESSAGE_V2
+    def is_half(self) -> bool:
+        """Whether it is the first half of a transaction."""
+        return self.sys_flag & TRANSACTION_PREPARED != 0
 
     def results(
         self, fields: dict[str, Any], queue: MessageQueue, status: SendStatus
@@ -108,7 +133,7 @@ class Outgoing:
 class Target:
     """A queue that takes messages, at its broker's address."""
 
-    __slots__ = ("_batch", "_group", "_single", "_topic_queues", "address", "queue")
+    __slots__ = ("_group", "_single", "_templates", "_topic_queues", "address", "queue")
 
     def __init__(self, queue: MessageQueue, address: str, group: str, topic_queues: int) -> None:
         """`queue` and `group` have names as the servers know them."""
@@ -117,11 +142,19 @@ class Target:
         self._group = group
         self._topic_queues = topic_queues
         self._single = self._template(RequestCode.SEND_MESSAGE_V2)
-        self._batch = self._template(RequestCode.SEND_BATCH_MESSAGE)
+        #: Of other requests than single sends, once they are needed.
+        self._templates: dict[RequestCode, bytes] = {}
 
     def frame(self, outgoing: Outgoing, opaque: int, flag: int = 0) -> bytes:
         """The request to this queue as bytes."""
-        header = (self._batch if outgoing.is_batch else self._single) % (
+        code = outgoing.code
+        if code is RequestCode.SEND_MESSAGE_V2:
+            template = self._single
+        else:
+            template = self._templates.get(code) or self._templates.setdefault(
+                code, self._template(code)
+            )
+        header = template % (
             outgoing.sys_flag,
             time.time_ns() // 1_000_000,
             outgoing.flag,
@@ -220,4 +253,6 @@ def inner_message(message: Message, key: str) -> bytes:
         raise IllegalMessageError("a delayed message cannot be in a batch: send it alone")
     if message.topic.startswith(RETRY_TOPIC_PREFIX):
         raise IllegalMessageError("a message for a retry topic cannot be in a batch")
+    if message.properties.get(MESSAGE_TYPE) == REPLY:
+        raise IllegalMessageError("a reply cannot be in a batch: send it alone")
     return encode_inner_message(message.body, message.wire_properties(key).encode(), message.flag)

@@ -123,6 +123,11 @@ class Session:
         masters = {address for route in self.routes.known() for address in route.masters()}
         await asyncio.gather(*(self._beat_one(address) for address in masters))
 
+    async def introduce(self, addresses: set[str]) -> bool:
+        """Send a heartbeat to those of these masters that have not had any; whether all have."""
+        await self._greet(addresses - self._greeted)
+        return addresses <= self._greeted
+
     async def close(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> None:

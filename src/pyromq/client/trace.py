@@ -1,0 +1,336 @@
+"""Message traces: a client tells what it did with each message, in a topic of its own.
+
+With the option `trace` a producer or consumer has one `MessageTrace` among its hooks. It writes
+Java's records (`protocol.trace`), gathers them for half a second or up to 118,000 characters, and
+sends them with a producer of its own, so that `mqadmin queryMsgTraceById` finds them.
+
+Invariants:
+1. Traces never hold up or fail what they speak of. When they cannot be sent they are lost; the
+   log says so, and how many, but not more often than each half minute.
+2. What waits is bounded: at most 64 trace messages are under way.
+3. `close` sends what was gathered, within three seconds.
+
+Unlike Java's, each message of a batch has a record of its own, so that each is found by its id;
+and the ids under which a trace message is found never outgrow what a message's properties can
+hold, which makes Java lose all of its records. On the client's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Iterable
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from pyromq.client.hooks import Consuming, EndingTransaction, Sending
+from pyromq.client.message import MAX_GROUP, Message, create_unique_key
+from pyromq.client.options import ClientOptions, Settings
+from pyromq.client.received import ReceivedMessage
+from pyromq.client.results import SendStatus
+from pyromq.protocol.errors import RocketMQError
+from pyromq.protocol.properties import DELAY, KEY_SEPARATOR, MSG_REGION, TRACE_ON
+from pyromq.protocol.trace import (
+    DEFAULT_REGION,
+    ConsumeBegun,
+    ConsumeEnded,
+    ConsumeReturn,
+    Published,
+    TracedType,
+    TraceRecord,
+    TransactionEnded,
+)
+
+if TYPE_CHECKING:
+    from pyromq.client.producer import Producer
+
+logger = logging.getLogger(__name__)
+
+_GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
+_LINGER_SECONDS: Final = 0.5
+_MAX_CHARACTERS: Final = 118_000
+#: What the ids and keys of a trace message may take of its properties, in bytes.
+_MAX_KEYS: Final = 30_000
+_MAX_SENDS: Final = 64
+_SEND_TIMEOUT_SECONDS: Final = 5.0
+_CLOSE_SECONDS: Final = 3.0
+_LOG_SECONDS: Final = 30.0
+#: The trace's own place in the notes of a hook's argument.
+_NOTE: Final = "pyromq.trace"
+
+_numbers = itertools.count(1)
+
+
+class TraceRole(Enum):
+    """Whose trace it is."""
+
+    PRODUCE = "PRODUCE"
+    CONSUME = "CONSUME"
+
+
+def message_trace(
+    settings: Settings,
+    group: str,
+    role: TraceRole,
+    new_producer: type[Producer],
+    *,
+    consume_timeout: float = 900.0,
+) -> MessageTrace | None:
+    """The trace that a client's settings ask for, to be added to its hooks, started and closed.
+
+    `new_producer` is the class of the producer that sends it. A handler that takes longer than
+    `consume_timeout` is recorded as such.
+    """
+    topic = settings.trace_topic
+    if topic is None:
+        return None
+    options: ClientOptions = {
+        "client_ip": settings.client_ip,
+        "unit_name": settings.unit_name,
+        "access_key": settings.access_key,
+        "secret_key": settings.secret_key,
+        "security_token": settings.security_token,
+        "tls": settings.tls,
+        "request_timeout": settings.request_timeout,
+        "heartbeat_interval": settings.heartbeat_interval,
+        "route_interval": settings.route_interval,
+    }
+    name = f"{_GROUP_PREFIX}-{group}-{role.value}-{next(_numbers)}"
+    producer = new_producer(
+        settings.name_servers,
+        group=name[:MAX_GROUP],
+        send_timeout=_SEND_TIMEOUT_SECONDS,
+        **options,
+    )
+    return MessageTrace(topic, producer, consume_timeout)
+
+
+class MessageTrace:
+    """Hooks that write trace records and send them."""
+
+    def __init__(self, topic: str, producer: Producer, consume_timeout: float = 900.0) -> None:
+        self._topic = topic
+        self._producer = producer
+        self._consume_timeout = consume_timeout
+        self._texts: list[str] = []
+        self._keys: dict[str, None] = {}
+        self._characters = self._key_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._sends: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lost = 0
+        self._logged_at: float | None = None
+
+    # Life
+
+    async def start(self) -> None:
+        """Be ready to send."""
+        self._loop = asyncio.get_running_loop()
+        await self._producer.start()
+
+    async def close(self) -> None:
+        """Send what was gathered, as far as that is possible soon."""
+        self._flush()
+        self._loop = None
+        if self._sends:
+            _, late = await asyncio.wait(self._sends, timeout=_CLOSE_SECONDS)
+            for send in late:
+                send.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        if self._lost:
+            logger.warning("%d trace records were lost", self._lost)
+            self._lost = 0
+        await self._producer.close()
+
+    # What the client's hooks tell
+
+    def before_send(self, sending: Sending) -> None:
+        """Remember when it left."""
+        sending.notes[_NOTE] = _now()
+
+    def after_send(self, sending: Sending) -> None:
+        """`Pub`: of messages that were stored by a broker that wants to be traced."""
+        if sending.queue.topic.startswith(self._topic):
+            return
+        cost = _milliseconds_since(sending.began)
+        is_single = len(sending.messages) == 1
+        for message, result in zip(sending.messages, sending.results, strict=False):
+            if not result.trace_on:
+                return
+            self._add(
+                Published(
+                    time=sending.notes[_NOTE],
+                    region=result.region_id or DEFAULT_REGION,
+                    group=sending.group,
+                    topic=message.topic,
+                    msg_id=result.msg_id,
+                    tags=message.tags,
+                    keys=_keys_of(message),
+                    store_host=sending.address,
+                    body_length=sending.body_size if is_single else len(message.body),
+                    cost=cost,
+                    type=_type_of(message, is_half=sending.is_half),
+                    offset_msg_id=result.offset_msg_id,
+                    success=result.status is SendStatus.SEND_OK,
+                ),
+            )
+
+    def before_consume(self, consuming: Consuming) -> None:
+        """`SubBefore`."""
+        traced = [
+            message for message in consuming.messages if message.properties.get(TRACE_ON) != "false"
+        ]
+        if not traced:
+            return
+        request_id, now = create_unique_key(), _now()
+        consuming.notes[_NOTE] = (request_id, traced)
+        # As Java: one request has one region, that of its last message.
+        region = traced[-1].properties.get(MSG_REGION, "")
+        for message in traced:
+            self._add(
+                ConsumeBegun(
+                    time=now,
+                    region=region,
+                    group=consuming.group,
+                    request_id=request_id,
+                    msg_id=message.msg_id,
+                    retries=message.reconsume_times,
+                    keys=message.keys,
+                )
+            )
+
+    def after_consume(self, consuming: Consuming) -> None:
+        """`SubAfter`, for what `SubBefore` was written for."""
+        note = consuming.notes.get(_NOTE)
+        if note is None:
+            return
+        request_id, traced = note
+        cost, now = _milliseconds_since(consuming.began) // len(consuming.messages), _now()
+        code = self._return_of(consuming)
+        for message in traced:
+            self._add(
+                ConsumeEnded(
+                    request_id=request_id,
+                    msg_id=message.msg_id,
+                    cost=cost,
+                    success=consuming.success,
+                    keys=message.keys,
+                    code=code,
+                    time=now,
+                    group=consuming.group,
+                )
+            )
+
+    def end_transaction(self, ending: EndingTransaction) -> None:
+        """`EndTransaction`."""
+        message = ending.message
+        if message.topic.startswith(self._topic):
+            return
+        self._add(
+            TransactionEnded(
+                time=_now(),
+                region=message.properties.get(MSG_REGION) or DEFAULT_REGION,
+                group=ending.group,
+                topic=message.topic,
+                msg_id=ending.msg_id,
+                tags=message.tags,
+                keys=_keys_of(message),
+                store_host=ending.address,
+                type=TracedType.COMMIT,
+                transaction_id=ending.transaction_id,
+                state=ending.state.value,
+                from_check=ending.is_checked,
+            )
+        )
+
+    def _return_of(self, consuming: Consuming) -> ConsumeReturn:
+        if time.monotonic() - consuming.began >= self._consume_timeout:
+            return ConsumeReturn.TIME_OUT
+        if consuming.error is not None:
+            return ConsumeReturn.EXCEPTION
+        return ConsumeReturn.SUCCESS if consuming.success else ConsumeReturn.FAILED
+
+    # Gathering and sending
+
+    def _add(self, record: TraceRecord) -> None:
+        if self._loop is None:
+            return  # the client was not started, or is closed
+        text = record.encode()
+        words = [record.msg_id, *record.keys.split(KEY_SEPARATOR)]
+        if _size_of(words) > _MAX_KEYS:
+            words = [record.msg_id]
+        new = [word for word in words if word and word not in self._keys]
+        if self._key_bytes + _size_of(new) > _MAX_KEYS:
+            self._flush()
+            new = [word for word in words if word]
+        self._texts.append(text)
+        self._keys.update(dict.fromkeys(new))
+        self._characters += len(text)
+        self._key_bytes += _size_of(new)
+        if self._characters >= _MAX_CHARACTERS:
+            self._flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(_LINGER_SECONDS, self._flush)
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        texts, keys = self._texts, self._keys
+        if not texts:
+            return
+        self._texts, self._keys = [], {}
+        self._characters = self._key_bytes = 0
+        if len(self._sends) >= _MAX_SENDS:
+            self._note_lost(len(texts), f"{_MAX_SENDS} trace messages are under way")
+            return
+        message = Message(self._topic, "".join(texts).encode(), keys=list(keys))
+        send = asyncio.get_running_loop().create_task(self._send(message, len(texts)))
+        self._sends.add(send)
+        send.add_done_callback(self._sends.discard)
+
+    async def _send(self, message: Message, count: int) -> None:
+        try:
+            await self._producer.send(message)
+        except asyncio.CancelledError:
+            self._lost += count
+            raise
+        except RocketMQError as error:
+            self._note_lost(count, error)
+        except Exception as error:
+            # A mistake of ours must not become one of the application.
+            logger.exception("trace records could not be sent")
+            self._note_lost(count, error)
+
+    def _note_lost(self, count: int, reason: object) -> None:
+        self._lost += count
+        now = time.monotonic()
+        if self._logged_at is None or now - self._logged_at >= _LOG_SECONDS:
+            logger.warning("%d trace records were lost: %s", self._lost, reason)
+            self._logged_at = now
+            self._lost = 0
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _milliseconds_since(began: float) -> int:
+    return int((time.monotonic() - began) * 1000)
+
+
+def _keys_of(message: Message | ReceivedMessage) -> str:
+    keys = message.keys
+    return keys if isinstance(keys, str) else KEY_SEPARATOR.join(keys)
+
+
+def _type_of(message: Message, *, is_half: bool) -> TracedType:
+    if message.delay_level or DELAY in message.properties:
+        return TracedType.DELAY
+    return TracedType.HALF if is_half else TracedType.NORMAL
+
+
+def _size_of(words: Iterable[str]) -> int:
+    return sum(len(word.encode()) + 1 for word in words)
