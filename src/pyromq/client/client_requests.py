@@ -134,6 +134,7 @@ class ClientRequests:
         self._check_group(header.consumer_group)
         message = _message_of(command.body, header.broker_name or "")
         message.topic = self.session.unwrap(message.topic)
+        message.queue = replace(message.queue, topic=message.topic)
         began = time.monotonic()
         remark = None
         try:
@@ -184,6 +185,8 @@ def _offsets_of(body: bytes) -> dict[MessageQueue, int]:
 
 
 def _message_of(body: bytes, broker_name: str) -> ReceivedMessage:
-    (message, *_) = decode_messages(body, MessageQueue("", broker_name, 0))
-    message.queue = MessageQueue(message.topic, broker_name, 0)
+    try:
+        (message,) = decode_messages(body, MessageQueue("", broker_name, 0))
+    except ValueError as error:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no message: {error}") from error
     return message

@@ -468,14 +468,13 @@ class PushConsumer:
                     result.max_offset,
                     result.next_offset,
                 )
-                if result.next_offset < asked and process_queue.count:
-                    # The broker has lost messages that we have: what follows counts anew.
-                    await self._handling.leave(process_queue)
-                    reading.process_queue = ProcessQueue(
-                        queue, result.next_offset, process_queue.limits
-                    )
-                    reading.process_queue.last_locked = process_queue.last_locked
-                    return
+            if result.next_offset < asked and process_queue.count:
+                # The broker has lost messages that we have: what follows counts anew.
+                await self._handling.leave(process_queue)
+                anew = ProcessQueue(queue, result.next_offset, process_queue.limits)
+                anew.last_locked = process_queue.last_locked
+                reading.process_queue = anew
+                return
             process_queue.put([], result.next_offset)
             if result.next_offset == asked:
                 await asyncio.sleep(_EMPTY_PAUSE_SECONDS)

@@ -1,0 +1,355 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pyromq.client import membership as membership_module
+from pyromq.client import push_consumer as push_consumer_module
+from pyromq.client.errors import (
+    ClientStateError,
+    IllegalMessageError,
+    NameServerError,
+    OptionError,
+)
+from pyromq.client.handling import Retry
+from pyromq.client.push_consumer import PushConsumer
+from pyromq.client.push_options import Order
+from pyromq.client.received import ReceivedMessage
+from pyromq.client.start_from import StartFrom
+from pyromq.protocol.bodies import HeartbeatData, MessageModel, MessageQueue
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.headers import PullMessageRequestHeader
+from tests.unit.client.fake_cluster import FakeBroker, FakeCluster, running_cluster, until
+
+TOPICS = {"t": {"b0": 2}, "%RETRY%g": {"b0": 1}}
+FIRST, SECOND = (MessageQueue("t", "b0", number) for number in range(2))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership_module, "MISSING_TOPIC_SECONDS", 0.01)
+    monkeypatch.setattr(push_consumer_module, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(push_consumer_module, "_LOCK_PAUSE_SECONDS", 0.01)
+
+
+class Handler:
+    """Notes what it gets; may be told to wait or to fail."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+        self.result: Retry | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self, message: ReceivedMessage) -> Retry | None:
+        self.seen.append(message.body)
+        await self.gate.wait()
+        return self.result
+
+
+def make(cluster: FakeCluster, handler: Any, **options: Any) -> PushConsumer:
+    return PushConsumer(
+        cluster.namesrv,
+        **{
+            "group": "g",
+            "handler": handler,
+            "subscriptions": {"t": "*"},
+            "start_from": StartFrom.FIRST,
+            **options,
+        },
+    )
+
+
+def heartbeat(broker: FakeBroker) -> HeartbeatData:
+    return HeartbeatData.decode(broker.seen(RequestCode.HEART_BEAT)[-1].body)
+
+
+async def test_its_life_as_a_broker_sees_it() -> None:
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        await broker.put("t", 0, b"one")
+        consumer = make(cluster, handler)
+        async with consumer:
+            await consumer.start()  # a second time changes nothing
+            await until(lambda: handler.seen == [b"one"])
+            (group,) = heartbeat(broker).consumer_data_set
+            assert {data.topic for data in group.subscription_data_set} == {"t", "%RETRY%g"}
+            assert consumer.assignment() == [MessageQueue("%RETRY%g", "b0", 0), FIRST, SECOND]
+            await broker.put("t", 0, b"two")
+            await until(lambda: len(handler.seen) == 2)
+            # The next pull says how far we are.
+            await until(lambda: consumer.offsets()[FIRST] == 2)
+        assert broker.offsets["g", "t", 0] == 2
+        (farewell,) = broker.seen(RequestCode.UNREGISTER_CLIENT)
+        assert farewell.ext_fields["consumerGroup"] == "g"
+        await consumer.closed()
+        await consumer.close()
+        with pytest.raises(ClientStateError):
+            await consumer.start()
+        with pytest.raises(ClientStateError):
+            await consumer.subscribe("u")
+
+
+async def test_pulls_commit_what_was_handled_and_no_more() -> None:
+    handler = Handler()
+    handler.gate.clear()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+
+        def commits() -> list[int]:
+            headers = [
+                PullMessageRequestHeader.decode(request.ext_fields)
+                for request in broker.seen(RequestCode.PULL_MESSAGE)
+            ]
+            return [
+                header.commit_offset
+                for header in headers
+                if (header.topic, header.queue_id) == ("t", 0)
+            ]
+
+        async with make(cluster, handler) as consumer:
+            await broker.put("t", 0, b"one")
+            await broker.put("t", 0, b"two")
+            await until(lambda: len(handler.seen) == 2)
+            await until(lambda: len(commits()) >= 2)
+            assert set(commits()) == {0}
+            assert consumer.offsets()[FIRST] == 0
+            handler.gate.set()
+            await until(lambda: consumer.offsets()[FIRST] == 2)
+            await broker.put("t", 0, b"three")
+            await until(lambda: commits()[-1] >= 2)
+
+
+async def test_what_it_was_told_is_checked() -> None:
+    async with running_cluster(TOPICS.copy()) as cluster:
+        with pytest.raises(OptionError, match="handler"):
+            make(cluster, "not callable")
+        with pytest.raises(IllegalMessageError):
+            make(cluster, Handler(), group="no good")
+        with pytest.raises(IllegalMessageError):
+            make(cluster, Handler(), subscriptions={"no good": "*"})
+        with pytest.raises(OptionError, match="colour"):
+            make(cluster, Handler(), colour="red")
+
+
+async def test_a_start_without_a_name_server_fails_loudly() -> None:
+    async with running_cluster(TOPICS.copy()) as cluster:
+        consumer = make(cluster, Handler())
+        await cluster.brokers[0].stop()
+        with pytest.raises(NameServerError):
+            await consumer.start()
+        await consumer.closed()
+
+
+async def test_topics_that_come_later_are_waited_for() -> None:
+    handler = Handler()
+    async with running_cluster({}) as cluster:
+        broker = cluster.brokers[0]
+        await broker.put("t", 0, b"early")
+        async with make(cluster, handler) as consumer:
+            assert consumer.assignment() == []
+            cluster.topics.update(TOPICS)
+            await until(lambda: handler.seen == [b"early"])
+
+
+async def test_only_the_text_of_a_tag_decides() -> None:
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        # "Aa" and "BB" have the same hash.
+        await broker.put("t", 0, b"wrong", raw_properties=b"TAGS\x01BB\x02")
+        await broker.put("t", 0, b"right", raw_properties=b"TAGS\x01Aa\x02")
+        await broker.put("t", 0, b"wrong", raw_properties=b"TAGS\x01BB\x02")
+        async with make(cluster, handler, subscriptions={"t": "Aa || x"}) as consumer:
+            await until(lambda: handler.seen == [b"right"])
+            await until(lambda: consumer.offsets()[FIRST] == 3)
+        assert handler.seen == [b"right"]
+
+
+async def test_retries_show_their_own_topic() -> None:
+    topics: list[str] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        topics.append(message.topic)
+
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        await broker.put("%RETRY%g", 0, b"x", raw_properties=b"RETRY_TOPIC\x01t\x02")
+        await broker.put("%RETRY%g", 0, b"y")
+        async with make(cluster, handle):
+            await until(lambda: len(topics) == 2)
+        assert topics == ["t", "%RETRY%g"]
+
+
+async def test_a_broker_that_has_forgotten_the_subscription_is_told() -> None:
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        async with make(cluster, handler):
+            await until(lambda: len(broker.seen(RequestCode.PULL_MESSAGE)) >= 3)
+            beats = len(broker.seen(RequestCode.HEART_BEAT))
+            broker.refusals[RequestCode.PULL_MESSAGE] = [
+                (ResponseCode.SUBSCRIPTION_NOT_EXIST, "who are you")
+            ]
+            await broker.put("t", 0, b"x")
+            await until(lambda: handler.seen == [b"x"])
+            await broker.put("t", 0, b"y")
+            await until(lambda: len(broker.seen(RequestCode.HEART_BEAT)) > beats)
+            await until(lambda: handler.seen == [b"x", b"y"])
+
+
+async def test_an_offset_that_the_broker_does_not_have_is_corrected(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push_consumer_module, "LONG_POLL_SECONDS", 0.05)
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        broker.offsets["g", "t", 0] = 50
+        await broker.put("t", 0, b"old")
+        async with make(cluster, handler) as consumer:
+            await until(lambda: "offset 50 is outside of 0..1, goes on at 1" in caplog.text)
+            await broker.put("t", 0, b"new")
+            await until(lambda: handler.seen == [b"new"])
+            await until(lambda: consumer.offsets()[FIRST] == 2)
+            # The broker loses everything while a message is with its handler.
+            handler.gate.clear()
+            await broker.put("t", 0, b"lost")
+            await until(lambda: handler.seen[1:] == [b"lost"])
+            broker.queues["t", 0].clear()
+            await until(lambda: consumer.offsets().get(FIRST) == 0)
+            handler.gate.set()
+            await broker.put("t", 0, b"again")
+            await until(lambda: handler.seen[2:] == [b"again"])
+            await until(lambda: consumer.offsets()[FIRST] == 1)
+
+
+async def test_offsets_can_be_reset_but_only_where_the_queue_is_ours() -> None:
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        for body in (b"one", b"two"):
+            await broker.put("t", 0, body)
+        async with make(cluster, handler) as consumer:
+            await until(lambda: len(handler.seen) == 2)
+            await consumer.reset_offsets({FIRST: 1, MessageQueue("t", "elsewhere", 0): 7})
+            await until(lambda: handler.seen == [b"one", b"two", b"two"])
+        assert broker.offsets["g", "t", 0] == 2
+        assert ("g", "t", 7) not in broker.offsets
+
+
+async def test_in_order_a_queue_is_locked_waited_for_and_given_free() -> None:
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        broker.locks["t", 0] = "somebody else"
+        for number in (0, 1):
+            await broker.put("t", number, b"%d" % number)
+        async with make(cluster, handler, order=Order.ORDERLY) as consumer:
+            await until(lambda: handler.seen == [b"1"])
+            assert broker.locks["t", 1] == consumer.client_id
+            del broker.locks["t", 0]
+            await until(lambda: handler.seen == [b"1", b"0"])
+        assert broker.locks == {}
+
+
+async def test_a_lock_that_was_lost_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(push_consumer_module, "RENEW_SECONDS", 0.02)
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        await broker.put("t", 0, b"one")
+        async with make(cluster, handler, order=Order.ORDERLY) as consumer:
+            await until(lambda: handler.seen == [b"one"])
+            # Somebody else takes it over, and goes on by one.
+            await broker.put("t", 0, b"two")
+            await until(lambda: consumer.offsets()[FIRST] == 2)
+            broker.locks["t", 0] = "somebody else"
+            await until(lambda: FIRST not in consumer.offsets())
+            broker.offsets["g", "t", 0] = 3
+            for body in (b"theirs", b"ours"):
+                await broker.put("t", 0, body)
+            del broker.locks["t", 0]
+            await until(lambda: handler.seen[2:] == [b"ours"])
+
+
+async def test_in_order_a_queue_goes_when_its_handler_has_come_back() -> None:
+    handler = Handler()
+    handler.gate.clear()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        await broker.put("t", 0, b"slow")
+        async with make(cluster, handler, order=Order.ORDERLY) as consumer:
+            await until(lambda: handler.seen == [b"slow"])
+            await consumer.unsubscribe("t")
+            assert FIRST not in consumer.assignment()
+            assert broker.locks["t", 0] == consumer.client_id
+            # It comes back to us while our old handler is still at it: the new one waits.
+            await consumer.subscribe("t")
+            await asyncio.sleep(0.02)
+            assert handler.seen == [b"slow"]
+            handler.gate.set()
+            await until(lambda: consumer.offsets().get(FIRST) == 1)
+        assert handler.seen == [b"slow"]
+
+
+async def test_a_retry_goes_back_to_the_broker() -> None:
+    handler = Handler()
+    handler.result = Retry(delay_level=5)
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        await broker.put("t", 0, b"x")
+        async with make(cluster, handler) as consumer:
+            await until(lambda: consumer.offsets().get(FIRST) == 1)
+        (request,) = broker.seen(RequestCode.CONSUMER_SEND_MSG_BACK)
+        assert request.ext_fields["delayLevel"] == "5"
+        assert request.ext_fields["maxReconsumeTimes"] == "16"
+
+
+async def test_broadcasting_asks_brokers_for_messages_only(tmp_path: Any) -> None:
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        await broker.put("t", 0, b"x")
+        async with make(
+            cluster, handler, model=MessageModel.BROADCASTING, offsets_directory=tmp_path
+        ) as consumer:
+            await until(lambda: handler.seen == [b"x"])
+            (group,) = heartbeat(broker).consumer_data_set
+            assert group.message_model is MessageModel.BROADCASTING
+            assert [data.topic for data in group.subscription_data_set] == ["t"]
+            assert consumer.assignment() == [FIRST, SECOND]
+            assert consumer.client_id.endswith("@DEFAULT")
+        assert broker.offsets == {}
+        assert not broker.seen(RequestCode.QUERY_CONSUMER_OFFSET)
+        assert not broker.seen(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+        flags = [int(r.ext_fields["sysFlag"]) for r in broker.seen(RequestCode.PULL_MESSAGE)]
+        assert not any(flag & 1 for flag in flags)
+
+
+async def test_close_waits_for_handlers_and_cancels_those_that_take_too_long() -> None:
+    ended: list[str] = []
+    gate = asyncio.Event()
+
+    async def handle(message: ReceivedMessage) -> None:
+        try:
+            await (gate.wait() if message.body == b"soon" else asyncio.sleep(30))
+        finally:
+            ended.append(message.body.decode())
+
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        await broker.put("t", 0, b"soon")
+        await broker.put("t", 1, b"never")
+        consumer = make(cluster, handle, close_grace=0.1)
+        await consumer.start()
+        await until(lambda: consumer._handling._workers.running == 2)
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        gate.set()
+        await closing
+        assert ended == ["soon", "never"]
+        assert (broker.offsets["g", "t", 0], broker.offsets.get(("g", "t", 1), 0)) == (1, 0)
