@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import click
 import orjson
 
-from pyromq.cli.running import namesrv_option, run_client
+from pyromq.cli.client_options import Cluster, client_options
+from pyromq.cli.running import run_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyromq.client import PullConsumer, ReceivedMessage
+    from pyromq.client import LitePullConsumer, ReceivedMessage, StartFrom
 
 _TOPIC_PAUSE_SECONDS = 1.0
 _RATE_SECONDS = 1.0
@@ -31,24 +32,26 @@ _RATE_SECONDS = 1.0
 @click.option(
     "--from",
     "start",
-    type=click.Choice(["first", "last"]),
+    metavar="first|last|TIME",
     default="last",
     show_default=True,
-    help="Begin with the first message, or with those that come from now on. "
-    "A group with committed offsets goes on from those.",
+    help="Begin with the first message, with those that come from now on, or with those since "
+    "a time as 2026-11-01T12:30. A group with committed offsets goes on from those.",
 )
 @click.option("--tags", default="*", help="Only messages with these tags, as 'a || b'.")
+@click.option("--sql", help="Only messages whose properties make this SQL92 expression true.")
 @click.option("--count", type=click.IntRange(1), help="End after so many messages.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
-@namesrv_option
+@client_options
 def consume(
     topic: str,
     group: str | None,
     start: str,
     tags: str,
+    sql: str | None,
     count: int | None,
     as_json: bool,
-    namesrv: str,
+    cluster: Cluster,
 ) -> None:
     """Print the messages of TOPIC as they come; Ctrl-C ends.
 
@@ -60,53 +63,69 @@ def consume(
     Examples
         pyromq consume greetings --from first
         pyromq consume orders --tags 'new || paid' --group audit
+        pyromq consume orders --sql "price > 100 AND region = 'eu'" --from 2026-11-01T12:30
         pyromq consume orders --json --count 100 > orders.jsonl
     """
-    run_client(_consume(namesrv, topic, group, start, tags, count, as_json))
+    if sql is not None and tags != "*":
+        raise click.UsageError("give --tags or --sql, not both")
+    run_client(_consume(cluster, topic, group, _start(start), tags, sql, count, as_json))
+
+
+def _start(text: str) -> StartFrom | datetime:
+    from pyromq.client import StartFrom
+
+    try:
+        return StartFrom(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(
+            f"--from {text!r}: expected first, last or a time as 2026-11-01T12:30"
+        ) from None
 
 
 async def _consume(
-    namesrv: str,
+    cluster: Cluster,
     topic: str,
     group: str | None,
-    start: str,
+    start: StartFrom | datetime,
     tags: str,
+    sql: str | None,
     count: int | None,
     as_json: bool,
 ) -> None:
-    from pyromq.client import PullConsumer, StartFrom
+    from pyromq.client import LitePullConsumer, StartFrom, Subscription, TopicNotFoundError
 
-    seen = 0
-    async with PullConsumer(
-        namesrv, topic, group=group, tags=tags, start_from=StartFrom(start)
-    ) as consumer:
-        await _take_queues(consumer)
-        with _printing() as write:
-            async for message in consumer:
-                write(_as_json(message) if as_json else _as_text(message))
-                seen += 1
-                if seen == count:
-                    break
-
-
-async def _take_queues(consumer: PullConsumer) -> None:
-    """Begin to read, as soon as there is such a topic."""
-    from pyromq.client import TopicNotFoundError
-
-    waiting = False
+    subscription = Subscription.of(tags) if sql is None else Subscription.sql(sql)
+    is_waiting = False
     while True:
-        try:
-            if consumer.group is None:
-                await consumer.assign(await consumer.queues())
+        async with LitePullConsumer(
+            cluster.namesrv, group=group, start_from=start, **cluster.options
+        ) as consumer:
+            try:
+                await consumer.subscribe({topic: subscription})
+            except TopicNotFoundError:
+                if not is_waiting:
+                    click.echo(f"Topic {topic} does not exist yet: waiting for it.", err=True)
+                is_waiting = True
+                # Everything in it will have come from now on.
+                start = StartFrom.FIRST
             else:
-                await consumer.subscribe()
-        except TopicNotFoundError:
-            if not waiting:
-                click.echo(f"Topic {consumer.topic} does not exist yet: waiting for it.", err=True)
-            waiting = True
-            await asyncio.sleep(_TOPIC_PAUSE_SECONDS)
-        else:
-            return
+                await _print(consumer, count, as_json)
+                return
+        await asyncio.sleep(_TOPIC_PAUSE_SECONDS)
+
+
+async def _print(consumer: LitePullConsumer, count: int | None, as_json: bool) -> None:
+    seen = 0
+    with _printing() as write:
+        async for message in consumer:
+            write(_as_json(message) if as_json else _as_text(message))
+            seen += 1
+            if seen == count:
+                return
 
 
 @contextmanager

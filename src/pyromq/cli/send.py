@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyromq.cli.running import namesrv_option, run_client
+from pyromq.cli.client_options import Cluster, client_options
+from pyromq.cli.running import run_client
 
 if TYPE_CHECKING:
     from pyromq.client import Message
@@ -28,7 +29,7 @@ _WINDOW = 64
 @click.option("--keys", default="", help="Words by which the message can be found, with blanks.")
 @click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="Repeatable.")
 @click.option("--count", type=click.IntRange(1), default=1, help="Send it so many times.")
-@namesrv_option
+@client_options
 def send(
     topic: str,
     body: str | None,
@@ -38,7 +39,7 @@ def send(
     keys: str,
     properties: tuple[str, ...],
     count: int,
-    namesrv: str,
+    cluster: Cluster,
 ) -> None:
     """Send a message to TOPIC and print its id, queue and offset.
 
@@ -61,7 +62,7 @@ def send(
         keys=keys,
         properties=dict(map(_property, properties)),
     )
-    run_client(_send(namesrv, message, count))
+    run_client(_send(cluster, message, count))
 
 
 def _content(body: str | None, file: str | None, size: int | None) -> bytes:
@@ -87,11 +88,11 @@ def _property(text: str) -> tuple[str, str]:
     return name, value
 
 
-async def _send(namesrv: str, message: Message, count: int) -> None:
+async def _send(cluster: Cluster, message: Message, count: int) -> None:
     from pyromq.client import Producer
 
     started = time.perf_counter()
-    async with Producer(namesrv) as producer:
+    async with Producer(cluster.namesrv, **cluster.options) as producer:
         for first in range(0, count, _WINDOW):
             window = range(min(_WINDOW, count - first))
             for result in await asyncio.gather(*(producer.send(message) for _ in window)):

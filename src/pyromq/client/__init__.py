@@ -15,6 +15,7 @@ from pyromq.client.errors import (
 )
 from pyromq.client.handling import ConsumeResult, Handler, Retry
 from pyromq.client.hooks import ConsumeHook, Consuming, SendHook, Sending
+from pyromq.client.lite_pull_consumer import AssignmentListener, LitePullConsumer
 from pyromq.client.message import Message
 from pyromq.client.options import ClientOptions
 from pyromq.client.producer import Producer, QueueSelector
@@ -37,6 +38,7 @@ from pyromq.remoting.errors import (
 
 __all__ = [
     "AnswerError",
+    "AssignmentListener",
     "Batching",
     "BrokerError",
     "ClientError",
@@ -47,6 +49,7 @@ __all__ = [
     "Consuming",
     "Handler",
     "IllegalMessageError",
+    "LitePullConsumer",
     "Message",
     "MessageModel",
     "MessageQueue",

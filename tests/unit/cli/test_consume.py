@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from pyromq.cli.consume import consume
+from pyromq.protocol.codes import RequestCode, ResponseCode
 from tests.unit.cli.processes import running
 from tests.unit.client.fake_cluster import FakeCluster, cluster_in_a_thread
 
@@ -64,6 +66,37 @@ def test_tags(cluster: FakeCluster) -> None:
     assert result.output.split()[-1] == "two"
 
 
+def test_an_sql_expression_and_a_time(cluster: FakeCluster) -> None:
+    put(cluster, b"old")
+    stored = int(datetime(2026, 11, 1, 12, 30).timestamp() * 1000)
+    cluster.call(cluster.brokers[0].put("t", 0, b"new", store_timestamp=stored))
+    result = invoke(cluster, "--sql", "a > 1", "--from", "2026-11-01T12:30", "--count", "1")
+    assert result.output.split()[-1] == "new"
+    fields = cluster.brokers[0].seen(RequestCode.PULL_MESSAGE)[0].ext_fields
+    assert (fields["expressionType"], fields["subscription"]) == ("SQL92", "a > 1")
+
+
+def test_a_broker_without_property_filters_says_so(cluster: FakeCluster) -> None:
+    remark = "The broker does not support consumer to filter message by SQL92"
+    cluster.brokers[0].refusals[RequestCode.PULL_MESSAGE] = [(ResponseCode.SYSTEM_ERROR, remark)]
+    result = invoke(cluster, "--sql", "a > 1")
+    assert result.exit_code == 1
+    assert remark in result.output.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--sql", "a = 1", "--tags", "b"), "--tags or --sql, not both"),
+        (("--from", "yesterday"), "expected first, last or a time"),
+    ],
+)
+def test_wrong_use(cluster: FakeCluster, arguments: tuple[str, ...], problem: str) -> None:
+    result = invoke(cluster, *arguments)
+    assert result.exit_code == 2
+    assert problem in result.output
+
+
 def test_errors_are_one_line(cluster: FakeCluster) -> None:
     result = CliRunner().invoke(consume, ["no topic", "--namesrv", cluster.namesrv])
     assert result.exit_code == 1
@@ -73,7 +106,7 @@ def test_errors_are_one_line(cluster: FakeCluster) -> None:
 def test_it_waits_for_a_topic_and_ends_cleanly_at_ctrl_c(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
-    arguments = ["consume", "new", "--from", "first", "--namesrv", cluster.namesrv]
+    arguments = ["consume", "new", "--namesrv", cluster.namesrv]
     with running(*arguments, directory=tmp_path) as command:
         command.wait_for("does not exist yet")
         cluster.topics["new"] = {"b0": 1}

@@ -81,7 +81,7 @@ class FakeBroker:
                 sys_flag=int(str(values.pop("sys_flag", 0))),
                 born_timestamp=1,
                 born_host=("127.0.0.1", 1),
-                store_timestamp=2,
+                store_timestamp=int(str(values.pop("store_timestamp", 2))),
                 store_host=("127.0.0.1", 10911),
                 reconsume_times=0,
                 prepared_transaction_offset=0,
@@ -196,6 +196,12 @@ class FakeBroker:
         fields = command.ext_fields
         records = self.queues[fields["topic"], int(fields["queueId"])]
         return command.answer(ext_fields={"offset": str(len(records))})
+
+    def _search_offset_by_timestamp(self, command: RemotingCommand, _: object) -> RemotingCommand:
+        fields = command.ext_fields
+        records = self.queues[fields["topic"], int(fields["queueId"])]
+        later = [r.queue_offset for r in records if r.store_timestamp >= int(fields["timestamp"])]
+        return command.answer(ext_fields={"offset": str(min(later, default=len(records)))})
 
     def _query_consumer_offset(self, command: RemotingCommand, _: object) -> RemotingCommand:
         offset = self.offsets.get(_offset_key(command))

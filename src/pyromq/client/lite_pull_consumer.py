@@ -1,0 +1,732 @@
+"""Reading topics at the reader's own pace, as a member of a group or on its own.
+
+    async with LitePullConsumer("127.0.0.1:9876", group="billing") as consumer:
+        await consumer.subscribe({"orders": "new || paid"})
+        async for message in consumer:
+            ...
+
+`subscribe` joins the group, which divides the topics' queues among its members; without a
+group it reads all of them and nothing is remembered. `assign` reads exactly the queues that
+it is given, and makes no member: a group's members keep their shares (Java's consumer counts
+as a member then, and takes queues from others that it never reads).
+
+Messages come by `async for` (over the consumer, or over `batches()` for lists) or by `poll`.
+What can be relied on:
+1. A queue's messages come in its order; a list has messages of one queue.
+2. A message counts as consumed when the next one is asked for (of a list: when the next list
+   is), or when the `async with` block ends without an exception. Only consumed messages are
+   committed (each 5 s, when a queue goes to another member, and at the end): a consumer that
+   dies leaves its messages to be delivered again. With `auto_commit=False`, `commit` does it.
+3. One pull is under way for each queue, ahead of the reader; pulling pauses while too much
+   waits, of a queue or of all.
+4. Whatever fails in the background is logged and tried again. What stays refused (no
+   permission, an expression that no broker can read) is raised to the reader, each time.
+5. `close` ends a waiting `async for`.
+
+`membership` says which queues are ours, `queue_readers` pull them, `read_ahead` holds
+what waits. On the event loop of its owner; one reader at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+from pyromq.client.consumer_offsets import LocalOffsets
+from pyromq.client.errors import BrokerError, ClientError, ClientStateError, OptionError
+from pyromq.client.hooks import Consuming, Hooks
+from pyromq.client.membership import Membership
+from pyromq.client.message import check_group, check_topic
+from pyromq.client.options import ClientOptions, Settings
+from pyromq.client.process_queue import Limits
+from pyromq.client.queue_access import ANONYMOUS_GROUP, QueueAccess
+from pyromq.client.queue_readers import QueueReaders, Wanted, name_of
+from pyromq.client.read_ahead import Batch, ReadAhead, Reading
+from pyromq.client.rebalance import Strategy, allocate_averagely
+from pyromq.client.received import ReceivedMessage
+from pyromq.client.session import Session
+from pyromq.client.start_from import Start, StartFrom, consume_from_where, first_offset
+from pyromq.client.subscription import Subscription
+from pyromq.protocol.bodies import (
+    ConsumerData,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+    MessageQueue,
+)
+from pyromq.protocol.bodies_admin import ResetOffsetBody
+from pyromq.protocol.codes import RequestCode
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.headers_admin import ResetOffsetRequestHeader
+from pyromq.remoting.client import RemotingError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Told of queues, sorted; a plain function or a coroutine function.
+AssignmentListener = Callable[[list[MessageQueue]], Awaitable[None] | None]
+
+#: How long a listener may take before the queues change without it.
+LISTENER_SECONDS = 30.0
+
+
+class LitePullConsumer:
+    """Reads topics in the cluster of the NameServers `namesrv`.
+
+    `group` owns the committed offsets; without one nothing is committed. `start_from` is for
+    queues of which the group has consumed nothing yet. With `auto_commit`, consumed messages
+    are committed each `commit_interval` seconds. `model=MessageModel.BROADCASTING` gives every
+    member every message and keeps the offsets in a file below `offsets_directory`
+    (~/.rocketmq_offsets). `allocate` divides the queues; all members of a group need the same.
+
+    A pull brings up to `pull_batch_size` messages (brokers have their own limit, mostly 32).
+    Pulling pauses while `max_cached_messages`, `max_cached_bytes` or a span of `max_span`
+    offsets of a queue wait, or `max_cached_in_all` messages of all queues.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str],
+        *,
+        group: str | None = None,
+        start_from: Start = StartFrom.LAST,
+        auto_commit: bool = True,
+        commit_interval: float = 5.0,
+        model: MessageModel = MessageModel.CLUSTERING,
+        offsets_directory: str | PathLike[str] | None = None,
+        allocate: Strategy = allocate_averagely,
+        pull_batch_size: int = 32,
+        max_cached_messages: int = 1000,
+        max_cached_bytes: int = 100 * 1024 * 1024,
+        max_span: int = 2000,
+        max_cached_in_all: int = 10_000,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        if group is not None:
+            check_group(group)
+        _check_positive(
+            pull_batch_size=pull_batch_size,
+            max_cached_messages=max_cached_messages,
+            max_cached_bytes=max_cached_bytes,
+            max_span=max_span,
+            max_cached_in_all=max_cached_in_all,
+            commit_interval=commit_interval,
+        )
+        if not isinstance(start_from, StartFrom | datetime):
+            raise OptionError(
+                f"start_from={start_from!r}: StartFrom.FIRST, StartFrom.LAST or a datetime"
+            )
+        is_broadcasting = model is MessageModel.BROADCASTING
+        if is_broadcasting:
+            if group is None:
+                raise OptionError("model=BROADCASTING is for groups: give group=, or no model")
+            # Offsets are kept under the client's id: it must be the same after a restart.
+            options.setdefault("instance_name", "DEFAULT")
+        self.group = group
+        self._start_from = start_from
+        self._auto_commit = auto_commit and group is not None
+        self._commit_interval = commit_interval
+        self._model = model
+        self._allocate = allocate
+        self._session = Session(
+            Settings.of(namesrv, options),
+            self._describe,
+            handlers={
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
+                RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._offsets_reset,
+            },
+        )
+        self.hooks = Hooks(self._session.settings.hooks)
+        self._access = QueueAccess(self._session, group)
+        self._local = (
+            LocalOffsets(
+                self._session,
+                group,
+                None if offsets_directory is None else Path(offsets_directory),
+            )
+            if is_broadcasting and group is not None
+            else None
+        )
+        self._wanted: dict[str, Wanted] = {}
+        self._membership: Membership | None = None
+        self._is_assigned = False
+        self._on_assigned: AssignmentListener | None = None
+        self._on_revoked: AssignmentListener | None = None
+        #: When we began to read, topics of which we had queues, and queues that came later.
+        self._known_topics: set[str] = set()
+        self._late: set[MessageQueue] = set()
+        self._subscribed_at = datetime.now()
+        self._readings: dict[MessageQueue, Reading] = {}
+        self._changing = asyncio.Lock()
+        self._ahead = ReadAhead(
+            Limits(max_cached_messages, max_cached_bytes, max_span),
+            max_cached_in_all,
+            begin=self._consuming,
+            end=self._consumed,
+        )
+        self._readers = QueueReaders(
+            self._session,
+            self._access,
+            self._ahead,
+            self._wanted,
+            pull_batch_size=pull_batch_size,
+            find_start=self._find_start,
+            arrived=self._wake_reader,
+            refused=self._refused,
+        )
+        #: The reader that waits for messages, and what it must be told instead of one.
+        self._arrival: asyncio.Future[None] | None = None
+        self._failure: BrokerError | None = None
+        self._hooked: Consuming | None = None
+        self._commits: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error_type is None:
+            self._ahead.settle()
+        else:
+            self._ahead.discard()
+        await self.close()
+
+    async def start(self) -> None:
+        """Make it ready; nothing is connected before the first question."""
+        self._session.start()
+
+    async def close(self) -> None:
+        """Commit what was consumed, leave the group, close the connections.
+
+        What was handed out last is not counted as consumed: ask for that with `commit`, or
+        leave the `async with` block.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+            self._wake_reader()
+        # Shielded: whoever gives up waiting must not leave it half closed.
+        await asyncio.shield(self._closing)
+
+    @property
+    def client_id(self) -> str:
+        """By which brokers know this client."""
+        return self._session.client_id
+
+    # What it reads
+
+    async def subscribe(
+        self,
+        subscriptions: str | Iterable[str] | Mapping[str, str | Subscription],
+        *,
+        on_assigned: AssignmentListener | None = None,
+        on_revoked: AssignmentListener | None = None,
+    ) -> None:
+        """Read these topics, too: the share of their queues that the group leaves to us.
+
+        A topic, several, or a table that says what is wanted of each: tags (`a || b`, `*`) or
+        a `Subscription`. Raises TopicNotFoundError for a topic that does not exist.
+
+        `on_assigned` is told of new queues before the first message is pulled, `on_revoked` of
+        queues that go to another member (or are given up by `close`) while they are still
+        ours: `commit` in it counts what was handed out. A listener that raises is logged.
+        """
+        self._session.check_running()
+        if self._is_assigned:
+            raise ClientStateError("assign was called: a consumer either subscribes or assigns")
+        wanted = _wanted_of(subscriptions)
+        if not wanted:
+            raise OptionError("no topic: subscribe needs at least one")
+        self._on_assigned = on_assigned or self._on_assigned
+        self._on_revoked = on_revoked or self._on_revoked
+        if self._membership is not None:
+            for topic in wanted:
+                await self._session.routes.get(self._session.wrap(topic))
+            self._want(wanted)
+            await self._membership.set_topics(self._wanted)
+            return
+        self._subscribed_at = datetime.now()
+        self._wanted.update(wanted)
+        self._membership = membership = Membership(
+            self._session,
+            self.group or ANONYMOUS_GROUP,
+            wanted,
+            self._take_share,
+            strategy=self._allocate,
+            is_broadcasting=self._is_for_all,
+        )
+        try:
+            await membership.join()
+        except BaseException:
+            self._membership = None
+            self._wanted.clear()
+            await self._take([])
+            raise
+
+    async def unsubscribe(self, *topics: str) -> None:
+        """Read these topics no more; what was consumed of them is committed."""
+        self._session.check_running()
+        if self._membership is None:
+            raise ClientStateError("nothing was subscribed to")
+        for topic in topics:
+            self._wanted.pop(topic, None)
+            self._known_topics.discard(topic)
+        await self._membership.set_topics(self._wanted)
+
+    async def assign(
+        self,
+        queues: Collection[MessageQueue],
+        subscriptions: Mapping[str, str | Subscription] | None = None,
+    ) -> None:
+        """Read exactly these queues from now on; queues given up are committed first.
+
+        `subscriptions` says what is wanted of a topic; of others, everything is.
+        """
+        self._session.check_running()
+        if self._membership is not None:
+            raise ClientStateError("subscribe was called: a consumer either subscribes or assigns")
+        wanted = {queue.topic: Wanted(Subscription()) for queue in queues}
+        wanted |= _wanted_of(subscriptions or {})
+        self._is_assigned = True
+        self._want(wanted)
+        await self._take(queues)
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are being read."""
+        return sorted(self._readings)
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Hand out nothing more of these queues, or of all that are ours; they stay ours."""
+        for reading in self._readings_of(queues):
+            self._ahead.pause(reading)
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Go on with these queues, or with all."""
+        for reading in self._readings_of(queues):
+            self._ahead.resume(reading)
+        self._readers.room()
+        self._wake_reader()
+
+    # Messages
+
+    async def poll(self, timeout: float = 5.0) -> list[ReceivedMessage]:  # noqa: ASYNC109
+        """The next messages of one queue, in order; empty when none came in time.
+
+        Those of the call before count as consumed. Nobody needs to call often: heartbeats and
+        commits go on by themselves.
+        """
+        if not timeout >= 0:
+            raise OptionError(f"timeout={timeout!r}: 0 or more seconds are possible")
+        if self._closing is not None:
+            raise ClientStateError("this client was closed: make a new one")
+        return await self._next(self._ahead.next_batch, timeout) or []
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        """The next message, as soon as there is one."""
+        if self._session.running and self._failure is None and self._arrival is None:
+            message = self._ahead.next_message()
+            if message is not None:
+                return message
+        message = await self._next(self._ahead.next_message)
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    def batches(self) -> Batches:
+        """Messages as lists, each of one queue: `async for messages in consumer.batches()`."""
+        return Batches(self)
+
+    # Offsets
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on from `offset`; raises OptionError when the queue has no such offset."""
+        self._reading_of(queue)
+        first = max(0, await self._access.min_offset(queue))
+        last = await self._access.max_offset(queue)
+        if not first <= offset <= last:
+            raise OptionError(f"offset={offset} of {name_of(queue)}: it has {first} to {last}")
+        await self._go_on_from(queue, offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on from the oldest message that is still there."""
+        self._reading_of(queue)
+        await self._go_on_from(queue, max(0, await self._access.min_offset(queue)))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on with what is sent from now on."""
+        self._reading_of(queue)
+        await self._go_on_from(queue, await self._access.max_offset(queue))
+
+    async def seek_to_time(self, queue: MessageQueue, when: datetime) -> None:
+        """Go on with what was stored at that time or later (without a time zone: local)."""
+        self._reading_of(queue)
+        await self._go_on_from(queue, await self.offset_by_time(queue, when))
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """The offset of the next message to be handed out; None when that is not known yet."""
+        return self._reading_of(queue).position
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Let the group go on behind what was handed out, or from these offsets.
+
+        Comes back when every broker has it; raises what the first failure was. With
+        `auto_commit`, offsets of one's own last until the next commit.
+        """
+        self._session.check_running()
+        self._required_group()
+        if offsets is None:
+            self._ahead.settle()
+            failures = await self._commit(self._readings.values())
+        else:
+            failures = await self._store(dict(offsets))
+            for queue, offset in offsets.items():
+                if queue in self._readings and queue not in failures:
+                    self._readings[queue].committed = offset
+        for failure in failures.values():
+            raise failure
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The offset from which the group goes on, None when it never consumed from `queue`."""
+        self._session.check_running()
+        self._required_group()
+        return await self._load(queue)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be read now."""
+        self._session.check_running()
+        return await self._access.queues(topic)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The offset of the oldest message that is still there."""
+        return await self._access.min_offset(queue)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message will get."""
+        return await self._access.max_offset(queue)
+
+    async def offset_by_time(self, queue: MessageQueue, when: datetime) -> int:
+        """The offset of the first message that was stored at that time or later."""
+        return max(0, await self._access.offset_by_time(queue, int(when.timestamp() * 1000)))
+
+    # Queues come and go
+
+    @property
+    def _is_for_all(self) -> bool:
+        """Whether we read every queue, whoever else is there."""
+        return self.group is None or self._local is not None
+
+    def _want(self, wanted: Mapping[str, Wanted]) -> None:
+        """Take subscriptions; pulls that wait with another one begin anew."""
+        for topic, new in wanted.items():
+            old = self._wanted.get(topic)
+            if old is not None and old.subscription == new.subscription:
+                continue
+            self._wanted[topic] = new
+            for reading in self._readings.values():
+                if old is not None and reading.queue.topic == topic:
+                    self._readers.begin(reading)
+
+    async def _take_share(self, queues: Collection[MessageQueue]) -> None:
+        """The membership's word: these are ours, no others."""
+        if self._is_for_all:
+            self._late.update(queue for queue in queues if queue.topic in self._known_topics)
+            self._late.difference_update(self._readings)
+            self._known_topics.update(queue.topic for queue in queues)
+        await self._take(queues)
+
+    async def _take(self, queues: Collection[MessageQueue]) -> None:
+        async with self._changing:
+            wanted = dict.fromkeys(queues)
+            await self._give_up([r for q, r in self._readings.items() if q not in wanted])
+            new = [queue for queue in wanted if queue not in self._readings]
+            self._readings |= {queue: Reading(queue) for queue in new}
+            if new and self._on_assigned is not None:
+                await self._tell(self._on_assigned, new)
+            for queue in new:
+                reading = self._readings.get(queue)
+                if reading is not None and not self._readers.is_reading(reading):
+                    self._readers.begin(reading)
+            if self._commits is None and self._readings and self._auto_commit:
+                self._commits = asyncio.create_task(self._commit_forever())
+
+    async def _give_up(self, readings: list[Reading]) -> None:
+        if not readings:
+            return
+        if self._on_revoked is not None:
+            await self._tell(self._on_revoked, [reading.queue for reading in readings])
+        # The listener may have gone on from another offset.
+        readings = [self._readings[reading.queue] for reading in readings]
+        for reading in readings:
+            self._ahead.drop(reading)
+        await asyncio.gather(*map(self._readers.stop, readings))
+        if self._auto_commit:
+            await self._commit(readings)
+        for reading in readings:
+            del self._readings[reading.queue]
+            self._access.forget(reading.queue)
+        self._readers.room()
+
+    async def _tell(self, listener: AssignmentListener, queues: list[MessageQueue]) -> None:
+        try:
+            async with asyncio.timeout(LISTENER_SECONDS):
+                told = listener(sorted(queues))
+                if told is not None:
+                    await told
+        except Exception:
+            logger.exception("listener %r failed: the queues change without it", listener)
+
+    async def _go_on_from(self, queue: MessageQueue, offset: int) -> None:
+        """Forget what waits of a queue, begin anew; what is in hand does not count."""
+        old = self._reading_of(queue)
+        self._ahead.drop(old)
+        new = self._readings[queue] = Reading(queue, offset)
+        new.is_paused = old.is_paused
+        self._readers.begin(new)
+        await self._readers.stop(old)
+        self._readers.room()
+
+    # Handing out
+
+    async def _next(self, take: Callable[[], T | None], timeout: float | None = None) -> T | None:  # noqa: ASYNC109
+        """What `take` gives as soon as it gives something; None when time is up, or closed."""
+        if self._arrival is not None:
+            raise ClientStateError("somebody is waiting for messages already: one reader at a time")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._closing is None:
+            self._session.check_running()
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                self._ahead.settle()
+                raise failure
+            item = take()
+            if item is not None:
+                return item
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                await asyncio.sleep(0)  # whoever asks in a loop must not stop the pulls
+                return take() if self._closing is None else None
+            await self._until_arrival(left)
+        return None
+
+    async def _until_arrival(self, seconds: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        arrival = self._arrival = loop.create_future()
+        timer = None if seconds is None else loop.call_later(seconds, _resolve, arrival)
+        try:
+            await arrival
+        finally:
+            self._arrival = None
+            if timer is not None:
+                timer.cancel()
+
+    def _wake_reader(self) -> None:
+        if self._arrival is not None:
+            _resolve(self._arrival)
+
+    def _refused(self, error: BrokerError) -> None:
+        self._failure = error
+        self._wake_reader()
+
+    def _consuming(self, batch: Batch) -> None:
+        self._readers.room()
+        if self.hooks.consume:
+            self._hooked = Consuming(
+                self.group or ANONYMOUS_GROUP,
+                self._session.settings.namespace,
+                batch.messages,
+                batch.reading.queue,
+                began=time.monotonic(),
+            )
+            self.hooks.before_consume(self._hooked)
+
+    def _consumed(self, _batch: Batch, is_consumed: bool) -> None:
+        if self._hooked is not None:
+            self._hooked.success = is_consumed
+            self.hooks.after_consume(self._hooked)
+            self._hooked = None
+
+    # Offsets: loading and committing
+
+    async def _find_start(self, reading: Reading) -> None:
+        queue = reading.queue
+        committed = await self._load(queue) if self.group is not None else None
+        offset = committed
+        if offset is None:
+            start = self._start_from
+            if start is StartFrom.LAST and queue in self._late:
+                # It came while we were reading: what it got before we saw it is for us, too.
+                start = self._subscribed_at
+            offset = await first_offset(self._access, queue, start)
+        if reading.next_offset is None:
+            reading.next_offset = reading.consumed = offset
+            reading.committed = committed
+
+    async def _load(self, queue: MessageQueue) -> int | None:
+        if self._local is not None:
+            return await self._local.load(queue)
+        return await self._access.committed(queue)
+
+    async def _commit_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._commit_interval)
+            await self._commit(self._readings.values())
+
+    async def _commit(self, readings: Iterable[Reading]) -> dict[MessageQueue, Exception]:
+        """Commit what was consumed of these; failures are logged, the next time tries again."""
+        changed: dict[MessageQueue, int] = {}
+        committed: list[tuple[Reading, int]] = []
+        for reading in readings:
+            offset = reading.commit_offset
+            if offset is not None and offset != reading.committed:
+                changed[reading.queue] = offset
+                committed.append((reading, offset))
+        failures = await self._store(changed)
+        for reading, offset in committed:
+            if reading.queue not in failures:
+                reading.committed = offset
+        return failures
+
+    async def _store(self, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, Exception]:
+        failures: dict[MessageQueue, Exception] = {}
+        if self._local is not None:
+            await self._local.store(offsets)
+            return failures
+
+        async def store(queue: MessageQueue, offset: int) -> None:
+            try:
+                await self._access.commit(queue, offset)
+            except (RemotingError, ClientError) as error:
+                logger.warning("offset %d of %s not committed: %s", offset, name_of(queue), error)
+                failures[queue] = error
+
+        await asyncio.gather(*(store(queue, offset) for queue, offset in offsets.items()))
+        return failures
+
+    # Helpers, in call order.
+
+    async def _close(self) -> None:
+        if self._membership is not None:
+            await self._membership.stop()
+        if self._commits is not None:
+            self._commits.cancel()
+            await asyncio.gather(self._commits, return_exceptions=True)
+        if self._session.running:
+            async with self._changing:
+                await self._give_up(list(self._readings.values()))
+        self._ahead.discard()
+        await self._session.close(
+            consumer_group=(
+                self._session.wrap(self.group)
+                if self.group is not None and self._membership is not None
+                else None
+            )
+        )
+
+    def _describe(self, client_id: str) -> HeartbeatData:
+        if self.group is None or self._membership is None:
+            return HeartbeatData(client_id)
+        consumer = ConsumerData(
+            self._session.wrap(self.group),
+            consume_type=ConsumeType.CONSUME_ACTIVELY,
+            message_model=self._model,
+            consume_from_where=consume_from_where(self._start_from),
+            subscription_data_set=[
+                wanted.subscription.data(self._session.wrap(topic), wanted.version)
+                for topic, wanted in self._wanted.items()
+            ],
+        )
+        return HeartbeatData(client_id, consumer_data_set=[consumer])
+
+    def _members_changed(self, _address: str, _command: RemotingCommand) -> None:
+        if self._membership is not None:
+            self._membership.members_changed()
+
+    async def _offsets_reset(self, address: str, command: RemotingCommand) -> None:
+        """An administrator sets the group's offsets; Java's lite consumer overlooks that."""
+        header = ResetOffsetRequestHeader.decode(command.ext_fields)
+        if self.group is None or header.group != self._session.wrap(self.group):
+            return
+        for queue, offset in ResetOffsetBody.decode(command.body).offset_table.items():
+            ours = MessageQueue(
+                self._session.unwrap(queue.topic), queue.broker_name, queue.queue_id
+            )
+            if ours in self._readings:
+                logger.info("%s resets %s to offset %d", address, name_of(ours), offset)
+                await self._go_on_from(ours, offset)
+
+    def _required_group(self) -> None:
+        if self.group is None:
+            raise ClientStateError(
+                "this consumer has no group: give one to LitePullConsumer(group=)"
+            )
+
+    def _reading_of(self, queue: MessageQueue) -> Reading:
+        self._session.check_running()
+        reading = self._readings.get(queue)
+        if reading is None:
+            raise ClientStateError(f"{name_of(queue)} is not ours now: see assignment()")
+        return reading
+
+    def _readings_of(self, queues: Iterable[MessageQueue] | None) -> list[Reading]:
+        if queues is None:
+            return list(self._readings.values())
+        return [self._reading_of(queue) for queue in queues]
+
+
+class Batches:
+    """Messages of a consumer as lists, for `async for`."""
+
+    def __init__(self, consumer: LitePullConsumer) -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[ReceivedMessage]:
+        """The next messages of one queue, as soon as there are some."""
+        consumer = self._consumer
+        messages = await consumer._next(consumer._ahead.next_batch)
+        if messages is None:
+            raise StopAsyncIteration
+        return messages
+
+
+def _wanted_of(
+    subscriptions: str | Iterable[str] | Mapping[str, str | Subscription],
+) -> dict[str, Wanted]:
+    if isinstance(subscriptions, str):
+        subscriptions = [subscriptions]
+    if not isinstance(subscriptions, Mapping):
+        subscriptions = dict.fromkeys(subscriptions, "*")
+    for topic in subscriptions:
+        check_topic(topic)
+    return {topic: Wanted(Subscription.of(wanted)) for topic, wanted in subscriptions.items()}
+
+
+def _check_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not value > 0:
+            raise OptionError(f"{name}={value!r}: more than 0 is needed")
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from pyromq.cli.client_options import Cluster, client_options
+from pyromq.cli.consume import consume
+from pyromq.cli.send import send
+from pyromq.protocol.acl import ACCESS_KEY, SIGNATURE
+from pyromq.protocol.codes import RequestCode
+from tests.unit.client.fake_cluster import cluster_in_a_thread
+
+
+def invoke(*arguments: str, environment: dict[str, str] | None = None) -> tuple[Result, Cluster]:
+    given: list[Cluster] = []
+
+    @click.command()
+    @client_options
+    def command(cluster: Cluster) -> None:
+        given.append(cluster)
+
+    result = CliRunner().invoke(command, arguments, env=environment)
+    return result, given[0] if given else Cluster("", {})
+
+
+def test_without_options_everything_is_as_it_always_is() -> None:
+    _, cluster = invoke()
+    assert cluster.namesrv == "127.0.0.1:9876"
+    assert not any(cluster.options.values())
+
+
+def test_everything_from_the_command_line_and_from_the_environment() -> None:
+    _, cluster = invoke(
+        "--namesrv", "a:1;b:2", "--namespace", "tenant", "--access-key", "me", "--tls",
+        environment={"ROCKETMQ_SECRET_KEY": "secret", "ROCKETMQ_SECURITY_TOKEN": "token"},
+    )  # fmt: skip
+    assert cluster.namesrv == "a:1;b:2"
+    assert cluster.options == {
+        "namespace": "tenant",
+        "access_key": "me",
+        "secret_key": "secret",
+        "security_token": "token",
+        "tls": True,
+    }
+
+
+def test_an_authority_is_believed_whatever_the_host_is_called() -> None:
+    authority = ssl.get_default_verify_paths().cafile
+    if authority is None:
+        pytest.skip("no file of authorities on this machine")
+    _, cluster = invoke("--tls-ca", authority)
+    context = cluster.options["tls"]
+    assert isinstance(context, ssl.SSLContext)
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert not context.check_hostname
+
+
+@pytest.mark.parametrize("content", [None, b"no certificate"])
+def test_an_authority_that_cannot_be_read(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_bytes(content)
+    result, _ = invoke("--tls-ca", str(file))
+    assert result.exit_code == 1
+    (line,) = result.output.splitlines()
+    assert line.startswith(f"Error: --tls-ca {file} cannot be used: ")
+
+
+def test_send_and_consume_sign_and_stay_in_their_namespace() -> None:
+    with cluster_in_a_thread({"tenant%t": {"b0": 1}}) as cluster:
+        common = ["--namesrv", cluster.namesrv, "--namespace", "tenant"]
+        common += ["--access-key", "me", "--secret-key", "secret"]
+        sent = CliRunner().invoke(send, ["t", "hello", *common])
+        assert sent.exit_code == 0, sent.output
+        printed = CliRunner().invoke(
+            consume, ["t", "--from", "first", "--count", "1", "--json", *common]
+        )
+        assert '"topic":"t"' in printed.output
+        assert '"body":"hello"' in printed.output
+        (broker,) = cluster.brokers
+        assert list(broker.queues) == [("tenant%t", 0)]
+        for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE):
+            fields = broker.seen(code)[0].ext_fields
+            assert fields[ACCESS_KEY] == "me"
+            assert SIGNATURE in fields
+
+
+def test_half_a_key_is_refused() -> None:
+    result = CliRunner().invoke(send, ["t", "x", "--access-key", "me"])
+    assert result.exit_code == 1
+    assert "only possible together" in result.output
