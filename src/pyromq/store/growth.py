@@ -25,6 +25,8 @@ from pyromq.protocol.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.consume_queue import ConsumeQueue, split_entries
 
 _ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
+#: So many entries at most are counted at once.
+_AT_ONCE: Final = 16 * 1024
 #: Above so many entries numpy is the quicker one.
 _FEW: Final = 64
 #: A chunk whose seal took so long counts as slow.
@@ -62,7 +64,10 @@ class Growth:
             queue.counted = queue.next_offset
 
     def take(self) -> Iterator[QueueGrowth]:
-        """What each queue got since the last time; the loop may do other work in between."""
+        """What queues got since the last time, of very many messages in several parts.
+
+        The loop may do other work in between.
+        """
         queues = list(self._grown)
         self._grown.clear()
         for queue in queues:
@@ -70,11 +75,13 @@ class Growth:
                 self._grown.add(queue)
             # What is not sealed yet is not in the files, and makes the queue dirty later.
             end = queue.next_offset - len(queue.pending) // CONSUME_QUEUE_ENTRY_SIZE
-            messages = end - queue.counted
-            if messages > 0:
-                size = _size(queue, queue.counted, end)
-                queue.counted = end
-                yield QueueGrowth(queue.topic, queue.queue_id, messages, size)
+            while queue.counted < end:
+                begin = queue.counted
+                queue.counted = min(end, begin + _AT_ONCE)
+                size = _size(queue, begin, queue.counted)
+                yield QueueGrowth(queue.topic, queue.queue_id, queue.counted - begin, size)
+                if queue.next_offset < end:
+                    break  # its topic was deleted meanwhile
 
 
 def _size(queue: ConsumeQueue, offset: int, end: int) -> int:

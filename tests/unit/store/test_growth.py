@@ -143,3 +143,19 @@ def test_refused_puts_are_counted(store: MessageStore) -> None:
 
     assert store.growth.refused_puts == 1
     assert list(store.growth.take()) == []
+
+
+def test_very_many_messages_come_in_parts(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growth, "_AT_ONCE", 4)
+    size = put(store, "T", *[b"x"] * 10)
+
+    parts = store.growth.take()
+    assert next(parts).messages == 4
+    store.remove_topic("T")
+    assert list(parts) == []
+
+    again = put(store, "T", *[b"x"] * 10)
+    assert again == size
+    assert [part.messages for part in store.growth.take()] == [4, 4, 2]

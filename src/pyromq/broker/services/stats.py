@@ -37,7 +37,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from datetime import date
-from itertools import islice
 from typing import Final, NamedTuple
 
 from pyromq.broker.services.stats_items import DAY, HOUR, MINUTE, Snapshot, StatsItems
@@ -91,6 +90,8 @@ _FEW_QUEUES: Final = 512
 _MANY_QUEUES_MS: Final = 10_000
 #: So many queues are counted before the loop gets its turn.
 _QUEUES_AT_ONCE: Final = 32
+#: So many messages more take as long as one queue more.
+_MESSAGES_LIKE_A_QUEUE: Final = 512
 #: Rates go back so far, in seconds.
 _LONGEST_RATE: Final = 600
 _MINUTE_MS: Final = 60_000
@@ -196,21 +197,20 @@ class BrokerStats:
         """Bring all counters up to now."""
         self._counted_at = self._monotonic_ms()
         self._count_pulls()
-        queues = self._growth.take()
-        while part := list(islice(queues, _QUEUES_AT_ONCE)):
-            add = self._items.add
-            puts = 0
-            for topic, queue_id, messages, size in part:
-                add(TOPIC_PUT_NUMS, topic, messages, messages)
-                add(TOPIC_PUT_SIZE, topic, size, messages)
-                key = f"{topic}@{queue_id}"
-                add(QUEUE_PUT_NUMS, key, messages, messages)
-                add(QUEUE_PUT_SIZE, key, size, messages)
-                puts += messages
-                self._put_bytes += size
-            add(BROKER_PUT_NUMS, self._cluster, puts, 0)
-            self._puts += puts
-            if len(part) == _QUEUES_AT_ONCE:
+        add = self._items.add
+        work = 0
+        for topic, queue_id, messages, size in self._growth.take():
+            add(TOPIC_PUT_NUMS, topic, messages, messages)
+            add(TOPIC_PUT_SIZE, topic, size, messages)
+            key = f"{topic}@{queue_id}"
+            add(QUEUE_PUT_NUMS, key, messages, messages)
+            add(QUEUE_PUT_SIZE, key, size, messages)
+            add(BROKER_PUT_NUMS, self._cluster, messages, 0)
+            self._puts += messages
+            self._put_bytes += size
+            work += 1 + messages // _MESSAGES_LIKE_A_QUEUE
+            if work >= _QUEUES_AT_ONCE:
+                work = 0
                 await asyncio.sleep(0)
         slow, self._growth.slow_seals = self._growth.slow_seals, []
         self._slow += slow
