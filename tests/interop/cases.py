@@ -13,7 +13,11 @@ from tests.interop.cluster import Cluster
 
 def with_clients(*abilities: str) -> pytest.MarkDecorator:
     """Run a case with each client that has all these abilities."""
-    names = [name for name, client in CLIENTS.items() if client.abilities.issuperset(abilities)]
+    names = [
+        pytest.param(name, marks=pytest.mark.soak if client.in_soak_only else ())
+        for name, client in CLIENTS.items()
+        if client.abilities.issuperset(abilities)
+    ]
     return pytest.mark.parametrize("driver", names, indirect=True, scope="module")
 
 

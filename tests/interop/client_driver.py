@@ -62,8 +62,9 @@ class ClientError(AssertionError):
 class ClientDriver:
     """One process with clients of one language.
 
-    Clients get a name that is unique in the process from the caller; close_all() ends those that
-    are still open. What clients write to their user's directory goes to a temporary one.
+    Callers name the clients; a name stands for the newest client that got it, and the process
+    knows each under a name of its own. close_all() ends those that are still open. What clients
+    write to their user's directory goes to a temporary one.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -72,7 +73,9 @@ class ClientDriver:
         self._numbers = itertools.count(1)
         self._answers: dict[int, Line] = {}
         self._reports: dict[tuple[str, str], list[Line]] = defaultdict(list)
+        self._names: dict[str, str] = {}
         self._open: list[str] = []
+        self._closing: list[int] = []
         self._news = threading.Condition()
         self._ended = False
         self.process = subprocess.Popen(
@@ -115,9 +118,7 @@ class ClientDriver:
         self._make("lite", name, namesrv=namesrv, group=group, topic=topic, **options)
 
     def _make(self, kind: str, name: str, **options: Any) -> None:
-        with self._news:
-            for key in [key for key in self._reports if key[1] == name]:
-                del self._reports[key]
+        self._names[name] = f"{name}-{next(self._numbers)}"
         self.call(kind, name=name, **options)
         self._open.append(name)
 
@@ -135,11 +136,14 @@ class ClientDriver:
         self.call("close", name=name)
 
     def close_all(self) -> None:
-        """End the clients that are still open, newest first; they are independent of each other."""
-        calls = [self.begin("close", name=name) for name in reversed(self._open)]
-        self._open.clear()
-        for call in calls:
+        """Begin to end the clients that are still open; those of the call before must be done.
+
+        Some take seconds to end, in which the next case can run.
+        """
+        for call in self._closing:
             self.finish(call)
+        self._closing = [self.begin("close", name=name) for name in reversed(self._open)]
+        self._open.clear()
 
     def call(self, command: str, timeout: float = _CALL_SECONDS, **fields: Any) -> Any:
         """Run a command to its end and return its result."""
@@ -148,6 +152,8 @@ class ClientDriver:
     def begin(self, command: str, **fields: Any) -> int:
         """Give a command and do not wait; finish() takes the number that this returns."""
         number = next(self._numbers)
+        if name := fields.get("name"):
+            fields["name"] = self._names.get(name, name)
         line = json.dumps({"call": number, "do": command, **fields}) + "\n"
         assert self.process.stdin is not None
         try:
@@ -168,7 +174,7 @@ class ClientDriver:
     def reports(self, name: str, kind: str = "message") -> list[Line]:
         """What a client has reported so far."""
         with self._news:
-            return list(self._reports[kind, name])
+            return list(self._reports[kind, self._names[name]])
 
     def wait_reports(
         self,
@@ -178,7 +184,7 @@ class ClientDriver:
         kind: str = "message",
     ) -> list[Line]:
         """Wait until a client's reports are enough; return them."""
-        key = kind, name
+        key = kind, self._names[name]
         try:
             self._wait(lambda: enough(self._reports[key]), timeout, f"{name}'s reports")
         except AssertionError as error:

@@ -92,6 +92,8 @@ class Client(NamedTuple):
 
     start: Callable[[], ClientDriver]
     abilities: frozenset[str]
+    #: Whether only the long run (`pytest -m soak`) uses it.
+    in_soak_only: bool = False
 
 
 _NODE = frozenset({"sync", "ordered"})
@@ -102,6 +104,10 @@ _JAVA = _JAVA_5 | {"lite", "request", "trace", "reset"}
 
 CLIENTS = {
     f"java-{VERSION}": Client(java_driver, _JAVA),
+    # The same with headers in RocketMQ's own encoding instead of JSON.
+    f"java-{VERSION}-binary": Client(
+        lambda: java_driver(VERSION, "-Drocketmq.serialize.type=ROCKETMQ"), _JAVA, in_soak_only=True
+    ),
     "java-5.3.3": Client(lambda: java_driver("5.3.3"), _JAVA_5),
     "go": Client(go_driver, _GO),
     "node": Client(node_driver, _NODE),

@@ -93,7 +93,6 @@ def test_lite_consumers_of_5x_ask_in_their_own_way() -> None:
         case.send([{"body": body} for body in bodies])
         received = driver.wait_bodies("lite", bodies)
         assert Counter(line["body"] for line in received) == Counter(bodies)
-        driver.close_all()
 
 
 @with_clients("sql", "queues")

@@ -135,7 +135,6 @@ def test_every_kind_of_client_at_work(cluster: Cluster, how: str) -> None:
         assert ask(driver, asked, "after") == "reply to after"
         # Whatever else was under way had its time now: a rolled back transaction would show.
         assert_at_least_once(driver.reports("committed"), committed)
-        driver.close_all()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,6 @@ def test_other_clients_at_work(cluster: Cluster, client: str) -> None:
         run.finish_sends()
         received = driver.wait_bodies("consumer", run.bodies(case), timeout=90.0)
         assert_at_least_once(received, run.bodies(case))
-        driver.close_all()
 
 
 class Run:

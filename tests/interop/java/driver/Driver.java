@@ -11,7 +11,6 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
-import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.ClientConfig;
 
 /**
@@ -21,7 +20,6 @@ import org.apache.rocketmq.client.ClientConfig;
  */
 public final class Driver {
     private static final Map<String, AutoCloseable> OPEN = new ConcurrentHashMap<>();
-    private static final AtomicInteger INSTANCES = new AtomicInteger();
 
     public static void main(String[] arguments) throws Exception {
         ExecutorService calls = Executors.newCachedThreadPool();
@@ -79,8 +77,7 @@ public final class Driver {
     /** What every client of these tests has: its own connection, and intervals made for tests. */
     static void configure(ClientConfig client, JSONObject call) {
         client.setNamesrvAddr(call.getString("namesrv"));
-        // Never used twice: a consumer that failed to start stays in the instance of its name for ever.
-        client.setInstanceName(call.getString("name") + "-" + ProcessHandle.current().pid() + "-" + INSTANCES.incrementAndGet());
+        client.setInstanceName(call.getString("name") + "-" + ProcessHandle.current().pid());
         client.setPollNameServerInterval(1000);
         client.setHeartbeatBrokerInterval(1000);
         client.setPersistConsumerOffsetInterval(500);
