@@ -77,6 +77,24 @@ async def test_a_new_broker_is_greeted_at_once() -> None:
         assert [len(b.seen(RequestCode.HEART_BEAT)) for b in cluster.brokers] == [1, 1]
 
 
+async def test_a_broker_that_was_lost_and_is_back_is_told_at_once() -> None:
+    async with running_cluster({"t": {"b1": 1}}, brokers=2) as cluster:
+        session = Session(Settings.of(cluster.namesrv, {}), describe)
+        session.start()
+        await session.routes.get("t")
+        broker = cluster.brokers[1]
+        await until(lambda: _heartbeats(broker, 1))
+        connection = session.remoting.ready(broker.address)
+        assert connection is not None
+        for writer in broker.writers:
+            writer.transport.abort()
+        await until(lambda: connection.is_lost)
+        # Whatever it is that connects again.
+        await session.remoting.connect(broker.address)
+        await until(lambda: _heartbeats(broker, 2))
+        await session.close()
+
+
 async def test_names_get_their_namespace_and_lose_it() -> None:
     session = Session(Settings.of("127.0.0.1:1", {"namespace": "shop"}), describe)
     assert session.wrap("orders") == "shop%orders"

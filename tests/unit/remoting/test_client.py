@@ -128,6 +128,18 @@ async def test_concurrent_requests_share_one_connection_and_get_their_own_answer
         assert len(server.peers) == 1
 
 
+async def test_each_connection_that_was_made_is_told() -> None:
+    made: list[str] = []
+    async with serving(echo) as server, closing(RemotingClient(on_connect=made.append)) as client:
+        for _ in range(2):
+            await client.request(server.address, command())
+        assert made == [server.address]
+        server.peers[0].writer.transport.abort()
+        await until(lambda: client.ready(server.address) is None)
+        await client.request(server.address, command())
+        assert made == [server.address] * 2
+
+
 async def test_requests_of_one_turn_leave_in_one_write() -> None:
     async with serving(echo) as server, closing(RemotingClient()) as client:
         await client.request(server.address, command())
