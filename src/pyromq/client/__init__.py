@@ -11,10 +11,18 @@ from pyromq.client.errors import (
     IllegalMessageError,
     NameServerError,
     OptionError,
+    RequestTimeoutError,
     TopicNotFoundError,
 )
 from pyromq.client.handling import ConsumeResult, Handler, Retry
-from pyromq.client.hooks import ConsumeHook, Consuming, SendHook, Sending
+from pyromq.client.hooks import (
+    ConsumeHook,
+    Consuming,
+    EndingTransaction,
+    SendHook,
+    Sending,
+    TransactionHook,
+)
 from pyromq.client.lite_pull_consumer import AssignmentListener, LitePullConsumer
 from pyromq.client.message import Message
 from pyromq.client.options import ClientOptions
@@ -24,9 +32,11 @@ from pyromq.client.push_consumer import PushConsumer
 from pyromq.client.push_options import Order, PushOptions
 from pyromq.client.queue_access import PullResult, PullStatus
 from pyromq.client.received import ReceivedMessage
-from pyromq.client.results import SendResult, SendStatus
+from pyromq.client.request_reply import reply_to
+from pyromq.client.results import SendResult, SendStatus, TransactionState
 from pyromq.client.start_from import StartFrom
 from pyromq.client.subscription import Subscription
+from pyromq.client.transaction import HalfMessage, TransactionProducer, TransactionResult
 from pyromq.protocol.bodies import MessageModel, MessageQueue
 from pyromq.protocol.errors import RocketMQError
 from pyromq.remoting.errors import (
@@ -47,6 +57,8 @@ __all__ = [
     "ConsumeHook",
     "ConsumeResult",
     "Consuming",
+    "EndingTransaction",
+    "HalfMessage",
     "Handler",
     "IllegalMessageError",
     "LitePullConsumer",
@@ -68,6 +80,7 @@ __all__ = [
     "RemotingConnectError",
     "RemotingError",
     "RemotingTimeoutError",
+    "RequestTimeoutError",
     "Retry",
     "RocketMQError",
     "SendHook",
@@ -77,4 +90,9 @@ __all__ = [
     "StartFrom",
     "Subscription",
     "TopicNotFoundError",
+    "TransactionHook",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
+    "reply_to",
 ]

@@ -83,6 +83,19 @@ _RETRIED_CODES = frozenset(
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
+class ProducerOptions(ClientOptions, total=False):
+    """Keyword arguments of producers; see `Producer`. Times are in seconds."""
+
+    send_timeout: float
+    retries: int
+    retry_unsafe: bool
+    batching: Batching | None
+    compress_over: int
+    topic_queues: int
+    max_in_flight: int
+    avoid_slow_brokers: bool
+
+
 class Producer:
     """Sends messages to the cluster of the NameServers `namesrv` (`host:port[;host:port]`).
 
