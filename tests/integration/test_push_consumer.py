@@ -527,6 +527,23 @@ async def test_what_nobody_takes_back_is_handed_out_again(
     assert await cluster.committed("T", "g") == 1
 
 
+async def test_what_was_consumed_is_traced(cluster: Cluster) -> None:
+    await cluster.send("T", [b"x"])
+    seen: list[ReceivedMessage] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append(message)
+
+    async with consumer_of(cluster, handle, trace="TRACES"):
+        await until(lambda: len(seen) == 1)
+    async with PullConsumer(cluster.namesrv, "TRACES") as reader:
+        pulled = [await reader.pull(queue, 0) for queue in await reader.queues()]
+    text = b"".join(message.body for result in pulled for message in result.messages).decode()
+    for kind in ("SubBefore", "SubAfter"):
+        assert kind in text
+    assert seen[0].msg_id in text
+
+
 async def test_a_namespace_is_not_seen_by_handlers(cluster: Cluster) -> None:
     async with Producer(cluster.namesrv, namespace="tenant") as producer:
         await producer.send(Message("T", b"ours"))

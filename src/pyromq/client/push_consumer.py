@@ -48,6 +48,7 @@ from pyromq.client.message import check_group, check_topic
 from pyromq.client.options import Settings
 from pyromq.client.orderly import OrderlyHandling
 from pyromq.client.process_queue import ProcessQueue
+from pyromq.client.producer import Producer
 from pyromq.client.push_options import PushOptions, PushSettings
 from pyromq.client.queue_access import PullStatus, QueueAccess
 from pyromq.client.queue_locks import RENEW_SECONDS, VALID_SECONDS, QueueLocks
@@ -56,6 +57,7 @@ from pyromq.client.send_back import SendBack
 from pyromq.client.session import Session
 from pyromq.client.start_from import consume_from_where, first_offset
 from pyromq.client.subscription import Subscription
+from pyromq.client.trace import TraceRole, message_trace
 from pyromq.protocol.bodies import (
     ConsumerData,
     ConsumeType,
@@ -127,6 +129,15 @@ class PushConsumer:
         )
         self._requests.session = session
         self.hooks = Hooks(session.settings.hooks)
+        self._trace = message_trace(
+            session.settings,
+            group,
+            TraceRole.CONSUME,
+            Producer,
+            consume_timeout=settings.consume_timeout,
+        )
+        if self._trace is not None:
+            self.hooks.add(self._trace)
         self._retry_topic = retry_topic(group)
         self._subscriptions: dict[str, _Subscribed] = {}
         for topic, wanted in subscriptions.items():
@@ -214,6 +225,8 @@ class PushConsumer:
         if self._background:
             return
         self._started_at = time.time()
+        if self._trace is not None:
+            await self._trace.start()
         try:
             await self._membership.join(optional=self._subscriptions.keys())
         except BaseException:
@@ -589,6 +602,8 @@ class PushConsumer:
             reading.task.cancel()
         self._readings.clear()
         await self._session.close(consumer_group=self._session.wrap(self.group))
+        if self._trace is not None:
+            await self._trace.close()
         self._closed.set()
 
     def _make_handling(self) -> ConcurrentHandling | OrderlyHandling:
