@@ -1,0 +1,63 @@
+"""RocketMQ's own mqadmin looks at a push consumer of ours, and acts on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pyromq.client import Message, Producer, PushConsumer, ReceivedMessage, StartFrom
+from tests.interop.mqadmin import Outcome, mqadmin, run
+from tests.interop.servers import PyromqServer
+
+DEADLINE = 60.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not condition():  # noqa: ASYNC110 - the condition is in plain code's hands
+            await asyncio.sleep(0.01)
+
+
+async def test_mqadmin_looks_resets_and_gives_messages() -> None:
+    seen: list[ReceivedMessage] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append(message)
+
+    with PyromqServer() as server, mqadmin() as admin:
+
+        async def command(*words: str) -> Outcome:
+            outcome = await asyncio.to_thread(run, admin, server.namesrv_address, words)
+            assert not outcome.error, outcome
+            return outcome
+
+        async with Producer(server.namesrv_address) as producer:
+            for number in range(5):
+                await producer.send(Message("T", b"%d" % number, tags="a"))
+        async with PushConsumer(
+            server.namesrv_address,
+            group="g",
+            handler=handle,
+            subscriptions={"T": "a || b"},
+            start_from=StartFrom.FIRST,
+        ) as consumer:
+            await until(lambda: len(seen) == 5)
+
+            status = await command("consumerStatus", "-g", "g", "-i", consumer.client_id, "-s")
+            assert "PROP_CONSUME_TYPE" in status.out
+            assert "CONSUME_PASSIVELY" in status.out
+            assert "SubExpression: a || b" in status.out
+            assert "#Consumer jstack#" in status.out
+
+            progress = await command("consumerProgress", "-g", "g")
+            assert "Consume TPS" in progress.out
+
+            await command("resetOffsetByTime", "-g", "g", "-t", "T", "-s", "0")
+            await until(lambda: len(seen) == 10)
+
+            answer = await command(
+                "queryMsgById", "-g", "g", "-d", consumer.client_id, "-i", seen[0].offset_msg_id
+            )
+            assert "CR_SUCCESS" in answer.out
+            assert seen[-1].body == seen[0].body
+            assert len(seen) == 11
