@@ -1,0 +1,259 @@
+"""Lite pull consumers on real sockets: groups, filters, seeks, brokers that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from pyromq.broker.broker import Broker
+from pyromq.broker.config import BrokerConfig
+from pyromq.client import (
+    BrokerError,
+    LitePullConsumer,
+    Message,
+    MessageQueue,
+    Producer,
+    ReceivedMessage,
+    StartFrom,
+    Subscription,
+)
+from pyromq.client import membership as membership_module
+from pyromq.client import queue_readers as queue_readers_module
+from pyromq.nameserver.config import NamesrvConfig
+from pyromq.nameserver.server import NameServer
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.headers import CreateTopicRequestHeader
+from pyromq.remoting.client import RemotingClient
+from tests.unit.broker.wired import small_store, until
+
+DEADLINE = 30.0
+FIRST = StartFrom.FIRST
+
+
+class Cluster:
+    """A NameServer and brokers that can be started, stopped and started again."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._name_server = NameServer(
+            NamesrvConfig(
+                listen_port=0, bind_address="127.0.0.1", kv_config_path=str(root / "kv.json")
+            )
+        )
+        self.brokers: dict[str, Broker] = {}
+
+    async def start(self) -> None:
+        await self._name_server.start()
+        self.namesrv = f"127.0.0.1:{self._name_server.port}"
+
+    async def start_broker(self, name: str = "a", *, port: int = 0, filters: bool = True) -> None:
+        config = BrokerConfig(
+            bind_address="127.0.0.1",
+            broker_ip1="127.0.0.1",
+            broker_ip2="127.0.0.1",
+            broker_name=name,
+            listen_port=port,
+            namesrv_addr=self.namesrv,
+            default_topic_queue_nums=4,
+            enable_property_filter=filters,
+        )
+        self.brokers[name] = Broker(config, small_store(self._root / name))
+        await self.brokers[name].start()
+
+    async def restart_broker(self, name: str = "a") -> None:
+        port = int(self.brokers[name].address.rsplit(":", 1)[1])
+        await self.brokers.pop(name).stop()
+        await self.start_broker(name, port=port)
+
+    async def make_topic(self, broker: str, topic: str, queues: int) -> None:
+        header = CreateTopicRequestHeader(
+            topic=topic,
+            default_topic="TBW102",
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=6,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            order=False,
+        )
+        client = RemotingClient()
+        command = RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=header.encode())
+        answer = await client.request(self.brokers[broker].address, command)
+        assert answer.code == ResponseCode.SUCCESS
+        await client.close()
+
+    async def stop(self) -> None:
+        for broker in self.brokers.values():
+            await broker.stop()
+        await self._name_server.stop()
+
+
+@asynccontextmanager
+async def cluster_in(root: Path, *, filters: bool = True) -> AsyncIterator[Cluster]:
+    cluster = Cluster(root)
+    await cluster.start()
+    await cluster.start_broker(filters=filters)
+    try:
+        async with asyncio.timeout(DEADLINE):
+            yield cluster
+    finally:
+        await cluster.stop()
+
+
+async def send(cluster: Cluster, topic: str, count: int, start: int = 0) -> None:
+    async with Producer(cluster.namesrv) as producer:
+        for number in range(start, start + count):
+            await producer.send(
+                Message(
+                    topic,
+                    b"%d" % number,
+                    tags="even" if number % 2 == 0 else "odd",
+                    properties={"number": str(number)},
+                )
+            )
+
+
+async def take(consumer: LitePullConsumer, count: int) -> list[ReceivedMessage]:
+    return [await anext(consumer) for _ in range(count)]
+
+
+def numbers(messages: list[ReceivedMessage]) -> list[int]:
+    return sorted(int(message.body) for message in messages)
+
+
+async def test_a_group_reads_everything_once_over_restarts_of_its_members(tmp_path: Path) -> None:
+    async with cluster_in(tmp_path) as cluster:
+        await send(cluster, "t", 40)
+        seen: list[int] = []
+        for _ in range(4):
+            async with LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST) as consumer:
+                await consumer.subscribe("t")
+                seen += numbers(await take(consumer, 10))
+        assert sorted(seen) == list(range(40))
+
+
+async def test_two_members_share_and_take_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership_module, "REBALANCE_SECONDS", 0.2)
+    async with cluster_in(tmp_path) as cluster:
+        await send(cluster, "t", 1)
+        revoked: list[MessageQueue] = []
+        first = LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST)
+        async with first:
+            await first.subscribe("t", on_revoked=revoked.extend)
+            assert numbers(await take(first, 1)) == [0]
+            async with LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST) as second:
+                await second.subscribe("t")
+                await until(lambda: len(first.assignment()) == len(second.assignment()) == 2)
+                assert len(revoked) == 2
+                assert not set(first.assignment()) & set(second.assignment())
+            await until(lambda: len(first.assignment()) == 4)
+            await send(cluster, "t", 8, start=1)
+            seen: set[int] = set()
+            while not seen >= set(range(1, 9)):  # 0 comes again if it was in hand
+                seen.update(numbers(await first.poll()))
+
+
+async def test_filters_by_tags_and_sql_of_two_topics(tmp_path: Path) -> None:
+    async with cluster_in(tmp_path) as cluster:
+        await send(cluster, "tags", 20)
+        await send(cluster, "sql", 20)
+        async with LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST) as consumer:
+            await consumer.subscribe(
+                {"tags": "odd || other", "sql": Subscription.sql("number BETWEEN 5 AND 9")}
+            )
+            messages = await take(consumer, 15)
+            by_topic = {
+                topic: numbers([m for m in messages if m.topic == topic])
+                for topic in ("tags", "sql")
+            }
+            assert by_topic == {"tags": list(range(1, 20, 2)), "sql": [5, 6, 7, 8, 9]}
+
+
+async def test_an_expression_that_no_broker_can_read_is_raised(tmp_path: Path) -> None:
+    async with (
+        cluster_in(tmp_path) as cluster,
+        LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST) as consumer,
+    ):
+        await send(cluster, "t", 1)
+        await consumer.subscribe({"t": Subscription.sql("number >")})
+        with pytest.raises(BrokerError, match="SUBSCRIPTION_PARSE_FAILED"):
+            await anext(consumer)
+
+
+async def test_a_broker_without_property_filters_is_raised(tmp_path: Path) -> None:
+    async with (
+        cluster_in(tmp_path, filters=False) as cluster,
+        LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST) as consumer,
+    ):
+        await send(cluster, "t", 1)
+        await consumer.subscribe({"t": Subscription.sql("number > 1")})
+        with pytest.raises(BrokerError, match="does not support"):
+            await anext(consumer)
+
+
+async def test_seeking_and_offsets(tmp_path: Path) -> None:
+    async with cluster_in(tmp_path) as cluster:
+        await send(cluster, "t", 8)  # two in each of four queues
+        queue = MessageQueue("t", "a", 0)
+        async with LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST) as consumer:
+            await consumer.assign([queue])
+            old = await take(consumer, 2)
+            await consumer.commit()
+            assert await consumer.committed(queue) == 2
+            await consumer.seek(queue, 1)
+            assert await anext(consumer) == old[1]
+            await consumer.seek_to_time(
+                queue, datetime.fromtimestamp(old[0].store_timestamp / 1000)
+            )
+            assert await anext(consumer) == old[0]
+            await consumer.seek_to_end(queue)
+            assert await consumer.poll(0.05) == []
+            await consumer.seek_to_begin(queue)
+            assert await consumer.poll() == old
+
+
+async def test_a_broker_restart_loses_nothing_and_the_group_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_readers_module, "_FIRST_PAUSE_SECONDS", 0.05)
+    async with cluster_in(tmp_path) as cluster:
+        await send(cluster, "t", 20)
+        async with LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST) as consumer:
+            await consumer.subscribe("t")
+            seen = set(numbers(await take(consumer, 20)))
+            await cluster.restart_broker()
+            await send(cluster, "t", 20, start=20)
+            while len(seen) < 40:
+                seen.update(numbers(await consumer.poll()))
+        assert seen == set(range(40))
+
+
+@pytest.mark.parametrize("group", ["g", None])
+async def test_queues_and_brokers_that_come_while_reading_are_read_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str | None
+) -> None:
+    monkeypatch.setattr(membership_module, "REBALANCE_SECONDS", 0.1)
+    async with cluster_in(tmp_path) as cluster:
+        await send(cluster, "t", 4)
+        async with LitePullConsumer(cluster.namesrv, group=group, route_interval=0.1) as consumer:
+            await consumer.subscribe("t")
+            # Brokers let a new group begin with a young topic's first message, as Java's do.
+            while await consumer.poll(0.1):
+                pass
+            await cluster.start_broker("b")
+            for name, queues in (("a", 6), ("b", 2)):
+                await cluster.make_topic(name, "t", queues)
+                queue = MessageQueue("t", name, queues - 1)
+                async with Producer(cluster.namesrv) as producer:
+                    await producer.send(Message("t", b"new"), queue=queue)
+                message = await anext(consumer)
+                assert (message.body, message.queue) == (b"new", queue)
+            assert len(consumer.assignment()) == 8
