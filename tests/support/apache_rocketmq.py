@@ -1,6 +1,6 @@
-"""The real Apache RocketMQ, 4.9.7 or another, fetched from Maven Central and run as child processes.
+"""The real Apache RocketMQ (4.9.7, or a version that is asked for), run as child processes.
 
-Interop tests and the benchmark call this, on any thread; every call blocks. Nothing of pyromq
+It comes from Maven Central. Interop tests and the benchmark call this, on any thread; every call blocks. Nothing of pyromq
 is imported, so that the judge shares no code with what it judges.
 
     with ApacheRocketMQ() as java:            # a NameServer and a broker on free ports

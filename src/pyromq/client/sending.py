@@ -89,7 +89,8 @@ class Outgoing:
         self.messages = messages
         self.topic = topic
         self.keys = keys
-        self.properties = f"UNIQ_KEY\x01{create_unique_key()}\x02WAIT\x01true"
+        # Brokers write these behind each message's own: an id here would hide the messages' ids.
+        self.properties = "WAIT\x01true"
         self.flag = 0
         self.sys_flag = 0
         self.is_batch = True

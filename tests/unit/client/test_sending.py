@@ -56,6 +56,12 @@ def test_a_half_message_says_whose_it_is() -> None:
     assert request.ext_fields["i"].endswith("\x02TRAN_MSG\x01true\x02PGROUP\x01g")
 
 
+def test_a_batch_has_no_id_of_its_own() -> None:
+    """Brokers write a batch's properties behind those of its messages: it would count alone."""
+    batch = batches_of([Message("t", b"1"), Message("t", b"2")])[0]
+    assert batch.properties == "WAIT\x01true"
+
+
 def test_results_of_a_batch() -> None:
     batch = batches_of([Message("t", b"1"), Message("t", b"2")])[0]
     fields = {"msgId": "A,B", "queueId": "3", "queueOffset": "7", "TRACE_ON": "false"}
