@@ -24,6 +24,7 @@ from pyromq.protocol.frame import FrameReader, RemotingCommand
 from pyromq.protocol.headers import (
     PullMessageRequestHeader,
     PullMessageResponseHeader,
+    ReplyMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
@@ -42,11 +43,15 @@ class FakeBroker:
         self.cluster = cluster
         self.name = name
         self.requests: list[RemotingCommand] = []
+        #: What clients answered to what was pushed to them.
+        self.answers: list[RemotingCommand] = []
         #: Answers to give instead of the right ones, by request code, used up in order.
         self.refusals: dict[int, list[tuple[int, str]]] = defaultdict(list)
         self.queues: dict[tuple[str, int], list[MessageRecord]] = defaultdict(list)
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.members: dict[str, asyncio.StreamWriter] = {}
+        #: Every client that sent a heartbeat.
+        self.clients: dict[str, asyncio.StreamWriter] = {}
         #: Who has locked a queue, by (topic, queue id).
         self.locks: dict[tuple[str, int], str] = {}
         self.arrived = asyncio.Condition()
@@ -95,6 +100,10 @@ class FakeBroker:
         async with self.arrived:
             self.arrived.notify_all()
 
+    def push(self, client_id: str, request: RemotingCommand) -> None:
+        """Ask something of a client."""
+        self.clients[client_id].write(request.encode())
+
     def notify_members(self) -> None:
         for writer in self.members.values():
             request = RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, flag=2)
@@ -111,6 +120,9 @@ class FakeBroker:
         writer.close()
 
     async def _answer(self, command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        if command.is_response:
+            self.answers.append(command)
+            return
         self.requests.append(command)
         refusals = self.refusals[command.code]
         if refusals:
@@ -148,6 +160,37 @@ class FakeBroker:
         return command.answer(ext_fields=answer.encode())
 
     _send_batch_message = _send_message_v2
+
+    def _end_transaction(self, command: RemotingCommand, _: object) -> RemotingCommand:
+        return command.answer()
+
+    def _send_reply_message_v2(self, command: RemotingCommand, _: object) -> RemotingCommand:
+        header = SendMessageRequestHeaderV2.decode(command.ext_fields)
+        push = ReplyMessageRequestHeader(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_nums=header.default_topic_queue_nums,
+            queue_id=header.queue_id,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            flag=header.flag,
+            born_host="/127.0.0.1:5",
+            store_host="[::1]:6",
+            store_timestamp=7,
+            properties=header.properties,
+        )
+        client_id = decode_properties(header.properties or "")["REPLY_TO_CLIENT"]
+        self.push(
+            client_id,
+            RemotingCommand(
+                RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+                ext_fields=push.encode(),
+                body=command.body,
+            ),
+        )
+        answer = SendMessageResponseHeader("0" * 32, header.queue_id, 0)
+        return command.answer(ext_fields=answer.encode())
 
     def _messages(
         self, header: SendMessageRequestHeaderV2, body: bytes
@@ -237,6 +280,7 @@ class FakeBroker:
         self, command: RemotingCommand, writer: asyncio.StreamWriter
     ) -> RemotingCommand:
         heartbeat = HeartbeatData.decode(command.body)
+        self.clients[heartbeat.client_id] = writer
         if heartbeat.consumer_data_set and heartbeat.client_id not in self.members:
             self.members[heartbeat.client_id] = writer
             self.notify_members()
