@@ -24,6 +24,7 @@ from pyromq.client.hooks import (
     TransactionHook,
 )
 from pyromq.client.lite_pull_consumer import AssignmentListener, LitePullConsumer
+from pyromq.client.lite_pull_options import LitePullOptions
 from pyromq.client.message import Message
 from pyromq.client.options import ClientOptions
 from pyromq.client.producer import Producer, QueueSelector
@@ -62,6 +63,7 @@ __all__ = [
     "Handler",
     "IllegalMessageError",
     "LitePullConsumer",
+    "LitePullOptions",
     "Message",
     "MessageModel",
     "MessageQueue",

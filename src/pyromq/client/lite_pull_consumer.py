@@ -34,37 +34,35 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
+from pyromq.client.client_requests import ClientRequests
 from pyromq.client.consumer_offsets import LocalOffsets
 from pyromq.client.errors import BrokerError, ClientError, ClientStateError, OptionError
 from pyromq.client.hooks import Consuming, Hooks
+from pyromq.client.lite_pull_options import LitePullOptions, LitePullSettings
+from pyromq.client.lite_pull_requests import AskedReader
 from pyromq.client.membership import Membership
 from pyromq.client.message import check_group, check_topic
-from pyromq.client.options import ClientOptions, Settings
-from pyromq.client.process_queue import Limits
+from pyromq.client.options import Settings
+from pyromq.client.producer import Producer
 from pyromq.client.queue_access import ANONYMOUS_GROUP, QueueAccess
 from pyromq.client.queue_readers import QueueReaders, Wanted, name_of
 from pyromq.client.read_ahead import Batch, ReadAhead, Reading
-from pyromq.client.rebalance import Strategy, allocate_averagely
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session import Session
-from pyromq.client.start_from import Start, StartFrom, consume_from_where, first_offset
+from pyromq.client.start_from import StartFrom, consume_from_where, first_offset
 from pyromq.client.subscription import Subscription
+from pyromq.client.trace import TraceRole, message_trace
 from pyromq.protocol.bodies import (
     ConsumerData,
     ConsumeType,
     HeartbeatData,
-    MessageModel,
     MessageQueue,
+    SubscriptionData,
 )
-from pyromq.protocol.bodies_admin import ResetOffsetBody
-from pyromq.protocol.codes import RequestCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers_admin import ResetOffsetRequestHeader
 from pyromq.remoting.client import RemotingError
 
 logger = logging.getLogger(__name__)
@@ -81,15 +79,8 @@ LISTENER_SECONDS = 30.0
 class LitePullConsumer:
     """Reads topics in the cluster of the NameServers `namesrv`.
 
-    `group` owns the committed offsets; without one nothing is committed. `start_from` is for
-    queues of which the group has consumed nothing yet. With `auto_commit`, consumed messages
-    are committed each `commit_interval` seconds. `model=MessageModel.BROADCASTING` gives every
-    member every message and keeps the offsets in a file below `offsets_directory`
-    (~/.rocketmq_offsets). `allocate` divides the queues; all members of a group need the same.
-
-    A pull brings up to `pull_batch_size` messages (brokers have their own limit, mostly 32).
-    Pulling pauses while `max_cached_messages`, `max_cached_bytes` or a span of `max_span`
-    offsets of a queue wait, or `max_cached_in_all` messages of all queues.
+    `group` owns the committed offsets; without one nothing is committed. For options see
+    `LitePullOptions`.
     """
 
     def __init__(
@@ -97,62 +88,39 @@ class LitePullConsumer:
         namesrv: str | Sequence[str],
         *,
         group: str | None = None,
-        start_from: Start = StartFrom.LAST,
-        auto_commit: bool = True,
-        commit_interval: float = 5.0,
-        model: MessageModel = MessageModel.CLUSTERING,
-        offsets_directory: str | PathLike[str] | None = None,
-        allocate: Strategy = allocate_averagely,
-        pull_batch_size: int = 32,
-        max_cached_messages: int = 1000,
-        max_cached_bytes: int = 100 * 1024 * 1024,
-        max_span: int = 2000,
-        max_cached_in_all: int = 10_000,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[LitePullOptions],
     ) -> None:
         if group is not None:
             check_group(group)
-        _check_positive(
-            pull_batch_size=pull_batch_size,
-            max_cached_messages=max_cached_messages,
-            max_cached_bytes=max_cached_bytes,
-            max_span=max_span,
-            max_cached_in_all=max_cached_in_all,
-            commit_interval=commit_interval,
-        )
-        if not isinstance(start_from, StartFrom | datetime):
-            raise OptionError(
-                f"start_from={start_from!r}: StartFrom.FIRST, StartFrom.LAST or a datetime"
-            )
-        is_broadcasting = model is MessageModel.BROADCASTING
-        if is_broadcasting:
-            if group is None:
-                raise OptionError("model=BROADCASTING is for groups: give group=, or no model")
-            # Offsets are kept under the client's id: it must be the same after a restart.
-            options.setdefault("instance_name", "DEFAULT")
+        settings, common = LitePullSettings.split(options, group)
         self.group = group
-        self._start_from = start_from
-        self._auto_commit = auto_commit and group is not None
-        self._commit_interval = commit_interval
-        self._model = model
-        self._allocate = allocate
-        self._session = Session(
-            Settings.of(namesrv, options),
-            self._describe,
-            handlers={
-                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
-                RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._offsets_reset,
-            },
+        self.settings = settings
+        self._auto_commit = settings.auto_commit and group is not None
+        self._readings: dict[MessageQueue, Reading] = {}
+        asked = AskedReader(
+            group or ANONYMOUS_GROUP,
+            settings,
+            self._readings,
+            subscriptions=self._subscription_data,
+            rebalance=self._members_changed,
+            go_on_from=self._go_on_from,
         )
-        self.hooks = Hooks(self._session.settings.hooks)
-        self._access = QueueAccess(self._session, group)
+        requests = ClientRequests(asked)
+        self._session = session = Session(
+            Settings.of(namesrv, common), self._describe, handlers=requests.handlers()
+        )
+        asked.session = requests.session = session
+        self.hooks = Hooks(session.settings.hooks)
+        self._trace = None
+        if group is not None:
+            self._trace = message_trace(session.settings, group, TraceRole.CONSUME, Producer)
+        if self._trace is not None:
+            self.hooks.add(self._trace)
+        self._access = QueueAccess(session, group)
+        directory = settings.offsets_directory
         self._local = (
-            LocalOffsets(
-                self._session,
-                group,
-                None if offsets_directory is None else Path(offsets_directory),
-            )
-            if is_broadcasting and group is not None
+            LocalOffsets(session, group, None if directory is None else Path(directory))
+            if settings.is_broadcasting and group is not None
             else None
         )
         self._wanted: dict[str, Wanted] = {}
@@ -164,11 +132,10 @@ class LitePullConsumer:
         self._known_topics: set[str] = set()
         self._late: set[MessageQueue] = set()
         self._subscribed_at = datetime.now()
-        self._readings: dict[MessageQueue, Reading] = {}
         self._changing = asyncio.Lock()
         self._ahead = ReadAhead(
-            Limits(max_cached_messages, max_cached_bytes, max_span),
-            max_cached_in_all,
+            settings.limits,
+            settings.max_cached_in_all,
             begin=self._consuming,
             end=self._consumed,
         )
@@ -177,7 +144,7 @@ class LitePullConsumer:
             self._access,
             self._ahead,
             self._wanted,
-            pull_batch_size=pull_batch_size,
+            pull_batch_size=settings.pull_batch_size,
             find_start=self._find_start,
             arrived=self._wake_reader,
             refused=self._refused,
@@ -210,6 +177,8 @@ class LitePullConsumer:
     async def start(self) -> None:
         """Make it ready; nothing is connected before the first question."""
         self._session.start()
+        if self._trace is not None:
+            await self._trace.start()
 
     async def close(self) -> None:
         """Commit what was consumed, leave the group, close the connections.
@@ -267,7 +236,7 @@ class LitePullConsumer:
             self.group or ANONYMOUS_GROUP,
             wanted,
             self._take_share,
-            strategy=self._allocate,
+            strategy=self.settings.allocate,
             is_broadcasting=self._is_for_all,
         )
         try:
@@ -570,7 +539,7 @@ class LitePullConsumer:
         committed = await self._load(queue) if self.group is not None else None
         offset = committed
         if offset is None:
-            start = self._start_from
+            start = self.settings.start_from
             if start is StartFrom.LAST and queue in self._late:
                 # It came while we were reading: what it got before we saw it is for us, too.
                 start = self._subscribed_at
@@ -586,7 +555,7 @@ class LitePullConsumer:
 
     async def _commit_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._commit_interval)
+            await asyncio.sleep(self.settings.commit_interval)
             await self._commit(self._readings.values())
 
     async def _commit(self, readings: Iterable[Reading]) -> dict[MessageQueue, Exception]:
@@ -639,6 +608,8 @@ class LitePullConsumer:
                 else None
             )
         )
+        if self._trace is not None:
+            await self._trace.close()
 
     def _describe(self, client_id: str) -> HeartbeatData:
         if self.group is None or self._membership is None:
@@ -646,31 +617,21 @@ class LitePullConsumer:
         consumer = ConsumerData(
             self._session.wrap(self.group),
             consume_type=ConsumeType.CONSUME_ACTIVELY,
-            message_model=self._model,
-            consume_from_where=consume_from_where(self._start_from),
-            subscription_data_set=[
-                wanted.subscription.data(self._session.wrap(topic), wanted.version)
-                for topic, wanted in self._wanted.items()
-            ],
+            message_model=self.settings.model,
+            consume_from_where=consume_from_where(self.settings.start_from),
+            subscription_data_set=self._subscription_data(),
         )
         return HeartbeatData(client_id, consumer_data_set=[consumer])
 
-    def _members_changed(self, _address: str, _command: RemotingCommand) -> None:
+    def _subscription_data(self) -> list[SubscriptionData]:
+        return [
+            wanted.subscription.data(self._session.wrap(topic), wanted.version)
+            for topic, wanted in self._wanted.items()
+        ]
+
+    def _members_changed(self) -> None:
         if self._membership is not None:
             self._membership.members_changed()
-
-    async def _offsets_reset(self, address: str, command: RemotingCommand) -> None:
-        """An administrator sets the group's offsets; Java's lite consumer overlooks that."""
-        header = ResetOffsetRequestHeader.decode(command.ext_fields)
-        if self.group is None or header.group != self._session.wrap(self.group):
-            return
-        for queue, offset in ResetOffsetBody.decode(command.body).offset_table.items():
-            ours = MessageQueue(
-                self._session.unwrap(queue.topic), queue.broker_name, queue.queue_id
-            )
-            if ours in self._readings:
-                logger.info("%s resets %s to offset %d", address, name_of(ours), offset)
-                await self._go_on_from(ours, offset)
 
     def _required_group(self) -> None:
         if self.group is None:
@@ -719,12 +680,6 @@ def _wanted_of(
     for topic in subscriptions:
         check_topic(topic)
     return {topic: Wanted(Subscription.of(wanted)) for topic, wanted in subscriptions.items()}
-
-
-def _check_positive(**values: float) -> None:
-    for name, value in values.items():
-        if not value > 0:
-            raise OptionError(f"{name}={value!r}: more than 0 is needed")
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

@@ -15,7 +15,7 @@ from pyromq.client.lite_pull_consumer import LitePullConsumer
 from pyromq.client.start_from import StartFrom
 from pyromq.client.subscription import Subscription
 from pyromq.protocol.bodies import HeartbeatData, MessageModel, MessageQueue
-from pyromq.protocol.bodies_admin import ResetOffsetBody
+from pyromq.protocol.bodies_admin import GetConsumerStatusBody, ResetOffsetBody
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from tests.unit.client.fake_cluster import FakeCluster, running_cluster, until
@@ -666,10 +666,23 @@ async def test_wrong_use() -> None:
                 await consumer.subscribe("t")
 
 
-def test_options_that_are_not_possible() -> None:
-    with pytest.raises(OptionError, match="max_span=0"):
-        LitePullConsumer("127.0.0.1:1", max_span=0)
-    with pytest.raises(OptionError, match="start_from"):
-        LitePullConsumer("127.0.0.1:1", start_from="first")  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="BROADCASTING"):
-        LitePullConsumer("127.0.0.1:1", model=MessageModel.BROADCASTING)
+async def test_brokers_are_told_how_far_it_has_come() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST) as consumer,
+    ):
+        await fill(cluster, 3)
+        await consumer.subscribe("t")
+        await anext(consumer)
+        await anext(consumer)
+        broker = cluster.brokers[0]
+        (writer,) = broker.members.values()
+        request = RemotingCommand(
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+            opaque=77,
+            ext_fields={"topic": "t", "group": "g"},
+        )
+        writer.write(request.encode())
+        await until(lambda: any(answer.opaque == 77 for answer in broker.answers))
+        (answer,) = [answer for answer in broker.answers if answer.opaque == 77]
+        assert GetConsumerStatusBody.decode(answer.body).message_queue_table == {QUEUE: 1}
