@@ -119,7 +119,11 @@ class Membership:
             except TimeoutError:
                 pass
             self._members_changed.clear()
-            await self._rebalance()
+            try:
+                await self._rebalance()
+            except Exception:
+                # What was asked is the consumer's; shares are worked out as long as it lives.
+                logger.exception("group %s: queues stay as they are", self._group)
 
     async def _rebalance(self, *, is_first: bool = False) -> None:
         async with self._one_at_a_time:

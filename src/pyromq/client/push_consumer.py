@@ -30,7 +30,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, Unpack
@@ -232,12 +232,11 @@ class PushConsumer:
         except BaseException:
             await self.close()
             raise
-        self._background = [
-            asyncio.create_task(self._commit_forever()),
-            asyncio.create_task(self._look_for_hung_forever()),
-        ]
+        timeout = self.settings.consume_timeout
+        self._repeat(self.settings.commit_interval, self._commit)
+        self._repeat(min(timeout / 4, _HUNG_LOOK_SECONDS), self._look_for_hung)
         if self._locks is not None:
-            self._background.append(asyncio.create_task(self._renew_locks_forever()))
+            self._repeat(RENEW_SECONDS, self._renew_locks)
 
     async def close(self) -> None:
         """Stop pulling, let handlers end (`close_grace`), commit, leave the group.
@@ -503,7 +502,9 @@ class PushConsumer:
         elif queue.topic == self._retry_topic:
             for message in messages:
                 self._restore_topic(message)
-        messages = process_queue.put(messages, result.next_offset)
+        # Whatever a broker says: on, and behind what it gave.
+        following = max(result.next_offset, result.messages[-1].queue_offset + 1)
+        messages = process_queue.put(messages, following)
         if messages:
             self._handling.submit(process_queue, stats, messages)
         if self.settings.pull_interval:
@@ -528,31 +529,32 @@ class PushConsumer:
 
     # In the background
 
-    async def _commit_forever(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.commit_interval)
-            now = time.monotonic()
-            for stats in self._stats.values():
-                stats.look(now)
-            await self._commit()
+    def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        async def forever() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                try:
+                    await work()
+                except Exception:
+                    logger.exception("group %s: tried again in %g s", self.group, seconds)
+
+        self._background.append(asyncio.create_task(forever()))
 
     async def _commit(self) -> None:
+        now = time.monotonic()
+        for stats in self._stats.values():
+            stats.look(now)
         await self._offsets.store(self.offsets())
 
-    async def _look_for_hung_forever(self) -> None:
-        timeout = self.settings.consume_timeout
-        while True:
-            await asyncio.sleep(min(timeout / 4, _HUNG_LOOK_SECONDS))
-            self._handling.look_for_hung(timeout)
+    async def _look_for_hung(self) -> None:
+        self._handling.look_for_hung(self.settings.consume_timeout)
 
-    async def _renew_locks_forever(self) -> None:
+    async def _renew_locks(self) -> None:
         assert self._locks is not None
-        while True:
-            await asyncio.sleep(RENEW_SECONDS)
-            async with self._changes:
-                await self._renew_locks(self._locks)
+        async with self._changes:
+            await self._renew_held(self._locks)
 
-    async def _renew_locks(self, locks: QueueLocks) -> None:
+    async def _renew_held(self, locks: QueueLocks) -> None:
         asked_at = time.monotonic()
         held = {
             queue: reading.process_queue
@@ -580,6 +582,15 @@ class PushConsumer:
     # Helpers
 
     async def _close(self) -> None:
+        try:
+            await self._end_handling()
+        finally:
+            await self._session.close(consumer_group=self._session.wrap(self.group))
+            if self._trace is not None:
+                await self._trace.close()
+            self._closed.set()
+
+    async def _end_handling(self) -> None:
         await self._membership.stop()
         for task in self._background:
             task.cancel()
@@ -601,10 +612,6 @@ class PushConsumer:
         for reading in self._leaving.values():
             reading.task.cancel()
         self._readings.clear()
-        await self._session.close(consumer_group=self._session.wrap(self.group))
-        if self._trace is not None:
-            await self._trace.close()
-        self._closed.set()
 
     def _make_handling(self) -> ConcurrentHandling | OrderlyHandling:
         settings = self.settings

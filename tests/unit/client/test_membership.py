@@ -174,6 +174,26 @@ async def test_names_without_their_namespace_do_in_a_strategy() -> None:
         await member.leave()
 
 
+async def test_a_consumer_that_cannot_take_its_share_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(membership_module, "REBALANCE_SECONDS", 0.01)
+    async with running_cluster({"t": {"b0": 2}}) as cluster:
+        member = Member(cluster)
+        await member.membership.join()
+        take = member.membership._assign
+
+        async def fail(_queues: Collection[MessageQueue]) -> None:
+            member.membership._assign = take
+            raise RuntimeError("not now")
+
+        member.membership._assign = fail
+        await until(lambda: "not now" in caplog.text)
+        member.queues = []
+        await until(lambda: member.queues == [0, 1])
+        await member.leave()
+
+
 async def test_a_strategy_that_raises_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[int] = []
 

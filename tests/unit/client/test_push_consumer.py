@@ -330,6 +330,62 @@ async def test_broadcasting_asks_brokers_for_messages_only(tmp_path: Any) -> Non
         assert not any(flag & 1 for flag in flags)
 
 
+async def test_what_fails_in_the_background_is_logged_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        async with make(cluster, handler, commit_interval=0.01) as consumer:
+            store, pull = consumer._offsets.store, consumer._access.pull
+            calls: list[str] = []
+
+            async def moody_store(offsets: Any) -> None:
+                calls.append("store")
+                if calls.count("store") == 1:
+                    raise RuntimeError("a mistake of ours")
+                await store(offsets)
+
+            async def moody_pull(*arguments: Any, **options: Any) -> Any:
+                calls.append("pull")
+                if calls.count("pull") <= 3:
+                    raise RuntimeError("another mistake")
+                return await pull(*arguments, **options)
+
+            monkeypatch.setattr(consumer._offsets, "store", moody_store)
+            monkeypatch.setattr(consumer._access, "pull", moody_pull)
+            for number in (0, 1):
+                await broker.put("t", number, b"first")
+            await until(lambda: len(handler.seen) == 2)
+            for number in (0, 1):
+                await broker.put("t", number, b"second")
+            await until(lambda: len(handler.seen) == 4)
+            await until(lambda: broker.offsets.get(("g", "t", 0)) == 2)
+        assert "a mistake of ours" in caplog.text
+        assert "another mistake" in caplog.text
+
+
+async def test_a_broker_that_never_goes_on_does_not_deliver_forever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        pulled = broker._pulled
+
+        def stuck(command: Any, code: Any, next_offset: int, *rest: Any) -> Any:
+            return pulled(command, code, min(next_offset, 0), *rest)
+
+        monkeypatch.setattr(broker, "_pulled", stuck)
+        for body in (b"one", b"two", b"three"):
+            await broker.put("t", 0, body)
+        async with make(cluster, handler) as consumer:
+            await until(lambda: consumer.offsets().get(FIRST) == 3)
+            await broker.put("t", 0, b"four")
+            await until(lambda: b"four" in handler.seen)
+        assert handler.seen == [b"one", b"two", b"three", b"four"]
+
+
 async def test_close_waits_for_handlers_and_cancels_those_that_take_too_long() -> None:
     ended: list[str] = []
     gate = asyncio.Event()
