@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pyromq.client.errors import ClientStateError
 
@@ -32,6 +32,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.loop = _new_loop()
+        self._is_stopping = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -40,13 +41,18 @@ class LoopThread:
 
         Raises TimeoutError after `timeout` seconds, and whatever the coroutine raises.
         """
-        future = self.submit(coroutine)
+        self._check(coroutine)
+        waiting = _Waiting(coroutine)
         try:
-            return future.result(timeout)
+            self.loop.call_soon_threadsafe(waiting.begin, self.loop)
+            if waiting.done.acquire(timeout=-1 if timeout is None else timeout):
+                return waiting.task.result()
         except BaseException:
-            # Ctrl-C and time-outs: nobody wants the result any more. Else it does nothing.
-            future.cancel()
+            # Ctrl-C: nobody wants the result any more.
+            self._give_up(waiting)
             raise
+        self._give_up(waiting)
+        raise TimeoutError(f"no result within {timeout:g} s")
 
     async def run_from_loop(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         """The same for a coroutine of another event loop."""
@@ -57,11 +63,7 @@ class LoopThread:
 
         Raises ClientStateError in the thread of the loop itself: it would wait for itself.
         """
-        try:
-            self.check_thread()
-        except ClientStateError:
-            coroutine.close()
-            raise
+        self._check(coroutine)
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def check_thread(self) -> None:
@@ -75,6 +77,7 @@ class LoopThread:
 
     def stop(self) -> None:
         """Cancel what still runs, and end the thread."""
+        self._is_stopping = True
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(_STOP_SECONDS)
@@ -82,7 +85,7 @@ class LoopThread:
     def _work(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
+            self._run_forever()
             tasks = asyncio.all_tasks(self.loop)
             for task in tasks:
                 task.cancel()
@@ -92,6 +95,55 @@ class LoopThread:
         finally:
             asyncio.set_event_loop(None)
             self.loop.close()
+
+    def _run_forever(self) -> None:
+        while not self._is_stopping:
+            try:
+                self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                # A coroutine's, which event loops let through. The others go on.
+                logger.exception("a coroutine tried to end the process from the client's loop")
+
+    def _check(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        try:
+            self.check_thread()
+        except ClientStateError:
+            coroutine.close()
+            raise
+
+    def _give_up(self, waiting: _Waiting[Any]) -> None:
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(waiting.cancel)
+
+
+class _Waiting(Generic[_Result]):
+    """A coroutine and the thread that waits for it.
+
+    Not a `concurrent.futures.Future`: one that Ctrl-C interrupts at the wrong instant keeps its
+    own lock, for which the loop then waits forever.
+    """
+
+    __slots__ = ("_coroutine", "done", "task")
+
+    task: asyncio.Task[_Result]
+
+    def __init__(self, coroutine: Coroutine[Any, Any, _Result]) -> None:
+        self._coroutine = coroutine
+        self.done = threading.Lock()
+        self.done.acquire()
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.task = loop.create_task(self._coroutine)
+        self.task.add_done_callback(self._finish)
+
+    def cancel(self) -> None:
+        self.task.cancel()
+
+    def _finish(self, task: asyncio.Task[_Result]) -> None:
+        if not task.cancelled():
+            # Seen to, also when nobody waits any more.
+            task.exception()
+        self.done.release()
 
 
 def shared_loop() -> LoopThread:

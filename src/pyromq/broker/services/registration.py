@@ -125,7 +125,7 @@ class Registration:
         if attempts:
             await asyncio.wait(attempts)
 
-    async def stop(self) -> None:
+    async def stop(self, *, unregister: bool = True) -> None:
         """Stop registering and take the broker off every NameServer that knows it."""
         tasks = [item.task for item in self._name_servers if item.task is not None]
         for task in tasks:
@@ -133,7 +133,7 @@ class Registration:
         await asyncio.gather(*tasks, return_exceptions=True)
         for name_server in self._name_servers:
             name_server.give_up()
-        known = [item for item in self._name_servers if item.ever_registered]
+        known = [item for item in self._name_servers if item.ever_registered and unregister]
         await asyncio.gather(*map(self._unregister, known))
 
     async def _keep_registered(self, name_server: _NameServer) -> None:
