@@ -20,7 +20,7 @@ from pathlib import Path
 import orjson
 from rich.console import Console
 
-from bench import cold, connections, delay
+from bench import client, cold, connections, delay
 from bench.cases import CASES, SYNC, WARM_UP, Case, Kind
 from bench.frames import BATCH_SIZE, PULL_SIZE, QUEUES
 from bench.load import LoadOrder
@@ -47,6 +47,7 @@ _RECOVERY = "recovery"
 _COLD = "cold"
 _DELAY = "delay"
 _LOAD = "load"
+_CLIENT = "client"
 
 
 def main() -> int:
@@ -65,6 +66,14 @@ def main() -> int:
     if options.cases == [_LOAD]:
         amount = connections.QUICK if options.quick else connections.FULL
         text, enough = connections.measure_load(DATA, amount, console)
+        sys.stdout.write(text)
+        return 0 if enough else 1
+    if options.cases == [_CLIENT]:
+        broker = java if options.only == java.name else PyromqServer()
+        broker.prepare()
+        text, enough = client.measure_clients(
+            broker, DATA, client.QUICK if options.quick else client.FULL, options.rounds, console
+        )
         sys.stdout.write(text)
         return 0 if enough else 1
     for server in servers:
@@ -117,7 +126,7 @@ def _options() -> argparse.Namespace:
         "--cases",
         default=",".join(names),
         help=f"comma-separated, of: {', '.join(names)}; or one of {_RECOVERY}, {_COLD}, "
-        f"{_DELAY}, {_LOAD} and {SYNC.name} alone",
+        f"{_DELAY}, {_LOAD}, {_CLIENT} and {SYNC.name} alone",
     )
     parser.add_argument("--recovery-mib", type=int, help="log of the recovery case (4096)")
     parser.add_argument("--cold-mib", type=int, help="backlog of the cold case (1024)")
@@ -127,7 +136,7 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     options.cases = options.cases.split(",")
     unknown = set(options.cases) - set(names)
-    if options.cases in ([_RECOVERY], [_COLD], [_DELAY], [_LOAD], [SYNC.name]):
+    if options.cases in ([_RECOVERY], [_COLD], [_DELAY], [_LOAD], [_CLIENT], [SYNC.name]):
         unknown.clear()
     if options.recovery_mib is None:
         options.recovery_mib = (QUICK_SIZE if options.quick else DEFAULT_SIZE) // 1024**2

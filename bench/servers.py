@@ -61,6 +61,7 @@ class Server(Protocol):
 
     name: str
     port: int
+    namesrv: str
     store: Path  # RocketMQ's store layout is below this, for both
 
     def prepare(self) -> None:
@@ -86,6 +87,7 @@ class JavaServer:
 
     def __init__(self, log_level: str = "WARN", settings: Mapping[str, str] | None = None) -> None:
         self.port = 0
+        self.namesrv = ""
         self.store = Path()
         self._log_level = log_level
         self._settings = dict(settings or {})
@@ -107,6 +109,7 @@ class JavaServer:
         )
         self._java.start(wait=False)
         self.port = int(self._java.broker_address.rpartition(":")[2])
+        self.namesrv = self._java.namesrv_address
         assert self._java.broker_pid is not None
         return self._java.broker_pid
 
@@ -132,6 +135,7 @@ class PyromqServer:
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self.port = 0
+        self.namesrv = ""
         self.store = Path()
         self._settings = dict(settings or {})
         self._process: ChildProcess | None = None
@@ -142,13 +146,15 @@ class PyromqServer:
     def start(self, data: Path) -> int:
         """Start the one process."""
         self.port = free_port(-2, 1)
+        namesrv_port = free_port()
+        self.namesrv = f"127.0.0.1:{namesrv_port}"
         self.store = data / "store"
         data.mkdir(parents=True, exist_ok=True)
         command = [
             str(Path(sys.executable).parent / "pyromq"),
             "standalone",
             "--namesrv-port",
-            str(free_port()),
+            str(namesrv_port),
             "--broker-port",
             str(self.port),
             "--data",

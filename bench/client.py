@@ -1,0 +1,373 @@
+"""The case `client`: pyromq's client beside the Java client and the clients on PyPI.
+
+One broker for all of them; one process for each client and run, in turn. A run is a lead-in
+that is not measured (Java compiles), then the measured messages. What a client's process
+says of itself is taken: messages, seconds, processor time, resident memory at the end; the
+time from the start of its process to its first message is measured here. Programs:
+bench/client_program.py, bench/java/ClientBench.java, bench/pypi_program.py. Figures are
+medians over the rounds. Called by bench/__main__.py.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from bench.process import cpu_seconds
+from bench.pypi_clients import Installed, install
+from bench.servers import Server, ServerError, create_topic, wait_for_first_send
+from tests.interop.java_programs import CLIENT, compiled
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+_JAVA_SOURCES = Path(__file__).with_name("java")
+_BODY = 128
+_IN_FLIGHT = 256
+#: The accumulator is for programs that have many sends under way.
+_ACCUMULATED_IN_FLIGHT = 2048
+#: What one message of a run may take at most, and what a start may: a hung client ends.
+_SECONDS_PER_MESSAGE = 0.002
+_START_SECONDS = 60.0
+
+_JAVA, _PYROMQ = "java", "pyromq"
+#: Figures of one client in one run.
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How much is sent and consumed; clients of PyPI get `slow` times that."""
+
+    lead_in: int
+    sends: int
+    consumed: int
+    slow: float = 0.1
+
+
+FULL = Amount(100_000, 300_000, 900_000)
+QUICK = Amount(20_000, 50_000, 150_000)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCase:
+    """One load, how each client is told of it, and by which case of Java it is judged."""
+
+    name: str
+    title: str
+    kind: str
+    pyromq: tuple[str, ...]
+    #: None where Java's client has no such thing.
+    java: tuple[str, ...] | None = None
+    pypi: tuple[str, ...] | None = None
+    #: The case whose Java figures are the base.
+    base: str = ""
+
+
+CASES = (
+    ClientCase(
+        "send",
+        f"async single sends, {_IN_FLIGHT} in flight",
+        "produce",
+        pyromq=(str(_IN_FLIGHT), str(_BODY), "single"),
+        java=(str(_IN_FLIGHT), str(_BODY)),
+        pypi=(str(_IN_FLIGHT), str(_BODY)),
+        base="send",
+    ),
+    ClientCase(
+        "accumulate",
+        "sends through the accumulator",
+        "produce",
+        pyromq=(str(_ACCUMULATED_IN_FLIGHT), str(_BODY), "accumulate"),
+        base="send",
+    ),
+    ClientCase(
+        "push",
+        "push consumption, one message a call",
+        "consume",
+        pyromq=("one",),
+        java=("1",),
+        pypi=("one",),
+        base="push",
+    ),
+    ClientCase(
+        "lists",
+        "push consumption, lists",
+        "consume",
+        pyromq=("list",),
+        java=("32",),
+        base="push",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientBound:
+    """A ratio of pyromq's figure to another client's, and the limit it must keep."""
+
+    case: str
+    figure: str
+    limit: float
+    at_most: bool = False
+
+    def kept(self, ratio: float) -> bool:
+        """Whether a measured ratio is good enough."""
+        return ratio <= self.limit if self.at_most else ratio >= self.limit
+
+    def __str__(self) -> str:
+        return f"{'<=' if self.at_most else '>='} {self.limit:g}"
+
+
+JAVA_BOUNDS = (
+    ClientBound("send", "rate", 0.4),
+    ClientBound("accumulate", "rate", 2.0),
+    ClientBound("push", "rate", 0.5),
+    ClientBound("lists", "rate", 1.0),
+    ClientBound("send", "rss_mib", 0.3, at_most=True),
+    ClientBound("push", "rss_mib", 0.3, at_most=True),
+    ClientBound("send", "start_s", 0.5, at_most=True),
+    ClientBound("push", "start_s", 0.5, at_most=True),
+)
+PYPI_BOUNDS = (ClientBound("send", "rate", 3.0), ClientBound("push", "rate", 3.0))
+
+_ROWS = {
+    "rate": ("messages/s", "{:,.0f}"),
+    "cpu_us": ("client CPU µs per message", "{:.2f}"),
+    "rss_mib": ("client RSS MiB", "{:,.0f}"),
+    "start_s": ("process start to first message, s", "{:.2f}"),
+    "broker_us": ("broker CPU µs per message", "{:.2f}"),
+}
+
+#: By case, then by client.
+Results = dict[str, dict[str, Figures]]
+
+
+def measure_clients(
+    server: Server, data: Path, amount: Amount, rounds: int, console: Console
+) -> tuple[str, bool]:
+    """Measure all clients against one server; returns a table, and if it is enough."""
+    java = compiled(_JAVA_SOURCES, CLIENT)
+    others = install(REPOSITORY / ".cache" / "pypi-clients", console)
+    runs: dict[str, dict[str, list[Figures]]] = {case.name: {} for case in CASES}
+    directory = data / f"clients-{os.getpid()}"
+    try:
+        pid = server.start(directory)
+        wait_for_first_send(server, pid)
+        filled = _topic(server, "Filled", 0)
+        console.print(f"filling {filled} for the consumers")
+        fill = _Client(_PYROMQ, _pyromq_command)
+        _run(fill, server, pid, CASES[1], filled, 0, amount.lead_in + amount.consumed)
+        for number in range(rounds):
+            console.print(f"round {number + 1} of {rounds}")
+            for case in CASES:
+                for client in _clients(case, java, others):
+                    share = amount.slow if client.name not in (_JAVA, _PYROMQ) else 1.0
+                    is_sending = case.kind == "produce"
+                    topic = _topic(server, case.name + client.name, number) if is_sending else ""
+                    messages = amount.sends if is_sending else amount.consumed
+                    figures = _run(
+                        client,
+                        server,
+                        pid,
+                        case,
+                        topic or filled,
+                        int(amount.lead_in * share),
+                        int(messages * share),
+                    )
+                    runs[case.name].setdefault(client.name, []).append(figures)
+                    console.print(
+                        f"  {case.title}, {client.name}: {figures['rate']:,.0f} messages/s, "
+                        f"{figures['cpu_us']:.1f} µs of CPU each, {figures['rss_mib']:.0f} MiB, "
+                        f"first after {figures['start_s']:.2f} s"
+                    )
+    finally:
+        server.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+    results: Results = {
+        case: {client: _medians(rounds) for client, rounds in clients.items()}
+        for case, clients in runs.items()
+    }
+    return render(results, server.name, {name: client.problem for name, client in others.items()})
+
+
+def render(results: Results, broker: str, problems: Mapping[str, str | None]) -> tuple[str, bool]:
+    """The table and what was missed as text; whether every bound was kept."""
+    clients = list(dict.fromkeys(name for figures in results.values() for name in figures))
+    table = Table(show_edge=False)
+    for title in ("case", "figure"):
+        table.add_column(title)
+    for title in (*clients, "to Java", "bound", ""):
+        table.add_column(title, justify="right")
+    missed: list[str] = []
+    for case in CASES:
+        figures = results[case.name]
+        for row, (figure, (label, form)) in enumerate(_ROWS.items()):
+            ratio = _ratio(results, case, figure)
+            bound = _bound(JAVA_BOUNDS, case.name, figure)
+            verdict = ""
+            if ratio is not None and bound is not None:
+                verdict = "ok" if bound.kept(ratio) else "MISSED"
+                if verdict == "MISSED":
+                    missed.append(f"{case.title}: {label} {ratio:.2f} x Java's, bound {bound}")
+            table.add_row(
+                "" if row else case.title,
+                label,
+                *(
+                    form.format(figures[client][figure]) if client in figures else ""
+                    for client in clients
+                ),
+                "" if ratio is None else f"{ratio:.2f}",
+                "" if bound is None else str(bound),
+                verdict,
+            )
+        table.add_section()
+    text = io.StringIO()
+    console = Console(file=text, width=140, color_system=None)
+    console.print(table)
+    console.print(
+        f"\nBodies of {_BODY} B, 8 queues, the broker is {broker}'s; each client is one process. "
+        "Ratios of sends are to Java's\nsingle sends, those of consumption to Java's default of "
+        "one message a call; Java's lists are of up to 32.\nThe JVM runs with its default options."
+    )
+    for case in CASES:
+        for client in clients:
+            bound = _bound(PYPI_BOUNDS, case.name, "rate")
+            if client in (_JAVA, _PYROMQ) or bound is None or client not in results[case.name]:
+                continue
+            ratio = results[case.name][_PYROMQ]["rate"] / results[case.name][client]["rate"]
+            line = f"{case.title}: {ratio:.1f} x the rate of {client} (PyPI), bound {bound}"
+            console.print(f"{'ok' if bound.kept(ratio) else 'MISSED'}  {line}")
+            if not bound.kept(ratio):
+                missed.append(line)
+    for name, problem in problems.items():
+        if problem is not None:
+            console.print(f"NOTE  {name} (PyPI) cannot be compared with here: {problem}")
+    for line in missed:
+        console.print(f"MISSED  {line}")
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n", not missed
+
+
+#: The command line, of a case, of NameServers, topic, lead-in and number of messages, and of
+#: where logs may go.
+_Command = Callable[[ClientCase, Sequence[str], Path], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    name: str
+    command: _Command
+
+
+def _clients(case: ClientCase, java: str, others: Mapping[str, Installed]) -> list[_Client]:
+    clients = [_Client(_PYROMQ, _pyromq_command)]
+    if case.java is not None:
+        own = case.java
+        clients.insert(
+            0,
+            _Client(
+                _JAVA,
+                lambda case, common, home: [
+                    *("java", "-cp", java, f"-Duser.home={home}"),
+                    *("-Drocketmq.client.logLevel=WARN", "ClientBench"),
+                    *(case.kind, *common, *own),
+                ],
+            ),
+        )
+    if case.pypi is not None:
+        clients += [
+            _Client(name, _pypi_command(other))
+            for name, other in others.items()
+            if not other.problem
+        ]
+    return clients
+
+
+def _pyromq_command(case: ClientCase, common: Sequence[str], _home: Path) -> list[str]:
+    return [sys.executable, "-m", "bench.client_program", case.kind, *common, *case.pyromq]
+
+
+def _pypi_command(client: Installed) -> _Command:
+    program = str(Path(__file__).with_name("pypi_program.py"))
+    return lambda case, common, _home: [
+        *(str(client.python), program, case.kind, *common, *(case.pypi or ()))
+    ]
+
+
+def _run(
+    client: _Client,
+    server: Server,
+    pid: int,
+    case: ClientCase,
+    topic: str,
+    lead_in: int,
+    messages: int,
+) -> Figures:
+    home = server.store.parent / "home"
+    home.mkdir(exist_ok=True)
+    common = (server.namesrv, topic, str(lead_in), str(messages))
+    broker_began = cpu_seconds(pid)
+    began = time.perf_counter()
+    limit = _START_SECONDS + (lead_in + messages) * _SECONDS_PER_MESSAGE
+    with subprocess.Popen(
+        client.command(case, common, home),
+        cwd=REPOSITORY,
+        # The C++ client writes logs there, as Java's does to what it is told is the home.
+        env={**os.environ, "HOME": str(home)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        first = last = ""
+        try:
+            first = process.stdout.readline().strip()
+            start = time.perf_counter() - began
+            last, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            raise ServerError(
+                f"{client.name}: {case.title} did not end within {limit:g} s"
+            ) from None
+        finally:
+            process.kill()
+    if first != "first" or process.returncode != 0 or not last.strip():
+        raise ServerError(
+            f"{client.name}: {case.title} failed with status {process.returncode}; it said "
+            f"{first!r} {last!r}"
+        )
+    said: dict[str, float] = orjson.loads(last.strip().splitlines()[-1])
+    return {
+        "rate": said["messages"] / said["seconds"],
+        "cpu_us": said["cpu_seconds"] / said["messages"] * 1e6,
+        "rss_mib": said["rss_mib"],
+        "start_s": start,
+        "broker_us": (cpu_seconds(pid) - broker_began) / (lead_in + messages) * 1e6,
+    }
+
+
+def _topic(server: Server, name: str, number: int) -> str:
+    topic = f"BenchmarkClient-{name}-{number}"
+    create_topic(server.port, topic)
+    return topic
+
+
+def _medians(rounds: Sequence[Figures]) -> Figures:
+    return {figure: median(each[figure] for each in rounds) for figure in rounds[0]}
+
+
+def _ratio(results: Results, case: ClientCase, figure: str) -> float | None:
+    base = results.get(case.base, {}).get(_JAVA, {}).get(figure)
+    own = results[case.name].get(_PYROMQ, {}).get(figure)
+    return own / base if base and own is not None else None
+
+
+def _bound(bounds: Sequence[ClientBound], case: str, figure: str) -> ClientBound | None:
+    return next((b for b in bounds if (b.case, b.figure) == (case, figure)), None)
