@@ -36,11 +36,12 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar, Unpack
 
 from pyromq.client.client_requests import ClientRequests
 from pyromq.client.consumer_offsets import LocalOffsets
 from pyromq.client.errors import BrokerError, ClientError, ClientStateError, OptionError
+from pyromq.client.expressions import check_expressions
 from pyromq.client.hooks import Consuming, Hooks
 from pyromq.client.lite_pull_options import LitePullOptions, LitePullSettings
 from pyromq.client.lite_pull_requests import AskedReader
@@ -65,9 +66,13 @@ from pyromq.protocol.bodies import (
 )
 from pyromq.remoting.client import RemotingError
 
+if TYPE_CHECKING:
+    from pyromq.client.sync import SyncLitePullConsumer
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_Arguments = ParamSpec("_Arguments")
 
 #: Told of queues, sorted; a plain function or a coroutine function.
 AssignmentListener = Callable[[list[MessageQueue]], Awaitable[None] | None]
@@ -156,6 +161,17 @@ class LitePullConsumer:
         self._commits: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
+    @classmethod
+    def sync(
+        cls: Callable[_Arguments, LitePullConsumer],
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> SyncLitePullConsumer:
+        """The same for programs without an event loop."""
+        from pyromq.client.sync import SyncLitePullConsumer
+
+        return SyncLitePullConsumer(lambda: cls(*args, **kwargs))
+
     # Life
 
     async def __aenter__(self) -> Self:
@@ -209,7 +225,8 @@ class LitePullConsumer:
         """Read these topics, too: the share of their queues that the group leaves to us.
 
         A topic, several, or a table that says what is wanted of each: tags (`a || b`, `*`) or
-        a `Subscription`. Raises TopicNotFoundError for a topic that does not exist.
+        a `Subscription`. Raises TopicNotFoundError for a topic that does not exist, BrokerError
+        for an expression that its brokers cannot read.
 
         `on_assigned` is told of new queues before the first message is pulled, `on_revoked` of
         queues that go to another member (or are given up by `close`) while they are still
@@ -221,6 +238,7 @@ class LitePullConsumer:
         wanted = _wanted_of(subscriptions)
         if not wanted:
             raise OptionError("no topic: subscribe needs at least one")
+        await self._check_expressions(wanted)
         self._on_assigned = on_assigned or self._on_assigned
         self._on_revoked = on_revoked or self._on_revoked
         if self._membership is not None:
@@ -271,6 +289,7 @@ class LitePullConsumer:
             raise ClientStateError("subscribe was called: a consumer either subscribes or assigns")
         wanted = {queue.topic: Wanted(Subscription()) for queue in queues}
         wanted |= _wanted_of(subscriptions or {})
+        await self._check_expressions(wanted)
         self._is_assigned = True
         self._want(wanted)
         await self._take(queues)
@@ -401,6 +420,13 @@ class LitePullConsumer:
     def _is_for_all(self) -> bool:
         """Whether we read every queue, whoever else is there."""
         return self.group is None or self._local is not None
+
+    async def _check_expressions(self, wanted: Mapping[str, Wanted]) -> None:
+        await check_expressions(
+            self._session,
+            self.group or ANONYMOUS_GROUP,
+            {topic: new.subscription for topic, new in wanted.items()},
+        )
 
     def _want(self, wanted: Mapping[str, Wanted]) -> None:
         """Take subscriptions; pulls that wait with another one begin anew."""

@@ -19,9 +19,10 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from pyromq.client.errors import ClientStateError, OptionError
+from pyromq.client.expressions import check_expressions
 from pyromq.client.message import check_group, check_topic
 from pyromq.client.options import ClientOptions, Settings
-from pyromq.client.queue_access import PullResult, QueueAccess
+from pyromq.client.queue_access import ANONYMOUS_GROUP, PullResult, QueueAccess
 from pyromq.client.session import Session
 from pyromq.client.subscription import Subscription
 from pyromq.protocol.bodies import HeartbeatData, MessageQueue
@@ -50,6 +51,7 @@ class PullConsumer:
         self.group = group
         self._subscription = Subscription.of(subscription)
         self._wanted_tags = self._subscription.wanted_tags()
+        self._is_checked = False
         self._version = time.time_ns() // 1_000_000
         self._session = Session(Settings.of(namesrv, options), HeartbeatData)
         self._access = QueueAccess(self._session, group)
@@ -85,7 +87,8 @@ class PullConsumer:
         """Messages of `queue` from `offset` on.
 
         When there is none yet, the broker waits up to `wait` seconds for one. A broker gives
-        no more than its own limit, mostly 32.
+        no more than its own limit, mostly 32. Raises BrokerError, also when it cannot read an
+        SQL expression, AnswerError, TopicNotFoundError and RemotingError.
         """
         self._session.check_running()
         if offset < 0 or max_messages < 1 or not wait >= 0:
@@ -93,6 +96,11 @@ class PullConsumer:
                 f"offset={offset!r}, max_messages={max_messages!r}, wait={wait!r}: an offset "
                 "from 0, at least 1 message and no negative time are needed"
             )
+        if not self._is_checked:
+            await check_expressions(
+                self._session, self.group or ANONYMOUS_GROUP, {self.topic: self._subscription}
+            )
+            self._is_checked = True
         result = await self._access.pull(
             queue,
             offset,

@@ -276,6 +276,9 @@ class FakeBroker:
                 del self.locks[queue.topic, queue.queue_id]
         return command.answer()
 
+    def _check_client_config(self, command: RemotingCommand, _: object) -> RemotingCommand:
+        return command.answer()
+
     def _heart_beat(
         self, command: RemotingCommand, writer: asyncio.StreamWriter
     ) -> RemotingCommand:
