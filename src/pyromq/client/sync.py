@@ -26,19 +26,31 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from concurrent.futures import Future, wait
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from pyromq.client.errors import ClientStateError
 from pyromq.client.handler_threads import is_handler_thread
+from pyromq.client.lite_pull_consumer import AssignmentListener, LitePullConsumer
 from pyromq.client.loop_thread import shared_loop
 from pyromq.client.message import Message
 from pyromq.client.producer import Producer, QueueSelector
 from pyromq.client.push_consumer import PushConsumer
+from pyromq.client.received import ReceivedMessage
 from pyromq.client.results import SendResult
 from pyromq.client.subscription import Subscription
+from pyromq.client.transaction import Execute, TransactionProducer, TransactionResult
 from pyromq.protocol.bodies import MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -57,6 +69,13 @@ class _Client(Protocol):
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
 
 
 _ClientType = TypeVar("_ClientType", bound=_Client)
@@ -81,7 +100,7 @@ class SyncClient(Generic[_ClientType]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        self._end(lambda it: it.__aexit__(error_type, error, traceback))
 
     def start(self) -> None:
         """Begin now; without this, the first use does."""
@@ -89,12 +108,7 @@ class SyncClient(Generic[_ClientType]):
 
     def close(self) -> None:
         """End what is under way, leave the cluster. May be called twice."""
-        if self._closed:
-            return
-        self._closed = True
-        if self in _open:
-            _open.discard(self)
-            shared_loop().run(self._client.close())
+        self._end(lambda it: it.close())
 
     @property
     def client_id(self) -> str:
@@ -140,6 +154,14 @@ class SyncClient(Generic[_ClientType]):
             raise
         self._is_started = True
         return await call(client)
+
+    def _end(self, call: Callable[[_ClientType], Coroutine[Any, Any, None]]) -> None:
+        try:
+            if self in _open:
+                shared_loop().run(call(self._client))
+        finally:
+            self._closed = True
+            _open.discard(self)
 
 
 class SyncProducer(SyncClient[Producer]):
@@ -205,11 +227,16 @@ class SyncProducer(SyncClient[Producer]):
         """The queues of `topic` that take messages now."""
         return self._run(lambda it: it.queues(topic))
 
-    def close(self) -> None:
-        """Wait for what was submitted, leave the cluster. May be called twice."""
-        if self._process == os.getpid():
-            wait(list(self._submitted))
-        super().close()
+    def request(
+        self,
+        message: Message,
+        timeout: float = 3.0,
+        queue: MessageQueue | None = None,
+        *,
+        select: QueueSelector | None = None,
+    ) -> ReceivedMessage:
+        """Send a request and wait for its reply: see `Producer.request`."""
+        return self._run(lambda it: it.request(message, timeout, queue, select=select))
 
     def _begin_anew(self) -> None:
         super()._begin_anew()
@@ -219,6 +246,35 @@ class SyncProducer(SyncClient[Producer]):
     def _sent(self, future: Future[SendResult]) -> None:
         self._submitted.discard(future)
         self._places.release()
+
+    def _end(self, call: Callable[[Producer], Coroutine[Any, Any, None]]) -> None:
+        if self._process == os.getpid():
+            wait(list(self._submitted))
+        super()._end(call)
+
+
+class SyncTransactionProducer(SyncProducer):
+    """`TransactionProducer` for programs without an event loop: `TransactionProducer.sync(...)`.
+
+    `execute` and `check` that are plain functions run in threads.
+    """
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        execute: Execute,
+        argument: Any = None,
+        *,
+        queue: MessageQueue | None = None,
+        select: QueueSelector | None = None,
+        timeout: float | None = None,
+    ) -> TransactionResult:
+        """Send a message in a transaction: see `TransactionProducer.send_in_transaction`."""
+        return self._run(
+            lambda it: cast(TransactionProducer, it).send_in_transaction(
+                message, execute, argument, queue=queue, select=select, timeout=timeout
+            )
+        )
 
 
 class SyncPushConsumer(SyncClient[PushConsumer]):
@@ -234,12 +290,7 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
 
         After `timeout` seconds it comes back anyway: whether it is closed.
         """
-        if self._closed and self not in _open:
-            return True
-        client = self._client if self._closed else self._own()
-        return shared_loop().run(
-            self._run_started(client, lambda it: _within(it.closed(), timeout))
-        )
+        return self._closed or self._run(lambda it: _within(it.closed(), timeout))
 
     def subscribe(self, topic: str, wanted: str | Subscription = "*") -> None:
         """Consume this topic, too, or something else of it from now on."""
@@ -266,12 +317,155 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
 
         Called by a handler, it comes back at once, and goes on when the handler ends.
         """
-        if self._closed or not is_handler_thread():
-            super().close()
+        if is_handler_thread() and self in _open:
+            shared_loop().submit(self._client.close())
         else:
-            self._closed = True
-            closing = shared_loop().submit(self._client.close())
-            closing.add_done_callback(lambda _: _open.discard(self))
+            super().close()
+
+
+class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
+    """`LitePullConsumer` for programs without an event loop: `LitePullConsumer.sync(...)`.
+
+        with LitePullConsumer.sync("127.0.0.1:9876", group="billing") as consumer:
+            consumer.subscribe("orders")
+            for message in consumer:
+                ...
+
+    Lists (`poll`, `batches`) are much quicker than single messages: each step goes to the
+    background loop and back. One thread reads at a time.
+    """
+
+    def subscribe(
+        self,
+        subscriptions: str | Iterable[str] | Mapping[str, str | Subscription],
+        *,
+        on_assigned: Callable[[list[MessageQueue]], None] | None = None,
+        on_revoked: Callable[[list[MessageQueue]], None] | None = None,
+    ) -> None:
+        """Read these topics, too: see `LitePullConsumer.subscribe`.
+
+        Listeners run in a thread, so that they may use this consumer.
+        """
+        self._run(
+            lambda it: it.subscribe(
+                subscriptions,
+                on_assigned=_in_thread(on_assigned),
+                on_revoked=_in_thread(on_revoked),
+            )
+        )
+
+    def unsubscribe(self, *topics: str) -> None:
+        """Read these topics no more; what was consumed of them is committed."""
+        self._run(lambda it: it.unsubscribe(*topics))
+
+    def assign(
+        self,
+        queues: Collection[MessageQueue],
+        subscriptions: Mapping[str, str | Subscription] | None = None,
+    ) -> None:
+        """Read exactly these queues from now on: see `LitePullConsumer.assign`."""
+        self._run(lambda it: it.assign(queues, subscriptions))
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are being read."""
+        return self._run(_plainly(lambda it: it.assignment()))
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Hand out nothing more of these queues, or of all that are ours; they stay ours."""
+        self._run(_plainly(lambda it: it.pause(queues)))
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Go on with these queues, or with all."""
+        self._run(_plainly(lambda it: it.resume(queues)))
+
+    def poll(self, timeout: float = 5.0) -> list[ReceivedMessage]:
+        """The next messages of one queue, in order; empty when none came in time.
+
+        Those of the call before count as consumed.
+        """
+        return self._run(lambda it: it.poll(timeout))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        """The next message, as soon as there is one; the one before counts as consumed."""
+        message = None if self._closed else self._run(_next_or_none)
+        if message is None:
+            raise StopIteration
+        return message
+
+    def batches(self) -> Iterator[list[ReceivedMessage]]:
+        """Messages as lists, each of one queue: `for messages in consumer.batches()`."""
+        while not self._closed:
+            messages = self._run(lambda it: _next_or_none(it.batches()))
+            if messages is None:
+                return
+            yield messages
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on from `offset`; raises OptionError when the queue has no such offset."""
+        self._run(lambda it: it.seek(queue, offset))
+
+    def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on from the first message that the queue still has."""
+        self._run(lambda it: it.seek_to_begin(queue))
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on with what comes from now on."""
+        self._run(lambda it: it.seek_to_end(queue))
+
+    def seek_to_time(self, queue: MessageQueue, when: datetime) -> None:
+        """Go on from the first message that was stored at this time or later."""
+        self._run(lambda it: it.seek_to_time(queue, when))
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """The offset of the message that is handed out next; None until it is known."""
+        return self._run(_plainly(lambda it: it.position(queue)))
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit what was handed out, or these offsets: see `LitePullConsumer.commit`."""
+        self._run(lambda it: it.commit(offsets))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """The group's offset of a queue; None when it has none."""
+        return self._run(lambda it: it.committed(queue))
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be read."""
+        return self._run(lambda it: it.queues(topic))
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """The offset of the first message that the queue still has."""
+        return self._run(lambda it: it.min_offset(queue))
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the queue's next message will have."""
+        return self._run(lambda it: it.max_offset(queue))
+
+    def offset_by_time(self, queue: MessageQueue, when: datetime) -> int:
+        """The offset of the first message that was stored at this time or later."""
+        return self._run(lambda it: it.offset_by_time(queue, when))
+
+
+async def _next_or_none(messages: AsyncIterator[_Result]) -> _Result | None:
+    """What comes next; None at the end. (StopIteration cannot pass through a coroutine.)"""
+    try:
+        return await anext(messages)
+    except StopAsyncIteration:
+        return None
+
+
+def _in_thread(
+    listener: Callable[[list[MessageQueue]], None] | None,
+) -> AssignmentListener | None:
+    if listener is None:
+        return None
+
+    async def tell(queues: list[MessageQueue]) -> None:
+        await asyncio.to_thread(listener, queues)
+
+    return tell
 
 
 async def _nothing(_: object) -> None:

@@ -36,7 +36,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Unpack
 
 from pyromq.client.errors import ClientError, IllegalMessageError, OptionError, TopicNotFoundError
 from pyromq.client.handler_threads import HandlerThreads
@@ -64,7 +64,12 @@ from pyromq.protocol.sysflag import (
 )
 from pyromq.remoting.client import ClientHandler, RemotingError
 
+if TYPE_CHECKING:
+    from pyromq.client.sync import SyncTransactionProducer
+
 logger = logging.getLogger(__name__)
+
+_Arguments = ParamSpec("_Arguments")
 
 #: Threads for plain functions that execute transactions.
 _MAX_EXECUTING: Final = 64
@@ -149,6 +154,17 @@ class TransactionProducer(Producer):
         self._under_way: dict[asyncio.Future[None], asyncio.Task[Any] | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._introduction: asyncio.Task[None] | None = None
+
+    @classmethod
+    def sync(
+        cls: Callable[_Arguments, TransactionProducer],
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> SyncTransactionProducer:
+        """The same for programs without an event loop."""
+        from pyromq.client.sync import SyncTransactionProducer
+
+        return SyncTransactionProducer(lambda: cls(*args, **kwargs))
 
     async def start(self) -> None:
         """Make it ready, and let brokers know that it can be asked."""

@@ -15,8 +15,11 @@ import pytest
 from pyromq.client import (
     Batching,
     ClientStateError,
+    HalfMessage,
     IllegalMessageError,
+    LitePullConsumer,
     Message,
+    MessageQueue,
     OptionError,
     Producer,
     PushConsumer,
@@ -24,10 +27,14 @@ from pyromq.client import (
     RocketMQError,
     SendStatus,
     StartFrom,
+    TransactionProducer,
+    TransactionState,
+    reply_to,
 )
 from pyromq.client.options import Settings
 from pyromq.client.queue_access import QueueAccess
 from pyromq.client.session import Session
+from pyromq.client.sync import SyncLitePullConsumer
 from pyromq.protocol.bodies import HeartbeatData
 from pyromq.testing import Cluster
 
@@ -228,6 +235,109 @@ def test_a_consumer_that_cannot_start_says_why() -> None:
     with pytest.raises(RocketMQError):
         consumer.start()
     consumer.close()
+
+
+def test_requests_are_replied_to(cluster: Cluster, topic: str) -> None:
+    with Producer.sync(cluster.namesrv) as replier, Producer.sync(cluster.namesrv) as asker:
+
+        def handle(message: ReceivedMessage) -> None:
+            replier.send(reply_to(message, message.body.upper()))
+
+        with PushConsumer.sync(
+            cluster.namesrv,
+            group="repliers",
+            handler=handle,
+            subscriptions={topic: "*"},
+            start_from=StartFrom.FIRST,
+        ):
+            assert asker.request(Message(topic, b"hello"), timeout=DEADLINE).body == b"HELLO"
+
+
+def test_transactions(cluster: Cluster, topic: str) -> None:
+    def execute(half: HalfMessage) -> TransactionState:
+        # A plain function is not on the loop.
+        assert plain.send(Message(f"{topic}-plain", half.body)).status is SendStatus.SEND_OK
+        return TransactionState(half.argument)
+
+    with (
+        Producer.sync(cluster.namesrv) as plain,
+        TransactionProducer.sync(
+            cluster.namesrv, group="payments", check=lambda _: TransactionState.ROLLBACK
+        ) as producer,
+    ):
+        for state in (TransactionState.COMMIT, TransactionState.ROLLBACK):
+            done = producer.send_in_transaction(Message(topic, b"x"), execute, state.value)
+            assert done.state is state
+        producer.send(Message(topic, b"y"))
+        with LitePullConsumer.sync(cluster.namesrv, start_from=StartFrom.FIRST) as consumer:
+            consumer.subscribe(topic)
+            assert {next(consumer).body, next(consumer).body} == {b"x", b"y"}
+            assert consumer.poll(0.1) == []
+
+
+def test_a_lite_pull_consumer_reads(cluster: Cluster, topic: str) -> None:
+    assigned: list[MessageQueue] = []
+    with Producer.sync(cluster.namesrv) as producer:
+        queue = producer.queues(topic)[0]
+        for number in range(10):
+            producer.send(Message(topic, b"%d" % number), queue)
+
+    def reader(group: str) -> SyncLitePullConsumer:
+        return LitePullConsumer.sync(cluster.namesrv, group=group, start_from=StartFrom.FIRST)
+
+    with reader("reading") as consumer:
+        consumer.subscribe({topic: "*"}, on_assigned=assigned.extend)
+        for message in consumer:
+            if message.body == b"4":
+                break
+        assert consumer.assignment() == assigned
+        assert consumer.position(queue) == 5
+    # All five were consumed: the block ended well.
+    assert committed(cluster, topic, "reading") == 5
+    assert list(consumer) == []
+
+    def fail() -> None:
+        with reader("reading") as consumer:
+            consumer.subscribe(topic)
+            assert next(consumer).body == b"5"
+            assert next(consumer).body == b"6"
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        fail()
+    assert committed(cluster, topic, "reading") == 6
+
+    with reader("reading") as consumer:
+        consumer.subscribe(topic, on_revoked=lambda _: consumer.commit())
+        lists = consumer.batches()
+        assert [message.body for message in next(lists)][:2] == [b"6", b"7"]
+        consumer.seek(queue, 2)
+        assert consumer.poll(DEADLINE)[0].body == b"2"
+        consumer.seek_to_begin(queue)
+        assert consumer.poll(DEADLINE)[0].body == b"0"
+        consumer.seek_to_end(queue)
+        consumer.pause()
+        consumer.resume()
+        assert consumer.poll(0.1) == []
+        assert consumer.committed(queue) == 6
+        assert consumer.max_offset(queue) == 10
+        assert consumer.min_offset(queue) == 0
+        assert len(consumer.queues(topic)) == 4
+        consumer.commit({queue: 8})
+        consumer.close()
+        with pytest.raises(ClientStateError):
+            consumer.poll()
+
+
+def test_close_ends_a_reader_in_another_thread(cluster: Cluster, topic: str) -> None:
+    consumer = LitePullConsumer.sync(cluster.namesrv)
+    consumer.assign(consumer.queues(topic))
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(list, consumer)
+        with pytest.raises(TimeoutError):
+            read.result(0.05)
+        consumer.close()
+        assert read.result(DEADLINE) == []
 
 
 FORK = """
