@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from pyromq.client.errors import TopicNotFoundError
 from pyromq.client.session import Session
 from pyromq.client.subscription import SQL92, Subscription
 from pyromq.protocol.bodies import CheckClientRequestBody
@@ -21,13 +22,18 @@ logger = logging.getLogger(__name__)
 
 
 async def check_expressions(
-    session: Session, group: str, subscriptions: Mapping[str, Subscription]
+    session: Session,
+    group: str,
+    subscriptions: Mapping[str, Subscription],
+    *,
+    may_be_missing: bool = False,
 ) -> None:
     """Let a broker of each topic read its expression, where that is SQL92.
 
     Names are the application's. Raises BrokerError for an expression that it cannot read or
-    when it filters only by tags, TopicNotFoundError for a topic that does not exist. Topics
-    none of whose brokers answers are passed over: their pulls fail anyway.
+    when it filters only by tags, TopicNotFoundError for a topic that does not exist (unless
+    it `may_be_missing`). Topics none of whose brokers answers are passed over: their pulls
+    fail anyway.
     """
     for topic, subscription in subscriptions.items():
         if subscription.kind != SQL92:
@@ -35,7 +41,12 @@ async def check_expressions(
         name = session.wrap(topic)
         body = CheckClientRequestBody(session.client_id, session.wrap(group))
         body.subscription_data = subscription.data(name)
-        route = await session.routes.get(name)
+        try:
+            route = await session.routes.get(name)
+        except TopicNotFoundError:
+            if may_be_missing:
+                continue
+            raise
         for address in sorted(route.masters()):
             command = RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG, body=body.encode())
             try:

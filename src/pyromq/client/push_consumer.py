@@ -41,6 +41,7 @@ from pyromq.client.consumer_info import running_info
 from pyromq.client.consumer_offsets import ConsumerOffsets, LocalOffsets, RemoteOffsets
 from pyromq.client.consumer_stats import TopicStats
 from pyromq.client.errors import BrokerError, ClientError, OptionError
+from pyromq.client.expressions import check_expressions
 from pyromq.client.handling import Handler, HandlerCaller
 from pyromq.client.hooks import Hooks
 from pyromq.client.membership import Membership
@@ -228,6 +229,7 @@ class PushConsumer:
         if self._trace is not None:
             await self._trace.start()
         try:
+            await self._check_expressions(self._subscriptions)
             await self._membership.join(optional=self._subscriptions.keys())
         except BaseException:
             await self.close()
@@ -269,7 +271,9 @@ class PushConsumer:
         """
         self._session.check_running()
         check_topic(topic)
-        self._subscriptions[topic] = _Subscribed(Subscription.of(wanted))
+        subscribed = _Subscribed(Subscription.of(wanted))
+        await self._check_expressions({topic: subscribed})
+        self._subscriptions[topic] = subscribed
         await self._membership.set_topics(self._subscriptions)
 
     async def unsubscribe(self, topic: str) -> None:
@@ -341,6 +345,14 @@ class PushConsumer:
         """Give a message to the handler: whether it was consumed. Raises what it raises."""
         self._restore_topic(message)
         return await self._call.call_raising(message.queue, message) is None
+
+    async def _check_expressions(self, subscriptions: Mapping[str, _Subscribed]) -> None:
+        await check_expressions(
+            self._session,
+            self.group,
+            {topic: subscribed.subscription for topic, subscribed in subscriptions.items()},
+            may_be_missing=True,
+        )
 
     # Queues come and go
 

@@ -51,6 +51,7 @@ async def test_what_it_cannot_read_and_topics_that_do_not_exist_are_raised() -> 
             await check_expressions(session, "g", {"t": SQL})
         with pytest.raises(TopicNotFoundError, match="missing"):
             await check_expressions(session, "g", {"missing": SQL})
+        await check_expressions(session, "g", {"missing": SQL}, may_be_missing=True)
 
 
 async def test_brokers_that_do_not_answer_are_passed_over(
