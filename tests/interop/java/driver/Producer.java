@@ -31,7 +31,7 @@ final class Producer implements AutoCloseable {
         name = call.getString("name");
         String group = call.getString("group");
         if (call.getBooleanValue("transactional")) {
-            TransactionMQProducer transactional = new TransactionMQProducer(group);
+            TransactionMQProducer transactional = new TransactionMQProducer(null, group, null, call.getBooleanValue("trace"), null);
             transactional.setTransactionListener(new Decisions());
             producer = transactional;
         } else {
