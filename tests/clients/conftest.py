@@ -49,9 +49,8 @@ def cluster(request: pytest.FixtureRequest, clusters: Clusters) -> Cluster:
 
 @pytest.fixture
 def case(request: pytest.FixtureRequest, cluster: Cluster) -> Case:
-    name = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.originalname.removeprefix("test_"))
-    others = [str(value) for key, value in request.node.callspec.params.items() if key != "cluster"]
-    case = Case(cluster, re.sub(r"[^a-zA-Z0-9-]+", "-", "-".join([name, *others])))
+    words = [request.node.originalname.removeprefix("test_"), request.node.callspec.id]
+    case = Case(cluster, re.sub(r"[^a-zA-Z0-9]+", "-", "-".join(words)).strip("-"))
     cluster.create_topic(case.topic)
     return case
 

@@ -411,7 +411,10 @@ class LitePullConsumer:
         return await self._access.max_offset(queue)
 
     async def offset_by_time(self, queue: MessageQueue, when: datetime) -> int:
-        """The offset of the first message that was stored at that time or later."""
+        """The offset of the first message that was stored at that time or later.
+
+        Brokers round to the nearest message, which may be an earlier one.
+        """
         return max(0, await self._access.offset_by_time(queue, int(when.timestamp() * 1000)))
 
     # Queues come and go

@@ -127,7 +127,8 @@ class PullConsumer:
     async def offset_by_time(self, queue: MessageQueue, when: datetime) -> int:
         """The offset of the first message that was stored at that time or later.
 
-        A time without a time zone is local.
+        Brokers round to the nearest message, which may be an earlier one. A time without a
+        time zone is local.
         """
         return await self._access.offset_by_time(queue, int(when.timestamp() * 1000))
 

@@ -2,7 +2,13 @@
 
     StartFrom.FIRST             with the oldest message that is still there
     StartFrom.LAST              with what is sent from now on
-    datetime(2026, 11, 1, ...)  with what was stored at that time or later
+    datetime(2026, 11, 1, ...)  with what was stored at that time or later; brokers round to
+                                the nearest message, which may be an earlier one
+
+As with Java's clients, brokers have the last word: to a group without an offset they say 0 for
+a queue whose first message they still have at hand (nothing of it was deleted, and all of it
+is in memory). Then the group begins with the first message, whatever was asked for. Those who
+keep their offsets themselves (broadcasting, readers without a group) ask no broker.
 
 Used by every consumer, on its event loop.
 """
