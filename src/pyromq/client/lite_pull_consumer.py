@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -136,6 +137,8 @@ class LitePullConsumer:
         #: When we began to read, topics of which we had queues, and queues that came later.
         self._known_topics: set[str] = set()
         self._late: set[MessageQueue] = set()
+        #: Without a group: where queues go on that were away, as those of a broker at restart.
+        self._left: dict[MessageQueue, int] = {}
         self._subscribed_at = datetime.now()
         self._changing = asyncio.Lock()
         self._ahead = ReadAhead(
@@ -312,14 +315,15 @@ class LitePullConsumer:
 
     # Messages
 
-    async def poll(self, timeout: float = 5.0) -> list[ReceivedMessage]:  # noqa: ASYNC109
+    async def poll(self, timeout: float | None = 5.0) -> list[ReceivedMessage]:  # noqa: ASYNC109
         """The next messages of one queue, in order; empty when none came in time.
 
-        Those of the call before count as consumed. Nobody needs to call often: heartbeats and
-        commits go on by themselves.
+        Those of the call before count as consumed. `timeout=None` waits for ever, or until
+        the consumer is closed. Nobody needs to call often: heartbeats and commits go on by
+        themselves.
         """
-        if not timeout >= 0:
-            raise OptionError(f"timeout={timeout!r}: 0 or more seconds are possible")
+        if timeout is not None and not 0 <= timeout <= threading.TIMEOUT_MAX:
+            raise OptionError(f"timeout={timeout!r}: 0 or more seconds, or None for ever")
         if self._closing is not None:
             raise ClientStateError("this client was closed: make a new one")
         return await self._next(self._ahead.next_batch, timeout) or []
@@ -453,14 +457,16 @@ class LitePullConsumer:
     async def _take(self, queues: Collection[MessageQueue]) -> None:
         async with self._changing:
             wanted = dict.fromkeys(queues)
-            await self._give_up([r for q, r in self._readings.items() if q not in wanted])
+            # Dropped are those of a call that was cancelled half-way.
+            await self._give_up(
+                [r for q, r in self._readings.items() if q not in wanted or r.is_dropped]
+            )
             new = [queue for queue in wanted if queue not in self._readings]
             self._readings |= {queue: Reading(queue) for queue in new}
             if new and self._on_assigned is not None:
                 await self._tell(self._on_assigned, new)
-            for queue in new:
-                reading = self._readings.get(queue)
-                if reading is not None and not self._readers.is_reading(reading):
+            for reading in self._readings.values():
+                if not self._readers.is_reading(reading):
                     self._readers.begin(reading)
             if self._commits is None and self._readings and self._auto_commit:
                 self._commits = asyncio.create_task(self._commit_forever())
@@ -473,6 +479,9 @@ class LitePullConsumer:
         # The listener may have gone on from another offset.
         readings = [self._readings[reading.queue] for reading in readings]
         for reading in readings:
+            position = reading.position
+            if self.group is None and self._membership is not None and position is not None:
+                self._left[reading.queue] = position
             self._ahead.drop(reading)
         await asyncio.gather(*map(self._readers.stop, readings))
         if self._auto_commit:
@@ -566,7 +575,7 @@ class LitePullConsumer:
     async def _find_start(self, reading: Reading) -> None:
         queue = reading.queue
         committed = await self._load(queue) if self.group is not None else None
-        offset = committed
+        offset = self._left.get(queue) if committed is None else committed
         if offset is None:
             start = self.settings.start_from
             if start is StartFrom.LAST and queue in self._late:
@@ -585,7 +594,10 @@ class LitePullConsumer:
     async def _commit_forever(self) -> None:
         while True:
             await asyncio.sleep(self.settings.commit_interval)
-            await self._commit(self._readings.values())
+            try:
+                await self._commit(self._readings.values())
+            except Exception:
+                logger.exception("offsets not committed; next attempt later")
 
     async def _commit(self, readings: Iterable[Reading]) -> dict[MessageQueue, Exception]:
         """Commit what was consumed of these; failures are logged, the next time tries again."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -207,8 +208,9 @@ async def test_poll_gives_lists_of_one_queue_and_nothing_in_time() -> None:
         assert all(len({message.queue for message in messages}) == 1 for messages in lists)
         assert await consumer.poll(0.01) == []
         assert await consumer.poll(0) == []
-        with pytest.raises(OptionError, match="timeout"):
-            await consumer.poll(-1)
+        for timeout in (-1, math.nan, math.inf):
+            with pytest.raises(OptionError, match="timeout"):
+                await consumer.poll(timeout)
         await consumer.commit()
         assert cluster.brokers[0].offsets == {("g", "t", 0): 40, ("g", "t", 1): 3}
 
@@ -442,6 +444,52 @@ async def test_without_a_group_all_queues_are_read_also_those_that_come_later() 
             assert HeartbeatData.decode(beat.body).consumer_data_set == []
         with pytest.raises(ClientStateError, match="no group"):
             await consumer.commit()
+
+
+async def test_without_a_group_a_broker_that_was_away_is_read_on() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1, "b1": 1}}, brokers=2) as cluster,
+        LitePullConsumer(cluster.namesrv, start_from=FIRST) as consumer,
+    ):
+        for number in range(3):
+            await cluster.brokers[1].put("t", 0, b"%d" % number)
+        await consumer.subscribe("t")
+        assert [(await anext(consumer)).body for _ in range(2)] == [b"0", b"1"]
+        assert consumer._membership is not None
+        for counts in ({"b0": 1}, {"b0": 1, "b1": 1}):
+            cluster.topics["t"] = counts
+            await consumer._session.routes.refresh("t")
+            consumer._membership.members_changed()
+            await until(lambda: len(consumer.assignment()) == len(cluster.topics["t"]))
+        assert (await consumer.poll(None))[0].body == b"2"
+
+
+async def test_an_assignment_that_was_cancelled_half_way_can_be_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with (
+        running_cluster({"t": {"b0": 2}}) as cluster,
+        LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST) as consumer,
+    ):
+        await fill(cluster, 3)
+        await consumer.assign([QUEUE])
+        await anext(consumer)
+        await anext(consumer)
+        held = asyncio.Event()
+
+        async def hang(_queue: MessageQueue, _offset: int) -> None:
+            held.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(consumer._access, "commit", hang)
+        assigning = asyncio.create_task(consumer.assign([OTHER]))
+        await held.wait()
+        assigning.cancel()
+        await asyncio.gather(assigning, return_exceptions=True)
+        monkeypatch.undo()
+        await consumer.assign([QUEUE])
+        assert cluster.brokers[0].offsets == {("g", "t", 0): 1}
+        assert (await anext(consumer)).body == b"1"
 
 
 async def test_queues_of_a_namespace_have_the_names_of_the_application() -> None:
