@@ -64,10 +64,9 @@ def test_the_web_service(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_tests_with_fixtures(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        + [
-            "--import-mode=importlib",
-            f"--rootdir={tmp_path}",
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *("--import-mode=importlib", f"--rootdir={tmp_path}"),
             str(EXAMPLES / "test_with_fixture.py"),
         ],
         capture_output=True,

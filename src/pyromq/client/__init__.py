@@ -1,4 +1,8 @@
-"""RocketMQ clients for asyncio: `Producer`, `PullConsumer` and what they speak of."""
+"""RocketMQ clients: producers, consumers and what they speak of.
+
+`Producer`, `TransactionProducer`, `PushConsumer`, `LitePullConsumer` and `PullConsumer` are for
+asyncio; `Producer.sync(...)` and so on give the same to programs without an event loop.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +41,12 @@ from pyromq.client.request_reply import reply_to
 from pyromq.client.results import SendResult, SendStatus, TransactionState
 from pyromq.client.start_from import StartFrom
 from pyromq.client.subscription import Subscription
+from pyromq.client.sync import (
+    SyncLitePullConsumer,
+    SyncProducer,
+    SyncPushConsumer,
+    SyncTransactionProducer,
+)
 from pyromq.client.transaction import HalfMessage, TransactionProducer, TransactionResult
 from pyromq.protocol.bodies import MessageModel, MessageQueue
 from pyromq.protocol.errors import RocketMQError
@@ -91,6 +101,10 @@ __all__ = [
     "Sending",
     "StartFrom",
     "Subscription",
+    "SyncLitePullConsumer",
+    "SyncProducer",
+    "SyncPushConsumer",
+    "SyncTransactionProducer",
     "TopicNotFoundError",
     "TransactionHook",
     "TransactionProducer",
