@@ -167,6 +167,26 @@ async def test_a_coroutine_that_hangs_is_cancelled_and_its_message_goes_back() -
     assert rig.sent_back == [(0, 3)]
 
 
+async def test_a_coroutine_that_will_not_be_cancelled_sends_nothing_back_twice() -> None:
+    ended = asyncio.Event()
+
+    async def handle(_message: ReceivedMessage) -> Retry:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            await ended.wait()
+        return Retry()
+
+    rig = Rig(handle)
+    rig.submit(1)
+    await until(lambda: rig.handling._workers.running == 1)
+    rig.handling.look_for_hung(0)
+    await until(lambda: rig.queue.commit_offset == 1)
+    ended.set()
+    await rig.handling.stop(1)
+    assert rig.sent_back == [(0, 3)]
+
+
 async def test_a_thread_that_hangs_is_left_alone_and_its_message_goes_back_once() -> None:
     gate = threading.Event()
     calls: list[int] = []

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from pyromq.client.handler_threads import HandlerThreads
-from tests.unit.client.fake_cluster import until
+from tests.unit.client.fake_cluster import DEADLINE, until
 
 
 async def test_functions_run_in_threads_and_results_come_back() -> None:
@@ -49,7 +49,7 @@ async def test_a_function_that_does_not_come_back_is_replaced(
 
     def hang(_: object) -> None:
         begun.set()
-        gate.wait(10)
+        gate.wait(60)
 
     hanging = asyncio.create_task(threads.run(hang, None))
     await until(begun.is_set)
@@ -59,8 +59,9 @@ async def test_a_function_that_does_not_come_back_is_replaced(
     never.cancel()
     hanging.cancel()
     await asyncio.wait([hanging, never])
-    assert await threads.run(len, "abcd") == 4
-    assert await behind == 3
+    async with asyncio.timeout(DEADLINE):
+        assert await threads.run(len, "abcd") == 4
+        assert await behind == 3
     assert "does not come back" in caplog.text
     gate.set()
     # Its thread is one too many now.
