@@ -19,6 +19,7 @@ from pyromq.protocol.bodies import HeartbeatData, MessageModel, MessageQueue
 from pyromq.protocol.bodies_admin import GetConsumerStatusBody, ResetOffsetBody
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.names import TRACE_TOPIC
 from tests.unit.client.fake_cluster import FakeCluster, running_cluster, until
 
 PULL = RequestCode.PULL_MESSAGE
@@ -734,3 +735,22 @@ async def test_brokers_are_told_how_far_it_has_come() -> None:
         await until(lambda: any(answer.opaque == 77 for answer in broker.answers))
         (answer,) = [answer for answer in broker.answers if answer.opaque == 77]
         assert GetConsumerStatusBody.decode(answer.body).message_queue_table == {QUEUE: 1}
+
+
+async def test_traces_tell_of_each_message_that_was_consumed() -> None:
+    async with running_cluster({"t": {"b0": 1}, TRACE_TOPIC: {"b0": 1}}) as cluster:
+        await fill(cluster, 2, tags="a")
+        async with LitePullConsumer(
+            cluster.namesrv, group="g", start_from=FIRST, trace=True
+        ) as consumer:
+            await consumer.subscribe("t")
+            assert len(await consumer.poll()) == 2
+        records = [
+            record
+            for (topic, _), stored in cluster.brokers[0].queues.items()
+            if topic == TRACE_TOPIC
+            for record in stored
+        ]
+        text = b"".join(record.body for record in records)
+        assert text.count(b"SubBefore") == 2
+        assert text.count(b"SubAfter") == 2
