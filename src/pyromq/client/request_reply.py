@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 import uuid
 from collections.abc import Iterator
@@ -53,12 +54,19 @@ from pyromq.remoting.address import AddressError, parse_address
 
 logger = logging.getLogger(__name__)
 
+#: How long a request waits for a broker to learn who asks.
+_INTRODUCTION_SECONDS = 1.0
+#: After which a broker that did not answer is tried again.
+_AGAIN_SECONDS = 5.0
 _NO_HOST = bytes(8)
 _HOST_SIZE_V6 = 20
 
 
 def reply_to(message: ReceivedMessage, body: bytes) -> Message:
-    """The answer to a request, to be sent with any producer; IllegalMessageError if it is none."""
+    """The answer to a request, to be sent with any producer; IllegalMessageError if it is none.
+
+    Sending it raises BrokerError when the requester is gone, or has not taken it.
+    """
     properties = message.properties
     missing = [
         name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if not properties.get(name)
@@ -83,8 +91,10 @@ class Requests:
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
-        #: By topic, the route whose repliers' brokers know us.
-        self._met: dict[str, TopicRoute] = {}
+        #: By topic, its route and the masters that may get replies.
+        self._repliers: dict[str, tuple[TopicRoute, set[str]]] = {}
+        #: By master, when it was last told who we are.
+        self._introductions: dict[str, tuple[float, asyncio.Task[None]]] = {}
 
     @contextmanager
     def expect(self) -> Iterator[tuple[str, asyncio.Future[ReceivedMessage]]]:
@@ -99,17 +109,37 @@ class Requests:
             reply.cancel()
 
     async def meet_repliers(self, session: Session, route: TopicRoute) -> None:
-        """Be known to every broker that may get a reply to a request for this topic."""
-        if self._met.get(route.topic) is route:
+        """Be known to every broker that may get a reply to a request for this topic.
+
+        One that does not answer is not waited for longer than a second, and not again soon.
+        """
+        known = self._repliers.get(route.topic)
+        if known is None or known[0] is not route:
+            known = route, await self._masters_of_replies(session, route)
+            self._repliers[route.topic] = known
+        strangers = [address for address in known[1] if not session.is_known_to(address)]
+        if not strangers:
             return
+        now = time.monotonic()
+        under_way = []
+        for address in strangers:
+            begun, introduction = self._introductions.get(address, (-math.inf, None))
+            if introduction is None or (introduction.done() and now - begun >= _AGAIN_SECONDS):
+                begun, introduction = now, asyncio.create_task(session.introduce(address))
+                self._introductions[address] = begun, introduction
+            if now - begun < _INTRODUCTION_SECONDS:
+                under_way.append(introduction)
+        if under_way:
+            await asyncio.wait(under_way, timeout=_INTRODUCTION_SECONDS)
+
+    async def _masters_of_replies(self, session: Session, route: TopicRoute) -> set[str]:
         masters = route.masters()
         for cluster in route.clusters:
             try:
                 masters |= (await session.routes.get(reply_topic(cluster))).masters()
             except TopicNotFoundError:
                 logger.info("cluster %s has no topic for replies", cluster)
-        if await session.introduce(masters):
-            self._met[route.topic] = route
+        return masters
 
     def take(self, address: str, command: RemotingCommand) -> RemotingCommand:
         """PUSH_REPLY_MESSAGE_TO_CLIENT: a reply, for whoever waits for it."""
@@ -128,6 +158,8 @@ class Requests:
 
     def close(self) -> None:
         """Nobody shall wait for replies that cannot come any more."""
+        for _, introduction in self._introductions.values():
+            introduction.cancel()
         for reply in self._waiting.values():
             if not reply.done():
                 reply.set_exception(

@@ -123,10 +123,13 @@ class Session:
         masters = {address for route in self.routes.known() for address in route.masters()}
         await asyncio.gather(*(self._beat_one(address) for address in masters))
 
-    async def introduce(self, addresses: set[str]) -> bool:
-        """Send a heartbeat to those of these masters that have not had any; whether all have."""
-        await self._greet(addresses - self._greeted)
-        return addresses <= self._greeted
+    def is_known_to(self, address: str) -> bool:
+        """Whether a master has had a heartbeat, on a connection that is still there."""
+        return address in self._greeted and self.remoting.ready(address) is not None
+
+    async def introduce(self, address: str) -> None:
+        """Send a heartbeat to a master now; one that does not answer is logged."""
+        await self._beat_one(address)
 
     async def close(
         self, *, producer_group: str | None = None, consumer_group: str | None = None

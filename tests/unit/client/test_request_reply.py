@@ -5,6 +5,7 @@ import zlib
 
 import pytest
 
+from pyromq.client import request_reply
 from pyromq.client.errors import (
     ClientStateError,
     IllegalMessageError,
@@ -187,3 +188,45 @@ async def test_replies_that_nobody_waits_for_are_dropped() -> None:
         assert (await reply).body == b"long"
         assert (await reply).born_host == ("0.0.0.0", 0)
     assert not requests._waiting
+
+
+async def test_a_broker_that_does_not_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(request_reply, "_INTRODUCTION_SECONDS", 0.05)
+
+    async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with running_cluster(TOPICS, brokers=2) as cluster:
+        await cluster.brokers[1].stop()
+        server = await asyncio.start_server(nothing, "127.0.0.1", 0)
+        cluster.brokers[1].address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with Producer(cluster.namesrv, request_timeout=30.0) as producer:
+            for number in range(3):
+                asking = asyncio.create_task(producer.request(Message("t", b"?"), 5.0))
+                message = await next_request(cluster.brokers[0], number)
+                # As long as it is not known to be gone, replies may go there, too.
+                queue = MessageQueue("cluster_REPLY_TOPIC", "b0", 0)
+                await producer.send(reply_to(message, b"!"), queue)
+                assert (await asking).body == b"!"
+            assert cluster.brokers[1].address in producer._requests._introductions
+        server.close()
+        await server.wait_closed()
+
+
+async def test_a_broker_that_has_lost_us_is_told_before_the_next_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(request_reply, "_AGAIN_SECONDS", 0.0)
+    async with running_cluster(TOPICS, brokers=2) as cluster, Producer(cluster.namesrv) as producer:
+        other = cluster.brokers[1]
+        for _ in range(2):
+            with pytest.raises(RequestTimeoutError):
+                await producer.request(Message("t", b"?"), 0.1)
+            assert producer.client_id in other.clients
+            for writer in other.writers:
+                writer.transport.abort()
+            await until(lambda: not producer._session.is_known_to(other.address))
+            other.clients.clear()
