@@ -359,10 +359,10 @@ def cluster_in_a_thread(
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        pulls = asyncio.all_tasks(loop)  # that wait for messages
-        for pull in pulls:
-            pull.cancel()
-        loop.run_until_complete(asyncio.gather(*pulls, return_exceptions=True))
+        for waiting in asyncio.all_tasks(loop):  # pulls, and their connections
+            waiting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                loop.run_until_complete(waiting)
         loop.close()
 
 
