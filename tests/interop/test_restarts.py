@@ -140,10 +140,10 @@ def test_every_kind_of_client_at_work(cluster: Cluster, how: str) -> None:
 @pytest.mark.parametrize(
     "client",
     [
-        "java-5.3.3",
         "node",
-        # It tells a broker only every thirty seconds that it is there.
+        # These two need up to thirty seconds to find back.
         pytest.param("go", marks=pytest.mark.soak),
+        pytest.param("java-5.3.3", marks=pytest.mark.soak),
     ],
 )
 def test_other_clients_at_work(cluster: Cluster, client: str) -> None:
