@@ -31,7 +31,7 @@ from pyromq.client.lite_pull_consumer import AssignmentListener, LitePullConsume
 from pyromq.client.lite_pull_options import LitePullOptions
 from pyromq.client.message import Message
 from pyromq.client.options import ClientOptions
-from pyromq.client.producer import Producer, QueueSelector
+from pyromq.client.producer import Producer, ProducerOptions, QueueSelector
 from pyromq.client.pull_consumer import PullConsumer
 from pyromq.client.push_consumer import PushConsumer
 from pyromq.client.push_options import Order, PushOptions
@@ -81,6 +81,7 @@ __all__ = [
     "OptionError",
     "Order",
     "Producer",
+    "ProducerOptions",
     "PullConsumer",
     "PullResult",
     "PullStatus",

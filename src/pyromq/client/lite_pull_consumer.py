@@ -35,6 +35,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar, Unpack
@@ -173,7 +174,7 @@ class LitePullConsumer:
         """The same for programs without an event loop."""
         from pyromq.client.sync import SyncLitePullConsumer
 
-        return SyncLitePullConsumer(lambda: cls(*args, **kwargs))
+        return SyncLitePullConsumer(partial(cls, *args, **kwargs))
 
     # Life
 

@@ -25,6 +25,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, Unpack
 
@@ -162,7 +163,7 @@ class Producer:
         """The same for programs without an event loop."""
         from pyromq.client.sync import SyncProducer
 
-        return SyncProducer(lambda: cls(*args, **kwargs))
+        return SyncProducer(partial(cls, *args, **kwargs))
 
     # Life
 

@@ -31,6 +31,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, Unpack
@@ -200,7 +201,7 @@ class PushConsumer:
         """The same for programs without an event loop."""
         from pyromq.client.sync import SyncPushConsumer
 
-        return SyncPushConsumer(lambda: cls(*args, **kwargs))
+        return SyncPushConsumer(partial(cls, *args, **kwargs))
 
     # Life
 

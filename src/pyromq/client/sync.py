@@ -11,7 +11,7 @@ What can be relied on:
 1. Arguments are checked when a face is made; the client behind it begins with its first use.
 2. After a fork a face begins anew in the child: the first use there makes a client of its own
    from the same arguments. The parent's is not disturbed. Whatever the parent had closed
-   stays closed.
+   stays closed. A pickled face is one of the same arguments, not begun.
 3. Ctrl-C interrupts every wait. A face that is open at the interpreter's end is closed then.
 4. Used on the background loop itself (by a coroutine handler) it raises instead of waiting
    for itself.
@@ -114,6 +114,10 @@ class SyncClient(Generic[_ClientType]):
     def client_id(self) -> str:
         """By which brokers know this client."""
         return self._own().client_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Goes to other processes as it goes through a fork: as its arguments.
+        return type(self), (self._make,)
 
     # Helpers, in call order.
 

@@ -36,6 +36,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Unpack
 
 from pyromq.client.errors import ClientError, IllegalMessageError, OptionError, TopicNotFoundError
@@ -164,7 +165,7 @@ class TransactionProducer(Producer):
         """The same for programs without an event loop."""
         from pyromq.client.sync import SyncTransactionProducer
 
-        return SyncTransactionProducer(lambda: cls(*args, **kwargs))
+        return SyncTransactionProducer(partial(cls, *args, **kwargs))
 
     async def start(self) -> None:
         """Make it ready, and let brokers know that it can be asked."""

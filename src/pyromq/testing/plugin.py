@@ -14,7 +14,7 @@ that is too much, `rocketmq_session` is one cluster for all tests: they keep apa
 `rocketmq_topic`, which is another one for every test, and by groups of their own.
 
 Loaded by pytest in every run where pyromq is installed, so it imports the servers only when
-a fixture is used. PYTEST_DONT_REWRITE
+a fixture is used.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import signal
 import subprocess
 import sys
@@ -34,7 +35,7 @@ from pyromq.client import (
 from pyromq.client.options import Settings
 from pyromq.client.queue_access import QueueAccess
 from pyromq.client.session import Session
-from pyromq.client.sync import SyncLitePullConsumer
+from pyromq.client.sync import SyncLitePullConsumer, SyncProducer
 from pyromq.protocol.bodies import HeartbeatData
 from pyromq.testing import Cluster
 
@@ -338,6 +339,16 @@ def test_close_ends_a_reader_in_another_thread(cluster: Cluster, topic: str) -> 
             read.result(0.05)
         consumer.close()
         assert read.result(DEADLINE) == []
+
+
+def test_a_pickled_face_begins_anew(cluster: Cluster, topic: str) -> None:
+    with Producer.sync(cluster.namesrv, group="shop", retries=0) as producer:
+        producer.send(Message(topic, b"x"))
+        copy: SyncProducer = pickle.loads(pickle.dumps(producer))
+        with copy:
+            copy.send(Message(topic, b"x"))
+            assert copy.client_id != producer.client_id
+    assert total(cluster, topic) == 2
 
 
 FORK = """
