@@ -68,10 +68,11 @@ def consume(
     """
     if sql is not None and tags != "*":
         raise click.UsageError("give --tags or --sql, not both")
-    run_client(_consume(cluster, topic, group, _start(start), tags, sql, count, as_json))
+    run_client(_consume(cluster, topic, group, start_of(start), tags, sql, count, as_json))
 
 
-def _start(text: str) -> StartFrom | datetime:
+def start_of(text: str) -> StartFrom | datetime:
+    """What `--from` means; also of `pyromq bench`."""
     from pyromq.client import StartFrom
 
     try:

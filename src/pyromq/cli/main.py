@@ -22,6 +22,7 @@ COMMANDS = {
     "broker": ("pyromq.cli.broker:broker", "Run a broker."),
     "send": ("pyromq.cli.send:send", "Send messages to a topic."),
     "consume": ("pyromq.cli.consume:consume", "Read a topic's messages as they come."),
+    "bench": ("pyromq.cli.bench:bench", "Make load on a cluster and measure it."),
     "store": ("pyromq.cli.store:store", "Look into the files of a broker's store."),
 }
 
