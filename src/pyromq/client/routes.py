@@ -3,7 +3,9 @@
 `Routes` is shared by everything in one client, on its event loop. Callers
 that ask for the same topic at the same time share one request. NameServers
 share nothing among themselves, so the first that answers is believed, and
-kept until it fails; one that does not know a topic speaks for all of them.
+kept until it fails. One that does not know a topic may have started a moment ago: the
+others are asked, too, and a route that was good until now is given up only when nobody
+knew it for so long that every broker must have registered again.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ logger = logging.getLogger(__name__)
 #: The topic whose route says which brokers create topics when they are first sent to.
 TEMPLATE_TOPIC = "TBW102"
 MASTER_ID = 0
+#: A topic that no NameServer knows any more is believed to be gone after so many seconds:
+#: brokers register each 30 s, 60 s at most.
+FORGOTTEN_AFTER = 90.0
 #: More queues than any topic has: a route with more of them is a mistake or an attack.
 _MAX_QUEUES = 65_536
 
@@ -121,6 +126,8 @@ class Routes:
         self._request_timeout = request_timeout
         self._max_age = max_age
         self._known: dict[str, tuple[TopicRoute, float]] = {}
+        #: When a NameServer last knew a topic.
+        self._confirmed: dict[str, float] = {}
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
 
     async def get(self, topic: str) -> TopicRoute:
@@ -166,6 +173,7 @@ class Routes:
 
     async def _ask(self, topic: str) -> TopicRoute:
         failures: dict[str, Exception] = {}
+        unknown: TopicNotFoundError | None = None
         for address in list(self._addresses):
             try:
                 route = await self._ask_one(address, topic)
@@ -174,19 +182,32 @@ class Routes:
                 # The next question begins with a NameServer that has not failed just now.
                 self._addresses.remove(address)
                 self._addresses.append(address)
-            except TopicNotFoundError:
-                self._known.pop(topic, None)
-                raise
+            except TopicNotFoundError as error:
+                unknown = error
             else:
                 return self._take(route)
+        if unknown is not None:
+            return self._keep_or_forget(topic, unknown)
         raise NameServerError(f"tell the route of topic {topic!r}", failures)
+
+    def _keep_or_forget(self, topic: str, unknown: TopicNotFoundError) -> TopicRoute:
+        known = self._known.get(topic)
+        now = time.monotonic()
+        if known is None or now - self._confirmed[topic] >= FORGOTTEN_AFTER:
+            self._known.pop(topic, None)
+            self._confirmed.pop(topic, None)
+            raise unknown
+        logger.warning("%s: the route is kept for now, NameServers may have restarted", unknown)
+        self._known[topic] = (known[0], now)
+        return known[0]
 
     def _take(self, route: TopicRoute) -> TopicRoute:
         known = self._known.get(route.topic)
         if known is not None and known[0] == route:
             # The same object: what was derived from it stays valid.
             route = known[0]
-        self._known[route.topic] = (route, time.monotonic())
+        now = self._confirmed[route.topic] = time.monotonic()
+        self._known[route.topic] = (route, now)
         if (known is None or known[0] is not route) and self._on_change is not None:
             self._on_change(route)
         return route

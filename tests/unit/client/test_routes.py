@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from pyromq.client import routes as routes_module
 from pyromq.client.errors import AnswerError, NameServerError, TopicNotFoundError
 from pyromq.client.routes import Routes, TopicRoute
 from pyromq.protocol.bodies import BodyError, BrokerData, MessageQueue, QueueData, TopicRouteData
@@ -103,13 +104,35 @@ async def test_an_old_route_stays_while_no_name_server_answers(
         assert [r.levelno for r in caplog.records] == [logging.WARNING]
 
 
-async def test_an_unknown_topic_is_forgotten_and_named() -> None:
+async def test_an_unknown_topic_is_named() -> None:
+    async with running_cluster({}) as cluster, routes_of(cluster.namesrv) as routes:
+        with pytest.raises(TopicNotFoundError, match="'t' has no route"):
+            await routes.get("t")
+        assert routes.known() == []
+
+
+async def test_a_known_topic_is_forgotten_only_when_every_broker_must_have_registered_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async with running_cluster({"t": {"b0": 2}}) as cluster, routes_of(cluster.namesrv) as routes:
-        await routes.get("t")
+        route = await routes.get("t")
         del cluster.topics["t"]
+        assert await routes.refresh("t") is route
+        assert "NameServers may have restarted" in caplog.text
+        monkeypatch.setattr(routes_module, "FORGOTTEN_AFTER", 0.0)
         with pytest.raises(TopicNotFoundError, match="'t' has no route"):
             await routes.refresh("t")
         assert routes.known() == []
+
+
+async def test_a_name_server_that_knows_nothing_does_not_speak_for_the_others() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        running_cluster({}) as empty,
+        routes_of(empty.namesrv, cluster.namesrv) as routes,
+    ):
+        routes._addresses = [empty.namesrv, cluster.namesrv]
+        assert len((await routes.get("t")).write_queues) == 1
 
 
 async def test_each_name_server_is_tried_and_the_good_one_remembered() -> None:
