@@ -6,9 +6,9 @@ import asyncio
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import click
 import pytest
 
 from pyromq.cli.main import main
+from pyromq.testing import Cluster
 from tests.interop.java_programs import CLIENT, compiled, javac_or_skip
 from tests.support.apache_rocketmq import java_or_skip
 
@@ -24,6 +25,8 @@ PACKAGE = ROOT / "src" / "pyromq"
 README = ROOT / "README.md"
 FOR_READERS = ROOT / "docs" / "for-rocketmq-readers.md"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
+GUIDE = ROOT / "docs" / "client.md"
+REFERENCE = ROOT / "docs" / "reference" / "client.md"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench/README.md"])
 
 NAMESRV = "127.0.0.1:9876"
@@ -33,9 +36,14 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 INLINE_CODE = re.compile(r"`([^`\n]+)`")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 #: What is meant as a file or folder of this repository, in backticks.
-FILE_NAME = re.compile(r"(?:src|tests|docs|bench|\.ci)/[\w./-]+|[\w/]+\.py|[A-Z]+\.md")
+FILE_NAME = re.compile(r"(?:src|tests|docs|bench|examples|\.ci)/[\w./-]+|[\w/]+\.py|[A-Z]+\.md")
 #: Named, but only there after a run.
 MADE_BY_RUNS = {"bench/results/"}
+
+
+def snippets(document: Path, language: str) -> list[str]:
+    return [code for kind, code in FENCE.findall(document.read_text()) if kind == language]
+
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
@@ -49,6 +57,8 @@ def test_the_expected_documents_are_there() -> None:
         "CHANGELOG.md",
         "docs/for-rocketmq-readers.md",
         "docs/configuration.md",
+        "docs/client.md",
+        "docs/reference/client.md",
         "docs/adr/README.md",
     }
 
@@ -125,33 +135,40 @@ def test_configuration_page_is_up_to_date() -> None:
     )
 
 
-async def test_readme_s_embedded_cluster_works() -> None:
-    await embedded_snippet()["test_an_order_arrives"]()
+def test_reference_page_is_up_to_date() -> None:
+    render: Callable[[], str] = runpy.run_path(str(ROOT / "docs" / "generate_reference.py"))[
+        "render"
+    ]
+    assert REFERENCE.read_text() == render(), "run .venv/bin/python docs/generate_reference.py"
 
 
-async def test_readme_s_python_client_works(tmp_path: Path) -> None:
-    client, _ = snippets(README, "python")
-    assert NAMESRV in client
-    async with cluster(tmp_path) as address:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-W",
-            "error",
-            "-c",
-            client.replace(NAMESRV, address),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            printed, errors = await asyncio.wait_for(process.communicate(), 30)
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-    assert process.returncode == 0, errors.decode()
-    first, second = printed.decode().splitlines()
+def test_readme_s_test_works(rocketmq: Cluster, rocketmq_topic: str) -> None:
+    _, _, snippet = snippets(README, "python")
+    names: dict[str, Any] = {"__name__": "readme"}
+    exec(compile(snippet, "README.md", "exec"), names)
+    names["test_an_order_arrives"](rocketmq, rocketmq_topic)
+
+
+def test_readme_s_python_clients_work(rocketmq: Cluster) -> None:
+    asynchronous, synchronous, _ = snippets(README, "python")
+    first, second = printed_by(asynchronous, rocketmq).splitlines()
     assert first.startswith("SEND_OK MessageQueue(topic='orders'")
     assert second == "new one book"
+    assert printed_by(synchronous, rocketmq) == "hello\n"
+
+
+@pytest.mark.parametrize("number", range(len(snippets(GUIDE, "python"))))
+def test_the_guide_s_snippets_are_whole(number: int, rocketmq: Cluster) -> None:
+    snippet = snippets(GUIDE, "python")[number].replace(NAMESRV, rocketmq.namesrv)
+    names: dict[str, Any] = {"__name__": "guide"}
+    exec(compile(snippet, "docs/client.md", "exec"), names)
+    if "task" in names:
+        assert names["task"]("order-17")
+        names["producer"].close()
+    if "rows" in snippet:
+        names["publish"](["a", "b"])
+    elif "publish" in names:
+        asyncio.run(names["publish"]())
 
 
 @pytest.mark.interop
@@ -169,10 +186,6 @@ def test_readme_s_java_client_compiles(tmp_path: Path) -> None:
 def prose(document: Path) -> str:
     """The text without its blocks of code."""
     return FENCE.sub("", document.read_text())
-
-
-def snippets(document: Path, language: str) -> list[str]:
-    return [code for kind, code in FENCE.findall(document.read_text()) if kind == language]
 
 
 def anchors(document: Path) -> set[str]:
@@ -232,14 +245,14 @@ def _until_redirection(words: list[str]) -> Iterator[str]:
         yield word
 
 
-def embedded_snippet() -> dict[str, Any]:
-    """The names that the README's second Python snippet defines."""
-    _, snippet = snippets(README, "python")
-    names: dict[str, Any] = {"__name__": "readme"}
-    exec(compile(snippet, "README.md", "exec"), names)
-    return names
-
-
-def cluster(directory: Path) -> AbstractAsyncContextManager[str]:
-    make: Callable[[Path], AbstractAsyncContextManager[str]] = embedded_snippet()["cluster"]
-    return make(directory)
+def printed_by(program: str, cluster: Cluster) -> str:
+    assert NAMESRV in program
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program.replace(NAMESRV, cluster.namesrv)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
