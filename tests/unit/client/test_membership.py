@@ -6,6 +6,7 @@ from typing import Unpack
 import pytest
 
 from pyromq.client import membership as membership_module
+from pyromq.client import routes
 from pyromq.client.errors import BrokerError, TopicNotFoundError
 from pyromq.client.membership import Membership
 from pyromq.client.options import ClientOptions, Settings
@@ -127,7 +128,10 @@ async def test_several_topics_one_of_which_comes_later(monkeypatch: pytest.Monke
         await member.leave()
 
 
-async def test_a_topic_that_a_name_server_has_forgotten_stays_ours() -> None:
+async def test_a_topic_that_a_name_server_has_forgotten_stays_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routes, "FORGOTTEN_AFTER", 0.0)
     async with running_cluster({"t": {"b0": 2}, "u": {"b0": 1}}) as cluster:
         member = Member(cluster, ("t", "u"))
         await member.membership.join()
