@@ -4,9 +4,10 @@ import logging
 
 import pytest
 
-from pyromq.client.hooks import Consuming, Hooks, Sending
+from pyromq.client.hooks import Consuming, EndingTransaction, Hooks, Sending
 from pyromq.client.message import Message
 from pyromq.client.producer import Producer
+from pyromq.client.results import TransactionState
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from tests.unit.client.fake_cluster import running_cluster
@@ -55,6 +56,21 @@ def test_each_hook_is_told_what_it_can_hear(caplog: pytest.LogCaptureFixture) ->
         ("after_consume", consuming),
     ]
     assert len([r for r in caplog.records if r.levelno == logging.ERROR]) == 2
+
+
+def test_a_hook_may_be_for_transactions_only() -> None:
+    told: list[EndingTransaction] = []
+
+    class Ends:
+        def end_transaction(self, ending: EndingTransaction) -> None:
+            told.append(ending)
+
+    hooks = Hooks([Ends()])
+    assert not hooks.send
+    message = Message("t", b"x")
+    ending = EndingTransaction("g", "", message, "K", "K", TransactionState.COMMIT, "a:1")
+    hooks.end_transaction(ending)
+    assert told == [ending]
 
 
 def test_what_is_no_hook_is_refused() -> None:

@@ -55,6 +55,7 @@ def test_queues_follow_permissions_and_masters() -> None:
     assert route.address_of("replica-only") == "b:1"
     assert route.address_of("replica-only", 2) == "b:2"
     assert route.masters() == {"a:1", "w:1"}
+    assert route.clusters == {"c"}
 
 
 def test_a_new_topic_is_where_the_template_is_with_at_most_as_many_queues() -> None:

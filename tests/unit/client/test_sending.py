@@ -30,6 +30,7 @@ def parse(frame: bytes) -> RemotingCommand:
         Outgoing(Message("t", b"body", tags="x", keys=["k", "l"], properties=AWKWARD, flag=7), 99),
         Outgoing(Message("t", b"body" * 100, delay_level=2, ordering_key="o"), 99),
         batches_of([Message("t", b"1", properties=AWKWARD), Message("t", b"2", flag=-1)])[0],
+        Outgoing(Message("t", b"reply", properties={**AWKWARD, "MSG_TYPE": "reply"}), 99),
     ],
 )
 def test_the_template_makes_what_the_typed_header_says(outgoing: Outgoing, is_oneway: bool) -> None:
@@ -54,6 +55,13 @@ def test_a_half_message_says_whose_it_is() -> None:
     assert request.code == RequestCode.SEND_MESSAGE_V2
     assert request.ext_fields["f"] == "4"
     assert request.ext_fields["i"].endswith("\x02TRAN_MSG\x01true\x02PGROUP\x01g")
+
+
+def test_a_reply_has_a_request_of_its_own() -> None:
+    reply = Outgoing(Message("t", b"x", properties={"MSG_TYPE": "reply"}), 99)
+    assert TARGET.command(reply).code == RequestCode.SEND_REPLY_MESSAGE_V2
+    other = Outgoing(Message("t", b"x", properties={"MSG_TYPE": "other"}), 99)
+    assert TARGET.command(other).code == RequestCode.SEND_MESSAGE_V2
 
 
 def test_a_batch_has_no_id_of_its_own() -> None:
