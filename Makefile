@@ -13,8 +13,9 @@ STAMP := $(VENV)/.installed
 run: $(STAMP)
 	@exec $(BIN)/pyromq standalone --data data
 
+# A worker for each core; the tests of one file stay together and share their servers.
 test: $(STAMP)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
 # -v shows each test's name, which holds its seed.
 soak: $(STAMP)
