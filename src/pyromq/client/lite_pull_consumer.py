@@ -142,6 +142,7 @@ class LitePullConsumer:
         self._left: dict[MessageQueue, int] = {}
         self._subscribed_at = datetime.now()
         self._changing = asyncio.Lock()
+        self._committing = asyncio.Lock()
         self._ahead = ReadAhead(
             settings.limits,
             settings.max_cached_in_all,
@@ -485,7 +486,8 @@ class LitePullConsumer:
                 self._left[reading.queue] = position
             self._ahead.drop(reading)
         await asyncio.gather(*map(self._readers.stop, readings))
-        if self._auto_commit:
+        if self._auto_commit and await self._commit(readings):
+            # There is no next time: a broker that was slow gets another chance at once.
             await self._commit(readings)
         for reading in readings:
             del self._readings[reading.queue]
@@ -601,19 +603,23 @@ class LitePullConsumer:
                 logger.exception("offsets not committed; next attempt later")
 
     async def _commit(self, readings: Iterable[Reading]) -> dict[MessageQueue, Exception]:
-        """Commit what was consumed of these; failures are logged, the next time tries again."""
-        changed: dict[MessageQueue, int] = {}
-        committed: list[tuple[Reading, int]] = []
-        for reading in readings:
-            offset = reading.commit_offset
-            if offset is not None and offset != reading.committed:
-                changed[reading.queue] = offset
-                committed.append((reading, offset))
-        failures = await self._store(changed)
-        for reading, offset in committed:
-            if reading.queue not in failures:
-                reading.committed = offset
-        return failures
+        """Commit what was consumed of these; failures are logged, the next time tries again.
+
+        One at a time: brokers do not keep the order of commits that are under way together.
+        """
+        async with self._committing:
+            changed: dict[MessageQueue, int] = {}
+            committed: list[tuple[Reading, int]] = []
+            for reading in readings:
+                offset = reading.commit_offset
+                if offset is not None and offset != reading.committed:
+                    changed[reading.queue] = offset
+                    committed.append((reading, offset))
+            failures = await self._store(changed)
+            for reading, offset in committed:
+                if reading.queue not in failures:
+                    reading.committed = offset
+            return failures
 
     async def _store(self, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, Exception]:
         failures: dict[MessageQueue, Exception] = {}
@@ -637,7 +643,8 @@ class LitePullConsumer:
         if self._membership is not None:
             await self._membership.stop()
         if self._commits is not None:
-            self._commits.cancel()
+            async with self._committing:  # not in the middle of one
+                self._commits.cancel()
             await asyncio.gather(self._commits, return_exceptions=True)
         if self._session.running:
             async with self._changing:

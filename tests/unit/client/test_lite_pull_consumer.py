@@ -286,19 +286,22 @@ async def test_commits_by_hand_are_the_only_ones() -> None:
         assert offsets == {("g", "t", 0): 2}
 
 
-async def test_a_commit_that_fails_is_raised_by_hand_and_logged_otherwise(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(("refusals", "committed"), [(2, {("g", "t", 0): 1}), (3, {})])
+async def test_a_commit_that_fails_is_raised_by_hand_and_tried_again_at_the_end(
+    caplog: pytest.LogCaptureFixture, refusals: int, committed: dict[tuple[str, str, int], int]
 ) -> None:
     async with running_cluster({"t": {"b0": 1}}) as cluster:
         async with LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST) as consumer:
             await fill(cluster, 2)
             await consumer.assign([QUEUE])
             await anext(consumer)
-            cluster.brokers[0].refusals[COMMIT] = [(ResponseCode.SYSTEM_ERROR, "not now")] * 2
+            cluster.brokers[0].refusals[COMMIT] = [
+                (ResponseCode.SYSTEM_ERROR, "not now")
+            ] * refusals
             with pytest.raises(BrokerError, match="not now"):
                 await consumer.commit()
-        assert "not committed" in caplog.text
-        assert cluster.brokers[0].offsets == {}
+        assert caplog.text.count("not committed") == refusals
+        assert cluster.brokers[0].offsets == committed
 
 
 async def test_a_group_that_starts_at_the_end_keeps_its_place() -> None:
