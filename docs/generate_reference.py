@@ -13,6 +13,7 @@ import ast
 import importlib
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -175,6 +176,7 @@ class Module(NamedTuple):
     lines: list[str]
 
 
+@cache
 def _module(name: str) -> Module:
     path = SOURCE.joinpath(*name.split(".")).with_suffix(".py")
     if not path.exists():

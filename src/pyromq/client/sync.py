@@ -56,8 +56,9 @@ from pyromq.protocol.bodies import MessageQueue
 logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
-#: Sends of `submit` whose result is not there yet: those who send more wait.
-_MAX_SUBMITTED = 16_384
+#: Sends of `submit` whose result is not there yet: those who send more wait. Many more would
+#: only wait at the broker, which refuses what has waited for long.
+_MAX_SUBMITTED = 1024
 
 
 class _Client(Protocol):
@@ -192,8 +193,8 @@ class SyncProducer(SyncClient[Producer]):
     ) -> Future[SendResult]:
         """Begin to send and come back: the future has the result, or the exception.
 
-        Many sends can be under way like this, and with `batching` they share requests.
-        Waits while very many are. `close` waits for all of them.
+        Many sends can be under way like this, and with `batching` they share requests. While
+        1,024 are, it waits. `close` waits for all of them.
         """
         client, loop = self._own(), shared_loop()
         loop.check_thread()
