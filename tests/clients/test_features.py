@@ -139,7 +139,9 @@ async def test_transactions_end_as_they_say(case: Case) -> None:
 
         await eventually(both_checked)
         await inbox.until_exactly([b"commit-unknown", b"unknown-commit"])
-    assert set(checked) == {"unknown-commit", "unknown-rollback"}
+    if case.cluster.kind != "apache-5.3.3":
+        # 5.x notes ends only each 3 s, so it may ask about transactions that have ended.
+        assert set(checked) == {"unknown-commit", "unknown-rollback"}
     for message in inbox.messages:
         assert message.topic == case.topic
         assert message.msg_id == results[message.body.decode()].msg_id

@@ -108,7 +108,9 @@ async def java_traces(
     sent = await asyncio.to_thread(java.send, "producer", case.topic, lines)
     await asyncio.to_thread(java.wait_bodies, "consumer", [line["body"] for line in lines])
     traces = await traces_of(case, 12, *(line["msgIds"][0] for line in sent))
-    await asyncio.to_thread(java.close, "consumer")
+    # Java's clients share what sends their traces: the next must not begin while this one ends.
+    for client in ("consumer", "producer"):
+        await asyncio.to_thread(java.close, client)
     return traces
 
 
