@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pyromq.client.errors import OptionError
 from pyromq.client.message import Message, create_unique_key
 from pyromq.client.results import SendResult
-from pyromq.client.sending import Outgoing, inner_message
+from pyromq.client.sending import Outgoing, batched_message
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.names import RETRY_TOPIC_PREFIX
 from pyromq.protocol.properties import DELAY, MESSAGE_TYPE, REPLY
@@ -52,6 +52,8 @@ class Accumulator:
 
     def __init__(self, batching: Batching, deliver: _Deliver) -> None:
         self._batching = batching
+        self._max_bytes = batching.max_bytes
+        self._max_messages = batching.max_messages
         self._deliver = deliver
         self._piles: dict[_PileKey, _Pile] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -60,31 +62,31 @@ class Accumulator:
 
     def takes(self, message: Message) -> bool:
         """Whether a message may be in a batch."""
+        properties = message.properties
         return not (
             message.delay_level
-            or len(message.body) > self._batching.max_bytes
-            or DELAY in message.properties
+            or len(message.body) > self._max_bytes
             or message.topic.startswith(RETRY_TOPIC_PREFIX)
-            or message.properties.get(MESSAGE_TYPE) == REPLY
+            or (properties and (DELAY in properties or properties.get(MESSAGE_TYPE) == REPLY))
         )
 
     def add(self, message: Message, queue: MessageQueue | None) -> asyncio.Future[SendResult]:
         """Put a message on the pile of its topic, or of its queue; its result comes later."""
         key = create_unique_key()
-        part = inner_message(message, key)
+        part = batched_message(message, key)
         where = (message.topic, queue)
         pile = self._piles.get(where)
-        loop = asyncio.get_running_loop()
         if pile is None:
-            pile = self._piles[where] = _Pile()
+            loop = asyncio.get_running_loop()
+            pile = self._piles[where] = _Pile(loop)
             pile.timer = loop.call_later(self._batching.linger, self._send, where)
-        result: asyncio.Future[SendResult] = loop.create_future()
+        result = pile.create_future()
         pile.messages.append(message)
         pile.keys.append(key)
         pile.parts.append(part)
         pile.results.append(result)
         pile.size += len(part)
-        if pile.size >= self._batching.max_bytes or len(pile.parts) >= self._batching.max_messages:
+        if pile.size >= self._max_bytes or len(pile.parts) >= self._max_messages:
             self._send(where)
         return result
 
@@ -141,9 +143,10 @@ class Accumulator:
 class _Pile:
     """Messages that wait for company."""
 
-    __slots__ = ("keys", "messages", "parts", "results", "size", "timer")
+    __slots__ = ("create_future", "keys", "messages", "parts", "results", "size", "timer")
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.create_future: Callable[[], asyncio.Future[SendResult]] = loop.create_future
         self.messages: list[Message] = []
         self.keys: list[str] = []
         self.parts: list[bytes] = []

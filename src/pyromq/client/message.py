@@ -36,6 +36,8 @@ MAX_GROUP = 255
 SHARDING_KEY = "__SHARDINGKEY"
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SEPARATORS = re.compile("[\x01\x02]")
+#: Fewer characters than that never make properties too long.
+_SHORT_TAGS = 1024
 
 
 @dataclass(slots=True)
@@ -70,6 +72,12 @@ class Message:
 
     def wire_properties(self, unique_key: str) -> str:
         """All properties as they are sent: the application's, then the client's."""
+        if not (self.properties or self.keys or self.delay_level or self.ordering_key):
+            tags = self.tags
+            if not tags:
+                return f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true"
+            if len(tags) < _SHORT_TAGS and "\x01" not in tags and "\x02" not in tags:
+                return f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true\x02TAGS\x01{tags}"
         names = property_names
         pieces = [f"{name}\x01{value}" for name, value in self.properties.items()]
         keys = self.keys if isinstance(self.keys, str) else names.KEY_SEPARATOR.join(self.keys)
@@ -112,6 +120,7 @@ class Message:
                 )
 
 
+@lru_cache(maxsize=256)  # of those that are possible: what raises is not kept
 def check_topic(topic: str) -> None:
     """Raise IllegalMessageError for what cannot be a topic's name."""
     if not _LEGAL_NAME.fullmatch(topic) or len(topic) > MAX_TOPIC:
@@ -133,39 +142,40 @@ class UniqueKeys:
 
     def __init__(self) -> None:
         self._counter = itertools.count()
-        self._process = -1
         self._prefix = self._head = ""
         self._now = 0
         self._month_start = self._month_end = 0
 
     def __call__(self) -> str:
         """A key that no other client makes."""
-        process = os.getpid()
-        if process != self._process:
-            self._prefix = (
-                (
-                    socket.inet_aton(local_address())
-                    + struct.pack(">H", process & 0xFFFF)
-                    + os.urandom(4)
-                )
-                .hex()
-                .upper()
-            )
-            self._process = process
-            self._now = 0
         now = time.time_ns() // 1_000_000
         if now != self._now:
-            if now >= self._month_end:
-                self._month_start, self._month_end = _month_around(now)
-            # A clock that was set back must not make the difference negative.
-            elapsed = max(0, now - self._month_start) & 0xFFFFFFFF
-            self._head = f"{self._prefix}{elapsed:08X}"
-            self._now = now
-        return f"{self._head}{next(self._counter) & 0xFFFF:04X}"
+            self._begin(now)
+        return self._head + "%04X" % (next(self._counter) & 0xFFFF)
+
+    def forget(self) -> None:
+        """In a new process: its keys begin with its own number."""
+        self._prefix = ""
+        self._now = 0
+
+    def _begin(self, now: int) -> None:
+        """A millisecond's keys begin alike."""
+        if not self._prefix:
+            number = struct.pack(">H", os.getpid() & 0xFFFF)
+            self._prefix = (
+                (socket.inet_aton(local_address()) + number + os.urandom(4)).hex().upper()
+            )
+        if now >= self._month_end:
+            self._month_start, self._month_end = _month_around(now)
+        # A clock that was set back must not make the difference negative.
+        elapsed = max(0, now - self._month_start) & 0xFFFFFFFF
+        self._head = f"{self._prefix}{elapsed:08X}"
+        self._now = now
 
 
 #: The process's own: all producers share it, as their keys share one counter.
 create_unique_key = UniqueKeys()
+os.register_at_fork(after_in_child=create_unique_key.forget)
 
 
 @lru_cache(maxsize=1)

@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING, ParamSpec, Self, Unpack
 
 from pyromq.client.accumulator import Accumulator, Batching
 from pyromq.client.errors import (
+    AnswerError,
     BrokerError,
     ClientError,
     IllegalMessageError,
     OptionError,
     RequestTimeoutError,
     TopicNotFoundError,
-    reading_answer,
 )
 from pyromq.client.faults import QUICK, BrokerFaults
 from pyromq.client.gate import Gate
@@ -356,30 +356,42 @@ class Producer:
         failure: ClientError | RemotingError | None = None
         begun = time.monotonic()
         try:
-            header = (await self._ask(outgoing, target, timeout or self._send_timeout))[1]
+            connection = self._session.remoting.ready(address) if self._is_plain else None
+            if connection is None:
+                header = (await self._ask(outgoing, target, timeout or self._send_timeout))[1]
+            else:
+                opaque = connection.next_opaque()
+                frame = target.frame(outgoing, opaque)
+                header = (
+                    await connection.call(
+                        opaque, frame, outgoing.code, timeout or self._send_timeout
+                    )
+                )[1]
         except RemotingError as error:
             failure = error
             if self._avoids:
                 self._faults.note_failure(queue.broker_name, time.monotonic())
         else:
             if self._avoids:
-                self._note_latency(queue.broker_name, begun)
+                now = time.monotonic()
+                if self._faults or now - begun >= QUICK:
+                    self._faults.note(queue.broker_name, now - begun, now)
             code = header.get("code")
             status = STATUS_BY_CODE.get(code) if type(code) is int else None
             if status is None:
                 failure = _refusal(address, header)
             else:
                 try:
-                    with reading_answer(address):
-                        named = self._name(queue)
-                        results = outgoing.results(header.get("extFields") or {}, named, status)
-                except ClientError as error:
-                    failure = error
+                    fields = header.get("extFields") or {}
+                    results = outgoing.results(fields, self._name(queue), status)
+                except ValueError as error:
+                    failure = AnswerError(address, error)
         if sending is not None:
             self._end(sending, results, failure)
         return results, failure
 
     async def _ask(self, outgoing: Outgoing, target: Target, timeout: float) -> RawFrame:  # noqa: ASYNC109
+        """Ask for somebody who looks at requests, or over a connection that is not there yet."""
         remoting = self._session.remoting
         if not self._is_plain:
             answer = await remoting.request(target.address, target.command(outgoing), timeout)
@@ -388,25 +400,18 @@ class Producer:
                 {"code": answer.code, "remark": answer.remark, "extFields": answer.ext_fields},
                 b"",
             )
-        connection = remoting.ready(target.address)
-        if connection is None:
-            # Connecting counts, too.
-            began = time.monotonic()
-            try:
-                async with asyncio.timeout(timeout):
-                    connection = await remoting.connect(target.address)
-            except TimeoutError:
-                raise RemotingTimeoutError(
-                    target.address, f"no connection to {target.address} within {timeout:g} s"
-                ) from None
-            timeout = max(0.001, timeout - (time.monotonic() - began))
+        # Connecting counts, too.
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(timeout):
+                connection = await remoting.connect(target.address)
+        except TimeoutError:
+            raise RemotingTimeoutError(
+                target.address, f"no connection to {target.address} within {timeout:g} s"
+            ) from None
+        timeout = max(0.001, timeout - (time.monotonic() - began))
         opaque = connection.next_opaque()
         return await connection.call(opaque, target.frame(outgoing, opaque), outgoing.code, timeout)
-
-    def _note_latency(self, broker: str, begun: float) -> None:
-        now = time.monotonic()
-        if self._faults or now - begun >= QUICK:
-            self._faults.note(broker, now - begun, now)
 
     def _begin(self, outgoing: Outgoing, target: Target, *, is_oneway: bool = False) -> Sending:
         sending = Sending(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Sequence
+from itertools import count
 from typing import Any, Final
 
 import orjson
@@ -40,6 +41,7 @@ from pyromq.protocol.sysflag import COMPRESSED, TRANSACTION_PREPARED
 _COMPRESSION_LEVEL: Final = 5
 #: Where a template gets its values; words that no name can hold.
 _HOLE: Final = "\ue000"
+_new_tuple: Final = tuple.__new__
 
 
 class Outgoing:
@@ -116,6 +118,8 @@ class Outgoing:
             stored_on = int(fields["queueId"])
             offset = int(fields["queueOffset"])
             ids = fields["msgId"].split(",")
+            region, trace = fields.get(MSG_REGION, ""), fields.get(TRACE_ON) != "false"
+            transaction = fields.get("transactionId")
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"no place of a stored message: {error!r}") from error
         if stored_on != queue.queue_id:
@@ -123,11 +127,13 @@ class Outgoing:
         if len(ids) != len(self.keys):
             # Old brokers give one id for a batch.
             ids = ids[:1] * len(self.keys)
-        region, trace = fields.get(MSG_REGION, ""), fields.get(TRACE_ON, "true") != "false"
-        transaction = fields.get("transactionId")
+        # Made as the tuples they are: there may be hundreds.
         return [
-            SendResult(key, message_id, queue, number, status, transaction, region, trace)
-            for number, (key, message_id) in enumerate(zip(self.keys, ids, strict=True), offset)
+            _new_tuple(
+                SendResult,
+                (key, message_id, queue, number, status, transaction, region, trace),
+            )
+            for number, key, message_id in zip(count(offset), self.keys, ids, strict=False)
         ]
 
 
@@ -249,11 +255,16 @@ def batches_of(messages: Sequence[Message]) -> list[Outgoing]:
 
 def inner_message(message: Message, key: str) -> bytes:
     """A message as it stands in a batch; raises IllegalMessageError when it cannot."""
-    message.check()
     if message.delay_level or DELAY in message.properties:
         raise IllegalMessageError("a delayed message cannot be in a batch: send it alone")
     if message.topic.startswith(RETRY_TOPIC_PREFIX):
         raise IllegalMessageError("a message for a retry topic cannot be in a batch")
     if message.properties.get(MESSAGE_TYPE) == REPLY:
         raise IllegalMessageError("a reply cannot be in a batch: send it alone")
+    return batched_message(message, key)
+
+
+def batched_message(message: Message, key: str) -> bytes:
+    """The same of a message that is known to be possible in a batch, if it is possible at all."""
+    message.check()
     return encode_inner_message(message.body, message.wire_properties(key).encode(), message.flag)

@@ -315,7 +315,7 @@ def encode_inner_message(body: bytes, properties: bytes, flag: int = 0) -> bytes
     size = INNER_FIXED_SIZE + len(body) + len(properties)
     return b"".join(
         (
-            struct.pack(">iiiii", size, 0, 0, flag, len(body)),
+            INNER_HEAD.pack(size, flag, len(body)),
             body,
             _SHORT.pack(len(properties)),
             properties,

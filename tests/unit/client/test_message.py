@@ -4,6 +4,8 @@ import os
 import re
 import socket
 import struct
+import subprocess
+import sys
 import time
 
 import pytest
@@ -90,8 +92,27 @@ def test_a_forked_process_makes_keys_of_its_own(monkeypatch: pytest.MonkeyPatch)
     create = UniqueKeys()
     first = create()
     monkeypatch.setattr(os, "getpid", lambda: 0x12345)
+    create.forget()
     assert create()[8:12] == "2345"
     assert first[8:12] != "2345"
+
+
+def test_a_fork_is_noticed() -> None:
+    program = """
+import os
+from pyromq.client.message import create_unique_key
+parent = create_unique_key()
+if child := os.fork():
+    os.waitpid(child, 0)
+    print(parent[8:20], create_unique_key()[8:20], flush=True)
+else:
+    print(create_unique_key()[8:20], flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    child, before, after = done.stdout.decode().split()
+    assert before == after
+    assert child[:4] != before[:4]
+    assert child[4:] != before[4:]  # the random part, too
 
 
 def test_the_time_of_a_key_begins_again_with_the_month(monkeypatch: pytest.MonkeyPatch) -> None:
