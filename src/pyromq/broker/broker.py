@@ -54,6 +54,7 @@ from pyromq.broker.services.stats import SAMPLE_SECONDS, BrokerStats
 from pyromq.broker.services.transaction_check import TransactionCheck
 from pyromq.broker.state.connections import ConsumerTable, ProducerTable
 from pyromq.broker.state.delay_offsets import DelayOffsetTable
+from pyromq.broker.state.deleted_topics import DeletedTopicTable
 from pyromq.broker.state.filters import ConsumerFilterTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
@@ -115,6 +116,7 @@ class Broker:
         self._store_config = store_config
         directory = store_config.config_directory
         self.topics = TopicTable(config, directory)
+        self.deleted_topics = DeletedTopicTable(directory)
         self.groups = GroupTable(config, directory)
         self.offsets = ConsumerOffsetTable(directory)
         self.delay_offsets = DelayOffsetTable(directory, store_config.root / "abort")
@@ -135,6 +137,14 @@ class Broker:
         self._servers: list[RemotingServer] = []
         self._periodic: list[asyncio.Task[None]] = []
         self._port = config.listen_port
+        self._tables = (
+            self.topics,
+            self.deleted_topics,
+            self.groups,
+            self.offsets,
+            self.filters,
+            self.delay_offsets,
+        )
 
     @property
     def port(self) -> int:
@@ -151,7 +161,7 @@ class Broker:
         record_address = await _resolve(self._config.broker_ip1)
         self._servers = _bind_servers(self._config)
         self._port = self._servers[0].port
-        for table in (self.topics, self.groups, self.offsets, self.filters, self.delay_offsets):
+        for table in self._tables:
             table.load()
         store_host = encode_host(record_address, self._port)
         bit_map_of = self.filters.bit_map if self._config.enable_calc_filter_bit_map else None
@@ -162,6 +172,7 @@ class Broker:
         # Only now: a store that another broker holds, and its tables, are not ours to close.
         self.store = store
         self.delay_offsets.begin(store.max_physical_offset)
+        self.deleted_topics.begin(store)
         self.topics.adopt(store.queue_counts())
         await store.retention.check_disk()
         self._registration = Registration(
@@ -242,6 +253,7 @@ class Broker:
             self.store = None
             await _close_tables(
                 self.topics.file,
+                self.deleted_topics.file,
                 self.groups.file,
                 self.offsets.file,
                 self.filters.file,
@@ -267,7 +279,7 @@ class Broker:
             self.transaction_check.note_progress()
 
     def _save_again(self) -> None:
-        for table in (self.topics, self.groups, self.offsets, self.filters, self.delay_offsets):
+        for table in self._tables:
             table.file.save_if_failed()
 
     def _routes(
@@ -370,6 +382,7 @@ class Broker:
                     self.lanes.admin,
                     stats,
                     self._config,
+                    self.deleted_topics,
                     register=announce,
                     is_replica=self._store_config.broker_role is BrokerRole.SLAVE,
                 ),

@@ -572,8 +572,28 @@ class MessageStore:
     def remove_topic(self, topic: str) -> None:
         """Delete all consume queues of a topic; its records stay until they expire."""
         self.seal()
-        for name, queue_id in [key for key in self._queues if key[0] == topic]:
-            queue = self._queues.pop((name, queue_id))
+        self._remove_queues(topic, [key for key in self._queues if key[0] == topic])
+
+    def remove_old_queues(self, topic: str, end: int, timestamp: int) -> int:
+        """Delete the queues of a topic whose messages all end before `end` of the log, and were
+        stored at `timestamp` or before; how many those were.
+        """
+        self.seal()
+        old = []
+        for key in [key for key in self._queues if key[0] == topic]:
+            queue = self._queues[key]
+            last = queue.entry(queue.next_offset - 1)
+            if last is not None and (
+                last[0] + last[1] > end or self.store_time(last[0]) > timestamp
+            ):
+                continue
+            old.append(key)
+        self._remove_queues(topic, old)
+        return len(old)
+
+    def _remove_queues(self, topic: str, keys: list[tuple[str, int]]) -> None:
+        for key in keys:
+            queue = self._queues.pop(key)
             queue.delete()
             if queue.watched and self._on_arrival is not None:
                 self._on_arrival(queue)  # whoever waits is told that the topic is gone

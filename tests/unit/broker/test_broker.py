@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import shutil
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.persistence import PersistenceError, TableFile
 from pyromq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
-from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.message_id import decode_message_id
 from pyromq.protocol.record import decode_records
@@ -97,6 +98,37 @@ async def test_topics_that_only_the_store_knows_are_adopted(
     topic = again.topics.get("T")
     assert topic is not None
     assert topic.write_queue_nums == BrokerConfig().default_topic_queue_nums
+    await again.stop()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_deleted_topic_stays_deleted(
+    tmp_path: Path, client: RemotingClient, killed: bool
+) -> None:
+    broker = make_broker(tmp_path)
+    await broker.start()
+    for topic in ("Gone", "Anew"):
+        for queue_id in ("0", "1"):
+            await ask(client, broker, send_request(topic=topic, queueId=queue_id))
+    for topic in ("Gone", "Anew"):
+        request = RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, ext_fields={"topic": topic})
+        assert (await ask(client, broker, request)).code == ResponseCode.SUCCESS
+    await ask(client, broker, send_request(topic="Anew", queueId="1", body=b"new"))
+    await broker.stop()
+    if killed:  # the log is dispatched from its beginning
+        (tmp_path / "abort").touch()
+        (tmp_path / "checkpoint").unlink()
+        shutil.rmtree(tmp_path / "consumequeue")
+
+    again = make_broker(tmp_path)
+    await again.start()
+
+    assert "Gone" not in again.topics
+    assert again.store is not None
+    assert again.store.max_offset("Gone", 0) == 0
+    assert [again.store.max_offset("Anew", queue_id) for queue_id in (0, 1)] == [0, 1]
+    following = await ask(client, again, send_request(topic="Gone", queueId="0"))
+    assert following.ext_fields["queueOffset"] == "0"
     await again.stop()
 
 

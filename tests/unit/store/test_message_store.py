@@ -679,6 +679,23 @@ def test_a_removed_topic_begins_at_zero_again(store: MessageStore) -> None:
     store.remove_topic("Nowhere")
 
 
+def test_only_queues_that_are_older_in_the_log_and_by_time_are_removed(
+    store: MessageStore,
+) -> None:
+    put(store, b"old", queue_id=0)
+    put(store, b"old", queue_id=1)
+    store.seal()
+    end, before = store.max_physical_offset, store.earliest_time(TOPIC, 0) - 1
+    put(store, b"new", queue_id=1)
+    put(store, b"other", topic="Other")
+    store.seal()
+    assert store.remove_old_queues(TOPIC, end, before) == 0
+    assert store.remove_old_queues(TOPIC, end, FOREVER) == 1
+    assert [store.max_offset(TOPIC, queue_id) for queue_id in (0, 1)] == [0, 2]
+    assert store.max_offset("Other", 0) == 1
+    assert store.remove_old_queues("Nowhere", end, FOREVER) == 0
+
+
 def test_a_topic_made_anew_survives_a_crash(tmp_path: Path) -> None:
     """The log still holds the records of before, with the same queue offsets."""
     store = open_store(tmp_path / "store")

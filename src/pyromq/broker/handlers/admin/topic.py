@@ -17,6 +17,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.services.stats import BrokerStats
 from pyromq.broker.state.connections import ClientConnection
+from pyromq.broker.state.deleted_topics import DeletedTopicTable, Log
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 _HIGHEST_PERMISSION = 15
 
 
-class TopicStore(Protocol):
+class TopicStore(Log, Protocol):
     """What these handlers ask the store."""
 
     def remove_topic(self, topic: str) -> None:
@@ -54,6 +55,7 @@ class TopicAdminHandlers:
         lane: Lane,
         stats: BrokerStats,
         config: BrokerConfig,
+        deleted: DeletedTopicTable,
         *,
         register: Callable[[], Awaitable[None]],
         is_replica: bool = False,
@@ -62,6 +64,7 @@ class TopicAdminHandlers:
         self._lane = lane
         self._stats = stats
         self._config = config
+        self._deleted = deleted
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -90,10 +93,14 @@ class TopicAdminHandlers:
         header = DeleteTopicRequestHeader.decode(request.ext_fields)
         self._refuse_bad_topic(header.topic)
         logger.info("topic %s: deletion asked for by %s", header.topic, connection.remote_address)
-        self._topics.delete(header.topic)
+        existed = self._topics.delete(header.topic)
         self._store.remove_topic(header.topic)
+        if existed:
+            self._deleted.note(header.topic, self._store)
         if self._config.auto_delete_unused_stats:
             self._stats.topic_deleted(header.topic)
+        # Else a kill in between would bring the topic back, out of the log.
+        await self._deleted.file.saved()
         await self._register()
         return request.answer()
 

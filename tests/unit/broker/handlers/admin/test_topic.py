@@ -9,6 +9,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
 from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.services.stats import BrokerStats
+from pyromq.broker.state.deleted_topics import DeletedTopicTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
@@ -52,6 +53,8 @@ class Broker:
         self.topics = TopicTable(CONFIG, directory)
         self.groups = GroupTable(CONFIG, directory)
         self.offsets = ConsumerOffsetTable(directory)
+        self.deleted = DeletedTopicTable(directory)
+        self.min_physical_offset, self.max_physical_offset = 0, 100
         self.removed: list[str] = []
         self.registered: list[int] = []
         self.connection = FakeConnection()
@@ -63,6 +66,7 @@ class Broker:
             Lane("admin", 10),
             self.stats,
             config,
+            self.deleted,
             register=self.register,
             is_replica=is_replica,
         )
@@ -70,6 +74,9 @@ class Broker:
     def remove_topic(self, topic: str) -> None:
         assert topic not in self.topics, "the topic goes first, so that nobody sends to it"
         self.removed.append(topic)
+
+    def remove_old_queues(self, topic: str, end: int, timestamp: int) -> int:
+        raise AssertionError(f"only at a start: {topic}, {end}, {timestamp}")
 
     async def register(self) -> None:
         self.registered.append(self.topics.data_version.counter)
@@ -148,10 +155,12 @@ async def test_topic_is_deleted_with_its_queues(broker: Broker) -> None:
     assert "orders" not in broker.topics
     assert broker.removed == ["orders"]
     assert broker.registered == [1, 2]
+    assert b"orders" in broker.deleted.file.path.read_bytes()
 
 
 async def test_deleting_what_does_not_exist_is_fine(broker: Broker) -> None:
     assert (await broker.delete_topic("absent")).code == ResponseCode.SUCCESS
+    assert "absent" not in broker.deleted
 
 
 @pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "DefaultCluster", "../x", ""])
