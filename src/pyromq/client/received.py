@@ -22,12 +22,20 @@ from pyromq.protocol.record import (
     head_size,
     head_unpacker,
 )
-from pyromq.protocol.sysflag import COMPRESSED, HOST_MASK
+from pyromq.protocol.sysflag import (
+    COMPRESSED,
+    COMPRESSION_LZ4,
+    COMPRESSION_MASK,
+    COMPRESSION_ZSTD,
+    HOST_MASK,
+)
 
 logger = logging.getLogger(__name__)
 
 #: A compressed body that grows beyond this is taken for an attack and left compressed.
 MAX_DECOMPRESSED = 64 * 1024 * 1024
+#: What some of Java's producers are told to compress with; zlib is their default.
+_NOT_READ = {COMPRESSION_LZ4: "LZ4", COMPRESSION_ZSTD: "ZSTD"}
 _OFFSET_MASK = 0xFFFFFFFFFFFFFFFF
 
 
@@ -205,7 +213,8 @@ def _decompressed(message: ReceivedMessage, body: bytes) -> bytes:
     try:
         whole = decompressor.decompress(body, MAX_DECOMPRESSED)
     except zlib.error as error:
-        problem = str(error)
+        other = _NOT_READ.get(message.sys_flag & COMPRESSION_MASK)
+        problem = f"it is {other}, only zlib can be read" if other else str(error)
     else:
         if decompressor.eof:
             return whole

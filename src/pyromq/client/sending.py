@@ -35,7 +35,7 @@ from pyromq.protocol.properties import (
     TRAN_MSG,
 )
 from pyromq.protocol.record import encode_inner_message
-from pyromq.protocol.sysflag import COMPRESSED, TRANSACTION_PREPARED
+from pyromq.protocol.sysflag import COMPRESSED, COMPRESSION_ZLIB, TRANSACTION_PREPARED
 
 #: As 4.9's clients: the level of zlib.
 _COMPRESSION_LEVEL: Final = 5
@@ -79,7 +79,7 @@ class Outgoing:
         self.sys_flag = 0
         if len(body) >= compress_over:
             body = zlib.compress(body, _COMPRESSION_LEVEL)
-            self.sys_flag = COMPRESSED
+            self.sys_flag = COMPRESSED | COMPRESSION_ZLIB
         self.body = body
 
     @classmethod

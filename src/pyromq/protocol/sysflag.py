@@ -19,6 +19,11 @@ TRANSACTION_MASK: Final = 0xC
 BORN_HOST_V6: Final = 0x10
 STORE_HOST_V6: Final = 0x20
 HOST_MASK: Final = 0x30
+#: How a body was compressed; 0 is zlib, too, of clients before 4.9.4.
+COMPRESSION_MASK: Final = 0x700
+COMPRESSION_LZ4: Final = 0x100
+COMPRESSION_ZSTD: Final = 0x200
+COMPRESSION_ZLIB: Final = 0x300
 
 PULL_COMMIT_OFFSET: Final = 0x1
 PULL_SUSPEND: Final = 0x2

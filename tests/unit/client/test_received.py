@@ -79,6 +79,11 @@ def test_what_cannot_be_decompressed_is_given_as_it_is(
     assert "cannot be decompressed" in caplog.text
 
 
+def test_another_compression_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    assert received_of(record(b"some LZ4", 0x101)).body == b"some LZ4"
+    assert "it is LZ4, only zlib can be read" in caplog.text
+
+
 def test_a_decompression_bomb_stays_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(received_module, "MAX_DECOMPRESSED", 1000)
     bomb = zlib.compress(bytes(1001))
