@@ -72,8 +72,12 @@ class HandlerThreads:
             except StopIteration as error:
                 # asyncio cannot carry this one.
                 call.error = RuntimeError(f"the handler raised {error!r}")
-            except BaseException as error:
+            except Exception as error:
                 call.error = error
+            except BaseException as error:
+                # SystemExit and its like are for this thread, not for the event loop.
+                call.error = RuntimeError(f"the handler raised {error!r}")
+                call.error.__cause__ = error
             self._done.append(call)
             if not self._is_collecting:
                 self._is_collecting = True
@@ -143,5 +147,5 @@ class _Call:
         self.argument = argument
         self.future = future
         self.result: Any = None
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         self.is_begun = self.is_collected = self.is_given_up = self.is_stuck = False

@@ -4,12 +4,15 @@
     def handle(message): ...              plain function, runs in a thread
     async def handle(messages): ...       with `takes_lists`: several messages at once
 
-Returning means: consumed. Raising, `ConsumeResult.RETRY` or a `Retry` mean: again later.
+Returning means: consumed. Raising, `ConsumeResult.RETRY` or a `Retry` mean: again later. So
+does a handler that was cancelled, but not by the consumer. One that raises SystemExit ends the
+program if it is a coroutine; in a thread, that is a failure like any other.
 Used by `concurrent` and `orderly`, on the consumer's event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import time
@@ -18,12 +21,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
 
+from pyromq.client.errors import OptionError
 from pyromq.client.handler_threads import HandlerThreads
 from pyromq.client.hooks import Consuming, Hooks
 from pyromq.client.received import ReceivedMessage
 from pyromq.protocol.bodies import MessageQueue
 
 logger = logging.getLogger(__name__)
+
+_INT_MAX = 0x7FFFFFFF
 
 
 class ConsumeResult(Enum):
@@ -46,6 +52,16 @@ class Retry:
     delay_level: int = 0
     suspend: float | None = None
     messages: Sequence[ReceivedMessage] | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.delay_level) is not int or not -1 <= self.delay_level <= _INT_MAX:
+            raise OptionError(f"delay_level={self.delay_level!r}: -1 or more is possible")
+        if self.suspend is not None and not (
+            isinstance(self.suspend, int | float) and self.suspend >= 0
+        ):
+            raise OptionError(f"suspend={self.suspend!r}: 0 or more seconds are possible")
+        if self.messages is not None and not isinstance(self.messages, Sequence):
+            raise OptionError(f"messages={self.messages!r}: a list of messages is needed")
 
 
 HandlerResult = ConsumeResult | Retry | None
@@ -91,8 +107,8 @@ class HandlerCaller:
             return await self._call_with_hooks(queue, messages, argument)
         try:
             result = await self._invoke(argument)
-        except Exception as error:
-            _log(messages, error)
+        except BaseException as error:
+            _log(messages, _failure(error))
             return _FAILED
         return None if result is None else _outcome(result)
 
@@ -103,7 +119,9 @@ class HandlerCaller:
             result = await self._invoke([message] if self.takes_lists else message)
         except BaseException as error:
             self._end(consuming, error)
-            raise
+            if isinstance(error, Exception):
+                raise
+            raise _failure(error) from error
         outcome = _outcome(result)
         self._end(consuming, None, success=outcome is None)
         return outcome
@@ -127,13 +145,10 @@ class HandlerCaller:
         consuming = self._begin(queue, messages)
         try:
             outcome = _outcome(await self._invoke(argument))
-        except Exception as error:
-            _log(messages, error)
-            self._end(consuming, error)
-            return _FAILED
         except BaseException as error:
             self._end(consuming, error)
-            raise
+            _log(messages, _failure(error))
+            return _FAILED
         self._end(consuming, None, success=outcome is None)
         return outcome
 
@@ -160,6 +175,26 @@ def _outcome(result: Any) -> Retry | None:
     if isinstance(result, Retry):
         return result
     return _FAILED if result is ConsumeResult.RETRY else None
+
+
+def _failure(error: BaseException) -> Exception:
+    """What ended a handler, as a failure of its own; raises it again when we have ended it."""
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise error
+    elif isinstance(error, SystemExit | KeyboardInterrupt):
+        # For the event loop; the worker that has met it goes on as long as that does.
+        asyncio.get_running_loop().call_soon(_raise, error)
+    else:
+        raise error
+    return RuntimeError(f"the handler raised {error!r}")
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _log(messages: Sequence[ReceivedMessage], error: Exception) -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+import sys
 import threading
 from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 
+from pyromq.client.errors import OptionError
 from pyromq.client.handling import ConsumeResult, Handler, HandlerCaller, HandlerResult, Retry
 from pyromq.client.hooks import Consuming, Hooks
 from pyromq.client.received import ReceivedMessage
@@ -112,3 +115,79 @@ async def test_a_failure_is_logged_and_can_be_seen(caplog: pytest.LogCaptureFixt
         return Retry(2)
 
     assert await caller(later).call_raising(QUEUE, received(0)) == Retry(2)
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+async def test_a_handler_that_was_cancelled_by_somebody_else_has_failed(hooked: bool) -> None:
+    """Not everything that is cancelled is cancelled by us: its own task, its own time-out."""
+
+    async def handle(_message: ReceivedMessage) -> None:
+        inner = asyncio.create_task(asyncio.sleep(60))
+        inner.cancel()
+        await inner
+
+    call = caller(handle, hooks=Hooks([Watch()]) if hooked else None)
+    assert await call(QUEUE, [received(0)]) == Retry()
+    with pytest.raises(RuntimeError, match="CancelledError"):
+        await call.call_raising(QUEUE, received(0))
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+async def test_cancelling_the_caller_ends_the_handler(hooked: bool) -> None:
+    begun = asyncio.Event()
+
+    async def handle(_message: ReceivedMessage) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    call = caller(handle, hooks=Hooks([Watch()]) if hooked else None)
+    task = asyncio.ensure_future(call(QUEUE, [received(0)]))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize("problem", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+async def test_a_plain_function_cannot_end_the_consumer(
+    problem: type[BaseException], hooked: bool
+) -> None:
+    def handle(_message: ReceivedMessage) -> None:
+        raise problem
+
+    call = caller(handle, hooks=Hooks([Watch()]) if hooked else None)
+    assert await call(QUEUE, [received(0)]) == Retry()
+    call.close()
+
+
+def test_a_coroutine_that_ends_the_program_leaves_its_message_to_be_consumed_again() -> None:
+    outcomes: list[Retry | None] = []
+
+    async def handle(_message: ReceivedMessage) -> None:
+        sys.exit(3)
+
+    async def work() -> None:
+        outcomes.append(await caller(handle)(QUEUE, [received(0)]))
+        await asyncio.sleep(60)
+
+    with pytest.raises(SystemExit) as end:
+        asyncio.run(work())
+    assert (end.value.code, outcomes) == (3, [Retry()])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"delay_level": -2},
+        {"delay_level": 1 << 31},
+        {"delay_level": "3"},
+        {"suspend": -1.0},
+        {"suspend": float("nan")},
+        {"suspend": "1"},
+        {"messages": 5},
+    ],
+)
+def test_a_retry_that_means_nothing_cannot_be_made(values: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=next(iter(values))):
+        Retry(**values)
