@@ -12,6 +12,7 @@ from tests.clients.cases import Case
 from tests.interop.client_driver import ClientDriver
 from tests.interop.client_programs import java_driver
 from tests.interop.cluster import Cluster
+from tests.support.apache_rocketmq import VERSION
 
 
 class Clusters:
@@ -57,8 +58,11 @@ def case(request: pytest.FixtureRequest, cluster: Cluster) -> Case:
 
 @pytest.fixture(scope="package")
 def java() -> Iterator[ClientDriver]:
-    """Java's client of the same version as Apache's broker."""
-    with java_driver() as driver:
+    """Java's client of the same version as Apache's broker.
+
+    It puts an IPv6 address into its ids where there is one, and they are longer then.
+    """
+    with java_driver(VERSION, "-Djava.net.preferIPv4Stack=true") as driver:
         yield driver
 
 
