@@ -315,6 +315,7 @@ class _NameServer:
 
     def give_up(self) -> None:
         """No attempt will follow: let nobody wait for one."""
+        self.registered = False
         waiting, self._waiting = self._waiting, []
         _tell(waiting, False)
 

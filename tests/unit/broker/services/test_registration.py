@@ -29,6 +29,7 @@ from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import RegisterBrokerRequestHeader
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingConnectError
+from tests.unit.broker.wired import until
 
 ONE, TWO = "10.0.0.1:9876", "10.0.0.2:9876"
 CONFIG = BrokerConfig(
@@ -372,6 +373,27 @@ async def test_stop_releases_those_who_wait(cluster: Cluster) -> None:
     await cluster.registration.stop()
     async with asyncio.timeout(10):
         await waiter
+
+
+async def test_nobody_waits_for_a_registration_after_the_stop(cluster: Cluster) -> None:
+    await cluster.registration.start()
+    await cluster.registration.register_now()
+    await cluster.registration.stop()
+    cluster.topics.update(TopicConfig("late"))
+    async with asyncio.timeout(5):
+        await cluster.registration.register_now()
+
+
+async def test_nobody_waits_for_a_registration_during_the_stop(cluster: Cluster) -> None:
+    await cluster.registration.start()
+    await cluster.registration.register_now()
+    cluster.one.gate.clear()
+    stopping = asyncio.create_task(cluster.registration.stop())
+    await until(lambda: cluster.two.seen[-1] is RequestCode.UNREGISTER_BROKER)
+    async with asyncio.timeout(5):
+        await cluster.registration.register_now()
+    cluster.one.gate.set()
+    await stopping
 
 
 def test_period_is_bounded() -> None:
