@@ -47,11 +47,14 @@ class Producer:
         )
         assert answer.code == ResponseCode.SUCCESS
 
-    async def prepare(self, broker: Broker, number: int, *answers: int) -> Half:
-        """Send a half; when asked, say these outcomes, the last one again and again."""
+    async def prepare(self, broker: Broker, number: int, *answers: int, age: int = 60_000) -> Half:
+        """Send a half; when asked, say these outcomes, the last one again and again.
+
+        It is old enough at once to be asked about, but not older than messages are kept.
+        """
         self.outcomes[f"key-{number}"] = list(answers)
-        # Born long ago, so that it is old enough at once, but not older than messages are kept.
-        request = half_request(number, queueId="0", bornTimestamp=str(_recently()))
+        born = time.time_ns() // 1_000_000 - age
+        request = half_request(number, queueId="0", bornTimestamp=str(born))
         return Half.sent(await self.client.request(broker.address, request), f"key-{number}")
 
     async def end(self, broker: Broker, half: Half, outcome: int) -> None:
@@ -70,10 +73,6 @@ class Producer:
     async def delivered(self, broker: Broker) -> list[bytes]:
         answer = await self.client.request(broker.address, pull_request())
         return [record.body for record in decode_records(answer.body)]
-
-
-def _recently() -> int:
-    return time.time_ns() // 1_000_000 - 60_000
 
 
 def make_broker(root: Path, store: dict[str, Any] | None = None, **settings: Any) -> Broker:
@@ -98,11 +97,12 @@ async def producer() -> AsyncIterator[Producer]:
 
 
 async def test_every_way_in_which_a_transaction_ends(tmp_path: Path, producer: Producer) -> None:
-    broker = make_broker(tmp_path)
+    broker = make_broker(tmp_path, transaction_time_out=50_000)
     await broker.start()
     await producer.join(broker)
-    await producer.end(broker, await producer.prepare(broker, 0, ROLLBACK), COMMIT)
-    await producer.end(broker, await producer.prepare(broker, 1, COMMIT), ROLLBACK)
+    # Too young to be asked about before their ends, which nobody waits for, have arrived.
+    await producer.end(broker, await producer.prepare(broker, 0, ROLLBACK, age=0), COMMIT)
+    await producer.end(broker, await producer.prepare(broker, 1, COMMIT, age=0), ROLLBACK)
     await producer.prepare(broker, 2, COMMIT)
     await producer.prepare(broker, 3, ROLLBACK)
     await producer.prepare(broker, 4, UNKNOWN, UNKNOWN, COMMIT)

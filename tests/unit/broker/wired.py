@@ -366,7 +366,7 @@ def raw_frame(header: dict[str, Any] | bytes, body: bytes = b"") -> bytes:
     return struct.pack(">II", 4 + len(data) + len(body), len(data)) + data + body
 
 
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     """Wait for something that must come."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():
