@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
 
 from pyromq.client.errors import BrokerError, ClientError, ClientStateError
 from pyromq.client.options import Settings
@@ -67,16 +68,19 @@ class Session:
         self._describe = describe
         self._greeted: set[str] = set()
         self._greetings: set[asyncio.Task[None]] = set()
-        self._heartbeats: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
         self._closed = False
         self._process = 0
 
     def start(self) -> None:
-        """Begin with the heartbeats."""
+        """Begin with the heartbeats, and to look for new routes."""
         if self._closed:
             raise ClientStateError("this client was closed: make a new one")
-        if self._heartbeats is None:
-            self._heartbeats = asyncio.create_task(self._beat_forever())
+        if not self._background:
+            self._background = [
+                asyncio.create_task(self._repeat(self.settings.heartbeat_interval, self.beat)),
+                asyncio.create_task(self._repeat(self.settings.route_interval, self._look)),
+            ]
             self.running = True
             self._process = os.getpid()
             _running.add(self)
@@ -140,9 +144,7 @@ class Session:
         self._closed = True
         self.running = False
         _running.discard(self)
-        tasks = list(self._greetings)
-        if self._heartbeats is not None:
-            tasks.append(self._heartbeats)
+        tasks = [*self._greetings, *self._background]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -162,15 +164,22 @@ class Session:
         )
         await self.remoting.close()
 
-    async def _beat_forever(self) -> None:
+    async def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
-            await asyncio.sleep(self.settings.heartbeat_interval)
-            for route in self.routes.known():
-                try:
-                    await self.routes.get(route.topic)
-                except ClientError as error:
-                    logger.warning("%s", error)
-            await self.beat()
+            await asyncio.sleep(seconds)
+            try:
+                await work()
+            except Exception:
+                # A mistake of ours must not make brokers forget us.
+                logger.exception("client %s: tried again in %g s", self.client_id, seconds)
+
+    async def _look(self) -> None:
+        """See whether routes have changed; apart from heartbeats, which must not wait for that."""
+        for route in self.routes.known():
+            try:
+                await self.routes.get(route.topic)
+            except ClientError as error:
+                logger.warning("%s", error)
 
     async def _beat_one(self, address: str) -> None:
         body = self._describe(self.client_id).encode()
@@ -208,7 +217,7 @@ class Session:
 
 
 #: The sessions in use: a fork has copies of them that share sockets with the original.
-_running: set[Session] = set()
+_running: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 def _forked() -> None:

@@ -43,7 +43,7 @@ from pyromq.protocol.frame import (
     command_from,
     split_frames,
 )
-from pyromq.remoting.address import parse_address
+from pyromq.remoting.address import AddressError, parse_address
 from pyromq.remoting.errors import (
     RemotingClosedError,
     RemotingConnectError,
@@ -192,7 +192,10 @@ class RemotingClient:
             raise
 
     async def _open(self, address: str) -> ServerConnection:
-        host, port = parse_address(address)
+        try:
+            host, port = parse_address(address)
+        except AddressError as error:  # whoever told it, may tell another one later
+            raise RemotingConnectError(address, f"cannot connect: {error}") from error
         try:
             async with asyncio.timeout(self._connect_timeout):
                 _, connection = await asyncio.get_running_loop().create_connection(

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import weakref
 from functools import partial
 
 import pytest
@@ -93,6 +95,52 @@ async def test_a_broker_that_was_lost_and_is_back_is_told_at_once() -> None:
         await session.remoting.connect(broker.address)
         await until(lambda: _heartbeats(broker, 2))
         await session.close()
+
+
+async def test_heartbeats_outlast_a_mistake(caplog: pytest.LogCaptureFixture) -> None:
+    mistakes = [RuntimeError("a mistake")]
+
+    def describe_after_mistakes(client_id: str) -> HeartbeatData:
+        if mistakes:
+            raise mistakes.pop()
+        return describe(client_id)
+
+    async with running_cluster(TOPICS, brokers=2) as cluster:
+        settings = Settings.of(cluster.namesrv, {"heartbeat_interval": 0.01})
+        session = Session(settings, describe_after_mistakes)
+        await session.routes.get("t")
+        session.start()
+        await until(partial(_heartbeats, cluster.brokers[1], 2))
+        assert "a mistake" in caplog.text
+        await session.close()
+
+
+async def test_heartbeats_do_not_wait_for_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A NameServer that does not answer must not make brokers forget us."""
+    async with running_cluster(TOPICS, brokers=2) as cluster:
+        settings = Settings.of(cluster.namesrv, {"heartbeat_interval": 0.01})
+        session = Session(settings, describe)
+        await session.routes.get("t")
+
+        async def never(_topic: str) -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(session.routes, "get", never)
+        session.start()
+        await until(partial(_heartbeats, cluster.brokers[1], 3))
+        await session.close()
+
+
+def test_a_session_that_was_never_closed_can_be_freed() -> None:
+    async def main() -> weakref.ref[Session]:
+        session = Session(Settings.of("127.0.0.1:1", {}), describe)
+        session.start()
+        await asyncio.sleep(0)
+        return weakref.ref(session)
+
+    gone = asyncio.run(main())
+    gc.collect()
+    assert gone() is None
 
 
 async def test_names_get_their_namespace_and_lose_it() -> None:

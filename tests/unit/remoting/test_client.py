@@ -231,6 +231,15 @@ async def test_late_answer_is_dropped_and_the_connection_goes_on(
         assert any("too late" in record.message for record in caplog.records)
 
 
+@pytest.mark.parametrize("address", ["nowhere", ":1", "127.0.0.1:0", "127.0.0.1:99999", ""])
+async def test_what_is_no_address_cannot_be_connected_to(address: str) -> None:
+    """A NameServer may tell anything."""
+    client = RemotingClient()
+    with pytest.raises(RemotingConnectError, match="not an address"):
+        await client.request(address, RemotingCommand(RequestCode.HEART_BEAT))
+    await client.close()
+
+
 async def test_refused_connection_names_the_address() -> None:
     address = free_address()
     async with closing(RemotingClient()) as client:
