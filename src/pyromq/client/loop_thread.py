@@ -33,6 +33,7 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self.loop = _new_loop()
         self._is_stopping = False
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -67,7 +68,11 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def check_thread(self) -> None:
-        """Raise ClientStateError in the thread of the loop itself."""
+        """Raise ClientStateError in the thread of the loop itself, and in a fork."""
+        if self._process != os.getpid():
+            raise ClientStateError(
+                f"this event loop runs in process {self._process}, of which this one is a fork"
+            )
         if threading.current_thread() is self._thread:
             raise ClientStateError(
                 "a synchronous client was used on the event loop that serves it, for which it "
@@ -78,22 +83,15 @@ class LoopThread:
     def stop(self) -> None:
         """Cancel what still runs, and end the thread."""
         self._is_stopping = True
-        if self._thread.is_alive():
+        if self._process == os.getpid() and self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(_STOP_SECONDS)
 
     def _work(self) -> None:
-        asyncio.set_event_loop(self.loop)
         try:
             self._run_forever()
-            tasks = asyncio.all_tasks(self.loop)
-            for task in tasks:
-                task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            self.loop.run_until_complete(self._end())
         finally:
-            asyncio.set_event_loop(None)
             self.loop.close()
 
     def _run_forever(self) -> None:
@@ -103,6 +101,14 @@ class LoopThread:
             except (SystemExit, KeyboardInterrupt):
                 # A coroutine's, which event loops let through. The others go on.
                 logger.exception("a coroutine tried to end the process from the client's loop")
+
+    async def _end(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.loop.shutdown_asyncgens()
+        await self.loop.shutdown_default_executor()
 
     def _check(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         try:

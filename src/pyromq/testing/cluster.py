@@ -18,8 +18,10 @@ Used by tests, from any thread but the cluster's own.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -78,7 +80,8 @@ class Cluster:
         _check(self._settings)
         self._count = brokers
         self._given = None if directory is None else Path(directory)
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._remove: weakref.finalize[..., Cluster] | None = None
+        self._process = os.getpid()
         self._thread: LoopThread | None = None
         self._name_server: NameServer | None = None
         self._namesrv = ""
@@ -115,6 +118,7 @@ class Cluster:
         """Start the NameServer and all brokers; come back when clients find them."""
         if self._thread is not None:
             return
+        self._process = os.getpid()
         self._thread = LoopThread("pyromq-testing")
         try:
             self._thread.run(self._start())
@@ -125,15 +129,14 @@ class Cluster:
     def stop(self) -> None:
         """Stop everything and remove the temporary directory. May be called twice."""
         thread, self._thread = self._thread, None
-        if thread is None:
-            return
+        if thread is None or self._process != os.getpid():
+            return  # in a fork: the cluster is the parent's
         try:
             thread.run(self._stop())
         finally:
             thread.stop()
-            if self._temporary is not None:
-                self._temporary.cleanup()
-                self._temporary = None
+            if self._remove is not None:
+                self._remove()
 
     async def start_async(self) -> None:
         """`start` for coroutines."""
@@ -174,8 +177,8 @@ class Cluster:
 
     async def _start(self) -> None:
         if self._given is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="pyromq-")
-            self.directory = Path(self._temporary.name)
+            self.directory = Path(tempfile.mkdtemp(prefix="pyromq-"))
+            self._remove = weakref.finalize(self, _remove, self.directory, os.getpid())
         else:
             self.directory = self._given
         self._name_server = NameServer(
@@ -357,6 +360,12 @@ class ClusterBroker:
         # What is left of the old one ends in files that nobody reads.
         await broker.stop()
         shutil.rmtree(before)
+
+
+def _remove(directory: Path, process: int) -> None:
+    # Forks run this at their end, too.
+    if os.getpid() == process:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _check(settings: Mapping[str, str]) -> None:

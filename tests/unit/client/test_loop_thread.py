@@ -102,7 +102,12 @@ def test_a_fork_has_another_one() -> None:
     child = os.fork()
     if child == 0:
         theirs = shared_loop()
-        good = theirs is not ours and theirs.run(_where()) == "pyromq-client"
+        try:
+            ours.check_thread()
+        except ClientStateError as error:
+            good = "of which this one is a fork" in str(error)
+        ours.stop()
+        good = good and theirs is not ours and theirs.run(_where()) == "pyromq-client"
         os._exit(0 if good else 1)
     deadline = time.monotonic() + 30
     while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:

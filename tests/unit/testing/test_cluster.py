@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,6 +137,37 @@ def test_a_given_directory_stays(tmp_path: Path) -> None:
         ):
             producer.send(Message("orders", b"one"))
             assert stored(cluster, "orders") == count
+
+
+FORK = """
+import os, sys
+from pyromq.client import ClientStateError, Message, Producer
+from pyromq.testing import Cluster
+
+with Cluster() as cluster, Producer.sync(cluster.namesrv) as producer:
+    child = os.fork()
+    if not child:
+        producer.send(Message("orders", b"from the child"))
+        try:
+            cluster.create_topic("other")
+        except ClientStateError as error:
+            print(error, flush=True)
+        cluster.stop()
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0
+    # The child's end has stopped and removed nothing.
+    cluster.brokers[0].restart()
+    assert producer.send(Message("orders", b"from the parent")).status.name == "SEND_OK"
+assert not cluster.directory.exists()
+"""
+
+
+def test_a_fork_uses_the_cluster_but_does_not_own_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "of which this one is a fork" in done.stdout
 
 
 def test_mistakes_are_named() -> None:
