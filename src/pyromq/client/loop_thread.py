@@ -14,6 +14,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 #: How long `stop` waits for the thread.
 _STOP_SECONDS = 5.0
+_SLICE_SECONDS = 0.5
 
 
 class LoopThread:
@@ -46,7 +48,7 @@ class LoopThread:
         waiting = _Waiting(coroutine)
         try:
             self.loop.call_soon_threadsafe(waiting.begin, self.loop)
-            if waiting.done.acquire(timeout=-1 if timeout is None else timeout):
+            if waiting.wait(timeout):
                 return waiting.task.result()
         except BaseException:
             # Ctrl-C: nobody wants the result any more.
@@ -137,6 +139,19 @@ class _Waiting(Generic[_Result]):
         self._coroutine = coroutine
         self.done = threading.Lock()
         self.done.acquire()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Whether the coroutine ends within `timeout` seconds.
+
+        In slices: a Ctrl-C between Python and the wait of the system is only seen after it.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _SLICE_SECONDS if deadline is None else deadline - time.monotonic()
+            if self.done.acquire(timeout=max(0.0, min(left, _SLICE_SECONDS))):
+                return True
+            if deadline is not None and left <= 0:
+                return False
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self.task = loop.create_task(self._coroutine)
