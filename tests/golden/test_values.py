@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 
 from pyromq.protocol.filter.tags import TagFilter, parse_tags
-from pyromq.protocol.java_hash import (
-    continue_hash,
-    index_key_hash,
-    java_hash,
-    java_hash_bytes,
-    java_hashes,
-)
+from pyromq.protocol.java_hash import continue_hash, index_key_hash, java_hash, java_hash_bytes
+from pyromq.protocol.java_hashes import java_hashes
 from pyromq.protocol.message_id import decode_message_id, encode_host, encode_message_id
 from pyromq.protocol.properties import decode_properties, encode_properties
 from pyromq.protocol.record import body_crc

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pyromq.protocol import bulk
 from pyromq.protocol.bulk import Longs, RecordColumns, Spans
 from pyromq.protocol.delay import DelayLevels
-from pyromq.protocol.java_hash import java_hashes
+from pyromq.protocol.java_hashes import java_hashes
 from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.protocol.properties import DELAY
 from pyromq.protocol.record import MESSAGE_MAGIC, QueueOffset, decode_record, peek

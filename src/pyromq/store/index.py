@@ -46,13 +46,11 @@ from pyromq.protocol.bulk import (
 )
 from pyromq.protocol.java_hash import (
     continue_hash,
-    continue_hashes,
     index_key_hash,
-    index_key_hashes,
     java_hash,
     java_hash_bytes,
-    java_hashes,
 )
+from pyromq.protocol.java_hashes import continue_hashes, index_key_hashes, java_hashes
 from pyromq.protocol.properties import KEYS, UNIQ_KEY
 from pyromq.protocol.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from pyromq.store.index_file import IndexFile, IndexFileError
