@@ -12,7 +12,9 @@ Rules
 2. A peer that does not read is not read from: while its socket is full, nothing of it
    is parsed, and frames that are parsed already wait. So a connection holds at most
    one chunk of input, and as output `MAX_UNSENT` and the answers of one run.
-   One whose coroutines have much to do is not read from either.
+   One whose coroutines have much to do is not read from either. What is written to a
+   peer later than its chunk (late answers, requests) may not pile up beyond
+   `_MAX_BACKLOG`: then it is closed.
 3. Bytes that are no frame, and a connection silent for `idle_seconds`, are closed with
    one line in the log.
 4. A handler's RequestError becomes the answer's code and remark; any other exception
@@ -57,6 +59,10 @@ MAX_UNSENT: Final = 4 * 1024 * 1024
 _MAX_RUN: Final = 256
 #: A connection with more unfinished coroutines than this is not read from.
 _MAX_UNFINISHED: Final = 1024
+#: Nor is one whose unfinished requests have larger bodies than this, together.
+_MAX_UNFINISHED_SIZE: Final = 2 * MAX_FRAME
+#: A peer that leaves so much unread does not read at all.
+_MAX_BACKLOG: Final = 64 * 1024 * 1024
 _BACKLOG: Final = 1024
 #: How long a stopping server waits for a peer to read its last answers.
 _CLOSE_SECONDS: Final = 2.0
@@ -221,6 +227,7 @@ class Connection(asyncio.Protocol):
         "_server",
         "_transport",
         "_unfinished",
+        "_unfinished_size",
         "_waiting",
         "_write_paused",
         "born_host",
@@ -243,6 +250,8 @@ class Connection(asyncio.Protocol):
         self._write_paused = False
         #: Requests whose coroutines are under way.
         self._unfinished = 0
+        #: The size of their bodies.
+        self._unfinished_size = 0
         self._next_opaque = 0
         self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._gone: asyncio.Future[None] = loop.create_future()
@@ -260,9 +269,21 @@ class Connection(asyncio.Protocol):
 
     def write(self, frames: bytes) -> None:
         """Write whole frames that are encoded already."""
-        if not self.closed and self._transport is not None:
-            self.last_active = self._loop.time()
-            self._transport.write(frames)
+        if self.closed or self._transport is None:
+            return
+        self.last_active = self._loop.time()
+        self._transport.write(frames)
+        unsent = self.unsent
+        if unsent > _MAX_BACKLOG:
+            logger.warning(
+                "%s has not read %d bytes that wait for it: closed", self.remote_address, unsent
+            )
+            self.abort()
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes wait until the client reads."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
     def congested(self) -> bool:
@@ -369,12 +390,16 @@ class Connection(asyncio.Protocol):
     def _read_again(self) -> None:
         if (
             not self._write_paused
-            and self._unfinished <= _MAX_UNFINISHED
+            and not self._has_much_to_do
             and self._held <= MAX_UNSENT
             and not self.closed
             and self._transport is not None
         ):
             self._transport.resume_reading()
+
+    @property
+    def _has_much_to_do(self) -> bool:
+        return self._unfinished > _MAX_UNFINISHED or self._unfinished_size > _MAX_UNFINISHED_SIZE
 
     def data_received(self, data: bytes) -> None:
         """Parse, handle and answer everything that the socket had."""
@@ -502,7 +527,9 @@ class Connection(asyncio.Protocol):
                 if answers:
                     self._hold(b"".join(answers), waiter)
                 return
-        if answers and not self.closed and self._transport is not None:
+        if late:
+            self.write(b"".join(answers))
+        elif answers and not self.closed and self._transport is not None:
             self._transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
 
     def _hold(self, answers: bytes, waiter: asyncio.Future[Any]) -> None:
@@ -558,15 +585,19 @@ class Connection(asyncio.Protocol):
     def _begin(self, request: RemotingCommand, result: Awaitable[RemotingCommand | None]) -> None:
         task = asyncio.ensure_future(self._finish(request, result))
         self._server.tasks.add(task)
-        task.add_done_callback(self._finished)
+        size = len(request.body)
+        task.add_done_callback(lambda done: self._finished(done, size))
         self._unfinished += 1
-        if self._unfinished > _MAX_UNFINISHED and not self.closed and self._transport is not None:
+        self._unfinished_size += size
+        if self._has_much_to_do and not self.closed and self._transport is not None:
             self._transport.pause_reading()
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
+    def _finished(self, task: asyncio.Task[None], size: int) -> None:
         self._server.tasks.discard(task)
+        had_much_to_do = self._has_much_to_do
         self._unfinished -= 1
-        if self._unfinished == _MAX_UNFINISHED:
+        self._unfinished_size -= size
+        if had_much_to_do:
             self._read_again()
 
     async def _finish(

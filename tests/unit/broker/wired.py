@@ -79,6 +79,9 @@ class FakeTransport(asyncio.Transport):
     def abort(self) -> None:
         self.closed = True
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def pause_reading(self) -> None:
         pass
 

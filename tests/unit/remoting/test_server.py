@@ -163,9 +163,14 @@ class Wire(asyncio.Transport):
         super().__init__({"peername": ("127.0.0.1", 4711)})
         self.written: list[bytes] = []
         self.is_closed = False
+        self.unread = 0
+        self.is_paused = False
 
     def write(self, data: Any) -> None:
         self.written.append(bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
 
     def close(self) -> None:
         self.is_closed = True
@@ -174,10 +179,10 @@ class Wire(asyncio.Transport):
         self.is_closed = True
 
     def pause_reading(self) -> None:
-        pass
+        self.is_paused = True
 
     def resume_reading(self) -> None:
-        pass
+        self.is_paused = False
 
 
 async def wired(**options: Any) -> tuple[Connection, Wire]:
@@ -788,6 +793,57 @@ async def test_unfinished_coroutines_of_a_connection_are_bounded(
         gate.set()
         for n in range(10_000):
             assert (await client.read()).opaque == n % 100
+
+
+async def test_a_connection_with_large_requests_under_way_is_not_read_from() -> None:
+    gates = [asyncio.Event(), asyncio.Event()]
+
+    async def wait(_: Connection, command: RemotingCommand) -> RemotingCommand:
+        await gates[command.opaque % 2].wait()
+        return command.answer()
+
+    connection, wire = await wired(handlers={ECHO: wait})
+    large = bytes(MAX_FRAME - 1024)
+    for number in range(2):
+        connection.data_received(request(ECHO, number, large).encode())
+    assert not wire.is_paused
+    for number in range(2, 6):
+        connection.data_received(request(ECHO, number, bytes(1024)).encode())
+    assert wire.is_paused
+    gates[0].set()
+    await until(lambda: len(wire.written) == 3)
+    await until(lambda: not wire.is_paused)
+    gates[1].set()
+    await until(lambda: len(wire.written) == 6)
+    assert not wire.is_paused
+
+
+async def test_a_client_that_leaves_very_much_unread_is_closed(caplog: Log) -> None:
+    connection, wire = await wired()
+    wire.unread = 64 * MIB
+    connection.send(request(ECHO, 1))
+    assert not wire.is_closed
+    wire.unread += 1
+    connection.send(request(ECHO, 2))
+    assert wire.is_closed
+    assert connection.closed
+    connection.send(request(ECHO, 3))
+    assert len(wire.written) == 2
+    assert "has not read" in server_log(caplog)[-1]
+
+
+async def test_late_answers_do_not_pile_up_for_ever() -> None:
+    gate = asyncio.Event()
+
+    async def wait(_: Connection, command: RemotingCommand) -> RemotingCommand:
+        await gate.wait()
+        return command.answer()
+
+    connection, wire = await wired(handlers={ECHO: wait})
+    connection.data_received(request(ECHO, 1).encode())
+    wire.unread = 65 * MIB
+    gate.set()
+    await until(lambda: wire.is_closed)
 
 
 # Silence

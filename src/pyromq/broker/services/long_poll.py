@@ -3,7 +3,8 @@
 `park` hangs a pull on its queue; the store tells of arrivals in watched queues
 (`arrived`, in the middle of a chunk), and the parked pulls of such a queue run again
 in the next turn of the loop. A tick looks for those whose time is over or whose
-client has gone.
+client has gone. A client that does not read what it was sent gets no more: its pulls
+wait until it does.
 
 Everything on the loop's thread.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pyromq.protocol.frame import RawFrame
-from pyromq.remoting.server import Connection
+from pyromq.remoting.server import MAX_UNSENT, Connection
 from pyromq.store.consume_queue import ConsumeQueue
 
 logger = logging.getLogger(__name__)
@@ -112,12 +113,15 @@ class LongPoll:
         assert self._loop is not None
         now = self._loop.time()
         waiting = self._parked.pop(queue, [])
-        staying = [
-            parked
-            for parked in waiting
-            if not parked.connection.closed
-            and not self._run(parked, is_over=all_over or parked.deadline <= now)
-        ]
+        staying = []
+        for parked in waiting:
+            if parked.connection.closed:
+                continue
+            if parked.connection.unsent > MAX_UNSENT and not all_over:
+                parked.deadline = now  # the next tick looks again
+                staying.append(parked)
+            elif not self._run(parked, is_over=all_over or parked.deadline <= now):
+                staying.append(parked)
         if staying:
             self._parked.setdefault(queue, []).extend(staying)
         queue.watched = queue in self._parked

@@ -9,6 +9,7 @@ import pytest
 
 from pyromq.broker.services import long_poll as module
 from pyromq.broker.services.long_poll import LongPoll, ParkedPull
+from pyromq.remoting.server import MAX_UNSENT
 from pyromq.store.consume_queue import ConsumeQueue
 from tests.unit.broker.wired import until
 
@@ -19,6 +20,7 @@ class Peer:
     def __init__(self) -> None:
         self.remote_address = "10.0.0.1:1"
         self.closed = False
+        self.unsent = 0
         self.written: list[bytes] = []
 
     def write(self, frames: bytes) -> None:
@@ -190,6 +192,25 @@ async def test_too_many_on_one_queue_push_out_the_oldest(
 
     assert peer.written == [b"0 over", b"1 over"]
     assert len(long_poll) == 3
+
+
+async def test_a_client_that_does_not_read_gets_no_more_until_it_does(
+    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
+) -> None:
+    slow, quick = Peer(), Peer()
+    slow.unsent = MAX_UNSENT + 1
+    long_poll.park(queues[0], pull("slow", slow))
+    long_poll.park(queues[0], pull("quick", quick))
+    answers.ready = True
+    long_poll.arrived(queues[0])
+    await asyncio.sleep(0)
+
+    assert quick.written == [b"quick found"]
+    assert slow.written == []
+    assert len(long_poll) == 1
+    slow.unsent = MAX_UNSENT
+    await until(lambda: slow.written)
+    assert len(long_poll) == 0
 
 
 async def test_a_pull_that_fails_hurts_nobody_beside_it(
