@@ -7,7 +7,9 @@ themselves. Called by the interop tests; every call blocks.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -137,6 +139,12 @@ class Cluster:
             broker.stop()
         if isinstance(broker, PyromqServer):
             broker.clean_up()
+
+    def signal_broker(self, name: str, how: signal.Signals) -> None:
+        """SIGSTOP makes a broker as silent as one behind a cut cable, until SIGCONT."""
+        pid = self._brokers[name].broker_pid
+        assert pid is not None, f"{name} does not run"
+        os.kill(pid, how)
 
     def broker_address(self, name: str = "broker-a") -> str:
         return self._brokers[name].broker_address

@@ -120,6 +120,11 @@ class PyromqServer:
         self.kill()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
+    @property
+    def broker_pid(self) -> int | None:
+        """The process that runs it, whatever it runs."""
+        return self._process.pid if self._process is not None else None
+
     def log(self) -> str:
         """The end of what it wrote to its log."""
         return self._log.read_text(errors="replace")[-4000:]

@@ -44,11 +44,12 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache" / "apache-rocketmq"
 TEST_JVM_OPTIONS = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
 NAMESRV_JVM_OPTIONS = ("-Xms256m", "-Xmx256m")
 
-#: RocketMQ 4.9 was written for Java 8; on 17 it needs these doors opened to unmap its files.
+#: RocketMQ 4.9 was written for Java 8; on 17 it needs these doors opened, to unmap its files and
+#: to make a certificate for TLS.
 _OPEN_MODULES = tuple(
     f"--add-{how}=java.base/{package}=ALL-UNNAMED"
     for how in ("exports", "opens")
-    for package in ("java.nio", "sun.nio.ch", "jdk.internal.ref")
+    for package in ("java.nio", "sun.nio.ch", "jdk.internal.ref", "sun.security.x509")
 )
 
 _QUIET_LOGBACK = """<configuration>
