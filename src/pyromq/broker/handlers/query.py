@@ -1,7 +1,8 @@
 """QUERY_MESSAGE and VIEW_MESSAGE_BY_ID: messages by key, one message by its place.
 
 A key's messages are scattered over index and log, on the disk at worst: they are looked
-for in the lane of queries, so that a slow query never delays a send.
+for in the lane of queries, so that a slow query never delays a send. Of more than an
+answer can hold, the newest are given; RocketMQ's answer would break the connection.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from pyromq.broker.services.flow_control import Lane
 from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.frame import MAX_FRAME, RemotingCommand, RequestError
 from pyromq.protocol.headers import (
     QueryMessageRequestHeader,
     QueryMessageResponseHeader,
@@ -22,6 +23,8 @@ from pyromq.store.message_store import MessageStore
 
 #: Set by clients that look for a unique key, of which there may be any number.
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+#: What an answer's frame has room for, beside its header.
+_MAX_BODY: Final = MAX_FRAME - 64 * 1024
 
 
 class QueryHandlers:
@@ -67,9 +70,18 @@ class QueryHandlers:
         return _viewed(request, offset, record)
 
     def _records(self, topic: str, key: str, max_num: int, begin: int, end: int) -> list[bytes]:
-        offsets = sorted(self._store.query(topic, key, max_num, begin, end))
-        found = (self._store.fetch_record(offset) for offset in offsets)
-        return [record for record in found if record is not None]
+        records: list[bytes] = []
+        room = _MAX_BODY
+        for offset in sorted(self._store.query(topic, key, max_num, begin, end), reverse=True):
+            record = self._store.fetch_record(offset)
+            if record is None:
+                continue
+            room -= len(record)
+            if room < 0:
+                break
+            records.append(record)
+        records.reverse()
+        return records
 
 
 def _viewed(request: RemotingCommand, offset: int, record: bytes | None) -> RemotingCommand:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pyromq.broker.handlers import query as module
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import Encoding, RemotingCommand
 from pyromq.protocol.record import decode_records
@@ -73,6 +74,17 @@ async def test_the_messages_of_a_key_come_oldest_first(broker: Wired) -> None:
         "indexLastUpdateTimestamp": str(last.store_timestamp),
         "indexLastUpdatePhyoffset": str(last.physical_offset),
     }
+
+
+async def test_of_too_much_for_one_answer_the_newest_are_given(
+    broker: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        put(broker, b"%d" % number * 10_000, "a")
+    size = len(broker.store.read_record(0) or b"")
+    monkeypatch.setattr(module, "_MAX_BODY", 2 * size)
+    answer = await query(broker, query_request("a"))
+    assert [body[:1] for body in bodies(answer)] == [b"2", b"3"]
 
 
 async def test_both_encodings_are_answered_in_kind(broker: Wired) -> None:
