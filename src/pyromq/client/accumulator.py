@@ -23,12 +23,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from pyromq.client.errors import OptionError
-from pyromq.client.message import Message, create_unique_key
+from pyromq.client.message import MAX_BODY, Message, create_unique_key
 from pyromq.client.results import SendResult
 from pyromq.client.sending import Outgoing, batched_message
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.names import RETRY_TOPIC_PREFIX
-from pyromq.protocol.properties import DELAY, MESSAGE_TYPE, REPLY
+from pyromq.protocol.properties import DELAY, MAX_PROPERTIES, MESSAGE_TYPE, REPLY
+from pyromq.protocol.record import INNER_HEAD_SIZE
 
 _Deliver = Callable[[Outgoing, MessageQueue | None], Awaitable[list[SendResult]]]
 _PileKey = tuple[str, MessageQueue | None]
@@ -52,7 +53,8 @@ class Accumulator:
 
     def __init__(self, batching: Batching, deliver: _Deliver) -> None:
         self._batching = batching
-        self._max_bytes = batching.max_bytes
+        # What is larger with its head than a request may be goes alone.
+        self._max_bytes = min(batching.max_bytes, MAX_BODY - MAX_PROPERTIES - INNER_HEAD_SIZE)
         self._max_messages = batching.max_messages
         self._deliver = deliver
         self._piles: dict[_PileKey, _Pile] = {}
@@ -65,6 +67,7 @@ class Accumulator:
         properties = message.properties
         return not (
             message.delay_level
+            or type(message.body) is not bytes
             or len(message.body) > self._max_bytes
             or message.topic.startswith(RETRY_TOPIC_PREFIX)
             or (properties and (DELAY in properties or properties.get(MESSAGE_TYPE) == REPLY))
@@ -76,6 +79,9 @@ class Accumulator:
         part = batched_message(message, key)
         where = (message.topic, queue)
         pile = self._piles.get(where)
+        if pile is not None and pile.size + len(part) > MAX_BODY:
+            self._send(where)
+            pile = None
         if pile is None:
             loop = asyncio.get_running_loop()
             pile = self._piles[where] = _Pile(loop)

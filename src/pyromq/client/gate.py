@@ -53,7 +53,8 @@ class Gate:
     async def wait_empty(self, seconds: float) -> None:
         """Wait until nothing is on its way, so long at most."""
         if self._inside:
-            self._empty = asyncio.get_running_loop().create_future()
+            if self._empty is None or self._empty.done():
+                self._empty = asyncio.get_running_loop().create_future()
             await asyncio.wait((self._empty,), timeout=seconds)
 
     def _let_in(self) -> None:

@@ -50,7 +50,7 @@ class Sending:
     result: SendResult | None = None
     #: The results of all messages, in their order.
     results: Sequence[SendResult] = ()
-    error: Exception | None = None
+    error: BaseException | None = None
     notes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -93,7 +93,7 @@ class SendHook(Protocol):
         """The request is about to leave; each attempt is told."""
 
     def after_send(self, sending: Sending) -> None:
-        """It was answered, or failed, or left without wanting an answer."""
+        """It was answered, or failed, or was given up, or left without wanting an answer."""
 
 
 @runtime_checkable

@@ -36,6 +36,7 @@ MAX_GROUP = 255
 SHARDING_KEY = "__SHARDINGKEY"
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SEPARATORS = re.compile("[\x01\x02]")
+_FLAG_LIMIT = 1 << 31
 #: Fewer characters than that never make properties too long.
 _SHORT_TAGS = 1024
 
@@ -62,12 +63,21 @@ class Message:
     def check(self) -> None:
         """Raise IllegalMessageError for what a broker would refuse."""
         check_topic(self.topic)
+        if type(self.body) is not bytes and not isinstance(self.body, bytearray | memoryview):
+            raise IllegalMessageError(
+                f"message for {self.topic!r} has a body of type {type(self.body).__name__}: "
+                "bytes are needed"
+            )
         if not self.body:
             raise IllegalMessageError(f"message for {self.topic!r} has an empty body")
         if len(self.body) > MAX_BODY:
             raise IllegalMessageError(
                 f"message for {self.topic!r} has a body of {len(self.body)} bytes, "
                 f"at most {MAX_BODY} are possible"
+            )
+        if self.flag and not -_FLAG_LIMIT <= self.flag < _FLAG_LIMIT:
+            raise IllegalMessageError(
+                f"message for {self.topic!r} has the flag {self.flag}: 32 bits are possible"
             )
 
     def wire_properties(self, unique_key: str) -> str:
@@ -76,7 +86,12 @@ class Message:
             tags = self.tags
             if not tags:
                 return f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true"
-            if len(tags) < _SHORT_TAGS and "\x01" not in tags and "\x02" not in tags:
+            if (
+                len(tags) < _SHORT_TAGS
+                and tags.isascii()
+                and "\x01" not in tags
+                and "\x02" not in tags
+            ):
                 return f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true\x02TAGS\x01{tags}"
         names = property_names
         pieces = [f"{name}\x01{value}" for name, value in self.properties.items()]
@@ -97,10 +112,15 @@ class Message:
         text = "\x02".join(pieces)
         if text.count("\x01") != count or text.count("\x02") != count - 1 or "" in self.properties:
             self._refuse_separators()
-        # No character takes more than three bytes for each of its UTF-16 units.
-        if len(text) * 4 > MAX_PROPERTIES and len(text.encode()) > MAX_PROPERTIES:
+        try:
+            size = len(text) if text.isascii() else len(text.encode())
+        except UnicodeEncodeError as error:
             raise IllegalMessageError(
-                f"properties of a message for {self.topic!r} take {len(text.encode())} bytes, "
+                f"properties of a message for {self.topic!r} are no text: {error}"
+            ) from error
+        if size > MAX_PROPERTIES:
+            raise IllegalMessageError(
+                f"properties of a message for {self.topic!r} take {size} bytes, "
                 f"at most {MAX_PROPERTIES} are possible"
             )
         return text

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +36,7 @@ from pyromq.client.errors import (
     BrokerError,
     ClientError,
     IllegalMessageError,
+    NameServerError,
     OptionError,
     RequestTimeoutError,
     TopicNotFoundError,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from pyromq.client.sync import SyncProducer
 
 _Arguments = ParamSpec("_Arguments")
+logger = logging.getLogger(__name__)
 
 DEFAULT_GROUP = "PYROMQ_PRODUCER"
 #: How many queues a topic gets that a send creates, unless its broker says fewer.
@@ -241,11 +244,13 @@ class Producer:
     ) -> list[SendResult]:
         """Store messages of one topic, one behind the other; a result for each of them.
 
-        What is too large for one request is split, and stays in order on one queue.
+        What is too large for one request is split, and stays in order on one queue. Ordering
+        keys must stand for the same queue, unless it is given.
         """
-        batches = batches_of(list(messages))
-        if len(batches) > 1 and queue is None:
-            queue = (await self._next_target(batches[0].topic, None)).queue
+        together = list(messages)
+        batches = batches_of(together)
+        if queue is None:
+            queue = await self._queue_for_all(together, is_split=len(batches) > 1)
         results = []
         for batch in batches:
             results += await self._deliver(batch, queue, timeout)
@@ -266,11 +271,17 @@ class Producer:
         target = await self._target(outgoing.topic, queue, None)
         sending = self._begin(outgoing, target, is_oneway=True)
         remoting = self._session.remoting
-        if self._is_plain:
-            connection = remoting.ready(target.address) or await remoting.connect(target.address)
-            connection.write(target.frame(outgoing, connection.next_opaque(), FLAG_ONEWAY))
-        else:
-            await remoting.send_oneway(target.address, target.command(outgoing, is_oneway=True))
+        try:
+            if self._is_plain:
+                connection = remoting.ready(target.address) or await remoting.connect(
+                    target.address
+                )
+                connection.write(target.frame(outgoing, connection.next_opaque(), FLAG_ONEWAY))
+            else:
+                await remoting.send_oneway(target.address, target.command(outgoing, is_oneway=True))
+        except BaseException as error:
+            self._end(sending, None, error)
+            raise
         self._end(sending, None, None)
 
     async def request(
@@ -305,7 +316,7 @@ class Producer:
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of `topic` that take messages now."""
         self._session.check_running()
-        return (await self._plan(topic)).queues
+        return list((await self._plan(topic)).queues)
 
     # One request, as often as needed
 
@@ -371,6 +382,10 @@ class Producer:
             failure = error
             if self._avoids:
                 self._faults.note_failure(queue.broker_name, time.monotonic())
+        except asyncio.CancelledError as error:
+            if sending is not None:
+                self._end(sending, None, error)
+            raise
         else:
             if self._avoids:
                 now = time.monotonic()
@@ -430,7 +445,7 @@ class Producer:
         return sending
 
     def _end(
-        self, sending: Sending, results: list[SendResult] | None, failure: Exception | None
+        self, sending: Sending, results: list[SendResult] | None, failure: BaseException | None
     ) -> None:
         sending.results = results or ()
         sending.result = results[0] if results else None
@@ -450,6 +465,26 @@ class Producer:
                 f"of topic {message.topic!r}"
             )
         return queue
+
+    async def _queue_for_all(
+        self, messages: Sequence[Message], *, is_split: bool
+    ) -> MessageQueue | None:
+        """The queue of messages that stay together; None when any will do."""
+        keys = {message.ordering_key for message in messages} - {""}
+        topic = messages[0].topic
+        if not keys:
+            if not is_split:
+                return None
+            target = await self._next_target(topic, None)
+            return MessageQueue(topic, target.queue.broker_name, target.queue.queue_id)
+        queues = (await self._plan(topic)).queues
+        places = {_place(key, len(queues)) for key in keys}
+        if len(places) > 1:
+            raise IllegalMessageError(
+                f"a batch has ordering keys of {len(places)} queues of topic {topic!r}: send one "
+                "batch for each key"
+            )
+        return queues[places.pop()]
 
     def _quick_target(self, topic: str) -> Target | None:
         """The next queue in turn, if the topic's route is known and all brokers are well."""
@@ -509,7 +544,13 @@ class Producer:
     async def _route(self, topic: str, *, fresh: bool) -> TopicRoute:
         routes = self._session.routes
         try:
-            return await (routes.refresh(topic) if fresh else routes.get(topic))
+            if fresh:
+                try:
+                    return await routes.refresh(topic)
+                except NameServerError:
+                    # What is known may be good for another attempt.
+                    logger.debug("route of %s could not be refreshed", topic, exc_info=True)
+            return await routes.get(topic)
         except TopicNotFoundError as error:
             try:
                 template = await routes.get(TEMPLATE_TOPIC)
@@ -547,10 +588,10 @@ class _Plan:
         self.topic = topic
         self.targets = targets
         self.turn = turn
-        self.queues = [
+        self.queues = tuple(
             MessageQueue(name, target.queue.broker_name, target.queue.queue_id)
             for target in targets
-        ]
+        )
         self._by_queue = dict(zip(self.queues, targets, strict=True))
 
     def next(self) -> Target:

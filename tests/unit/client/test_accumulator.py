@@ -6,7 +6,7 @@ import pytest
 
 from pyromq.client.accumulator import Batching
 from pyromq.client.errors import BrokerError, IllegalMessageError, OptionError
-from pyromq.client.message import Message
+from pyromq.client.message import MAX_BODY, Message
 from pyromq.client.producer import Producer
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from tests.unit.client.fake_cluster import running_cluster
@@ -115,3 +115,18 @@ async def test_an_illegal_message_is_refused_alone() -> None:
 def test_limits_must_make_sense(wrong: dict[str, int]) -> None:
     with pytest.raises(OptionError):
         Batching(**wrong)
+
+
+async def test_no_batch_outgrows_what_a_broker_takes() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        Producer(cluster.namesrv, batching=Batching(0.05, max_bytes=MAX_BODY)) as producer,
+    ):
+        large = [Message("t", bytes([number]) * 2_500_000) for number in range(1, 4)]
+        await asyncio.gather(*map(producer.send, large))
+        requests = cluster.brokers[0].seen(BATCH)
+        assert len(requests) == 3
+        assert max(len(request.body) for request in requests) <= MAX_BODY
+        # With its head, this one is larger than a batch may be.
+        await producer.send(Message("t", b"x" * MAX_BODY))
+        assert len(cluster.brokers[0].seen(ALONE)) == 1

@@ -65,3 +65,13 @@ async def test_waiting_for_the_last_one() -> None:
     await gate.wait_empty(10)
     assert gate.enter(2)
     await gate.wait_empty(0.01)
+
+
+async def test_two_may_wait_for_the_last_one() -> None:
+    gate = Gate(5)
+    assert gate.enter(1)
+    waiting = [asyncio.create_task(gate.wait_empty(60)) for _ in range(2)]
+    await asyncio.sleep(0)
+    gate.leave(1)
+    async with asyncio.timeout(10):
+        await asyncio.gather(*waiting)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import logging
+from typing import Any
 
 import pytest
 
@@ -10,14 +12,16 @@ from pyromq.client.producer import Producer
 from pyromq.client.results import TransactionState
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.codes import RequestCode, ResponseCode
-from tests.unit.client.fake_cluster import running_cluster
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.remoting.client import RemotingError
+from tests.unit.client.fake_cluster import running_cluster, until
 
 QUEUE = MessageQueue("t", "b0", 0)
 
 
 class Both:
     def __init__(self) -> None:
-        self.told: list[tuple[str, object]] = []
+        self.told: list[tuple[str, Any]] = []
 
     def before_send(self, sending: Sending) -> None:
         self.told.append(("before_send", sending))
@@ -98,3 +102,34 @@ async def test_a_producers_hooks_see_every_attempt() -> None:
     assert (stored.messages, stored.queue, stored.group) == ((message,), result.queue, "g")
     assert oneway.is_oneway
     assert oneway.result is None
+
+
+async def test_a_producers_hooks_are_told_of_every_end() -> None:
+    hook = Both()
+    async with (
+        running_cluster({"t": {"b1": 1}}, brokers=2) as cluster,
+        Producer(cluster.namesrv, hooks=[hook], retries=0) as producer,
+    ):
+        await producer.queues("t")
+        broker = cluster.brokers[1]
+        is_asked, never = asyncio.Event(), asyncio.Event()
+
+        async def hang(request: RemotingCommand, _writer: object) -> RemotingCommand:
+            is_asked.set()
+            await never.wait()
+            return request.answer()
+
+        broker._send_message_v2 = hang  # type: ignore[method-assign]
+        send = asyncio.create_task(producer.send(Message("t", b"x")))
+        await is_asked.wait()
+        send.cancel()
+        await asyncio.gather(send, return_exceptions=True)
+        never.set()
+        await broker.stop()
+        await until(lambda: producer._session.remoting.ready(broker.address) is None)
+        with pytest.raises(RemotingError):
+            await producer.send_oneway(Message("t", b"x"))
+        assert [name for name, _ in hook.told] == ["before_send", "after_send"] * 2
+        errors = [told.error for _, told in hook.told]
+        assert isinstance(errors[1], asyncio.CancelledError)
+        assert isinstance(errors[3], RemotingError)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from pyromq.client.accumulator import Batching
 from pyromq.client.errors import (
     AnswerError,
     BrokerError,
@@ -255,3 +256,93 @@ async def test_wrong_use_is_told() -> None:
         await producer.send(Message("t", b"x"))
     with pytest.raises(ClientStateError, match="was closed"):
         await producer.start()
+
+
+async def test_a_batch_that_is_split_stays_in_its_namespace() -> None:
+    async with (
+        running_cluster({"shop%t": {"b0": 4}}) as cluster,
+        Producer(cluster.namesrv, namespace="shop") as producer,
+    ):
+        large = [Message("t", bytes([number]) * 1_500_000) for number in range(1, 5)]
+        results = await producer.send_batch(large)
+        assert len({result.queue for result in results}) == 1
+        assert results[0].queue.topic == "t"
+        stored = cluster.brokers[0].queues["shop%t", results[0].queue.queue_id]
+        assert [record.body[:1] for record in stored] == [b"\1", b"\2", b"\3", b"\4"]
+
+
+async def test_a_batch_goes_where_its_ordering_key_goes() -> None:
+    async with (
+        running_cluster({"t": {"b0": 8}}) as cluster,
+        Producer(cluster.namesrv) as producer,
+    ):
+        for key in ("a", "b", "c", "d"):
+            alone = await producer.send(Message("t", b"x", ordering_key=key))
+            batch = await producer.send_batch([Message("t", b"x", ordering_key=key)] * 3)
+            assert {result.queue for result in batch} == {alone.queue}
+        with pytest.raises(IllegalMessageError, match="ordering keys of 2 queues"):
+            await producer.send_batch([Message("t", b"x", ordering_key=key) for key in "ab"])
+        queue = MessageQueue("t", "b0", 0)
+        batch = await producer.send_batch(
+            [Message("t", b"x", ordering_key=key) for key in "ab"], queue
+        )
+        assert {result.queue for result in batch} == {queue}
+
+
+async def test_another_broker_is_tried_also_when_no_name_server_answers() -> None:
+    async with (
+        running_cluster({"t": {"b1": 1, "b2": 1}}, brokers=3) as cluster,
+        Producer(cluster.namesrv) as producer,
+    ):
+        await producer.queues("t")
+        name_server, dead, _ = cluster.brokers
+        ill: list[tuple[int, str]] = [(ResponseCode.SYSTEM_ERROR, "ill")]
+        name_server.refusals[RequestCode.GET_ROUTEINFO_BY_TOPIC] = ill * 100
+        await dead.stop()
+        results = [await producer.send(Message("t", b"x")) for _ in range(4)]
+        assert {result.queue.broker_name for result in results} == {"b2"}
+
+
+async def test_queues_are_the_callers_own() -> None:
+    async with (
+        running_cluster({"t": {"b0": 2}}) as cluster,
+        Producer(cluster.namesrv) as producer,
+    ):
+        (await producer.queues("t")).clear()
+        assert len(await producer.queues("t")) == 2
+
+
+@pytest.mark.parametrize("batching", [None, Batching(linger=0)])
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("t", "text"),  # type: ignore[arg-type]
+        Message("t", None),  # type: ignore[arg-type]
+        Message("t", b"x", tags="\ud800"),
+        Message("t", b"x", tags="\ud800", properties={"a": "b"}),
+        Message("t", b"x", flag=1 << 31),
+    ],
+)
+async def test_what_cannot_be_sent_is_an_illegal_message(
+    message: Message, batching: Batching | None
+) -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        Producer(cluster.namesrv, batching=batching) as producer,
+    ):
+        with pytest.raises(IllegalMessageError):
+            await producer.send(message)
+        with pytest.raises(IllegalMessageError):
+            await producer.send_batch([message])
+        assert cluster.brokers[0].queues["t", 0] == []
+
+
+async def test_bytes_of_any_kind_are_a_body() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        Producer(cluster.namesrv) as producer,
+    ):
+        await producer.send(Message("t", bytearray(b"one")))  # type: ignore[arg-type]
+        await producer.send_batch([Message("t", memoryview(b"two"))])  # type: ignore[arg-type]
+        stored = cluster.brokers[0].queues["t", 0]
+        assert [record.body for record in stored] == [b"one", b"two"]
