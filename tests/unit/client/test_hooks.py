@@ -119,7 +119,7 @@ async def test_a_producers_hooks_are_told_of_every_end() -> None:
             await never.wait()
             return request.answer()
 
-        broker._send_message_v2 = hang  # type: ignore[method-assign]
+        broker._send_message_v2 = hang  # type: ignore[assignment, method-assign]
         send = asyncio.create_task(producer.send(Message("t", b"x")))
         await is_asked.wait()
         send.cancel()
