@@ -220,7 +220,7 @@ def _entry(name: str, module: Module) -> Iterator[str]:
             return
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             yield f"\n{_comment(node, module)}\n"
-            yield _code(ast.unparse(node))
+            yield _code("\n".join(module.lines[node.lineno - 1 : node.end_lineno]))
             return
     raise ValueError(f"docs/generate_reference.py: {name} is no class, function or alias")
 
