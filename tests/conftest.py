@@ -2,8 +2,30 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Generator
+
+import pytest
 from hypothesis import settings
 
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("pyromq", deadline=None)
 settings.load_profile("pyromq")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Report a failure without the garbage collector.
+
+    A report parses the failed test's source. Python before 3.11.8 and 3.12.2 counts the depth of
+    a parse for all threads together, and when a collection in the middle of it lets another
+    thread in that parses, too, as one that logs a traceback does, it raises a SystemError
+    (python/cpython#106905), which ends the whole run.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        if enabled:
+            gc.enable()
