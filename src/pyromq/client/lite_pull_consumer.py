@@ -52,12 +52,12 @@ from pyromq.client.message import check_group, check_topic
 from pyromq.client.options import Settings
 from pyromq.client.producer import Producer
 from pyromq.client.queue_access import ANONYMOUS_GROUP, QueueAccess
-from pyromq.client.queue_readers import QueueReaders, Wanted, name_of
+from pyromq.client.queue_readers import QueueReaders, name_of
 from pyromq.client.read_ahead import Batch, ReadAhead, Reading
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session import Session
 from pyromq.client.start_from import StartFrom, consume_from_where, first_offset
-from pyromq.client.subscription import Subscription
+from pyromq.client.subscription import Subscription, Wanted
 from pyromq.client.trace import TraceRole, message_trace
 from pyromq.protocol.bodies import (
     ConsumerData,

@@ -30,7 +30,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -58,7 +58,7 @@ from pyromq.client.received import ReceivedMessage
 from pyromq.client.send_back import SendBack
 from pyromq.client.session import Session
 from pyromq.client.start_from import consume_from_where, first_offset
-from pyromq.client.subscription import Subscription
+from pyromq.client.subscription import Subscription, Wanted
 from pyromq.client.trace import TraceRole, message_trace
 from pyromq.protocol.bodies import (
     ConsumerData,
@@ -141,12 +141,12 @@ class PushConsumer:
         if self._trace is not None:
             self.hooks.add(self._trace)
         self._retry_topic = retry_topic(group)
-        self._subscriptions: dict[str, _Subscribed] = {}
+        self._subscriptions: dict[str, Wanted] = {}
         for topic, wanted in subscriptions.items():
             check_topic(topic)
-            self._subscriptions[topic] = _Subscribed(Subscription.of(wanted))
+            self._subscriptions[topic] = Wanted(Subscription.of(wanted))
         if not settings.is_broadcasting:
-            self._subscriptions[self._retry_topic] = _Subscribed(Subscription())
+            self._subscriptions[self._retry_topic] = Wanted(Subscription())
         self._access = QueueAccess(session, group)
         self._offsets: ConsumerOffsets = (
             LocalOffsets(
@@ -272,7 +272,7 @@ class PushConsumer:
         """
         self._session.check_running()
         check_topic(topic)
-        subscribed = _Subscribed(Subscription.of(wanted))
+        subscribed = Wanted(Subscription.of(wanted))
         await self._check_expressions({topic: subscribed})
         self._subscriptions[topic] = subscribed
         await self._membership.set_topics(self._subscriptions)
@@ -323,9 +323,7 @@ class PushConsumer:
     def offsets(self) -> dict[MessageQueue, int]:
         """Up to where each queue was consumed."""
         return {
-            queue: reading.process_queue.commit_offset
-            for queue, reading in self._readings.items()
-            if reading.process_queue is not None
+            queue: process_queue.commit_offset for queue, process_queue in self._process_queues()
         }
 
     def running_info(self) -> ConsumerRunningInfo:
@@ -347,7 +345,7 @@ class PushConsumer:
         self._restore_topic(message)
         return await self._call.call_raising(message.queue, message) is None
 
-    async def _check_expressions(self, subscriptions: Mapping[str, _Subscribed]) -> None:
+    async def _check_expressions(self, subscriptions: Mapping[str, Wanted]) -> None:
         await check_expressions(
             self._session,
             self.group,
@@ -478,7 +476,7 @@ class PushConsumer:
             version=subscribed.version,
             max_messages=self.settings.pull_batch_size,
             wait=LONG_POLL_SECONDS,
-            commit_offset=None if self.settings.is_broadcasting else process_queue.commit_offset,
+            commit_offset=process_queue.commit_offset if self._may_commit(process_queue) else None,
         )
         if self._is_paused or queue in self._paused:
             return  # pulled again when it goes on
@@ -501,7 +499,7 @@ class PushConsumer:
                 reading.process_queue = anew
                 return
             process_queue.put([], result.next_offset)
-            if result.next_offset == asked:
+            if result.next_offset == asked or result.status is PullStatus.OFFSET_ILLEGAL:
                 await asyncio.sleep(_EMPTY_PAUSE_SECONDS)
             return
         stats = self._stats_of(queue.topic)
@@ -557,7 +555,14 @@ class PushConsumer:
         now = time.monotonic()
         for stats in self._stats.values():
             stats.look(now)
-        await self._offsets.store(self.offsets())
+        # Whoever has taken a queue's lock from us may be further on.
+        await self._offsets.store(
+            {
+                queue: process_queue.commit_offset
+                for queue, process_queue in self._process_queues()
+                if self._locks is None or self._has_lock(process_queue)
+            }
+        )
 
     async def _look_for_hung(self) -> None:
         self._handling.look_for_hung(self.settings.consume_timeout)
@@ -587,6 +592,17 @@ class PushConsumer:
                 logger.warning("%s: the lock was lost, begins anew", _name(queue))
                 await self._stop_reading(self._readings.pop(queue))
                 self._begin_reading(queue)
+
+    def _process_queues(self) -> Iterator[tuple[MessageQueue, ProcessQueue]]:
+        for queue, reading in self._readings.items():
+            if reading.process_queue is not None:
+                yield queue, reading.process_queue
+
+    def _may_commit(self, process_queue: ProcessQueue) -> bool:
+        """Whether a pull may set the group's offset."""
+        if self._locks is not None:
+            return self._has_lock(process_queue)
+        return not self.settings.is_broadcasting
 
     def _has_lock(self, process_queue: ProcessQueue) -> bool:
         locked = process_queue.last_locked
@@ -678,17 +694,6 @@ class PushConsumer:
             subscribed.subscription.data(self._session.wrap(topic), subscribed.version)
             for topic, subscribed in self._subscriptions.items()
         ]
-
-
-class _Subscribed:
-    """What is wanted of a topic, and since when."""
-
-    __slots__ = ("subscription", "tags", "version")
-
-    def __init__(self, subscription: Subscription) -> None:
-        self.subscription = subscription
-        self.tags = subscription.wanted_tags()
-        self.version = time.time_ns() // 1_000_000
 
 
 class _Reading:

@@ -36,11 +36,14 @@ from pyromq.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from pyromq.protocol.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from pyromq.remoting.client import RemotingError
 
 #: The group that every broker has for readers that belong to none.
 ANONYMOUS_GROUP = "TOOLS_CONSUMER"
 #: How much later than asked the answer to a held pull may come: brokers look each 5 s.
 _GRACE_SECONDS = 10.0
+#: Of a pull: offset, messages at most, flags, offset to commit, milliseconds to wait.
+_Numbers = tuple[int, int, int, int, int]
 
 
 class PullStatus(Enum):
@@ -91,7 +94,6 @@ class QueueAccess:
         When there is none yet, the broker waits up to `wait` seconds for one. With a
         `commit_offset` the group's offset is set by the way (a master only does that).
         """
-        session = self._session
         broker_id = self._suggested.get(queue, 0)
         address = await self._address(queue, broker_id)
         sys_flag = PULL_SUBSCRIPTION
@@ -100,32 +102,14 @@ class QueueAccess:
         if commit_offset is not None and broker_id == 0:
             sys_flag |= PULL_COMMIT_OFFSET
         numbers = (offset, max_messages, sys_flag, commit_offset or 0, int(wait * 1000))
-        seconds = session.request_timeout + (wait + _GRACE_SECONDS if wait > 0 else 0)
-        connection = session.remoting.ready(address)
-        if connection is None or session.settings.access_key:
-            answer = await session.remoting.request(
-                address, self._command(queue, subscription, version, numbers), seconds
-            )
-            frame: RawFrame = (
-                0,
-                {
-                    "code": answer.code,
-                    "remark": answer.remark,
-                    "extFields": answer.ext_fields,
-                },
-                answer.body,
-            )
-        else:
-            opaque = connection.next_opaque()
-            header = self._template(queue, subscription, version) % (*numbers, opaque)
-            length = len(header)
-            frame = await connection.call(
-                opaque,
-                pack_prefix(4 + length, length) + header,
-                RequestCode.PULL_MESSAGE,
-                seconds,
-            )
-        return self._result(address, queue, frame)
+        seconds = self._session.request_timeout + (wait + _GRACE_SECONDS if wait > 0 else 0)
+        try:
+            frame = await self._pull(address, queue, subscription, version, numbers, seconds)
+            return self._result(address, queue, frame)
+        except (RemotingError, BrokerError):
+            # A replica that cannot help: its master is asked next, whatever it suggested.
+            self._suggested.pop(queue, None)
+            raise
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that can be read now."""
@@ -210,6 +194,33 @@ class QueueAccess:
             raise TopicNotFoundError(queue.topic, f"broker {queue.broker_name!r} is not known")
         return route.address_of(queue.broker_name, broker_id)
 
+    async def _pull(
+        self,
+        address: str,
+        queue: MessageQueue,
+        subscription: Subscription,
+        version: int,
+        numbers: _Numbers,
+        seconds: float,
+    ) -> RawFrame:
+        session = self._session
+        connection = session.remoting.ready(address)
+        if connection is None or session.settings.access_key:
+            answer = await session.remoting.request(
+                address, self._command(queue, subscription, version, numbers), seconds
+            )
+            header = {
+                "code": answer.code,
+                "remark": answer.remark,
+                "extFields": answer.ext_fields,
+            }
+            return 0, header, answer.body
+        opaque = connection.next_opaque()
+        request = self._template(queue, subscription, version) % (*numbers, opaque)
+        length = len(request)
+        frame = pack_prefix(4 + length, length) + request
+        return await connection.call(opaque, frame, RequestCode.PULL_MESSAGE, seconds)
+
     async def _ask(
         self, queue: MessageQueue, code: RequestCode, ext_fields: dict[str, str]
     ) -> tuple[str, RemotingCommand]:
@@ -224,7 +235,7 @@ class QueueAccess:
         queue: MessageQueue,
         subscription: Subscription,
         version: int,
-        numbers: tuple[int, int, int, int, int],
+        numbers: _Numbers,
     ) -> RemotingCommand:
         offset, max_messages, sys_flag, commit_offset, suspend_ms = numbers
         header = PullMessageRequestHeader(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeGuard
 
@@ -18,7 +17,7 @@ from pyromq.client.errors import BrokerError, ClientError
 from pyromq.client.queue_access import PullStatus, QueueAccess
 from pyromq.client.read_ahead import ReadAhead, Reading
 from pyromq.client.session import Session
-from pyromq.client.subscription import SQL92, Subscription
+from pyromq.client.subscription import SQL92, Wanted
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.codes import ResponseCode
 from pyromq.remoting.client import RemotingError
@@ -40,17 +39,6 @@ _FINAL_CODES = frozenset(
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
     }
 )
-
-
-class Wanted:
-    """What is wanted of a topic, and since when."""
-
-    __slots__ = ("subscription", "tags", "version")
-
-    def __init__(self, subscription: Subscription) -> None:
-        self.subscription = subscription
-        self.tags = subscription.wanted_tags()
-        self.version = time.time_ns() // 1_000_000
 
 
 class QueueReaders:
@@ -175,7 +163,8 @@ class QueueReaders:
         self._ahead.put(reading, messages, result.next_offset)
         if messages:
             self._arrived()
-        return True
+        # A broker that moves offsets about must not be flooded either.
+        return result.status is not PullStatus.OFFSET_ILLEGAL
 
     def _is_final(self, error: Exception, queue: MessageQueue) -> TypeGuard[BrokerError]:
         if not isinstance(error, BrokerError):

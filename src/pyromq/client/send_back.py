@@ -54,12 +54,18 @@ class SendBack:
             await self._ask_its_broker(message, delay_level)
         except (ClientError, RemotingError) as error:
             logger.warning("%r not taken back, sent to the retry topic: %s", message, error)
+        except Exception:
+            logger.exception("%r not taken back, sent to the retry topic", message)
         else:
             return True
         try:
             await self._send_again(message, delay_level)
         except (ClientError, RemotingError) as error:
             logger.warning("%r could not be sent to the retry topic: %s", message, error)
+            return False
+        except Exception:
+            # A mistake of ours must not lose the message.
+            logger.exception("%r could not be sent to the retry topic", message)
             return False
         return True
 

@@ -65,3 +65,14 @@ class Subscription:
             sub_version=time.time_ns() // 1_000_000 if version is None else version,
             expression_type=self.kind,
         )
+
+
+class Wanted:
+    """What is wanted of a topic, and since when."""
+
+    __slots__ = ("subscription", "tags", "version")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.tags = subscription.wanted_tags()
+        self.version = time.time_ns() // 1_000_000

@@ -409,3 +409,44 @@ async def test_close_waits_for_handlers_and_cancels_those_that_take_too_long() -
         await closing
         assert ended == ["soon", "never"]
         assert (broker.offsets["g", "t", 0], broker.offsets.get(("g", "t", 1), 0)) == (1, 0)
+
+
+async def test_a_broker_that_moves_offsets_about_is_not_flooded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+
+        async def moved(command: Any, _writer: object) -> Any:
+            following = int(command.ext_fields["queueOffset"]) ^ 1
+            return broker._pulled(command, ResponseCode.PULL_OFFSET_MOVED, following, [])
+
+        monkeypatch.setattr(broker, "_pull_message", moved)
+        async with make(cluster, handler):
+            await asyncio.sleep(0.3)
+        # Three queues, each of them at most each 0.05 s.
+        assert 3 <= len(broker.seen(RequestCode.PULL_MESSAGE)) < 40
+
+
+async def test_without_a_lock_no_offset_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has the lock now may be further on."""
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        await broker.put("t", 0, b"one")
+        async with make(
+            cluster, handler, order=Order.ORDERLY, commit_interval=0.01, pull_batch_size=1
+        ) as consumer:
+            await until(lambda: broker.offsets.get(("g", "t", 0)) == 1)
+            # As if this process had been stopped for a minute.
+            monkeypatch.setattr(push_consumer_module, "VALID_SECONDS", -1.0)
+            broker.offsets["g", "t", 0] = 5
+            pulls = len(broker.seen(RequestCode.PULL_MESSAGE))
+            consumer._readings[FIRST].process_queue.put([], 3)  # type: ignore[union-attr]
+            await broker.put("t", 0, b"two")
+            await until(lambda: len(broker.seen(RequestCode.PULL_MESSAGE)) > pulls)
+            await asyncio.sleep(0.05)
+            for pull in broker.seen(RequestCode.PULL_MESSAGE)[pulls:]:
+                assert not int(pull.ext_fields["sysFlag"]) & 1
+        assert broker.offsets["g", "t", 0] == 5

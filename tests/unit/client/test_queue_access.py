@@ -12,8 +12,17 @@ from pyromq.client.producer import Producer
 from pyromq.client.queue_access import PullStatus, QueueAccess
 from pyromq.client.session import Session
 from pyromq.client.subscription import Subscription
-from pyromq.protocol.bodies import HeartbeatData, MessageQueue
+from pyromq.protocol.bodies import (
+    BrokerData,
+    HeartbeatData,
+    MessageQueue,
+    QueueData,
+    TopicRouteData,
+)
 from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.headers import PullMessageResponseHeader
+from pyromq.remoting.client import RemotingError
 from tests.unit.client.fake_cluster import FakeCluster, running_cluster
 
 QUEUE = MessageQueue("t", "b0", 0)
@@ -97,6 +106,35 @@ async def test_refusals_and_answers_that_cannot_be_read_are_typed() -> None:
             for _ in range(2):
                 with pytest.raises(expected):
                     await access.pull(QUEUE, 0, EVERYTHING)
+
+
+async def test_a_replica_that_is_gone_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_cluster({"t": {"b0": 1}}, brokers=2) as cluster:
+        master, replica = cluster.brokers
+
+        def route(command: RemotingCommand, _writer: object) -> RemotingCommand:
+            addresses = {0: master.address, 1: replica.address}
+            body = TopicRouteData(
+                [QueueData("b0", 1, 1, perm=6)], [BrokerData("cluster", "b0", addresses)]
+            )
+            return command.answer(body=body.encode(standard_json=True))
+
+        def suggest_replica(command: RemotingCommand, *_: object) -> RemotingCommand:
+            header = PullMessageResponseHeader(1, 0, 0, 0)
+            return command.answer(ResponseCode.PULL_NOT_FOUND, ext_fields=header.encode())
+
+        monkeypatch.setattr(master, "_get_routeinfo_by_topic", route)
+        monkeypatch.setattr(master, "_pulled", suggest_replica)
+        monkeypatch.setattr(replica, "_pulled", suggest_replica)
+        async with accessing(cluster) as access:
+            await access.pull(QUEUE, 0, EVERYTHING)
+            await access.pull(QUEUE, 0, EVERYTHING)
+            assert len(replica.seen(PULL)) == 1
+            await replica.stop()
+            with pytest.raises(RemotingError):
+                await access.pull(QUEUE, 0, EVERYTHING)
+            await access.pull(QUEUE, 0, EVERYTHING)
+            assert len(master.seen(PULL)) == 2
 
 
 async def test_a_broker_that_is_not_known_is_named() -> None:

@@ -11,12 +11,13 @@ from pyromq.client.errors import BrokerError
 from pyromq.client.options import Settings
 from pyromq.client.process_queue import Limits
 from pyromq.client.queue_access import QueueAccess
-from pyromq.client.queue_readers import QueueReaders, Wanted, name_of
+from pyromq.client.queue_readers import QueueReaders, name_of
 from pyromq.client.read_ahead import ReadAhead, Reading
 from pyromq.client.session import Session
-from pyromq.client.subscription import Subscription
+from pyromq.client.subscription import Subscription, Wanted
 from pyromq.protocol.bodies import HeartbeatData, MessageQueue
 from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand
 from tests.unit.client.fake_cluster import FakeCluster, running_cluster, until
 
 QUEUE = MessageQueue("t", "b0", 0)
@@ -143,6 +144,22 @@ async def test_a_topic_that_is_not_wanted_any_more_is_not_pulled() -> None:
         await until(lambda: reader.reading.next_offset == 0)
         await asyncio.sleep(0.01)
         assert reader.pulls() == 0
+
+
+async def test_a_broker_that_moves_offsets_about_is_not_flooded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with owner() as reader:
+        broker = reader.broker
+
+        async def moved(command: RemotingCommand, _writer: object) -> RemotingCommand:
+            following = int(command.ext_fields["queueOffset"]) ^ 1
+            return broker._pulled(command, ResponseCode.PULL_OFFSET_MOVED, following, [])
+
+        monkeypatch.setattr(broker, "_pull_message", moved)
+        reader.readers.begin(reader.reading)
+        await asyncio.sleep(0.3)
+        assert 1 <= reader.pulls() < 15
 
 
 def test_a_queue_in_a_sentence() -> None:

@@ -90,3 +90,19 @@ async def test_when_nobody_takes_it_the_caller_keeps_it(
         cluster.topics.pop("%RETRY%g")
         session.routes._known.clear()
         assert not await send_back(gone)
+
+
+async def test_a_mistake_does_not_lose_the_message(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}, "%RETRY%g": {"b0": 1}}) as cluster,
+        session_at(cluster.namesrv) as session,
+    ):
+
+        async def mistaken(*_: object) -> None:
+            raise LookupError("a mistake of ours")
+
+        monkeypatch.setattr(session, "ask", mistaken)
+        assert not await SendBack(session, "g", 5, unit_mode=False)(received(7))
+        assert "a mistake of ours" in caplog.text
