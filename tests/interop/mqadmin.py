@@ -25,7 +25,8 @@ _MASKS = (
     (re.compile(r"\d+\.\d+\.\d+\.\d+:\d+"), "ADDRESS"),
     (re.compile(r"\d+\.\d+\.\d+\.\d+"), "HOST"),
     (re.compile(r"\b[0-9A-F]{24,}\b"), "ID"),
-    (re.compile(r"\b\d{13}\b"), "TIMESTAMP"),
+    # Not the fraction of a number, which may have as many digits.
+    (re.compile(r"(?<![\w.])\d{13}\b"), "TIMESTAMP"),
     (re.compile(r"(?<=TPS: )\d+\.\d+"), "RATE"),
     # What Java prints of an object, and its client's count of those who trace.
     (re.compile(r"@[0-9a-f]{1,8}\b"), "@OBJECT"),
