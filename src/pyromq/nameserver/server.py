@@ -75,7 +75,10 @@ class NameServer:
     async def _scan(self) -> None:
         await asyncio.sleep(FIRST_SCAN)
         while True:
-            self.remove_dead_brokers()
+            try:
+                self.remove_dead_brokers()
+            except Exception:
+                logger.exception("dead brokers were not removed, tried again")
             await asyncio.sleep(SCAN_INTERVAL)
 
     def _disconnected(self, connection: Connection) -> None:

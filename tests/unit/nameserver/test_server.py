@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -150,6 +151,27 @@ async def test_dead_brokers_are_looked_for_all_the_time(
             await until(lambda: not name_server._server.connections)
             assert name_server.routes.route("t") is None
             await broker.close()
+    finally:
+        await name_server.stop()
+
+
+async def test_a_scan_that_fails_is_not_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "FIRST_SCAN", 0.0)
+    monkeypatch.setattr(server_module, "SCAN_INTERVAL", 0.005)
+    name_server = NameServer(config(tmp_path))
+    scans = 0
+
+    def fail(_: float) -> list[Any]:
+        nonlocal scans
+        scans += 1
+        raise RuntimeError("broken table")
+
+    monkeypatch.setattr(name_server.routes, "remove_expired", fail)
+    await name_server.start()
+    try:
+        await until(lambda: scans >= 3)
     finally:
         await name_server.stop()
 
