@@ -6,7 +6,7 @@ INVOKE_BROKER_TO_GET_CONSUMER_STATUS. Where RocketMQ asks the members of a group
 the other, each for up to five seconds, this asks all of them at once.
 
 The methods are handlers of `broker.routes`; all run on the loop and wait for clients
-without holding it.
+without holding it. Lists of clients, which may be thousands, are encoded on the admin lane.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from pyromq.broker.config import BrokerConfig
@@ -26,7 +26,7 @@ from pyromq.broker.state.connections import (
     ProducerTable,
 )
 from pyromq.broker.state.offsets import ConsumerOffsetTable
-from pyromq.protocol.bodies import BodyError
+from pyromq.protocol.bodies import Body, BodyError
 from pyromq.protocol.bodies_admin import (
     Connection,
     ConsumerConnection,
@@ -72,7 +72,7 @@ class ClientAdminHandlers:
         offsets: ConsumerOffsetTable,
         lane: Lane,
     ) -> None:
-        """`lane` reads messages that may be on the disk."""
+        """`lane` reads messages that may be on the disk, and encodes long lists."""
         self._config = config
         self._store = store
         self._consumers = consumers
@@ -80,7 +80,7 @@ class ClientAdminHandlers:
         self._offsets = offsets
         self._lane = lane
 
-    def consumer_connections(
+    async def consumer_connections(
         self, _: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
         """GET_CONSUMER_CONNECTION_LIST: the members of a consumer group."""
@@ -90,16 +90,14 @@ class ClientAdminHandlers:
             raise RequestError(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
             )
-        body = ConsumerConnection(
-            _connections(group.members.values()),
-            group.subscriptions,
-            group.consume_type,
-            group.message_model,
-            group.consume_from_where,
+        members = list(group.members.values())
+        subscriptions = dict(group.subscriptions)
+        kind = group.consume_type, group.message_model, group.consume_from_where
+        return await self._encoded(
+            request, lambda: ConsumerConnection(_connections(members), subscriptions, *kind)
         )
-        return request.answer(body=body.encode())
 
-    def producer_connections(
+    async def producer_connections(
         self, _: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
         """GET_PRODUCER_CONNECTION_LIST: the members of a producer group."""
@@ -107,15 +105,17 @@ class ClientAdminHandlers:
         members = self._producers.members(name)
         if not members:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
-        return request.answer(body=ProducerConnection(_connections(members)).encode())
+        return await self._encoded(request, lambda: ProducerConnection(_connections(members)))
 
-    def all_producers(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+    async def all_producers(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_ALL_PRODUCER_INFO: every producer, by group."""
-        groups = {
-            group: [_producer_info(member) for member in self._producers.members(group)]
-            for group in self._producers.groups()
-        }
-        return request.answer(body=ProducerTableInfo(groups).encode())
+        groups = {group: self._producers.members(group) for group in self._producers.groups()}
+        return await self._encoded(
+            request,
+            lambda: ProducerTableInfo(
+                {group: list(map(_producer_info, members)) for group, members in groups.items()}
+            ),
+        )
 
     def consumed_by_who(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """QUERY_TOPIC_CONSUME_BY_WHO: groups that subscribe to a topic, or ever read it."""
@@ -171,6 +171,11 @@ class ClientAdminHandlers:
             if table is not None
         }
         return request.answer(body=GetConsumerStatusBody(consumer_table=found).encode())
+
+    async def _encoded(
+        self, request: RemotingCommand, answer: Callable[[], Body]
+    ) -> RemotingCommand:
+        return request.answer(body=await self._lane.run(lambda: answer().encode()))
 
     async def _status_of(
         self, member: Client, question: dict[str, str]

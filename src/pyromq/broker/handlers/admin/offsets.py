@@ -36,6 +36,7 @@ from pyromq.protocol.headers_admin import (
     QueryCorrectionOffsetHeader,
     ResetOffsetRequestHeader,
 )
+from pyromq.protocol.names import group_fault
 from pyromq.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,10 @@ class OffsetAdminHandlers:
     def clone_offsets(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """CLONE_GROUP_OFFSET: one group begins where another one is."""
         header = CloneGroupOffsetRequestHeader.decode(request.ext_fields)
+        # Names go into the table's keys and its file: an illegal one would be there for good.
+        fault = group_fault(header.dest_group)
+        if fault is not None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
         topic = (header.topic or "").strip()
         for each in [topic] if topic else self._offsets.topics_of(header.src_group):
             if self._topics.get(each) is None:

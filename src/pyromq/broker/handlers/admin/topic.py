@@ -34,6 +34,8 @@ from pyromq.protocol.names import group_fault, topic_fault
 logger = logging.getLogger(__name__)
 
 _HIGHEST_PERMISSION = 15
+#: More queues than clients and tools, which look at each of them, can cope with.
+_MAX_QUEUES = 65_536
 
 
 class TopicStore(Log, Protocol):
@@ -115,9 +117,11 @@ class TopicAdminHandlers:
         self._refuse_on_replica()
         config = SubscriptionGroupConfig.decode(request.body)
         fault = group_fault(config.group_name)
-        if fault is None and not (config.retry_queue_nums >= 0 and config.retry_max_times >= -1):
+        if fault is None and not (
+            0 <= config.retry_queue_nums <= _MAX_QUEUES and config.retry_max_times >= -1
+        ):
             fault = (
-                f"retryQueueNums {config.retry_queue_nums} must not be negative, "
+                f"retryQueueNums {config.retry_queue_nums} must be 0 to {_MAX_QUEUES}, "
                 f"retryMaxTimes {config.retry_max_times} must be -1 or more"
             )
         if fault is not None:
@@ -174,11 +178,13 @@ def _topic_config(header: CreateTopicRequestHeader) -> TopicConfig:
             f"topicFilterType {header.topic_filter_type!r} is none of "
             f"{', '.join(TopicFilterType.__members__)}",
         )
-    if header.read_queue_nums < 0 or header.write_queue_nums < 0:
+    if not (
+        0 <= header.read_queue_nums <= _MAX_QUEUES and 0 <= header.write_queue_nums <= _MAX_QUEUES
+    ):
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"readQueueNums {header.read_queue_nums} and writeQueueNums "
-            f"{header.write_queue_nums} must not be negative",
+            f"{header.write_queue_nums} must be 0 to {_MAX_QUEUES}",
         )
     if not 0 <= header.perm <= _HIGHEST_PERMISSION:
         raise RequestError(

@@ -34,7 +34,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Administered]:
 async def test_members_of_a_consumer_group(broker: Administered) -> None:
     broker.join("one", language=LanguageCode.CPP, version=300)
     broker.join("second")
-    answer = broker.clients.consumer_connections(ADMIN, asking(consumerGroup="g"))
+    answer = await broker.clients.consumer_connections(ADMIN, asking(consumerGroup="g"))
     body = ConsumerConnection.decode(answer.body)
     assert [(each.client_id, each.language, each.version) for each in body.connection_set] == [
         ("one", LanguageCode.CPP, 300),
@@ -43,7 +43,7 @@ async def test_members_of_a_consumer_group(broker: Administered) -> None:
     assert body.connection_set[0].client_addr == "127.0.0.1:40003"
     assert body.subscription_table["T"].sub_string == "*"
     with pytest.raises(RequestError, match=r"the consumer group\[x\] not online") as refused:
-        broker.clients.consumer_connections(ADMIN, asking(consumerGroup="x"))
+        await broker.clients.consumer_connections(ADMIN, asking(consumerGroup="x"))
     assert refused.value.code == ResponseCode.CONSUMER_NOT_ONLINE
 
 
@@ -51,18 +51,19 @@ async def test_members_of_producer_groups(broker: Administered) -> None:
     broker.producers.register(
         "p", Client(FakeConnection("127.0.0.1:7"), "id", LanguageCode.GO, 317)
     )
-    answer = broker.clients.producer_connections(ADMIN, asking(producerGroup="p"))
+    answer = await broker.clients.producer_connections(ADMIN, asking(producerGroup="p"))
     (member,) = ProducerConnection.decode(answer.body).connection_set
     assert (member.client_id, member.client_addr, member.language) == (
         "id",
         "127.0.0.1:7",
         LanguageCode.GO,
     )
-    (info,) = ProducerTableInfo.decode(broker.clients.all_producers(ADMIN, asking()).body).data["p"]
+    everybody = await broker.clients.all_producers(ADMIN, asking())
+    (info,) = ProducerTableInfo.decode(everybody.body).data["p"]
     assert info.remote_ip == "/127.0.0.1:7"
     assert 0 <= time.time() * 1000 - info.last_update_timestamp < 60_000
     with pytest.raises(RequestError, match=r"the producer group\[x\] not exist"):
-        broker.clients.producer_connections(ADMIN, asking(producerGroup="x"))
+        await broker.clients.producer_connections(ADMIN, asking(producerGroup="x"))
 
 
 async def test_who_consumes_a_topic(broker: Administered) -> None:

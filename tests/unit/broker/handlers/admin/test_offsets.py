@@ -118,6 +118,18 @@ async def test_offsets_are_cloned(broker: Administered) -> None:
     assert broker.offsets.topics_of("k") == {"T", "U"}
 
 
+@pytest.mark.parametrize("group", ["", "a@b", "x" * 256])
+async def test_offsets_are_not_cloned_to_a_group_that_cannot_be(
+    broker: Administered, group: str
+) -> None:
+    before = broker.offsets.snapshot()
+    with pytest.raises(RequestError):
+        broker.offset_admin.clone_offsets(
+            ADMIN, asking(srcGroup="g", destGroup=group, topic="T", offline="true")
+        )
+    assert broker.offsets.snapshot() == before
+
+
 async def test_correction_offsets(broker: Administered) -> None:
     broker.offsets.commit("h", "T", 0, 1)
     broker.offsets.commit("h", "T", 1, 4)

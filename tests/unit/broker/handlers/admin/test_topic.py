@@ -129,6 +129,8 @@ async def test_topic_is_created_and_registered(broker: Broker) -> None:
         {"topic": "rmq_sys_x"},
         {"readQueueNums": "-1"},
         {"writeQueueNums": "-2147483648"},
+        {"readQueueNums": "65537"},
+        {"writeQueueNums": "2147483647"},
         {"perm": "16"},
         {"perm": "-1"},
         {"topicFilterType": "ANY"},
@@ -182,6 +184,7 @@ async def test_group_is_created_and_updated(broker: Broker) -> None:
         SubscriptionGroupConfig("a b").encode(),
         SubscriptionGroupConfig("").encode(),
         SubscriptionGroupConfig("g", retry_queue_nums=-1).encode(),
+        SubscriptionGroupConfig("g", retry_queue_nums=65_537).encode(),
         SubscriptionGroupConfig("g", retry_max_times=-2).encode(),
     ],
 )
