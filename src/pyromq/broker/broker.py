@@ -391,7 +391,7 @@ class Broker:
                 ),
                 config_admin=ConfigAdminHandlers(live_config),
                 maintenance=MaintenanceHandlers(store, self.topics),
-                queue_offsets=QueueOffsetHandlers(store),
+                queue_offsets=QueueOffsetHandlers(store, self.lanes.admin),
                 client_admin=ClientAdminHandlers(
                     self._config,
                     store,
@@ -401,7 +401,12 @@ class Broker:
                     self.lanes.admin,
                 ),
                 offset_admin=OffsetAdminHandlers(
-                    self._config, store, self.topics, self.consumers, self.offsets
+                    self._config,
+                    store,
+                    self.topics,
+                    self.consumers,
+                    self.offsets,
+                    self.lanes.admin,
                 ),
                 consume_stats=ConsumeStatsHandlers(
                     self._config,

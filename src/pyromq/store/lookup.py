@@ -1,6 +1,6 @@
 """Finding single messages: by time in a queue, by offset in the log.
 
-Reads only; called on the loop for one message, from a lane for scans.
+Reads only; called on the loop for one message that is in memory, from a lane for all else.
 """
 
 from __future__ import annotations
@@ -55,35 +55,43 @@ def _bring_in(file: MappedFile, start: int, end: int) -> None:
 
 
 def store_timestamp(log: CommitLog, offset: int, size: int) -> int:
-    """The store timestamp of the record at `offset`; -1 when it is not there."""
-    if offset < log.min_offset or not log.holds(offset, max(size, HEAD_SIZE_V4)):
+    """The store timestamp of the record at `offset`; -1 when it is not there.
+
+    In a thread it waits for the disk without the interpreter's lock.
+    """
+    file = log.segments.find(offset)
+    if file is None or offset < log.min_offset or not log.holds(offset, max(size, HEAD_SIZE_V4)):
         return -1
+    start = offset - file.base
+    with contextlib.suppress(FileNotFoundError):  # it has expired meanwhile
+        _bring_in(file, start, start + HEAD_SIZE_V4)
     head = log.read(offset, HEAD_SIZE_V4)
-    return store_timestamp_at(head, 0) if head else -1
+    return store_timestamp_at(head, 0) if len(head) == HEAD_SIZE_V4 else -1
 
 
-def offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int) -> int:
+def offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int, end: int) -> int:
     """The queue offset whose message was stored nearest to `timestamp`.
 
     RocketMQ's search, with its rounding: of the two neighbours of a time between them
     the nearer one, the earlier one when both are as near; before the first message the
     first, behind the last the last. It looks in one segment, the one with the nearest
     message.
+
+    For threads, too: the queue may grow meanwhile, `end` was its end when nothing was pending.
     """
-    file = _segment_by_time(queue, log, timestamp)
+    file = _segment_by_time(queue, log, timestamp, end)
     if file is None:
         return 0
     first = file.base // CONSUME_QUEUE_ENTRY_SIZE
     low = max(queue.min_offset - first, 0)
-    high = min(queue.next_offset - first, file.size // CONSUME_QUEUE_ENTRY_SIZE) - 1
+    high = min(end - first, file.size // CONSUME_QUEUE_ENTRY_SIZE) - 1
     min_physical = log.min_offset
     left = right = -1
     left_time = right_time = -1
     while low <= high:
         middle = (low + high) // 2
         start = middle * CONSUME_QUEUE_ENTRY_SIZE
-        entry = file.read(start, start + CONSUME_QUEUE_ENTRY_SIZE)
-        physical, size, _ = CONSUME_QUEUE_ENTRY.unpack(entry)
+        physical, size, _ = _entry(file, start)
         if physical < min_physical:
             low = middle + 1
             left = middle
@@ -108,29 +116,32 @@ def offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int) -> int:
     return first + found if found >= 0 else 0
 
 
-def _segment_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int) -> MappedFile | None:
+def _entry(file: MappedFile, start: int) -> tuple[int, int, int]:
+    end = start + CONSUME_QUEUE_ENTRY_SIZE
+    with contextlib.suppress(FileNotFoundError):  # its queue was deleted meanwhile
+        _bring_in(file, start, end)
+    physical, size, tags_code = CONSUME_QUEUE_ENTRY.unpack(file.read(start, end))
+    return physical, size, tags_code
+
+
+def _segment_by_time(
+    queue: ConsumeQueue, log: CommitLog, timestamp: int, end: int
+) -> MappedFile | None:
     """The first segment with a message stored at or after the time, or the one before it when
     its last message is as near; else the newest.
 
     RocketMQ goes by the files' times of modification. Those are the same while a queue grows,
     but not after its segments were copied, or made again from the log.
     """
-    files = [
-        file
-        for file in queue.segments.files
-        if file.base < queue.next_offset * CONSUME_QUEUE_ENTRY_SIZE
-    ]
+    files = [file for file in queue.segments.files if file.base < end * CONSUME_QUEUE_ENTRY_SIZE]
 
     def stored(file: MappedFile, number: int) -> int:
-        start = number * CONSUME_QUEUE_ENTRY_SIZE
-        physical, size, _ = CONSUME_QUEUE_ENTRY.unpack(
-            file.read(start, start + CONSUME_QUEUE_ENTRY_SIZE)
-        )
+        physical, size, _ = _entry(file, number * CONSUME_QUEUE_ENTRY_SIZE)
         return store_timestamp(log, physical, size)
 
     def last(file: MappedFile) -> int:
-        end = min(queue.next_offset * CONSUME_QUEUE_ENTRY_SIZE - file.base, file.size)
-        return stored(file, end // CONSUME_QUEUE_ENTRY_SIZE - 1)
+        length = min(end * CONSUME_QUEUE_ENTRY_SIZE - file.base, file.size)
+        return stored(file, length // CONSUME_QUEUE_ENTRY_SIZE - 1)
 
     number = bisect_left(files, True, key=lambda file: last(file) >= timestamp)
     if number == len(files):

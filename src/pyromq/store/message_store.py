@@ -22,6 +22,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 from time import monotonic_ns, time_ns
 from typing import IO
@@ -45,7 +46,6 @@ from pyromq.protocol.record import (
     head_size,
     inner_count,
     shared_packer,
-    store_timestamp_at,
 )
 from pyromq.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from pyromq.protocol.units import CONSUME_QUEUE_ENTRY
@@ -526,15 +526,28 @@ class MessageStore:
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
         """The store timestamp of a queue's first message; -1 when it has none."""
-        queue = self._queues.get((topic, queue_id))
-        return self._time_of(queue, queue.min_offset) if queue else -1
+        return self.earliest_search(topic, queue_id)()
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """The queue offset whose message was stored nearest to `timestamp`, as Java rounds it."""
+    def earliest_search(self, topic: str, queue_id: int) -> Callable[[], int]:
+        """What finds `earliest_time`, in any thread: the message may be on the disk."""
         if self._touched:
             self.seal()
         queue = self._queues.get((topic, queue_id))
-        return lookup.offset_by_time(queue, self._log, timestamp) if queue else 0
+        entry = queue.entry(queue.min_offset) if queue else None
+        return partial(self.store_time, entry[0]) if entry else lambda: -1
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """The queue offset whose message was stored nearest to `timestamp`, as Java rounds it."""
+        return self.time_search(topic, queue_id, timestamp)()
+
+    def time_search(self, topic: str, queue_id: int, timestamp: int) -> Callable[[], int]:
+        """What finds `offset_by_time`, in any thread: it reads messages all over the queue."""
+        if self._touched:
+            self.seal()
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return lambda: 0
+        return partial(lookup.offset_by_time, queue, self._log, timestamp, queue.next_offset)
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether a message is near enough to the log's end to be in memory."""
@@ -562,8 +575,7 @@ class MessageStore:
 
         May be called from any thread.
         """
-        head = self._log.read(physical_offset, HEAD_SIZE_V4)
-        return store_timestamp_at(head, 0) if len(head) == HEAD_SIZE_V4 else -1
+        return lookup.store_timestamp(self._log, physical_offset, HEAD_SIZE_V4)
 
     def query(self, topic: str, key: str, max_count: int, begin: int, end: int) -> list[int]:
         """Physical offsets of the messages with a key, newest first. Slow: not on the loop."""
@@ -725,11 +737,6 @@ class MessageStore:
                 self._tags_codes.clear()
             self._tags_codes[last] = tags_code
         return tags_code
-
-    def _time_of(self, queue: ConsumeQueue, offset: int) -> int:
-        entry = queue.entry(offset)
-        record = self._log.read(entry[0], entry[1]) if entry else None
-        return store_timestamp_at(record, 0) if record else -1
 
     def _load_queues(self) -> dict[ConsumeQueue, str]:
         """Map the queues' files; returns those that do not fit together, with the reason."""

@@ -77,7 +77,9 @@ def test_times_are_rounded_as_rocketmq_does(
     queue.min_offset = min(first, len(times) - 1)
     for wanted in range(START - 2, times[-1] + 3):
         expected = nearest(times, queue.min_offset, wanted)
-        assert lookup.offset_by_time(queue, store._log, wanted) == expected, wanted
+        assert lookup.offset_by_time(queue, store._log, wanted, queue.next_offset) == expected, (
+            wanted
+        )
     store.stop()
 
 
@@ -161,8 +163,8 @@ def test_messages_that_left_the_log_are_not_asked_for_their_time(
     assert first == 1
     queue = again.queue(TOPIC, 0)
     queue.min_offset = 0
-    assert lookup.offset_by_time(queue, again._log, START - 5) == first
-    assert lookup.offset_by_time(queue, again._log, START + 30) == 3
+    assert lookup.offset_by_time(queue, again._log, START - 5, queue.next_offset) == first
+    assert lookup.offset_by_time(queue, again._log, START + 30, queue.next_offset) == 3
     queue.min_offset = first
     assert again.earliest_time(TOPIC, 0) == START + 10
     again.stop()
@@ -226,3 +228,17 @@ def test_a_record_that_expires_while_it_is_fetched_is_none(
     monkeypatch.setattr(MappedFile, "bring_in", gone)
     # The file is unlinked, but its mapping still has what was in it.
     assert store.fetch_record(offset) == record
+
+
+def test_a_search_goes_on_while_its_queue_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path / "store")
+    stored_at(store, [START + 10 * n for n in range(5)], monkeypatch)
+    search, first = store.time_search(TOPIC, 0, START + 1000), store.earliest_search(TOPIC, 0)
+    put(store)  # its entry is not in the file yet
+    assert search() == 4
+    assert first() == START
+    assert store.time_search("Nowhere", 0, START)() == 0
+    assert store.earliest_search("Nowhere", 0)() == -1
+    store.stop()

@@ -9,7 +9,8 @@ without a name; asking for correction offsets with groups to leave out does not 
 offsets of those groups; a queue that no group has a valid offset of is left out of that
 answer, where RocketMQ fails.
 
-The methods are handlers of `broker.routes` and run on the loop.
+The methods are handlers of `broker.routes` and run on the loop; the places of a time are looked
+for on the admin lane.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.admin.clients import refuse_old_client
+from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.state.connections import ClientConnection, ConsumerGroup, ConsumerTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
@@ -57,19 +59,21 @@ class OffsetAdminHandlers:
         topics: TopicTable,
         consumers: ConsumerTable,
         offsets: ConsumerOffsetTable,
+        lane: Lane,
     ) -> None:
         self._config = config
         self._store = store
         self._topics = topics
         self._consumers = consumers
         self._offsets = offsets
+        self._lane = lane
 
-    def reset_offset(
+    async def reset_offset(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
         """INVOKE_BROKER_TO_RESET_OFFSET: let a group go on at a time, its members online."""
         header = ResetOffsetRequestHeader.decode(request.ext_fields)
-        table = self._offsets_at(header)
+        table = await self._offsets_at(header)
         group = self._consumers.find(header.group)
         if group is None:
             raise RequestError(
@@ -123,7 +127,7 @@ class OffsetAdminHandlers:
                 least[queue_id] = _NO_CORRECTION
         return request.answer(body=QueryCorrectionOffsetBody(least).encode())
 
-    def _offsets_at(self, header: ResetOffsetRequestHeader) -> dict[MessageQueue, int]:
+    async def _offsets_at(self, header: ResetOffsetRequestHeader) -> dict[MessageQueue, int]:
         """Where the group goes on in each queue."""
         topic = self._topics.get(header.topic)
         if topic is None:
@@ -132,17 +136,25 @@ class OffsetAdminHandlers:
                 f"[reset-offset] reset offset failed, no topic in this broker. "
                 f"topic={header.topic}",
             )
-        table = {}
+        reached_in = []
         for queue_id in range(topic.write_queue_nums):
             reached = self._offsets.query(header.group, header.topic, queue_id)
             if reached is None:
                 raise RequestError(
                     ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist"
                 )
-            if header.timestamp == _TO_THE_END:
-                offset = self._store.max_offset(header.topic, queue_id)
-            else:
-                offset = self._store.offset_by_time(header.topic, queue_id, header.timestamp)
+            reached_in.append(reached)
+        queue_ids = range(len(reached_in))
+        if header.timestamp == _TO_THE_END:
+            found = [self._store.max_offset(header.topic, queue_id) for queue_id in queue_ids]
+        else:
+            searches = [
+                self._store.time_search(header.topic, queue_id, header.timestamp)
+                for queue_id in queue_ids
+            ]
+            found = await self._lane.run(lambda: [search() for search in searches])
+        table = {}
+        for queue_id, reached, offset in zip(queue_ids, reached_in, found, strict=True):
             offset = max(0, offset)
             queue = MessageQueue(header.topic, self._config.broker_name, queue_id)
             table[queue] = offset if header.is_force else min(offset, reached)

@@ -1,15 +1,18 @@
 """Requests about what a queue holds: its ends, and the place of a time.
 
 GET_MAX_OFFSET, GET_MIN_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and GET_EARLIEST_MSG_STORETIME.
-The methods are handlers of `broker.routes`. Queues that do not exist are answered with
+The methods are handlers of `broker.routes`; times are looked up on the admin lane, because the
+messages that tell them may be on the disk. Queues that do not exist are answered with
 RocketMQ's numbers (offset 0, time -1), not with errors: consumers ask about queues that are
 still empty.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
+from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import (
@@ -33,18 +36,19 @@ class QueueStore(Protocol):
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first offset that is stored; at most 0 for no queue."""
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """The offset of the message stored at a time (milliseconds); 0 for no queue."""
+    def time_search(self, topic: str, queue_id: int, timestamp: int) -> Callable[[], int]:
+        """What finds the offset of the message stored at a time (ms); 0 for no queue."""
 
-    def earliest_time(self, topic: str, queue_id: int) -> int:
-        """When the first message was stored (milliseconds); -1 for none."""
+    def earliest_search(self, topic: str, queue_id: int) -> Callable[[], int]:
+        """What finds when the first message was stored (milliseconds); -1 for none."""
 
 
 class QueueOffsetHandlers:
     """Handlers about the ends of queues."""
 
-    def __init__(self, store: QueueStore) -> None:
+    def __init__(self, store: QueueStore, lane: Lane) -> None:
         self._store = store
+        self._lane = lane
 
     def max_offset(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_MAX_OFFSET: the offset that the next message will get."""
@@ -58,14 +62,18 @@ class QueueOffsetHandlers:
         offset = max(0, self._store.min_offset(header.topic, header.queue_id))
         return request.answer(ext_fields=GetMinOffsetResponseHeader(offset).encode())
 
-    def offset_by_time(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+    async def offset_by_time(
+        self, _: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
         """SEARCH_OFFSET_BY_TIMESTAMP: the offset of what was stored at a time."""
         header = SearchOffsetRequestHeader.decode(request.ext_fields)
-        offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+        search = self._store.time_search(header.topic, header.queue_id, header.timestamp)
+        offset = await self._lane.run(search)
         return request.answer(ext_fields=SearchOffsetResponseHeader(offset).encode())
 
-    def earliest_time(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+    async def earliest_time(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_EARLIEST_MSG_STORETIME: when the first message that is left was stored."""
         header = GetEarliestMsgStoretimeRequestHeader.decode(request.ext_fields)
-        timestamp = self._store.earliest_time(header.topic, header.queue_id)
+        search = self._store.earliest_search(header.topic, header.queue_id)
+        timestamp = await self._lane.run(search)
         return request.answer(ext_fields=GetEarliestMsgStoretimeResponseHeader(timestamp).encode())

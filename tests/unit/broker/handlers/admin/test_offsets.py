@@ -26,7 +26,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Administered]:
     await broker.close()
 
 
-def reset(
+async def reset(
     broker: Administered,
     timestamp: int,
     *,
@@ -43,14 +43,14 @@ def reset(
         timestamp=str(timestamp),
         isForce=str(force).lower(),
     )
-    answer = broker.offset_admin.reset_offset(ADMIN, request)
+    answer = await broker.offset_admin.reset_offset(ADMIN, request)
     assert answer.code == ResponseCode.SUCCESS
     return ResetOffsetBody.decode(answer.body)
 
 
 async def test_members_are_told_where_to_go_on(broker: Administered) -> None:
     one, other = broker.join("one"), broker.join("other", language=LanguageCode.CPP)
-    assert reset(broker, -1).offset_table == {queue(0): 4, queue(1): 4}
+    assert (await reset(broker, -1)).offset_table == {queue(0): 4, queue(1): 4}
     (told,) = one.sent
     assert told.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
     assert told.is_oneway
@@ -68,30 +68,30 @@ async def test_members_are_told_where_to_go_on(broker: Administered) -> None:
 
 async def test_an_administrator_may_say_that_clients_are_c(broker: Administered) -> None:
     one = broker.join("one")
-    reset(broker, -1, language=LanguageCode.CPP)
+    await reset(broker, -1, language=LanguageCode.CPP)
     (told,) = one.sent
     assert len(ResetOffsetBodyForC.decode(told.body).offset_table) == 2
 
 
 async def test_back_to_a_time_and_forward_only_by_force(broker: Administered) -> None:
     broker.join("one")
-    assert reset(broker, 0, force=False).offset_table == {queue(0): 0, queue(1): 0}
-    assert reset(broker, -1, force=False).offset_table == {queue(0): 3, queue(1): 2}
-    assert reset(broker, -1, force=True).offset_table == {queue(0): 4, queue(1): 4}
+    assert (await reset(broker, 0, force=False)).offset_table == {queue(0): 0, queue(1): 0}
+    assert (await reset(broker, -1, force=False)).offset_table == {queue(0): 3, queue(1): 2}
+    assert (await reset(broker, -1, force=True)).offset_table == {queue(0): 4, queue(1): 4}
 
 
 async def test_resets_that_are_not_possible(broker: Administered) -> None:
     with pytest.raises(RequestError, match="Consumer not online") as refused:
-        reset(broker, -1)
+        await reset(broker, -1)
     assert refused.value.code == ResponseCode.CONSUMER_NOT_ONLINE
     with pytest.raises(RequestError, match="no topic in this broker"):
-        reset(broker, -1, topic="X")
+        await reset(broker, -1, topic="X")
     with pytest.raises(RequestError, match="THe consumer group <x> not exist"):
-        reset(broker, -1, group="x")
+        await reset(broker, -1, group="x")
     one = broker.join("one")
     broker.join("old", version=27)
     with pytest.raises(RequestError, match="does not support this feature"):
-        reset(broker, -1)
+        await reset(broker, -1)
     assert one.sent == [], "all of them, or none"
 
 

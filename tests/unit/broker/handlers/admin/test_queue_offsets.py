@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
 import pytest
 
 from pyromq.broker.handlers.admin.queue_offsets import QueueOffsetHandlers
+from pyromq.broker.services.flow_control import Lane
 from pyromq.protocol.codes import ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import HeaderError
@@ -23,13 +29,30 @@ class Store:
         self.asked.append(("min", topic, queue_id))
         return -1
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
+    def time_search(self, topic: str, queue_id: int, timestamp: int) -> Callable[[], int]:
         self.asked.append(("time", topic, queue_id, timestamp))
-        return 7
+        return lambda: self.in_the_lane(7)
 
-    def earliest_time(self, topic: str, queue_id: int) -> int:
+    def earliest_search(self, topic: str, queue_id: int) -> Callable[[], int]:
         self.asked.append(("earliest", topic, queue_id))
-        return 1700000000123
+        return lambda: self.in_the_lane(1700000000123)
+
+    def in_the_lane(self, answer: int) -> int:
+        assert threading.current_thread() is not threading.main_thread()
+        return answer
+
+
+@pytest.fixture
+async def lane() -> AsyncIterator[Lane]:
+    lane = Lane("admin", 10)
+    yield lane
+    await lane.stop()
+
+
+async def answered_by(handler: Any, request: RemotingCommand) -> RemotingCommand:
+    """The answer of a handler, which may be a coroutine."""
+    answer = handler(FakeConnection(), request)
+    return await answer if inspect.isawaitable(answer) else answer  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
@@ -41,20 +64,24 @@ class Store:
         ("earliest_time", {}, ("earliest", "t", 3), {"timestamp": "1700000000123"}),
     ],
 )
-def test_answers_what_the_store_says(
-    method: str, more: dict[str, str], asked: tuple[object, ...], answered: dict[str, str]
+async def test_answers_what_the_store_says(
+    lane: Lane,
+    method: str,
+    more: dict[str, str],
+    asked: tuple[object, ...],
+    answered: dict[str, str],
 ) -> None:
     store = Store()
-    handler = getattr(QueueOffsetHandlers(store), method)
+    handler = getattr(QueueOffsetHandlers(store, lane), method)
     request = RemotingCommand(30, opaque=9, ext_fields={"topic": "t", "queueId": "3", **more})
-    answer = handler(FakeConnection(), request)
+    answer = await answered_by(handler, request)
     assert store.asked == [asked]
     assert (answer.code, answer.opaque) == (ResponseCode.SUCCESS, 9)
     assert answer.ext_fields == answered
 
 
 @pytest.mark.parametrize("method", ["max_offset", "min_offset", "offset_by_time", "earliest_time"])
-def test_missing_fields_are_named(method: str) -> None:
-    handler = getattr(QueueOffsetHandlers(Store()), method)
+async def test_missing_fields_are_named(lane: Lane, method: str) -> None:
+    handler = getattr(QueueOffsetHandlers(Store(), lane), method)
     with pytest.raises(HeaderError, match="queueId"):
-        handler(FakeConnection(), RemotingCommand(30, ext_fields={"topic": "t"}))
+        await answered_by(handler, RemotingCommand(30, ext_fields={"topic": "t"}))
