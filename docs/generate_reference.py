@@ -84,6 +84,19 @@ SECTIONS = (
         ("subscription", "start_from"),
         ("Subscription", "StartFrom"),
     ),
+    Section(
+        "Who consumes which queue",
+        ("rebalance",),
+        (
+            "Strategy",
+            "allocate_averagely",
+            "allocate_averagely_by_circle",
+            "AllocateByConfig",
+            "AllocateByMachineRoom",
+            "AllocateMachineRoomNearby",
+            "AllocateConsistentHash",
+        ),
+    ),
     Section("Options of every client", ("options",), ("ClientOptions",)),
     Section(
         "Synchronous clients",

@@ -1,7 +1,8 @@
 """RocketMQ clients: producers, consumers and what they speak of.
 
 `Producer`, `TransactionProducer`, `PushConsumer`, `LitePullConsumer` and `PullConsumer` are for
-asyncio; `Producer.sync(...)` and so on give the same to programs without an event loop.
+asyncio; `Producer.sync(...)` and so on give the same to programs without an event loop (but for
+single pulls: there, `LitePullConsumer.sync` with `assign` and `seek`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,15 @@ from pyromq.client.pull_consumer import PullConsumer
 from pyromq.client.push_consumer import PushConsumer
 from pyromq.client.push_options import Order, PushOptions
 from pyromq.client.queue_access import PullResult, PullStatus
+from pyromq.client.rebalance import (
+    AllocateByConfig,
+    AllocateByMachineRoom,
+    AllocateConsistentHash,
+    AllocateMachineRoomNearby,
+    Strategy,
+    allocate_averagely,
+    allocate_averagely_by_circle,
+)
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.request_reply import reply_to
 from pyromq.client.results import SendResult, SendStatus, TransactionState
@@ -58,6 +68,10 @@ from pyromq.remoting.errors import (
 )
 
 __all__ = [
+    "AllocateByConfig",
+    "AllocateByMachineRoom",
+    "AllocateConsistentHash",
+    "AllocateMachineRoomNearby",
     "AnswerError",
     "AssignmentListener",
     "Batching",
@@ -101,6 +115,7 @@ __all__ = [
     "SendStatus",
     "Sending",
     "StartFrom",
+    "Strategy",
     "Subscription",
     "SyncLitePullConsumer",
     "SyncProducer",
@@ -111,5 +126,7 @@ __all__ = [
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",
+    "allocate_averagely",
+    "allocate_averagely_by_circle",
     "reply_to",
 ]
