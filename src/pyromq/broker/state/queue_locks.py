@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds after its last request for which a client keeps a queue.
 LEASE_SECONDS: Final = 60.0
+#: A line in the log names so many queues.
+_MAX_NAMED: Final = 16
 
 
 @dataclass(slots=True)
@@ -53,29 +55,22 @@ class QueueLockTable:
         locks = self._groups.setdefault(group, {})
         now = self._now()
         mine: set[MessageQueue] = set()
+        locked, held = _Told(), _Told()
         for queue in queues:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 lock.touched = now
             elif lock is None or self._has_ended(lock, now):
                 locks[queue] = _Lock(client_id, now)
-                logger.info(
-                    "%s of group %s: locked by %s%s",
-                    _name(queue),
-                    group,
-                    client_id,
-                    f", the lock of {lock.client_id} has ended" if lock is not None else "",
-                )
+                locked.add(queue, f"after {lock.client_id}" if lock is not None else "")
             else:
-                logger.info(
-                    "%s of group %s: not locked for %s, %s holds it",
-                    _name(queue),
-                    group,
-                    client_id,
-                    lock.client_id,
-                )
+                held.add(queue, f"{lock.client_id} holds it")
                 continue
             mine.add(queue)
+        if locked:
+            logger.info("group %s: locked for %s: %s", group, client_id, locked)
+        if held:
+            logger.info("group %s: not locked for %s: %s", group, client_id, held)
         if not locks:
             del self._groups[group]
         return mine
@@ -83,19 +78,18 @@ class QueueLockTable:
     def unlock(self, group: str, queues: Collection[MessageQueue], client_id: str) -> None:
         """Give queues back; those of others stay as they are."""
         locks = self._groups.get(group, {})
+        unlocked, held = _Told(), _Told()
         for queue in queues:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
-                logger.info("%s of group %s: unlocked by %s", _name(queue), group, client_id)
+                unlocked.add(queue)
             else:
-                logger.warning(
-                    "%s of group %s: not unlocked by %s, %s",
-                    _name(queue),
-                    group,
-                    client_id,
-                    "nobody holds it" if lock is None else f"{lock.client_id} holds it",
-                )
+                held.add(queue, "nobody holds it" if lock is None else f"{lock.client_id} holds it")
+        if unlocked:
+            logger.info("group %s: unlocked by %s: %s", group, client_id, unlocked)
+        if held:
+            logger.warning("group %s: not unlocked by %s: %s", group, client_id, held)
         if not locks:
             self._groups.pop(group, None)
 
@@ -121,5 +115,24 @@ class QueueLockTable:
         return now - lock.touched > self._lease
 
 
-def _name(queue: MessageQueue) -> str:
-    return f"queue {queue.queue_id} of topic {queue.topic}"
+class _Told:
+    """Queues for one line in the log: there may be thousands, of which a few are named."""
+
+    __slots__ = ("_count", "_named")
+
+    def __init__(self) -> None:
+        self._named: list[str] = []
+        self._count = 0
+
+    def add(self, queue: MessageQueue, more: str = "") -> None:
+        self._count += 1
+        if self._count <= _MAX_NAMED:
+            name = f"queue {queue.queue_id} of topic {queue.topic}"
+            self._named.append(f"{name} ({more})" if more else name)
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def __str__(self) -> str:
+        others = self._count - len(self._named)
+        return ", ".join(self._named) + (f" and {others} others" if others else "")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from pyromq.broker.state.queue_locks import LEASE_SECONDS, QueueLockTable
@@ -108,3 +110,23 @@ def test_asking_for_nothing_leaves_nothing(locks: QueueLockTable) -> None:
     assert locks.lock("g", set(), "c1") == set()
     assert len(locks) == 0
     assert locks.owner("g", ONE) is None
+
+
+def test_one_line_tells_of_all_queues(
+    locks: QueueLockTable, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    many = [MessageQueue("t", "broker-a", number) for number in range(100)]
+    locks.lock("g", many, "c1")
+    locks.lock("g", many, "c1")
+    locks.lock("g", many[:1], "c2")
+    locks.unlock("g", many[:2], "c1")
+    locks.unlock("g", many[:1], "c1")
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0].startswith("group g: locked for c1: queue 0 of topic t, queue 1 of topic t, ")
+    assert lines[0].endswith("queue 15 of topic t and 84 others")
+    assert lines[1:] == [
+        "group g: not locked for c2: queue 0 of topic t (c1 holds it)",
+        "group g: unlocked by c1: queue 0 of topic t, queue 1 of topic t",
+        "group g: not unlocked by c1: queue 0 of topic t (nobody holds it)",
+    ]
