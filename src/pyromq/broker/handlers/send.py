@@ -196,6 +196,8 @@ class SendHandlers:
                 queue, template = targets[ext[topic]][ext[queue_id]]
                 sys_flag = numbers[ext[sys_flag_name]]
                 text = ext[properties_name].replace("\x02WAIT\x01true\x02", "\x02")
+                # It stands last where there are no tags.
+                text = text.removesuffix("\x02WAIT\x01true")
                 if (
                     sys_flag & _SPECIAL_FLAGS
                     or not _INT_MIN <= header["opaque"] <= _INT_MAX

@@ -653,6 +653,25 @@ async def test_a_topic_with_delayed_messages_alone_takes_the_hot_path(
     assert len(slow) == 1
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [
+        "KEYS\x01k\x02UNIQ_KEY\x01u\x02WAIT\x01true\x02TAGS\x01t",  # as Java writes them
+        "UNIQ_KEY\x01u\x02WAIT\x01true",
+        "UNIQ_KEY\x01u\x02WAIT\x01true\x02",  # as older clients do
+        "UNIQ_KEY\x01u",
+    ],
+)
+async def test_what_clients_send_every_day_takes_the_hot_path(
+    broker: Wired, monkeypatch: pytest.MonkeyPatch, properties: str
+) -> None:
+    warm(broker)
+    slow: list[object] = []
+    monkeypatch.setattr(broker.send, "_send_slowly", lambda *arguments: slow.append(arguments))
+    assert broker.fast.ask(send_request(properties=properties)).code == ResponseCode.SUCCESS
+    assert slow == []
+
+
 async def test_a_chunk_of_plain_and_delayed_messages_keeps_their_queues_apart(
     broker: Wired,
 ) -> None:
