@@ -69,8 +69,9 @@ _FOUND: Final = (
 assert orjson.loads(_FOUND.replace(b"%d", b"1"))["flag"] == FLAG_RESPONSE
 assert orjson.loads(_FOUND.replace(b"%d", b"1"))["language"] == LanguageCode.PYTHON.name
 
-#: So many plans are remembered.
+#: So many plans are remembered; those of long expressions are not.
 _MAX_PLANS: Final = 65_536
+_MAX_REMEMBERED_LENGTH: Final = 1024
 #: A pull waits for the entries of its queue, for its records, and once more for either.
 _MAX_WAITS: Final = 3
 
@@ -303,11 +304,12 @@ class PullHandlers:
             header.sys_flag,
             header.suspend_timeout_millis,
             header.sub_version,
-            header.subscription,
-            header.expression_type,
+            # Of no use without the flag, and it may be of any length.
+            header.subscription if header.sys_flag & PULL_SUBSCRIPTION else None,
+            header.expression_type if header.sys_flag & PULL_SUBSCRIPTION else None,
         )
         self._check(connection, plan)
-        if key is not None and not _reads_records(plan):
+        if key is not None and not _reads_records(plan) and _is_short(key):
             if len(self._plans) >= _MAX_PLANS:
                 self._plans.clear()
             self._plans[key] = plan
@@ -492,6 +494,10 @@ class PullHandlers:
         answers: list[bytes] = []
         self._answer(parked.frame, pull, result, code, answers)
         return b"".join(answers)
+
+
+def _is_short(key: tuple[str | None, ...]) -> bool:
+    return sum(len(text) for text in key if text is not None) <= _MAX_REMEMBERED_LENGTH
 
 
 def _reads_records(plan: _Plan) -> bool:

@@ -4,7 +4,8 @@ Tags are told by the consume queue; an SQL92 expression is looked for in the rec
 (`protocol.filter.by_properties`), if `enablePropertyFilter` allows it. Codes and their
 order are those of RocketMQ's PullMessageProcessor, with one difference: where a pull
 brings an expression that cannot be compiled, or of an unknown type, Java delivers
-everything, and this refuses it with the cause.
+everything, and this refuses it with the cause. Tags have the same greatest length as SQL92
+expressions: a pull that waits keeps them.
 
 Called by the pull handler, on the loop.
 """
@@ -19,7 +20,7 @@ from pyromq.broker.state.filters import ConsumerFilterTable, compile_expression
 from pyromq.protocol.bodies import MessageModel, SubscriptionData, SubscriptionGroupConfig
 from pyromq.protocol.codes import ResponseCode
 from pyromq.protocol.filter.by_properties import PropertyFilter, RetryFilter
-from pyromq.protocol.filter.sql import SQL92_EXPRESSION_TYPE, SqlError
+from pyromq.protocol.filter.sql import MAX_LENGTH, SQL92_EXPRESSION_TYPE, SqlError
 from pyromq.protocol.filter.tags import SubscriptionError, TagFilter, is_tag_type
 from pyromq.protocol.frame import RequestError
 from pyromq.protocol.memo import Memo
@@ -49,6 +50,10 @@ class PullFilters:
         """The filter of a pull that brings its subscription with it. Raises RequestError."""
         try:
             if is_tag_type(expression_type):
+                if len(subscription or "") > MAX_LENGTH:
+                    raise SubscriptionError(
+                        f"{len(subscription or '')} characters, at most {MAX_LENGTH} are possible"
+                    )
                 return self._retried(topic, self._by_tags[subscription or ""])
             self._refuse_unless_enabled(expression_type)
             return self._of_sql(expression_type or "", subscription or "")

@@ -245,3 +245,29 @@ async def test_the_last_member_that_goes_leaves_a_dead_filter(broker: Wired) -> 
     found = broker.filters.find("T", "consumers")
     assert found is not None
     assert found.is_dead
+
+
+async def test_expressions_of_pulls_are_bounded(broker: Wired) -> None:
+    put(broker, b"x", TAGS="red")
+    for length, code in (
+        (16_384, ResponseCode.SUCCESS),
+        (16_385, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+    ):
+        tags = "red||" + "a" * (length - 5)
+        answer = broker.fast.ask(pull_request(subscription=tags, sysFlag=str(PULL_SUBSCRIPTION)))
+        assert answer.code == code
+
+
+async def test_long_expressions_are_not_remembered(broker: Wired) -> None:
+    put(broker, b"x", TAGS="red")
+    members = ConsumerData("consumers", subscription_data_set=[SubscriptionData("T")])
+    member = Member(broker.fast.connection, "c", LanguageCode.JAVA, 407)
+    broker.consumers.register(members, member)
+    remembered = broker.pull._plans
+    for flags in (0, PULL_SUBSCRIPTION):
+        for length in (10, 2000):
+            tags = "red||" + "a" * length
+            answer = broker.fast.ask(pull_request(subscription=tags, sysFlag=str(flags)))
+            assert bodies(answer) == [b"x"]
+    assert len(remembered) == 2
+    assert sorted(str(plan.subscription)[:3] for plan in remembered.values()) == ["Non", "red"]
