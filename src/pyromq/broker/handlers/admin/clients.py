@@ -138,7 +138,7 @@ class ClientAdminHandlers:
         except ValueError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         self._store.seal()
-        record = await self._lane.run(lambda: self._store.read_record(physical))
+        record = await self._lane.run(lambda: self._store.fetch_record(physical))
         if record is None:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {physical}"

@@ -32,7 +32,6 @@ from pyromq.protocol.codes import PROTOCOL_VERSION, ResponseCode
 from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.protocol.headers_admin import ViewBrokerStatsDataRequestHeader
 from pyromq.protocol.names import SCHEDULE_TOPIC
-from pyromq.protocol.record import store_timestamp_at
 from pyromq.store.disk import used_percent
 from pyromq.store.message_store import MessageStore
 
@@ -186,13 +185,12 @@ class StatsAdminHandlers:
     def _disks(self) -> dict[str, str]:
         """In a thread: what only the disks know."""
         config, store = self._store.config, self._store
-        first = store.read_record(store.min_physical_offset)
         logs = {
             path: used_percent(path) / 100
             for path in (config.commit_log_directory, *config.more_commit_log_directories)
         }
         return {
-            "earliestMessageTimeStamp": str(store_timestamp_at(first, 0) if first else -1),
+            "earliestMessageTimeStamp": str(store.store_time(store.min_physical_offset)),
             "commitLogDiskRatio": str(min(logs.values())),
             **{f"commitLogDiskRatio_{path}": str(ratio) for path, ratio in logs.items()},
             "consumeQueueDiskRatio": str(used_percent(config.consume_queue_directory) / 100),
