@@ -23,7 +23,13 @@ from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import CreateTopicRequestHeader, GetRouteInfoRequestHeader
 from pyromq.remoting.client import RemotingClient
 from tests.interop.servers import PyromqServer
-from tests.support.apache_rocketmq import VERSION, ApacheRocketMQ, free_port, java_or_skip
+from tests.support.apache_rocketmq import (
+    QUICK_JVM_OPTIONS,
+    VERSION,
+    ApacheRocketMQ,
+    free_port,
+    java_or_skip,
+)
 
 #: Apache's is 4.9.7 unless the name says otherwise.
 Kind = Literal["pyromq", "apache", "apache-5.3.3"]
@@ -39,8 +45,6 @@ SETTINGS = {
 }
 
 _ROUTE_SECONDS = 20.0
-#: Small, and quick to start: tests begin and end brokers all the time.
-_JVM_OPTIONS = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _READ_WRITE = 6
 
 
@@ -124,7 +128,7 @@ class Cluster:
                 broker_port=port,
                 store=store,
                 broker_properties=self._settings,
-                jvm_options=_JVM_OPTIONS,
+                jvm_options=QUICK_JVM_OPTIONS,
                 version=self._version,
             )
         self._brokers[name] = broker

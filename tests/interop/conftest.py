@@ -1,4 +1,4 @@
-"""Fixtures of the client cases: a cluster for each module, a driver for each client in it."""
+"""Fixtures: a NameServer for all; for client cases a cluster for each module, and drivers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ from tests.interop.cases import Case
 from tests.interop.client_driver import ClientDriver
 from tests.interop.client_programs import CLIENTS
 from tests.interop.cluster import Cluster
+from tests.interop.servers import PyromqServer
+
+
+@pytest.fixture(scope="session")
+def namesrv() -> Iterator[str]:
+    """A NameServer of ours for Java brokers, one at a time: Java's would cost a JVM for each."""
+    with PyromqServer(namesrv_only=True) as server:
+        yield server.namesrv_address
 
 
 @pytest.fixture(scope="module", params=[pytest.param("apache", marks=pytest.mark.soak), "pyromq"])

@@ -17,7 +17,7 @@ from pyromq.protocol.headers import PullMessageRequestHeader
 from pyromq.protocol.record import MessageRecord, decode_records
 from tests.interop.raw_broker import GROUP, RawBroker, Seed
 from tests.interop.servers import PyromqServer
-from tests.support.apache_rocketmq import ApacheRocketMQ, java_or_skip
+from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
@@ -35,25 +35,43 @@ _PATIENCE_SECONDS = 30.0
 Server = PyromqServer | ApacheRocketMQ
 
 
-def start(name: str, store: Path) -> Server:
-    java_or_skip()
-    server: Server
-    if name == "apache":
-        server = ApacheRocketMQ(store=store, jvm_options=("-Xms256m", "-Xmx512m"))
-    else:
-        server = PyromqServer(store=store)
-    server.start()
-    return server
-
-
 @pytest.fixture
-def servers() -> Iterator[list[Server]]:
-    started: list[Server] = []
-    yield started
-    for server in started:
-        server.kill()
-        if isinstance(server, PyromqServer):
-            server.clean_up()
+def servers(namesrv: str) -> Iterator[Servers]:
+    java_or_skip()
+    servers = Servers(namesrv)
+    yield servers
+    servers.end()
+
+
+class Servers:
+    """Starts brokers of either kind; ends them, however a test ends."""
+
+    def __init__(self, namesrv: str) -> None:
+        self._namesrv = namesrv
+        self._started: list[Server] = []
+
+    def start(self, name: str, store: Path, levels: str = "1s 5s") -> Server:
+        settings = {"messageDelayLevel": levels}
+        server: Server
+        if name == "apache":
+            server = ApacheRocketMQ(
+                store=store,
+                broker_only=True,
+                namesrv_address=self._namesrv,
+                broker_properties=settings,
+                jvm_options=QUICK_JVM_OPTIONS,
+            )
+        else:
+            server = PyromqServer(store=store, broker_properties=settings)
+        self._started.append(server)
+        server.start()
+        return server
+
+    def end(self) -> None:
+        for server in self._started:
+            server.kill()
+            if isinstance(server, PyromqServer):
+                server.clean_up()
 
 
 @asynccontextmanager
@@ -113,11 +131,10 @@ def lasting(record: MessageRecord) -> dict[str, Any]:
     } | {"properties": {k: v for k, v in record.properties.items() if k != "CLUSTER"}}
 
 
-async def test_a_delivered_record_is_the_same(tmp_path: Path, servers: list[Server]) -> None:
+async def test_a_delivered_record_is_the_same(tmp_path: Path, servers: Servers) -> None:
     found = []
     for name in ("apache", "pyromq"):
-        server = start(name, tmp_path / name)
-        servers.append(server)
+        server = servers.start(name, tmp_path / name)
         async with connected(server) as broker:
             await broker.send(Seed(TOPIC, 1, [b"body \x00\xff"], PROPERTIES, sys_flag=0x2))
             await broker.send(Seed(TOPIC, 1, [b"no tags"], {"DELAY": "1"}))
@@ -133,20 +150,22 @@ async def test_a_delivered_record_is_the_same(tmp_path: Path, servers: list[Serv
 
 @pytest.mark.parametrize(("first", "second"), [("pyromq", "apache"), ("apache", "pyromq")])
 async def test_the_other_delivers_what_is_left(
-    tmp_path: Path, servers: list[Server], first: str, second: str
+    tmp_path: Path, servers: Servers, first: str, second: str
 ) -> None:
+    """Not due before the first one has ended, and at once for the second one.
+
+    Its second level is shorter, and what waits for longer than its level says is due.
+    """
     store = tmp_path / "store"
-    server = start(first, store)
-    servers.append(server)
+    server = servers.start(first, store, "1s 1h")
     async with connected(server) as broker:
         await broker.send(Seed(TOPIC, 1, [b"before"], {"DELAY": "1"}))
         await pull(broker, 1)
-        await broker.send(Seed(TOPIC, 1, [b"after"], {"DELAY": "2"}))  # 5 s
+        await broker.send(Seed(TOPIC, 1, [b"after"], {"DELAY": "2"}))
     server.stop()
     saved = (store / "config" / "delayOffset.json").read_bytes()
 
-    server = start(second, store)
-    servers.append(server)
+    server = servers.start(second, store, "1s 1s")
     async with connected(server) as broker:
         records = await pull(broker, 2)
     assert [record.body for record in records] == [b"before", b"after"]

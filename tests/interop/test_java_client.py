@@ -1,6 +1,8 @@
 """The real Java client through our NameServer and broker, and through Apache's as the control.
 
 A test that fails for both is wrong itself; one that fails for pyromq alone has found something.
+Each command is a process of its own, as an application is, and takes seconds to start: most of
+it is for the long run, as test_clients.py and test_java_features.py do it with one process.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import pytest
 
 from tests.interop.java_programs import Line, interop_client, javac_or_skip
 from tests.interop.servers import PyromqServer
-from tests.support.apache_rocketmq import ApacheRocketMQ, java_or_skip
+from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
@@ -22,7 +24,7 @@ ENCODINGS = {"json": (), "binary": ("-Drocketmq.serialize.type=ROCKETMQ",)}
 Server = PyromqServer | ApacheRocketMQ
 
 
-@pytest.fixture(scope="module", params=["apache", "pyromq"])
+@pytest.fixture(scope="module", params=[pytest.param("apache", marks=pytest.mark.soak), "pyromq"])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     java_or_skip()
     javac_or_skip()
@@ -30,7 +32,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         with PyromqServer() as pyromq:
             yield pyromq
     else:
-        apache = ApacheRocketMQ(jvm_options=("-Xms256m", "-Xmx512m"))
+        apache = ApacheRocketMQ(jvm_options=QUICK_JVM_OPTIONS)
         apache.start()
         try:
             yield apache
@@ -38,7 +40,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
             apache.kill()  # a clean stop takes ten seconds, and nobody looks at the store
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", [pytest.param("json", marks=pytest.mark.soak), "binary"])
 def test_every_kind_of_send_arrives_once(server: Server, encoding: str) -> None:
     topic = f"EveryKind-{encoding}"
     count = 12
@@ -69,6 +71,7 @@ def assert_results_match(sent: list[Line], received: list[Line], count: int) -> 
     assert told == (len(MODES) - 1) * count  # oneway sends are told nothing
 
 
+@pytest.mark.soak
 def test_two_consumers_share_the_queues(server: Server) -> None:
     topic = "Shared"
     count = 40
@@ -91,6 +94,7 @@ def test_two_consumers_share_the_queues(server: Server) -> None:
     assert len({queue for _, queue in owners}) == len(owners), "a queue had two owners"
 
 
+@pytest.mark.soak
 def test_tags_choose_messages(server: Server) -> None:
     topic = "Tagged"
     produce(server, topic, modes=("sync", "batch"), count=12, tags="TagA,TagB,TagC,Etikett-ä")
@@ -100,6 +104,7 @@ def test_tags_choose_messages(server: Server) -> None:
     assert {line["tags"] for line in received} == {"TagB", "Etikett-ä"}
 
 
+@pytest.mark.soak
 def test_large_bodies_are_compressed_and_come_back(server: Server) -> None:
     topic = "Large"
     produce(server, topic, count=3, size=200_000)

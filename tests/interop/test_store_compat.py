@@ -48,7 +48,7 @@ from tests.interop.store_survey import (
     seeds_at_the_limits,
     survey,
 )
-from tests.support.apache_rocketmq import ApacheRocketMQ, java_or_skip
+from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
 from tests.support.stores import put
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
@@ -78,12 +78,10 @@ class Written:
     acknowledged: dict[int, bytes] = field(default_factory=dict)
 
 
-@pytest.fixture(scope="module")
-def namesrv() -> Iterator[str]:
+@pytest.fixture(scope="module", autouse=True)
+def java() -> None:
     java_or_skip()
     javac_or_skip()
-    with PyromqServer(namesrv_only=True) as server:
-        yield server.namesrv_address
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +108,7 @@ def apache(store: Path, namesrv: str, **changes: str) -> Server:
         broker_properties={**SETTINGS, **changes},
         broker_only=True,
         namesrv_address=namesrv,
-        jvm_options=("-Xms256m", "-Xmx512m", "-XX:TieredStopAtLevel=1"),
+        jvm_options=QUICK_JVM_OPTIONS,
     )
 
 

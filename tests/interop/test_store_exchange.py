@@ -2,6 +2,8 @@
 
 A store is filled through the broker of one, stopped cleanly or killed, opened by the other, and
 both are asked for everything in raw frames. The other then goes on writing, and hands it back.
+These stores are of default sizes, those of test_store_compat.py small, with more of everything:
+the long run looks at what that one does, too.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import pytest
 
 from tests.interop.raw_broker import RawBroker, Seed, Snapshot, seeds
 from tests.interop.servers import PyromqServer
-from tests.support.apache_rocketmq import ApacheRocketMQ, java_or_skip
+from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
@@ -23,14 +25,21 @@ TOPICS = ("ExchangeSingle", "ExchangeBare", "ExchangeBatch")
 ROUNDS = 12
 
 Server = PyromqServer | ApacheRocketMQ
+#: Makes a server on a store; Java's registers at a NameServer.
+Starter = Callable[[Path, str], Server]
 
 
-def pyromq(store: Path) -> Server:
+def pyromq(store: Path, _: str) -> Server:
     return PyromqServer(store=store)
 
 
-def apache(store: Path) -> Server:
-    return ApacheRocketMQ(store=store, jvm_options=("-Xms256m", "-Xmx512m"))
+def apache(store: Path, namesrv: str) -> Server:
+    return ApacheRocketMQ(
+        store=store,
+        broker_only=True,
+        namesrv_address=namesrv,
+        jvm_options=QUICK_JVM_OPTIONS,
+    )
 
 
 @pytest.fixture
@@ -46,18 +55,18 @@ def store(tmp_path: Path) -> Iterator[Path]:
     ("first", "second"),
     [
         pytest.param(pyromq, apache, id="pyromq-to-apache"),
-        pytest.param(apache, pyromq, id="apache-to-pyromq"),
+        pytest.param(apache, pyromq, id="apache-to-pyromq", marks=pytest.mark.soak),
     ],
 )
 async def test_handed_over_after_a_clean_stop(
-    first: Callable[[Path], Server], second: Callable[[Path], Server], store: Path
+    first: Starter, second: Starter, store: Path, namesrv: str
 ) -> None:
     sent = seeds("first", ROUNDS)
-    with running(first(store)) as server:
+    with running(first(store, namesrv)) as server:
         before = await filled(server, sent)
         server.stop()
     assert not (store / "abort").exists()
-    with running(second(store)) as server:
+    with running(second(store, namesrv)) as server:
         async with connected(server) as broker:
             assert await broker.snapshot(sent) == before
             more = seeds("second", 4)
@@ -69,11 +78,12 @@ async def test_handed_over_after_a_clean_stop(
         server.stop()
     for place, records in before.records.items():
         assert after.records[place].startswith(records)
-    with running(first(store)) as server:
+    with running(first(store, namesrv)) as server:
         async with connected(server) as broker:
             assert await broker.snapshot(sent + more) == after
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -82,14 +92,14 @@ async def test_handed_over_after_a_clean_stop(
     ],
 )
 async def test_handed_over_after_a_kill(
-    first: Callable[[Path], Server], second: Callable[[Path], Server], store: Path
+    first: Starter, second: Starter, store: Path, namesrv: str
 ) -> None:
     sent = seeds("first", ROUNDS)
-    with running(first(store)) as server:
+    with running(first(store, namesrv)) as server:
         before = await filled(server, sent)
         server.kill()
     assert (store / "abort").exists()
-    with running(second(store)) as server:
+    with running(second(store, namesrv)) as server:
         async with connected(server) as broker:
             after = await broker.snapshot(sent)
             for topic, queue_id in before.limits:

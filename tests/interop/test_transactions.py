@@ -19,7 +19,7 @@ from tests.interop.java_programs import (
     javac_or_skip,
 )
 from tests.interop.servers import PyromqServer
-from tests.support.apache_rocketmq import ApacheRocketMQ, java_or_skip
+from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
@@ -32,7 +32,6 @@ SETTINGS = {
     "maxHashSlotNum": "1000",
     "maxIndexNum": "4000",
 }
-JVM_OPTIONS = ("-Xms256m", "-Xmx512m")
 
 COMMITTED = (
     "commit-1",
@@ -62,11 +61,9 @@ def store_of_apache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def of_apache(store_of_apache: Path) -> list[Line]:
+def of_apache(store_of_apache: Path, namesrv: str) -> list[Line]:
     """What the program prints with Apache's broker, which leaves some transactions open."""
-    with ApacheRocketMQ(
-        broker_properties=SETTINGS, store=store_of_apache, jvm_options=JVM_OPTIONS
-    ) as apache:
+    with apache_broker(store_of_apache, namesrv) as apache:
         lines = run(apache, "Transactions", (*COMMITTED, *ROLLED_BACK), expect=len(COMMITTED))
         leave_open(apache)
     return lines
@@ -105,12 +102,22 @@ def test_what_apache_left_open_is_brought_to_its_end(store_of_apache: Path) -> N
 
 
 @pytest.mark.soak
-def test_what_was_left_open_is_brought_to_its_end_by_apache(tmp_path: Path) -> None:
+def test_what_was_left_open_is_brought_to_its_end_by_apache(tmp_path: Path, namesrv: str) -> None:
     store = tmp_path / "store"
     with PyromqServer(broker_properties=SETTINGS, store=store) as server:
         leave_open(server)
-    with ApacheRocketMQ(broker_properties=SETTINGS, store=store, jvm_options=JVM_OPTIONS) as apache:
+    with apache_broker(store, namesrv) as apache:
         assert_all_end(apache)
+
+
+def apache_broker(store: Path, namesrv: str) -> ApacheRocketMQ:
+    return ApacheRocketMQ(
+        broker_properties=SETTINGS,
+        store=store,
+        broker_only=True,
+        namesrv_address=namesrv,
+        jvm_options=QUICK_JVM_OPTIONS,
+    )
 
 
 def leave_open(server: Server) -> None:

@@ -1,7 +1,7 @@
 """The real Apache RocketMQ (4.9.7, or a version that is asked for), run as child processes.
 
-It comes from Maven Central. Interop tests and the benchmark call this, on any thread; every call blocks. Nothing of pyromq
-is imported, so that the judge shares no code with what it judges.
+It comes from Maven Central. Interop tests and the benchmark call this, on any thread; every call
+blocks. Nothing of pyromq is imported, so that the judge shares no code with what it judges.
 
     with ApacheRocketMQ() as java:            # a NameServer and a broker on free ports
         talk_to(java.namesrv_address, java.broker_address)
@@ -42,7 +42,9 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache" / "apache-rocketmq"
 
 #: Enough for tests; the benchmark gives Java what its own start script would.
 TEST_JVM_OPTIONS = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
-NAMESRV_JVM_OPTIONS = ("-Xms256m", "-Xmx256m")
+#: Small, and quick to start: most tests need a broker for seconds.
+QUICK_JVM_OPTIONS = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+NAMESRV_JVM_OPTIONS = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 #: RocketMQ 4.9 was written for Java 8; on 17 it needs these doors opened, to unmap its files and
 #: to make a certificate for TLS.
