@@ -245,20 +245,23 @@ class Broker:
         await asyncio.gather(*(server.stop() for server in self._servers))
         await self._client.close()
         await self.lanes.stop()
-        if self.store is not None:
-            self.store.stop()
-            self.delay_offsets.settle(self.store.flushed_offset)
-            if self.transaction_check is not None:
-                self.transaction_check.settle_all(self.store.flushed_offset)
-            self.store = None
-            await _close_tables(
-                self.topics.file,
-                self.deleted_topics.file,
-                self.groups.file,
-                self.offsets.file,
-                self.filters.file,
-                self.delay_offsets,
-            )
+        store, self.store = self.store, None
+        if store is not None:
+            try:
+                store.stop()
+            finally:
+                # Also of a store that could not be flushed: the tables are as good as before.
+                self.delay_offsets.settle(store.flushed_offset)
+                if self.transaction_check is not None:
+                    self.transaction_check.settle_all(store.flushed_offset)
+                await _close_tables(
+                    self.topics.file,
+                    self.deleted_topics.file,
+                    self.groups.file,
+                    self.offsets.file,
+                    self.filters.file,
+                    self.delay_offsets,
+                )
 
     async def cut_off(self) -> None:
         """Let go of ports and connections at once, as the end of the process would.

@@ -101,6 +101,30 @@ async def test_topics_that_only_the_store_knows_are_adopted(
     await again.stop()
 
 
+async def test_tables_are_saved_though_the_store_cannot_be_flushed(
+    tmp_path: Path, client: RemotingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = make_broker(tmp_path)
+    await broker.start()
+    await ask(client, broker, send_request(queueId="0"))
+    broker.offsets.commit("consumers", "T", 0, 1)
+    stop = MessageStore.stop
+
+    def fail(store: MessageStore) -> None:
+        stop(store)
+        raise OSError(errno.EIO, "broken disk")
+
+    monkeypatch.setattr(MessageStore, "stop", fail)
+    with pytest.raises(OSError, match="broken disk"):
+        await broker.stop()
+    monkeypatch.undo()
+
+    again = make_broker(tmp_path)
+    await again.start()
+    assert again.offsets.query("consumers", "T", 0) == 1
+    await again.stop()
+
+
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_deleted_topic_stays_deleted(
     tmp_path: Path, client: RemotingClient, killed: bool
