@@ -12,7 +12,8 @@ Invariants
 2. hash(a + b) = hash(a) * 31 ** len(b) + hash(b): that is how a topic's hash goes on
    with a key's.
 
-Without numpy: clients need this, and start in half the time. Pure; called from any thread.
+Without numpy, but for long texts: clients need this, and start in half the time. Pure; called
+from any thread.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from typing import Final
 
 #: As many units are summed up in one go.
 _STEP: Final = 64
+#: What is longer is worth numpy.
+_LONG: Final = 512
 #: 31 ** k modulo 2 ** 32.
 _POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(_STEP + 1))
 _HASH_MASK: Final = 0xFFFFFFFF
@@ -80,6 +83,10 @@ def _hash_units(units: bytes | memoryview) -> int:
     length = len(units)
     if length <= _STEP:
         return sum(map(mul, units[::-1], _POWERS))
+    if length > _LONG:
+        from pyromq.protocol.java_hashes import hash_long
+
+        return hash_long(units)
     total = 0
     for begin in range(0, length, _STEP):
         part = units[begin : begin + _STEP]

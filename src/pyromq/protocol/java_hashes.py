@@ -68,6 +68,17 @@ def index_key_hashes(hashes: NDArray[np.int32]) -> NDArray[np.int32]:
     return positive
 
 
+def hash_long(units: bytes | memoryview) -> int:
+    """The hash of one long text's code units, not signed; `java_hash` calls this."""
+    total = 0
+    numbers = np.frombuffer(units, np.uint8 if isinstance(units, bytes) else np.uint16)
+    for begin in range(0, numbers.size, _TABLE_SIZE):
+        part = numbers[begin : begin + _TABLE_SIZE].astype(np.uint32)
+        dot = int(part @ _DESCENDING[_TABLE_SIZE - part.size :])
+        total = (total * pow(31, part.size, 1 << 32) + dot) & _HASH_MASK
+    return total
+
+
 def _hash_some_alone(
     data: NDArray[np.uint8],
     starts: NDArray[np.int64],

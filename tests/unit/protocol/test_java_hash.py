@@ -76,6 +76,8 @@ def test_long_texts() -> None:
     text = "0123456789é" * 7_000
     assert java_hash(text) == plain_hash(text)
     assert java_hash("long" * 30_000) == plain_hash("long" * 30_000)
+    for length in (64, 65, 511, 512, 513, 1000):
+        assert java_hash("é" * length) == plain_hash("é" * length)
 
 
 @given(st.lists(utf8_like, max_size=12), utf8_like)

@@ -12,6 +12,7 @@ from pyromq.protocol.java_hash import decode_utf8, java_hash_bytes
 from pyromq.protocol.java_hashes import (
     MAX_WINDOW,
     continue_hashes,
+    hash_long,
     index_key_hashes,
     java_hashes,
 )
@@ -56,6 +57,11 @@ def test_lengths_around_the_window(length: int) -> None:
     spans = [b"k" * length, b"short", b""]
     hashes, _ = java_hashes(*laid_out(spans, b""))
     assert hashes.view(np.int32).tolist() == [java_hash_bytes(span) for span in spans]
+
+
+def test_a_long_text_takes_the_same_hash() -> None:
+    assert hash_long(b"TagA") == 2598919
+    assert hash_long(memoryview(b"T\0a\0g\0A\0").cast("H")) == 2598919
 
 
 def laid_out(
