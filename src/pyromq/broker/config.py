@@ -214,19 +214,19 @@ class BrokerConfig:
     send_thread_pool_queue_capacity: int = setting(
         "sendThreadPoolQueueCapacity",
         10_000,
-        "Sends that may wait before more are answered [OVERLOAD].",
+        "Messages to send back, read from the disk, that may wait before [OVERLOAD].",
         minimum=1,
     )
     pull_thread_pool_queue_capacity: int = setting(
         "pullThreadPoolQueueCapacity",
         100_000,
-        "Pulls that may wait before more are answered [OVERLOAD].",
+        "Pulls, of messages on the disk, that may wait before [OVERLOAD].",
         minimum=1,
     )
     reply_thread_pool_queue_capacity: int = setting(
         "replyThreadPoolQueueCapacity",
         10_000,
-        "Replies that may wait before more are answered [OVERLOAD].",
+        "Replies that may wait for their requesters before [OVERLOAD].",
         minimum=1,
     )
     query_thread_pool_queue_capacity: int = setting(
@@ -250,13 +250,13 @@ class BrokerConfig:
     heartbeat_thread_pool_queue_capacity: int = setting(
         "heartbeatThreadPoolQueueCapacity",
         50_000,
-        "Heartbeats that may wait before more are answered [OVERLOAD].",
+        "Very large heartbeats that may wait before more are answered [OVERLOAD].",
         minimum=1,
     )
     end_transaction_pool_queue_capacity: int = setting(
         "endTransactionPoolQueueCapacity",
         100_000,
-        "Ends of transactions that may wait before more are answered [OVERLOAD].",
+        "Ends of transactions, with halves on the disk, that may wait before [OVERLOAD].",
         minimum=1,
     )
     long_polling_enable: bool = setting(

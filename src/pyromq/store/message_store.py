@@ -21,7 +21,7 @@ import logging
 import os
 import re
 import struct
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from time import monotonic_ns, time_ns
@@ -31,7 +31,6 @@ from zlib import crc32
 from pyromq.protocol.delay import DelayLevels
 from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.message_id import HOST_SIZE_V4, HOST_SIZE_V6
-from pyromq.protocol.names import TOPICS_WITH_PROGRESS
 from pyromq.protocol.properties import MAX_PROPERTIES, TAGS, decode_properties
 from pyromq.protocol.record import (
     BATCH_HEAD,
@@ -614,13 +613,6 @@ class MessageStore:
             directory = parent / topic
             if directory.is_dir() and not any(directory.iterdir()):
                 directory.rmdir()
-
-    def clean_unused_topics(self, topics: Collection[str]) -> None:
-        """Delete the consume queues of all topics but these and those of the broker itself."""
-        kept = TOPICS_WITH_PROGRESS | set(topics)
-        for topic in {name for name, _ in self._queues} - kept:
-            logger.info("consume queues of topic %s, which is no more, are removed", topic)
-            self.remove_topic(topic)
 
     def queues(self) -> Iterator[ConsumeQueue]:
         """All consume queues."""

@@ -545,21 +545,6 @@ async def test_a_segment_that_somebody_removed_is_in_nobody_s_way(world: World) 
     assert world.segments == [2]
 
 
-async def test_topics_that_are_no_more(world: World) -> None:
-    store = world.store
-    for topic in (TOPIC, "Gone", "AlsoGone", *TOPICS_WITH_PROGRESS):
-        put(store, b"x", topic=topic)
-    store.seal()
-    store.queue("Empty", 0)
-    store.clean_unused_topics([TOPIC, "Empty"])
-    assert {queue.topic for queue in store.queues()} == {TOPIC, "Empty", *TOPICS_WITH_PROGRESS}
-    directory = store.config.consume_queue_directory
-    assert sorted(path.name for path in directory.iterdir()) == sorted(
-        [TOPIC, *TOPICS_WITH_PROGRESS]
-    )
-    assert bodies(store) == [b"x"]
-
-
 async def test_queues_without_a_message_in_the_log(world: World) -> None:
     store = world.store
     for topic in ("Old", "Both", *TOPICS_WITH_PROGRESS):

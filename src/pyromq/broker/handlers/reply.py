@@ -10,7 +10,7 @@ beside it, also when the push failed. A reply that could be pushed but not store
 success with the message id 0. All this is RocketMQ's; but a stored reply keeps the
 flag that says that its body is compressed, which RocketMQ forgets.
 
-Runs on the loop.
+At most `replyThreadPoolQueueCapacity` replies wait for their requesters. Runs on the loop.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Final
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.send import SendHeader
 from pyromq.broker.inner_messages import InnerMessage, MessageWriter
+from pyromq.broker.services.flow_control import OVERLOAD
 from pyromq.broker.state.connections import ProducerTable
 from pyromq.protocol.bodies import TopicConfig
 from pyromq.protocol.codes import RequestCode, ResponseCode
@@ -76,6 +77,8 @@ class ReplyHandlers:
         self._store_address = format_address(*decode_host(store_host))
         self._check = check
         self._now = now
+        #: Replies that wait for their requesters.
+        self._waiting = 0
 
     async def send_reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """SEND_REPLY_MESSAGE: answered when the requester has acknowledged the reply, or not."""
@@ -98,11 +101,16 @@ class ReplyHandlers:
         place: SendMessageResponseHeader | None = SendMessageResponseHeader(
             _NOT_STORED, queue_id, 0
         )
+        if self._waiting >= self._config.reply_thread_pool_queue_capacity:
+            return request.answer(ResponseCode.SYSTEM_BUSY, OVERLOAD, fields)
+        self._waiting += 1
         try:
             await self._push(connection, header, request.body)
         except RequestError as failed:
             logger.warning("reply in topic %s: %s", header.topic, failed.remark)
             code, remark, place = failed.code, failed.remark, None
+        finally:
+            self._waiting -= 1
         if self._config.store_reply_message_enable:
             place = await self._store(connection, header, request.body, queue_id) or place
         if place is not None:

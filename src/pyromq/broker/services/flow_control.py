@@ -70,20 +70,15 @@ _SENDS: Final = frozenset(
 
 
 class Lanes:
-    """The lanes of a broker, named and bounded as RocketMQ's pools."""
+    """The lanes of a broker, named and bounded as those of RocketMQ's pools that need one."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.send = Lane("send", config.send_thread_pool_queue_capacity)
         self.pull = Lane("pull", config.pull_thread_pool_queue_capacity, threads=_DISK_THREADS)
-        self.reply = Lane("reply", config.reply_thread_pool_queue_capacity)
         self.query = Lane("query", config.query_thread_pool_queue_capacity, threads=_DISK_THREADS)
         self.admin = Lane("admin", _ADMIN_CAPACITY, threads=_DISK_THREADS)
-        self.client_manage = Lane("client-manage", config.client_manager_thread_pool_queue_capacity)
         self.heartbeat = Lane("heartbeat", config.heartbeat_thread_pool_queue_capacity)
         self.end_transaction = Lane("end-transaction", config.end_transaction_pool_queue_capacity)
-        self.consumer_manage = Lane(
-            "consumer-manage", config.consumer_manager_thread_pool_queue_capacity
-        )
         self.set_limits(config)
 
     def set_limits(self, config: BrokerConfig) -> None:

@@ -180,6 +180,25 @@ async def test_a_requester_that_is_silent_is_an_error(
     assert "no answer" in (done.remark or "")
 
 
+async def test_replies_that_wait_are_bounded(tmp_path: Path) -> None:
+    broker = Wired(tmp_path, dataclasses.replace(CONFIG, reply_thread_pool_queue_capacity=2))
+    requester = asker(broker)
+    broker.fast.exchange(reply(), reply())
+    await until(lambda: requester.transport.written)
+    pushes = requester.received()
+    broker.slow.exchange(reply())
+    refused = await answer(broker.slow)
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    assert (refused.remark or "").startswith("[OVERLOAD]")
+    assert requester.received() == []
+    requester.exchange(pushes[0].answer())
+    assert (await answer(broker.fast)).code == ResponseCode.SUCCESS
+    broker.slow.exchange(reply())
+    requester.exchange((await pushed(requester)).answer(), pushes[1].answer())
+    assert (await answer(broker.slow)).code == ResponseCode.SUCCESS
+    await broker.close()
+
+
 async def test_other_replies_do_not_wait_for_a_silent_requester(broker: Wired) -> None:
     silent, quick = asker(broker, "silent"), asker(broker, "quick")
     broker.fast.exchange(reply(properties="REPLY_TO_CLIENT\x01silent"))

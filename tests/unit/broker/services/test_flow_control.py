@@ -196,10 +196,7 @@ async def test_every_lane_has_the_capacity_and_limit_of_its_settings() -> None:
         BrokerConfig(
             send_thread_pool_queue_capacity=1,
             pull_thread_pool_queue_capacity=2,
-            reply_thread_pool_queue_capacity=3,
             query_thread_pool_queue_capacity=4,
-            client_manager_thread_pool_queue_capacity=5,
-            consumer_manager_thread_pool_queue_capacity=6,
             heartbeat_thread_pool_queue_capacity=7,
             end_transaction_pool_queue_capacity=8,
         )
@@ -208,11 +205,8 @@ async def test_every_lane_has_the_capacity_and_limit_of_its_settings() -> None:
     assert {lane.name: (lane.capacity, lane.wait_limit_ms) for lane in lanes.all} == {
         "send": (1, 200),
         "pull": (2, 5000),
-        "reply": (3, None),
         "query": (4, None),
         "admin": (10_000, None),
-        "client-manage": (5, None),
-        "consumer-manage": (6, None),
         "heartbeat": (7, 31_000),
         "end-transaction": (8, 3000),
     }
