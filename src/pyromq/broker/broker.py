@@ -330,6 +330,7 @@ class Broker:
         live_config = LiveConfig(self._config, self._store_config, self._config_file)
 
         def settings_changed(keys: list[str]) -> None:
+            self.topics.settings_changed()
             send.settings_changed()
             pull.settings_changed()
             self.lanes.set_limits(self._config)

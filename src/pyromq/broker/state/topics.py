@@ -74,6 +74,14 @@ class TopicTable:
             self._topics.update(loaded.topic_config_table)
             self.data_version = loaded.data_version
 
+    def settings_changed(self) -> None:
+        """Have the topics that every broker of this configuration has, as it is now."""
+        needed = system_topics(self._config)
+        self._own_system_topics |= {topic.topic_name for topic in needed}
+        for topic in needed:
+            if topic.topic_name not in self._topics:
+                self._put(topic)
+
     def add_listener(self, on_change: Listener) -> None:
         """Call `on_change` with the topic's name after each change."""
         self._listeners.append(on_change)

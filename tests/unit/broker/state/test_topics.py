@@ -93,6 +93,19 @@ def test_system_topics(make: Callable[..., TopicTable]) -> None:
     assert ("TBW102", 3, 3, 7) in rows(make(default_topic_queue_nums=3))
 
 
+def test_the_template_comes_with_its_setting(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, auto_create_topic_enable=False)
+    table = TopicTable(config, tmp_path)
+    version = table.data_version
+    table.settings_changed()
+    assert table.data_version is version
+    assert table.create_for_send("orders", "TBW102", 4) is None
+    object.__setattr__(config, "auto_create_topic_enable", True)  # as `LiveConfig` does
+    table.settings_changed()
+    assert table.create_for_send("orders", "TBW102", 4) is not None
+    assert "TBW102" in table.system_topics()
+
+
 def test_send_creates_from_the_template(topics: TopicTable, changes: list[str]) -> None:
     created = topics.create_for_send("orders", "TBW102", 4, sys_flag=TOPIC_UNIT)
     assert created == TopicConfig("orders", 4, 4, 6, TopicFilterType.SINGLE_TAG, TOPIC_UNIT)
