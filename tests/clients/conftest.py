@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -16,26 +18,35 @@ from tests.support.apache_rocketmq import VERSION
 
 
 class Clusters:
-    """One cluster of each kind, started when it is first asked for."""
+    """One cluster of each kind that the run needs, all started at the same time."""
 
-    def __init__(self) -> None:
-        self._running: dict[str, Cluster] = {}
+    def __init__(self, kinds: Iterable[str]) -> None:
         self._ends = ExitStack()
+        starters = ThreadPoolExecutor(3)
+        self._starting = {kind: starters.submit(self._start, kind) for kind in kinds}
+        starters.shutdown(wait=False)
+
+    def _start(self, kind: str) -> Cluster:
+        return self._ends.enter_context(Cluster(kind))  # type: ignore[arg-type]
 
     def get(self, kind: str) -> Cluster:
-        cluster = self._running.get(kind)
-        if cluster is None:
-            cluster = self._ends.enter_context(Cluster(kind))  # type: ignore[arg-type]
-            self._running[kind] = cluster
-        return cluster
+        return self._starting[kind].result()
 
     def close(self) -> None:
+        wait(self._starting.values())
         self._ends.close()
 
 
 @pytest.fixture(scope="package")
-def clusters() -> Iterator[Clusters]:
-    clusters = Clusters()
+def clusters(request: pytest.FixtureRequest) -> Iterator[Clusters]:
+    here = Path(__file__).parent
+    calls = [
+        getattr(item, "callspec", None)
+        for item in request.session.items
+        if item.path.parent == here
+    ]
+    needed = [call.params.get("cluster") for call in calls if call is not None]
+    clusters = Clusters(dict.fromkeys(kind for kind in needed if kind))
     try:
         yield clusters
     finally:

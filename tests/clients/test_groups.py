@@ -17,6 +17,8 @@ from pyromq.client import (
     PushConsumer,
     ReceivedMessage,
     StartFrom,
+    TransactionProducer,
+    TransactionState,
 )
 from tests.clients.cases import Case, Inbox, eventually, numbered
 from tests.interop.client_driver import ClientDriver
@@ -227,3 +229,43 @@ async def test_order_outlasts_handing_over(group: Group) -> None:
             assert len(back) <= 2, (who, key, numbers)
     repeated = len(handled) - total
     assert repeated <= total // 10, f"{repeated} of {total} came again"
+
+
+async def test_another_member_answers_for_a_transaction(
+    case: Case, java_clients: ClientDriver
+) -> None:
+    """A half of a producer that is gone: a Java member of its group is asked, and the reverse."""
+    group = f"{case.group}-tx"
+
+    async def unknown(_: object) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    async with TransactionProducer(case.namesrv, group=group, check=unknown) as producer:
+        await producer.send_in_transaction(
+            Message(case.topic, b"left by us", properties={"check": "commit"}), unknown
+        )
+    name = f"{case.group}-java"
+    await asyncio.to_thread(java_clients.producer, name, case.namesrv, group, transactional=True)
+    # It is known to a broker when it has sent there.
+    await asyncio.to_thread(
+        java_clients.send,
+        name,
+        case.topic,
+        [{"body": "left by java", "properties": {"local": "unknown", "check": "unknown"}}],
+        "transaction",
+    )
+    await asyncio.to_thread(
+        java_clients.wait_reports,
+        name,
+        lambda lines: "left by us" in {line["body"] for line in lines},
+        30.0,
+        "check",
+    )
+    await asyncio.to_thread(java_clients.close, name)
+
+    async def commit(_: ReceivedMessage) -> TransactionState:
+        return TransactionState.COMMIT
+
+    async with TransactionProducer(case.namesrv, group=group, check=commit, topics=[case.topic]):
+        stored = await case.wait_stored(2)
+    assert sorted(message.body for message in stored) == [b"left by java", b"left by us"]
