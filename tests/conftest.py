@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Generator
 
 import pytest
@@ -11,6 +12,12 @@ from hypothesis import settings
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("pyromq", deadline=None)
 settings.load_profile("pyromq")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """More than cores: tests with brokers and clients of others wait more than they compute."""
+    return len(os.sched_getaffinity(0)) + 2
 
 
 @pytest.hookimpl(wrapper=True)
