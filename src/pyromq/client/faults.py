@@ -35,7 +35,7 @@ class BrokerFaults:
         self.note(broker, _FAILED_LATENCY, now)
 
     def forgive(self, broker: str) -> None:
-        """A broker has answered again."""
+        """A broker that was gone is back. (Java leaves it out until its time is over.)"""
         self._avoided_until.pop(broker, None)
 
     def __bool__(self) -> bool:

@@ -153,7 +153,9 @@ class Producer:
         self._created: dict[str, tuple[TopicRoute, TopicRoute]] = {}
         self._gate = Gate(max_in_flight)
         self._requests = Requests()
-        self._session = Session(settings, self._describe, handlers=self._handlers())
+        self._session = Session(
+            settings, self._describe, handlers=self._handlers(), on_return=self._forgive
+        )
         self._group_name = self._session.wrap(group)
         self._accumulator = None if batching is None else Accumulator(batching, self._deliver)
         #: Requests are built from a template unless somebody wants to see or sign them.
@@ -571,6 +573,13 @@ class Producer:
     def _handlers(self) -> dict[int, ClientHandler]:
         """What brokers may ask of this producer."""
         return {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._requests.take}
+
+    def _forgive(self, address: str) -> None:
+        """A broker that could not be reached is back: it need not be left out any more."""
+        for route in self._session.routes.known():
+            for name, replicas in route.addresses.items():
+                if address in replicas.values():
+                    self._faults.forgive(name)
 
     def _describe(self, client_id: str) -> HeartbeatData:
         return HeartbeatData(client_id, producer_data_set=[ProducerData(self._group_name)])

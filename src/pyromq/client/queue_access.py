@@ -42,6 +42,7 @@ from pyromq.remoting.client import RemotingError
 ANONYMOUS_GROUP = "TOOLS_CONSUMER"
 #: How much later than asked the answer to a held pull may come: brokers look each 5 s.
 _GRACE_SECONDS = 10.0
+_MAX_OFFSET = (1 << 63) - 1
 #: Of a pull: offset, messages at most, flags, offset to commit, milliseconds to wait.
 _Numbers = tuple[int, int, int, int, int]
 
@@ -302,6 +303,8 @@ class QueueAccess:
                 first, last = int(fields["minOffset"]), int(fields["maxOffset"])
             except (KeyError, TypeError, ValueError) as error:
                 raise ValueError(f"no offsets in the answer to a pull: {error!r}") from error
+            if not 0 <= following <= _MAX_OFFSET:
+                raise ValueError(f"a pull cannot go on from {following}")
             messages = (
                 decode_messages(body, queue, self._session.wrap(queue.topic))
                 if status is PullStatus.FOUND

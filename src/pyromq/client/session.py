@@ -37,7 +37,7 @@ class Session:
     """A client's presence in a cluster.
 
     `describe` gives the content of a heartbeat for a client id; `handlers` serve what
-    brokers ask of the client.
+    brokers ask of the client. `on_return` is told the address of a broker that is back.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Session:
         describe: Callable[[str], HeartbeatData],
         *,
         handlers: Mapping[int, ClientHandler] | None = None,
+        on_return: Callable[[str], None] | None = None,
     ) -> None:
         self.settings = settings
         self.client_id = settings.client_id()
@@ -66,6 +67,7 @@ class Session:
         #: Whether it may be used: started, not closed, not inherited by a fork.
         self.running = False
         self._describe = describe
+        self._on_return = on_return
         self._greeted: set[str] = set()
         self._greetings: set[asyncio.Task[None]] = set()
         self._background: list[asyncio.Task[None]] = []
@@ -201,6 +203,8 @@ class Session:
     def _greet_again(self, address: str) -> None:
         """A broker that was lost and is back may have been restarted: it knows nobody."""
         if address in self._greeted and self.running:
+            if self._on_return is not None:
+                self._on_return(address)
             greeting = asyncio.create_task(self._greet({address}))
             self._greetings.add(greeting)
             greeting.add_done_callback(self._greetings.discard)

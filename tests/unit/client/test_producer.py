@@ -346,3 +346,25 @@ async def test_bytes_of_any_kind_are_a_body() -> None:
         await producer.send_batch([Message("t", memoryview(b"two"))])  # type: ignore[arg-type]
         stored = cluster.brokers[0].queues["t", 0]
         assert [record.body for record in stored] == [b"one", b"two"]
+
+
+async def test_a_broker_that_is_back_gets_messages_again() -> None:
+    async with (
+        running_cluster({"t": {"b1": 1, "b2": 1}}, brokers=3) as cluster,
+        Producer(cluster.namesrv, heartbeat_interval=0.05) as producer,
+    ):
+        _, broker, _ = cluster.brokers
+        for _ in range(2):
+            await producer.send(Message("t", b"x"))
+        await until(lambda: producer._session.is_known_to(broker.address))
+        await broker.stop()
+        for _ in range(4):
+            await producer.send(Message("t", b"x"))
+        stored = len(broker.queues["t", 0])
+        broker.server = await asyncio.start_server(
+            broker._serve, *broker.address.split(":"), reuse_address=True
+        )
+        await until(lambda: producer._session.is_known_to(broker.address))
+        for _ in range(2):
+            await producer.send(Message("t", b"x"))
+        assert len(broker.queues["t", 0]) == stored + 1

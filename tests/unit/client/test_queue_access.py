@@ -108,6 +108,20 @@ async def test_refusals_and_answers_that_cannot_be_read_are_typed() -> None:
                     await access.pull(QUEUE, 0, EVERYTHING)
 
 
+@pytest.mark.parametrize("offset", ["-1", "9" * 20, "1.5", ""])
+async def test_an_offset_that_no_queue_can_have_is_not_gone_on_from(offset: str) -> None:
+    async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
+        broker = cluster.brokers[0]
+        fields = {**PullMessageResponseHeader(0, 0, 0, 0).encode(), "nextBeginOffset": offset}
+
+        async def answer(command: RemotingCommand, _writer: object) -> RemotingCommand:
+            return command.answer(ResponseCode.PULL_NOT_FOUND, ext_fields=fields)
+
+        broker._pull_message = answer  # type: ignore[assignment, method-assign]
+        with pytest.raises(AnswerError):
+            await access.pull(QUEUE, 0, EVERYTHING)
+
+
 async def test_a_replica_that_is_gone_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_cluster({"t": {"b0": 1}}, brokers=2) as cluster:
         master, replica = cluster.brokers
