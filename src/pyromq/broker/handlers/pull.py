@@ -497,7 +497,8 @@ class PullHandlers:
 
 
 def _is_short(key: tuple[str | None, ...]) -> bool:
-    return sum(len(text) for text in key if text is not None) <= _MAX_REMEMBERED_LENGTH
+    # Some clients send numbers that are no texts.
+    return sum(len(text) for text in key if isinstance(text, str)) <= _MAX_REMEMBERED_LENGTH
 
 
 def _reads_records(plan: _Plan) -> bool:

@@ -16,13 +16,12 @@ At most `replyThreadPoolQueueCapacity` replies wait for their requesters. Runs o
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable
 from typing import Final
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.handlers.send import SendHeader
+from pyromq.broker.handlers.send import SendHeader, queue_id_of
 from pyromq.broker.inner_messages import InnerMessage, MessageWriter
 from pyromq.broker.services.flow_control import OVERLOAD
 from pyromq.broker.state.connections import ProducerTable
@@ -94,7 +93,7 @@ class ReplyHandlers:
         }
         try:
             topic = self._check(connection, header)
-            queue_id = _queue_id(header, topic)
+            queue_id = queue_id_of(header, topic)
         except RequestError as refused:
             return request.answer(refused.code, refused.remark, fields)
         code, remark = ResponseCode.SUCCESS, None
@@ -181,12 +180,6 @@ class ReplyHandlers:
         return SendMessageResponseHeader(
             encode_message_id(self._store_host, stored.physical), queue_id, stored.offset
         )
-
-
-def _queue_id(header: SendHeader, topic: TopicConfig) -> int:
-    if header.queue_id >= 0:
-        return header.queue_id
-    return random.randrange(max(1, topic.write_queue_nums))  # noqa: S311 - any queue will do
 
 
 def _failed(remark: str) -> RequestError:

@@ -408,7 +408,7 @@ class SendHandlers:
         topic: TopicConfig,
     ) -> RemotingCommand:
         topic_name = header.topic
-        asked_queue_id = queue_id = self._queue_id(header, topic)
+        asked_queue_id = queue_id = queue_id_of(header, topic)
         properties = decode_properties(header.properties or "")
         if topic_name.startswith(names.RETRY_TOPIC_PREFIX) and self._is_dead(request, header):
             topic = self._topics.create_for_send_back(
@@ -455,7 +455,7 @@ class SendHandlers:
         sys_flag = header.sys_flag & ~HOST_MASK
         if topic.topic_filter_type is TopicFilterType.MULTI_TAG:
             sys_flag |= MULTI_TAGS
-        queue_id = self._queue_id(header, topic)
+        queue_id = queue_id_of(header, topic)
         queue = self._store.queue(topic.topic_name, queue_id)
         offset = queue.next_offset
         physicals = self._store.put_batch(
@@ -469,11 +469,6 @@ class SendHandlers:
         )
         self._remember(topic, queue)
         return self._sent(request, queue_id, offset, physicals)
-
-    def _queue_id(self, header: SendHeader, topic: TopicConfig) -> int:
-        if header.queue_id >= 0:
-            return header.queue_id
-        return random.randrange(max(1, topic.write_queue_nums))  # noqa: S311 - any queue will do
 
     def _is_dead(self, request: RemotingCommand, header: SendHeader) -> bool:
         """Whether a message that is sent to its retry topic was retried often enough."""
@@ -619,6 +614,13 @@ class SendHandlers:
         if delay_level(properties) > 0:
             raise PutError(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be delayed")
         return encode_properties(properties)
+
+
+def queue_id_of(header: SendHeader, topic: TopicConfig) -> int:
+    """The queue that a message is for: any of its topic's, if it names none."""
+    if header.queue_id >= 0:
+        return header.queue_id
+    return random.randrange(max(1, topic.write_queue_nums))  # noqa: S311 - any queue will do
 
 
 def _local_time(milliseconds: int) -> str:
