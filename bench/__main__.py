@@ -58,6 +58,8 @@ def main() -> int:
     settings = {"flushDiskType": "SYNC_FLUSH"} if options.cases == [SYNC.name] else {}
     if options.cases == [_COLD]:
         settings = cold.SETTINGS
+    if options.cases == [_CLIENT]:
+        settings = client.SETTINGS
     java = JavaServer("INFO" if options.cases == [_RECOVERY] else "WARN", settings)
     servers: list[Server] = [
         server for server in (java, PyromqServer(settings)) if options.only in (None, server.name)
@@ -69,7 +71,7 @@ def main() -> int:
         sys.stdout.write(text)
         return 0 if enough else 1
     if options.cases == [_CLIENT]:
-        broker = java if options.only == java.name else PyromqServer()
+        broker = java if options.only == java.name else PyromqServer(settings)
         broker.prepare()
         text, enough = client.measure_clients(
             broker, DATA, client.QUICK if options.quick else client.FULL, options.rounds, console

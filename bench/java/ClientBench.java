@@ -32,10 +32,15 @@ public final class ClientBench {
         long leadIn = Long.parseLong(args[3]);
         long messages = Long.parseLong(args[4]);
         int width = Integer.parseInt(args[5]);
-        if (args[0].equals("produce")) {
-            produce(args[1], args[2], leadIn, messages, width, Integer.parseInt(args[6]));
-        } else {
-            consume(args[1], args[2], leadIn, messages, width);
+        try {
+            if (args[0].equals("produce")) {
+                produce(args[1], args[2], leadIn, messages, width, Integer.parseInt(args[6]));
+            } else {
+                consume(args[1], args[2], leadIn, messages, width);
+            }
+        } catch (Exception error) {
+            error.printStackTrace();
+            System.exit(1); // the client's threads would keep the process
         }
         System.exit(0);
     }
