@@ -20,6 +20,16 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 2
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fetch what tests with others' programs need, before a test's time-out runs."""
+    if not session.config.option.collectonly and any(
+        item.get_closest_marker("interop") for item in session.items
+    ):
+        from tests.interop.client_programs import build_everything
+
+        build_everything()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Report a failure without the garbage collector.

@@ -13,31 +13,65 @@ import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.interop.client_driver import ClientDriver
-from tests.interop.java_programs import JVM_OPTIONS, compiled, javac_or_skip
-from tests.support.apache_rocketmq import CACHE, VERSION, java_or_skip
+from tests.interop.java_programs import (
+    BROKER,
+    CLIENT,
+    INTEROP_SOURCES,
+    JVM_OPTIONS,
+    TOOLS,
+    compiled,
+    javac_or_skip,
+)
+from tests.support.apache_rocketmq import CACHE, VERSION, classpath, java_or_skip
+from tests.support.downloads import DownloadError, download
 
 _HERE = Path(__file__).parent
 _GO_CACHE = CACHE.parent / "go"
 _NODE_CACHE = CACHE.parent / "node"
+_JAVA_5_VERSION = "5.3.3"
+
+
+def build_everything() -> None:
+    """Fetch and build what any test may need, as far as this machine has the tools for it.
+
+    Before the first test: on a new machine this takes minutes, which are no test's own. What
+    cannot be fetched is left to the tests that need it, which say so.
+    """
+    builds: list[Callable[[], object]] = []
+    if all(map(shutil.which, ("java", "javac", "mvn"))):
+        for version in (VERSION, _JAVA_5_VERSION):
+            builds.append(partial(_java_program, version))
+            builds.append(partial(classpath, f"org.apache.rocketmq:rocketmq-namesrv:{version}"))
+            builds.append(partial(classpath, f"org.apache.rocketmq:rocketmq-broker:{version}"))
+        builds += [
+            partial(compiled, INTEROP_SOURCES, CLIENT),
+            partial(compiled, INTEROP_SOURCES / "transactions", CLIENT),
+            partial(compiled, INTEROP_SOURCES / "store", BROKER),
+            partial(compiled, INTEROP_SOURCES / "mqadmin", TOOLS),
+        ]
+    if shutil.which("go"):
+        builds.append(_go_program)
+    if shutil.which("node") and shutil.which("npm"):
+        builds.append(_node_program)
+    for build in builds:
+        with suppress(DownloadError):
+            build()
 
 
 def java_driver(version: str = VERSION, *options: str) -> ClientDriver:
     """The Java client of a version; options are the JVM's."""
     java_or_skip()
     javac_or_skip()
-    class_path = compiled(
-        _HERE / "java" / "driver", f"org.apache.rocketmq:rocketmq-tools:{version}"
-    )
     return ClientDriver(
         [
             "java",
@@ -48,15 +82,24 @@ def java_driver(version: str = VERSION, *options: str) -> ClientDriver:
             "-Drocketmq.client.logRoot={home}",
             *options,
             "-cp",
-            class_path,
+            _java_program(version),
             "Driver",
         ]
     )
 
 
+def _java_program(version: str) -> str:
+    """Its class path."""
+    return compiled(INTEROP_SOURCES / "driver", f"org.apache.rocketmq:rocketmq-tools:{version}")
+
+
 def go_driver() -> ClientDriver:
     """rocketmq-client-go, as tests/interop/go/go.mod names it."""
-    go = _tool_or_skip("go", "the Go client")
+    _tool_or_skip("go", "the Go client")
+    return ClientDriver([str(_go_program() / "driver")])
+
+
+def _go_program() -> Path:
     sources = _HERE / "go"
     environment = {
         **os.environ,
@@ -66,25 +109,29 @@ def go_driver() -> ClientDriver:
     }
 
     def build(target: Path) -> None:
-        _run([go, "build", "-o", str(target / "driver"), "."], sources, environment)
+        command = ["go", "build", "-o", str(target / "driver"), "."]
+        download("the Go client", command, sources, environment)
 
-    built = _built(_GO_CACHE / "bin", sources, build)
-    return ClientDriver([str(built / "driver")])
+    return _built(_GO_CACHE / "bin", sources, build)
 
 
 def node_driver() -> ClientDriver:
     """ali-ons, as tests/interop/node/package-lock.json names it."""
     node = _tool_or_skip("node", "the Node client")
-    npm = _tool_or_skip("npm", "the Node client")
+    _tool_or_skip("npm", "the Node client")
+    return ClientDriver([node, str(_node_program() / "driver.js")])
+
+
+def _node_program() -> Path:
     sources = _HERE / "node"
 
     def build(target: Path) -> None:
         for source in sources.iterdir():
             shutil.copy(source, target)
-        _run([npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"], target, dict(os.environ))
+        command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+        download("the Node client", command, target)
 
-    built = _built(_NODE_CACHE, sources, build)
-    return ClientDriver([node, str(built / "driver.js")])
+    return _built(_NODE_CACHE, sources, build)
 
 
 class Client(NamedTuple):
@@ -108,7 +155,7 @@ CLIENTS = {
     f"java-{VERSION}-binary": Client(
         lambda: java_driver(VERSION, "-Drocketmq.serialize.type=ROCKETMQ"), _JAVA, in_soak_only=True
     ),
-    "java-5.3.3": Client(lambda: java_driver("5.3.3"), _JAVA_5),
+    f"java-{_JAVA_5_VERSION}": Client(lambda: java_driver(_JAVA_5_VERSION), _JAVA_5),
     "go": Client(go_driver, _GO),
     "node": Client(node_driver, _NODE),
 }
@@ -148,13 +195,3 @@ def _locked(cache: Path) -> Iterator[None]:
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _run(command: list[str], directory: Path, environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, cwd=directory, env=environment
-    )
-    if done.returncode != 0:
-        raise RuntimeError(
-            f"{' '.join(command)} failed in {directory}:\n{(done.stdout + done.stderr)[-3000:]}"
-        )

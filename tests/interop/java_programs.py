@@ -25,6 +25,7 @@ from tests.support.apache_rocketmq import CACHE, VERSION, classpath
 
 CLIENT = f"org.apache.rocketmq:rocketmq-client:{VERSION}"
 BROKER = f"org.apache.rocketmq:rocketmq-broker:{VERSION}"
+TOOLS = f"org.apache.rocketmq:rocketmq-tools:{VERSION}"
 
 INTEROP_SOURCES = Path(__file__).parent / "java"
 

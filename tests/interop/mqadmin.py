@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from tests.interop.client_driver import ClientDriver
-from tests.interop.java_programs import JVM_OPTIONS, compiled, javac_or_skip
-from tests.support.apache_rocketmq import VERSION, java_or_skip
-
-_SOURCES = Path(__file__).parent / "java" / "mqadmin"
-_TOOLS = f"org.apache.rocketmq:rocketmq-tools:{VERSION}"
+from tests.interop.java_programs import (
+    INTEROP_SOURCES,
+    JVM_OPTIONS,
+    TOOLS,
+    compiled,
+    javac_or_skip,
+)
+from tests.support.apache_rocketmq import java_or_skip
 
 #: What differs by its nature, and the word that takes its place.
 _MASKS = (
@@ -56,7 +58,7 @@ def mqadmin() -> ClientDriver:
             "-Duser.home={home}",
             "-Drocketmq.client.logRoot={home}",
             "-cp",
-            compiled(_SOURCES, _TOOLS),
+            compiled(INTEROP_SOURCES / "mqadmin", TOOLS),
             "RunAdmin",
         ]
     )

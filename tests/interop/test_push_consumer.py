@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from pyromq.client import Message, Producer, PushConsumer, ReceivedMessage, StartFrom
 from tests.interop.mqadmin import Outcome, mqadmin, run
 from tests.interop.servers import PyromqServer
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
 DEADLINE = 60.0
 

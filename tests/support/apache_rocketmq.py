@@ -37,6 +37,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.downloads import download
+
 VERSION = "4.9.7"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "apache-rocketmq"
 
@@ -86,7 +88,10 @@ def java_or_skip() -> tuple[str, str]:
 
 
 def classpath(*artifacts: str) -> str:
-    """Return the class path of "group:artifact:version" artifacts with all their dependencies."""
+    """Return the class path of "group:artifact:version" artifacts with all their dependencies.
+
+    Raises DownloadError.
+    """
     for artifact in artifacts:
         if len(artifact.split(":")) != 3:
             raise ValueError(f"{artifact!r} is not group:artifact:version")
@@ -101,7 +106,8 @@ def classpath(*artifacts: str) -> str:
             return cached
         (directory / "pom.xml").write_text(_pom(artifacts))
         fresh = directory / "classpath.new"
-        done = subprocess.run(
+        download(
+            f"{', '.join(artifacts)} from Maven",
             [
                 "mvn",
                 "--batch-mode",
@@ -110,16 +116,8 @@ def classpath(*artifacts: str) -> str:
                 f"-Dmdep.outputFile={fresh}",
                 "-Dmdep.includeScope=runtime",
             ],
-            cwd=directory,
-            capture_output=True,
-            text=True,
-            check=False,
+            directory,
         )
-        if done.returncode != 0 or not fresh.exists():
-            raise ApacheRocketMQError(
-                f"mvn could not resolve {', '.join(artifacts)} (exit {done.returncode}):\n"
-                f"{(done.stdout + done.stderr)[-2000:]}"
-            )
         found = fresh.read_text().strip()
         fresh.write_text(found)
         fresh.replace(result)
