@@ -2,7 +2,8 @@
 
 Unlike those of `concurrent.futures`, these threads do not keep the interpreter from ending,
 and a function that never comes back does not cost a place: once its caller has given up, it
-is replaced by another thread. Results come back to the event loop many at a time.
+is replaced by another thread. Results come back to the event loop many at a time. And what
+all those have in common who call functions of the application.
 
 `run`, `close` on the event loop; `_work` in each thread.
 """
@@ -10,6 +11,7 @@ is replaced by another thread. Results come back to the event loop many at a tim
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import queue
 import threading
@@ -117,6 +119,41 @@ class HandlerThreads:
                 call.function,
                 self._name,
             )
+
+
+async def call_in_thread(
+    function: Callable[[Any], Any], argument: Any, threads: HandlerThreads
+) -> Any:
+    """A plain function's result; what it has made to be awaited, is."""
+    result = await threads.run(function, argument)
+    return await result if inspect.isawaitable(result) else result
+
+
+def is_coroutine_function(function: Callable[[Any], Any]) -> bool:
+    """Whether calling it runs nothing yet: it may be called on the event loop."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - an object with `async def __call__`
+    )
+
+
+def failure_of(error: BaseException) -> Exception:
+    """What ended a function of the application, as its failure; raised again if we ended it."""
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise error
+    elif isinstance(error, SystemExit | KeyboardInterrupt):
+        # For the event loop; the worker that has met it goes on as long as that does.
+        asyncio.get_running_loop().call_soon(_raise, error)
+    else:
+        raise error
+    return RuntimeError(f"the handler raised {error!r}")
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def is_handler_thread() -> bool:

@@ -12,8 +12,6 @@ Used by `concurrent` and `orderly`, on the consumer's event loop.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,7 +20,12 @@ from enum import Enum
 from typing import Any, cast
 
 from pyromq.client.errors import OptionError
-from pyromq.client.handler_threads import HandlerThreads
+from pyromq.client.handler_threads import (
+    HandlerThreads,
+    call_in_thread,
+    failure_of,
+    is_coroutine_function,
+)
 from pyromq.client.hooks import Consuming, Hooks
 from pyromq.client.received import ReceivedMessage
 from pyromq.protocol.bodies import MessageQueue
@@ -94,7 +97,7 @@ class HandlerCaller:
         self._namespace = namespace
         self._hooks = hooks
         self._threads: HandlerThreads | None = None
-        if _is_coroutine_function(handler):
+        if is_coroutine_function(handler):
             self._invoke = cast(Callable[[Any], Awaitable[Any]], handler)
         else:
             self._invoke = self._in_a_thread
@@ -108,7 +111,7 @@ class HandlerCaller:
         try:
             result = await self._invoke(argument)
         except BaseException as error:
-            _log(messages, _failure(error))
+            _log(messages, failure_of(error))
             return _FAILED
         return None if result is None else _outcome(result)
 
@@ -121,7 +124,7 @@ class HandlerCaller:
             self._end(consuming, error)
             if isinstance(error, Exception):
                 raise
-            raise _failure(error) from error
+            raise failure_of(error) from error
         outcome = _outcome(result)
         self._end(consuming, None, success=outcome is None)
         return outcome
@@ -135,9 +138,7 @@ class HandlerCaller:
 
     async def _in_a_thread(self, argument: Any) -> Any:
         assert self._threads is not None
-        result = await self._threads.run(self._handler, argument)
-        # A plain function may still have made something to await.
-        return await result if inspect.isawaitable(result) else result
+        return await call_in_thread(self._handler, argument, self._threads)
 
     async def _call_with_hooks(
         self, queue: MessageQueue, messages: list[ReceivedMessage], argument: Any
@@ -147,7 +148,7 @@ class HandlerCaller:
             outcome = _outcome(await self._invoke(argument))
         except BaseException as error:
             self._end(consuming, error)
-            _log(messages, _failure(error))
+            _log(messages, failure_of(error))
             return _FAILED
         self._end(consuming, None, success=outcome is None)
         return outcome
@@ -165,36 +166,10 @@ class HandlerCaller:
         self._hooks.after_consume(consuming)
 
 
-def _is_coroutine_function(handler: Handler) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004 - an object with `async def __call__`
-    )
-
-
 def _outcome(result: Any) -> Retry | None:
     if isinstance(result, Retry):
         return result
     return _FAILED if result is ConsumeResult.RETRY else None
-
-
-def _failure(error: BaseException) -> Exception:
-    """What ended a handler, as a failure of its own; raises it again when we have ended it."""
-    if isinstance(error, Exception):
-        return error
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise error
-    elif isinstance(error, SystemExit | KeyboardInterrupt):
-        # For the event loop; the worker that has met it goes on as long as that does.
-        asyncio.get_running_loop().call_soon(_raise, error)
-    else:
-        raise error
-    return RuntimeError(f"the handler raised {error!r}")
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 def _log(messages: Sequence[ReceivedMessage], error: Exception) -> None:

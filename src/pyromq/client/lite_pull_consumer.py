@@ -44,6 +44,7 @@ from pyromq.client.client_requests import ClientRequests
 from pyromq.client.consumer_offsets import LocalOffsets
 from pyromq.client.errors import BrokerError, ClientError, ClientStateError, OptionError
 from pyromq.client.expressions import check_expressions
+from pyromq.client.handler_threads import failure_of
 from pyromq.client.hooks import Consuming, Hooks
 from pyromq.client.lite_pull_options import LitePullOptions, LitePullSettings
 from pyromq.client.lite_pull_requests import AskedReader
@@ -500,8 +501,12 @@ class LitePullConsumer:
                 told = listener(sorted(queues))
                 if told is not None:
                     await told
-        except Exception:
-            logger.exception("listener %r failed: the queues change without it", listener)
+        except BaseException as error:
+            logger.error(
+                "listener %r failed: the queues change without it",
+                listener,
+                exc_info=failure_of(error),
+            )
 
     async def _go_on_from(self, queue: MessageQueue, offset: int) -> None:
         """Forget what waits of a queue, begin anew; what is in hand does not count."""

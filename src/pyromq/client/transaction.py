@@ -32,7 +32,6 @@ threads. On the event loop of its owner.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields
@@ -40,7 +39,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Unpack
 
 from pyromq.client.errors import ClientError, IllegalMessageError, OptionError, TopicNotFoundError
-from pyromq.client.handler_threads import HandlerThreads
+from pyromq.client.handler_threads import (
+    HandlerThreads,
+    call_in_thread,
+    failure_of,
+    is_coroutine_function,
+)
 from pyromq.client.hooks import EndingTransaction
 from pyromq.client.message import Message, check_topic
 from pyromq.client.producer import Producer, ProducerOptions, QueueSelector
@@ -469,13 +473,14 @@ def _half_of(message: Message, result: SendResult, argument: Any) -> HalfMessage
 
 
 async def _call(function: Callable[[Any], Any], argument: Any, threads: HandlerThreads) -> Any:
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - an object with `async def __call__`
-    ):
-        return await function(argument)
-    outcome = await threads.run(function, argument)
-    # A plain function may still have made something to await.
-    return await outcome if inspect.isawaitable(outcome) else outcome
+    try:
+        if is_coroutine_function(function):
+            return await function(argument)
+        return await call_in_thread(function, argument, threads)
+    except BaseException as error:
+        if isinstance(error, Exception):
+            raise
+        raise failure_of(error) from error
 
 
 def _state(outcome: object) -> TransactionState:

@@ -541,9 +541,12 @@ async def test_listeners_are_told_and_can_seek_and_commit() -> None:
         assert cluster.brokers[0].offsets["g", "t", 0] == 3
 
 
-async def test_a_listener_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("failure", [LookupError, asyncio.CancelledError])
+async def test_a_listener_that_fails_changes_nothing(
+    failure: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(_queues: list[MessageQueue]) -> None:
-        raise LookupError
+        raise failure
 
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,

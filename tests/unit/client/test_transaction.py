@@ -94,6 +94,31 @@ async def test_the_broker_is_told_how_it_ended(state: TransactionState) -> None:
         assert end.ext_fields["bname"] == "b0"
 
 
+async def cancelled_by_somebody_else(_message: object) -> TransactionState:
+    inner = asyncio.create_task(asyncio.sleep(60))
+    inner.cancel()
+    await inner
+    return COMMIT
+
+
+async def test_an_execution_that_was_cancelled_by_somebody_else_has_failed() -> None:
+    async with transactions() as (broker, producer, _):
+        stored(broker)
+        result = await producer.send_in_transaction(Message("t", b"x"), cancelled_by_somebody_else)
+        assert result.state is TransactionState.UNKNOWN
+        assert "CancelledError" in repr(result.error)
+
+
+async def test_a_check_that_was_cancelled_by_somebody_else_is_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with transactions(cancelled_by_somebody_else, topics=["t"]) as (broker, producer, _):
+        await ask(broker, producer, key="A")
+        (end,) = await ends(broker)
+        assert end.commit_or_rollback == STATES[TransactionState.UNKNOWN]
+        assert "check of transaction A failed" in caplog.text
+
+
 async def test_a_plain_function_runs_in_a_thread() -> None:
     async with transactions() as (broker, producer, _):
         stored(broker)
