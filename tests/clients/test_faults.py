@@ -29,6 +29,7 @@ from pyromq.client import (
 )
 from pyromq.client import membership as membership_module
 from tests.clients.cases import Inbox, eventually
+from tests.clients.test_bad_input import name_server_of, server
 from tests.interop.cluster import Cluster, Kind
 from tests.support.crash import seeds
 
@@ -166,6 +167,55 @@ class Traffic:
     async def _read(self, consumer: LitePullConsumer) -> None:
         async for message in consumer:
             self.lite_inbox.put(message)
+
+
+async def test_a_path_that_was_cut_without_a_word(pair: Cluster) -> None:
+    """Connections stay open and carry nothing any more, as behind a firewall that forgot them."""
+    topic = await asyncio.to_thread(pair.create_topic, "cut", 1)
+    host, port = pair.broker_address("broker-a").split(":")
+    cut = asyncio.Event()
+    paths: list[asyncio.Task[None]] = []
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(host, int(port))
+        own = [asyncio.create_task(carry(reader, back)), asyncio.create_task(carry(there, writer))]
+        paths.extend(own)
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*own)
+        await cut.wait()  # and nobody is told
+        back.close()
+
+    async with (
+        server(serve) as proxy,
+        server(name_server_of(proxy)) as namesrv,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        stack.callback(cut.set)
+        inbox = Inbox()
+        options: ClientOptions = {**QUICK, "request_timeout": 1.0}
+        producer = await stack.enter_async_context(
+            Producer(namesrv, send_timeout=1.0, retries=9, **options)
+        )
+        await stack.enter_async_context(
+            PushConsumer(
+                namesrv,
+                group="cut",
+                handler=inbox,
+                subscriptions={topic: "*"},
+                start_from=StartFrom.FIRST,
+                **options,
+            )
+        )
+        await producer.send(Message(topic, b"before"))
+        await inbox.until_bodies([b"before"])
+        for path in paths:
+            path.cancel()
+        await producer.send(Message(topic, b"after"))
+        await inbox.until_bodies([b"before", b"after"])
 
 
 async def one_round(pair: Cluster, fault: str, name: str, rng: random.Random) -> None:

@@ -18,6 +18,8 @@ Invariants:
 3. A sender waits while the peer does not read (`pause_writing`), so memory is
    bounded by the number of concurrent requests.
 4. An answer that comes too late, or that nobody asked for, is dropped.
+5. A connection on which requests time out while nothing comes for `SILENT_SECONDS` is closed,
+   and the next request makes a new one: a path that was cut without a word heals by itself.
 """
 
 from __future__ import annotations
@@ -74,6 +76,8 @@ BeforeRequest = Callable[[str, RemotingCommand], None]
 _MAX_OPAQUE = 0x7FFFFFFF
 #: How long `close` lets a peer take what was still queued for it.
 _CLOSE_GRACE_SECONDS = 1.0
+#: A connection on which requests time out, and nothing else has come for so long, is given up.
+SILENT_SECONDS = 3.0
 
 
 class RemotingClient:
@@ -255,6 +259,9 @@ class ServerConnection(asyncio.Protocol):
         self._deadlines: dict[float, _Deadlines] = {}
         self._handler_tasks: set[asyncio.Task[None]] = set()
         self._close_reason: str | None = None
+        #: When something came last, and since when requests were in vain.
+        self._heard_at = self._loop.time()
+        self._silent_since = self._heard_at
 
     @property
     def is_lost(self) -> bool:
@@ -312,6 +319,7 @@ class ServerConnection(asyncio.Protocol):
         answer = self._pending.pop(opaque, None)
         if answer is not None and not answer.done():
             answer.set_exception(_timed_out(self.address, code, seconds))
+            self._note_silence(seconds)
 
     def drop_deadlines(self, seconds: float) -> None:
         """Nobody waits with this time-out any more."""
@@ -337,6 +345,7 @@ class ServerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Answers go to those who wait, requests to their handlers."""
+        self._heard_at = self._loop.time()
         buffer = self._gatherer.add(data)
         if buffer is None:
             return
@@ -380,6 +389,19 @@ class ServerConnection(asyncio.Protocol):
         self._lost.set_result(None)
 
     # Helpers, in call order.
+
+    def _note_silence(self, seconds: float) -> None:
+        """A request has waited in vain for so long."""
+        now = self._loop.time()
+        if self._heard_at > now - seconds:
+            return  # the server is there, it only has not answered this one
+        if self._silent_since <= self._heard_at:
+            self._silent_since = now - seconds
+        if now - self._silent_since >= SILENT_SECONDS and self._close_reason is None:
+            reason = f"{self.address} was silent for {now - self._silent_since:.1f} s"
+            logger.warning("%s although it was asked; connection closed", reason)
+            self._end(reason)
+            self._transport.abort()  # what it has not read, it shall not read any more
 
     def _flush(self) -> None:
         if self._outgoing:

@@ -14,6 +14,7 @@ import pytest
 
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import FrameReader, RemotingCommand, RequestError
+from pyromq.remoting import client as client_module
 from pyromq.remoting.client import (
     RemotingClient,
     RemotingClosedError,
@@ -209,6 +210,60 @@ async def test_no_answer_in_time_names_address_and_request() -> None:
         assert caught.value.address == server.address
         assert server.address in str(caught.value)
         assert "HEART_BEAT" in str(caught.value)
+
+
+async def test_a_connection_that_fell_silent_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cable that was cut, a firewall that forgot us: nobody tells, no answer ever comes."""
+    monkeypatch.setattr(client_module, "SILENT_SECONDS", 0.25)
+
+    async def first_falls_silent(peer: Peer) -> None:
+        if len(server.peers) == 1:
+            request = await peer.next()
+            assert request is not None
+            peer.send(request.answer())
+            await silent(peer)
+        else:
+            await echo(peer)
+
+    async with serving(first_falls_silent) as server, closing(RemotingClient()) as client:
+        await client.request(server.address, command(), DEADLINE)
+        waiting = asyncio.create_task(client.request(server.address, command(), DEADLINE))
+        for _ in range(2):
+            with pytest.raises(RemotingTimeoutError):
+                await client.request(server.address, command(), 0.1)
+        # 0.2 s are not long enough yet: the same connection.
+        assert len(server.peers) == 1
+        with pytest.raises(RemotingTimeoutError):
+            await client.request(server.address, command(), 0.1)
+        with pytest.raises(RemotingClosedError, match="silent"):
+            await waiting
+        answer = await client.request(server.address, command(b"again"), DEADLINE)
+        assert answer.body == b"again"
+        assert len(server.peers) == 2
+
+
+async def test_one_answer_that_is_missing_breaks_no_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As long as others are answered, the server is there."""
+    monkeypatch.setattr(client_module, "SILENT_SECONDS", 0.5)
+
+    async def answer_heartbeats(peer: Peer) -> None:
+        while (request := await peer.next()) is not None:
+            if request.code == RequestCode.HEART_BEAT:
+                peer.send(request.answer())
+
+    async with serving(answer_heartbeats) as server, closing(RemotingClient()) as client:
+        await client.request(server.address, command(), DEADLINE)
+        ignored = command(code=RequestCode.PULL_MESSAGE)
+        waiting = asyncio.create_task(client.request(server.address, ignored, 1.0))
+        while not waiting.done():
+            await client.request(server.address, command(), DEADLINE)
+            await asyncio.sleep(0.01)
+        with pytest.raises(RemotingTimeoutError):
+            await waiting
+        await client.request(server.address, command(), DEADLINE)
+        assert len(server.peers) == 1
 
 
 async def test_late_answer_is_dropped_and_the_connection_goes_on(
