@@ -183,6 +183,7 @@ class PushConsumer:
         #: Queues whose handler has not come back since they went to another member.
         self._leaving: dict[MessageQueue, _Reading] = {}
         self._changes = asyncio.Lock()
+        self._change: asyncio.Task[None] | None = None
         self._stats: dict[str, TopicStats] = {}
         self._paused: set[MessageQueue] = set()
         self._is_paused = False
@@ -315,7 +316,11 @@ class PushConsumer:
         async with self._changes:
             ours = {queue: offset for queue, offset in offsets.items() if queue in self._readings}
             for queue in ours:
-                await self._stop_reading(self._readings.pop(queue))
+                reading = self._readings.pop(queue)
+                if reading.process_queue is not None:
+                    # In order: what a handler ends later must not set the old offset again.
+                    reading.process_queue.last_locked = None
+                await self._stop_reading(reading)
             await self._offsets.store(ours)
             for queue, offset in ours.items():
                 self._begin_reading(queue, offset)
@@ -357,10 +362,15 @@ class PushConsumer:
 
     async def _assign(self, queues: Collection[MessageQueue]) -> None:
         """The membership's word: these are ours, no others."""
-        async with self._changes:
-            await self._take(queues)
+        self._change = asyncio.create_task(self._take(queues))
+        # Shielded: whoever gives up waiting must not leave queues half given up.
+        await asyncio.shield(self._change)
 
     async def _take(self, queues: Collection[MessageQueue]) -> None:
+        async with self._changes:
+            await self._exchange(queues)
+
+    async def _exchange(self, queues: Collection[MessageQueue]) -> None:
         wanted = set(queues)
         given_up = [reading for queue, reading in self._readings.items() if queue not in wanted]
         for reading in given_up:
@@ -621,6 +631,8 @@ class PushConsumer:
 
     async def _end_handling(self) -> None:
         await self._membership.stop()
+        if self._change is not None:
+            await asyncio.wait([self._change])
         for task in self._background:
             task.cancel()
         for reading in self._readings.values():

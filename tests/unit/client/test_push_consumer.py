@@ -450,3 +450,64 @@ async def test_without_a_lock_no_offset_is_committed(monkeypatch: pytest.MonkeyP
             for pull in broker.seen(RequestCode.PULL_MESSAGE)[pulls:]:
                 assert not int(pull.ext_fields["sysFlag"]) & 1
         assert broker.offsets["g", "t", 0] == 5
+
+
+@pytest.mark.parametrize("ends_by", ["cancel", "close"])
+async def test_a_change_of_queues_is_not_left_half_done(
+    ends_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        await broker.put("t", 0, b"one")
+        consumer = make(cluster, handler, commit_interval=60.0)
+        await consumer.start()
+        await until(lambda: consumer.offsets().get(FIRST) == 1)
+        store = consumer._offsets.store
+        is_reached, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def slow_store(offsets: Any) -> None:
+            is_reached.set()
+            await goes_on.wait()
+            await store(offsets)
+
+        monkeypatch.setattr(consumer._offsets, "store", slow_store)
+        if ends_by == "cancel":
+            change = asyncio.create_task(consumer.unsubscribe("t"))
+            await is_reached.wait()
+            change.cancel()
+            await asyncio.gather(change, return_exceptions=True)
+        else:
+            consumer._membership._topics = {"%RETRY%g"}
+            del consumer._membership._shares["t"]
+            consumer.members_changed()
+            await is_reached.wait()
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0.01)
+        goes_on.set()
+        await closing
+        assert broker.offsets["g", "t", 0] == 1
+
+
+async def test_a_reset_outlasts_the_handler_that_is_at_work() -> None:
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        for body in (b"one", b"two", b"three"):
+            await broker.put("t", 0, body)
+        async with make(
+            cluster, handler, order=Order.ORDERLY, commit_interval=60.0, pull_batch_size=1
+        ) as consumer:
+            await until(lambda: consumer.offsets().get(FIRST) == 3)
+            handler.gate.clear()
+            await broker.put("t", 0, b"four")
+            await until(lambda: handler.seen[-1] == b"four")
+            await consumer.reset_offsets({FIRST: 1})
+            handler.gate.set()
+            await until(lambda: handler.seen[4:] == [b"two", b"three", b"four"])
+            commits = [
+                int(request.ext_fields["commitOffset"])
+                for request in broker.seen(RequestCode.UPDATE_CONSUMER_OFFSET)
+                if request.ext_fields["queueId"] == "0" and request.ext_fields["topic"] == "t"
+            ]
+            assert commits == [1]
