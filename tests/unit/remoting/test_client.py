@@ -7,10 +7,13 @@ import contextlib
 import logging
 import socket
 import struct
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
+import uvloop
 
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import FrameReader, RemotingCommand, RequestError
@@ -214,7 +217,7 @@ async def test_no_answer_in_time_names_address_and_request() -> None:
 
 async def test_a_connection_that_fell_silent_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cable that was cut, a firewall that forgot us: nobody tells, no answer ever comes."""
-    monkeypatch.setattr(client_module, "SILENT_SECONDS", 0.25)
+    monkeypatch.setattr(client_module, "SILENT_SECONDS", DEADLINE)
 
     async def first_falls_silent(peer: Peer) -> None:
         if len(server.peers) == 1:
@@ -231,8 +234,9 @@ async def test_a_connection_that_fell_silent_is_made_anew(monkeypatch: pytest.Mo
         for _ in range(2):
             with pytest.raises(RemotingTimeoutError):
                 await client.request(server.address, command(), 0.1)
-        # 0.2 s are not long enough yet: the same connection.
+        # Not long enough yet: the same connection.
         assert len(server.peers) == 1
+        monkeypatch.setattr(client_module, "SILENT_SECONDS", 0.25)
         with pytest.raises(RemotingTimeoutError):
             await client.request(server.address, command(), 0.1)
         with pytest.raises(RemotingClosedError, match="silent"):
@@ -240,6 +244,47 @@ async def test_a_connection_that_fell_silent_is_made_anew(monkeypatch: pytest.Mo
         answer = await client.request(server.address, command(b"again"), DEADLINE)
         assert answer.body == b"again"
         assert len(server.peers) == 2
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_an_answer_that_came_while_the_loop_was_blocked_counts(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """An application may block its loop; the broker is not to blame (uvloop looks at its
+    timers before it looks at its sockets).
+    """
+    listener = socket.create_server(("127.0.0.1", 0))
+    is_answered = threading.Event()
+
+    def serve() -> None:
+        peer, _ = listener.accept()
+        frames = FrameReader()
+        with peer:
+            while data := peer.recv(1 << 16):
+                for request in frames.feed(data):
+                    peer.sendall(request.answer().encode())
+                    is_answered.set()
+
+    async def main() -> RemotingCommand:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        async with closing(RemotingClient()) as client:
+            await client.request(address, command(), DEADLINE)
+            is_answered.clear()
+            waiting = asyncio.create_task(client.request(address, command(), 0.05))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            is_answered.wait(DEADLINE)
+            time.sleep(0.3)  # noqa: ASYNC251 - that is the point
+            return await waiting
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            assert runner.run(main()).code == ResponseCode.SUCCESS
+    finally:
+        listener.close()
+        thread.join()
 
 
 async def test_one_answer_that_is_missing_breaks_no_connection(
