@@ -21,7 +21,7 @@ from typing import Self
 
 _NAMESRV_LINE = re.compile(r"The Name Server boot success.* listening on \S+:(\d+)")
 _BROKER_LINE = re.compile(r"The broker\[(\S+), (\S+)\] boot success")
-_START_SECONDS = 30.0
+_START_SECONDS = 60.0
 
 
 class PyromqServer:

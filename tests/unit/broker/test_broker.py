@@ -50,7 +50,7 @@ async def client() -> AsyncIterator[RemotingClient]:
 
 
 async def ask(client: RemotingClient, broker: Broker, request: RemotingCommand) -> RemotingCommand:
-    return await client.request(f"127.0.0.1:{broker.port}", request)
+    return await client.request(f"127.0.0.1:{broker.port}", request, timeout=30.0)
 
 
 async def test_a_restart_keeps_topics_groups_offsets_and_messages(
