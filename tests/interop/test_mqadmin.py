@@ -19,15 +19,18 @@ import pytest
 
 from pyromq.broker import config as broker_config
 from pyromq.nameserver import config as nameserver_config
-from pyromq.protocol.bodies import GetConsumerListByGroupResponseBody
+from pyromq.protocol.bodies import (
+    ConsumerOffsetSerializeWrapper,
+    GetConsumerListByGroupResponseBody,
+)
 from pyromq.protocol.codes import RequestCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.header_codec import Header
 from pyromq.protocol.headers import (
     GetConsumerListByGroupRequestHeader,
-    QueryConsumerOffsetRequestHeader,
 )
 from pyromq.protocol.message_id import encode_host, encode_message_id
+from pyromq.protocol.names import retry_topic
 from pyromq.remoting.client import RemotingClient
 from pyromq.store import config as store_config
 from tests.interop import mqadmin
@@ -77,6 +80,9 @@ FIRST = (
 )
 #: With clients at work; nothing is changed.
 LOOKS = (
+    # First: what is active are the topics of the last minute.
+    Command("statsAll -t Orders", numbers=True),
+    Command("statsAll -a", numbers=True),
     Command("clusterList", numbers=True),
     Command("clusterList -m", numbers=True),
     Command("topicList"),
@@ -98,8 +104,6 @@ LOOKS = (
     Command("consumerProgress -g readers -s true"),
     Command("consumerStatus -g readers -b {broker}"),
     Command("consumerStatus -g readers -i {client}", numbers=True),
-    Command("statsAll -t Orders", numbers=True),
-    Command("statsAll -a", numbers=True),
     Command("queryMsgByKey -t Orders -k key-0-1"),
     Command("queryMsgByUniqueKey -t Orders -i {unique}"),
     Command("queryMsgByOffset -t Orders -b broker-a -i 0 -o 1"),
@@ -239,14 +243,19 @@ async def _wait_for_offsets(broker: str) -> str:
         request = RemotingCommand(code, ext_fields=header.encode())
         return await client.request(broker, request, timeout=5.0)
 
-    async def offset(queue_id: int) -> str:
-        header = QueryConsumerOffsetRequestHeader(GROUP, TOPIC, queue_id)
-        answer = await ask(RequestCode.QUERY_CONSUMER_OFFSET, header)
-        return answer.ext_fields.get("offset", "")
+    async def committed() -> dict[str, dict[int, int]]:
+        request = RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        answer = await client.request(broker, request, timeout=5.0)
+        table = ConsumerOffsetSerializeWrapper.decode(answer.body).offset_table
+        return {key: queues for key, queues in table.items() if key in expected}
 
+    expected = {
+        f"{TOPIC}@{GROUP}": dict(enumerate(COUNTS)),
+        f"{retry_topic(GROUP)}@{GROUP}": {0: 0},
+    }
     deadline = time.monotonic() + _SECONDS
     try:
-        while [await offset(queue_id) for queue_id in (0, 1)] != list(map(str, COUNTS)):
+        while await committed() != expected:
             assert time.monotonic() < deadline, "the consumer did not commit"
             await asyncio.sleep(0.1)
         members = await ask(
