@@ -212,7 +212,11 @@ async def test_broadcasting_reaches_every_member(case: Case, tmp_path: Path) -> 
 async def test_failed_messages_come_again_until_they_succeed(case: Case) -> None:
     inbox = Inbox(lambda message: message.body == b"twice bad" and message.reconsume_times < 2)
     async with PushConsumer(
-        case.namesrv, group=case.group, handler=inbox, subscriptions={case.topic: "*"}
+        case.namesrv,
+        group=case.group,
+        handler=inbox,
+        subscriptions={case.topic: "*"},
+        start_from=StartFrom.FIRST,
     ):
         async with Producer(case.namesrv) as producer:
             sent = await producer.send(
@@ -239,6 +243,7 @@ async def test_hopeless_messages_become_dead_letters(case: Case) -> None:
         handler=inbox,
         subscriptions={case.topic: "*"},
         max_reconsume_times=1,
+        start_from=StartFrom.FIRST,
     ):
         await case.send([b"hopeless"], keys="k", properties={"colour": "red"})
         await inbox.until_count(2)
@@ -259,7 +264,11 @@ async def test_a_handler_may_give_up_at_once(case: Case) -> None:
         return Retry(delay_level=-1)
 
     async with PushConsumer(
-        case.namesrv, group=case.group, handler=handle, subscriptions={case.topic: "*"}
+        case.namesrv,
+        group=case.group,
+        handler=handle,
+        subscriptions={case.topic: "*"},
+        start_from=StartFrom.FIRST,
     ):
         await case.send([b"no use"])
         dead_letters = f"%DLQ%{case.group}"
@@ -305,6 +314,7 @@ async def test_a_handler_that_hangs_is_given_up(case: Case) -> None:
         handler=handle,
         subscriptions={case.topic: "*"},
         consume_timeout=0.5,
+        start_from=StartFrom.FIRST,
     ):
         await case.send([b"hangs", b"good"])
         await done.until_bodies([b"hangs", b"good"])
@@ -354,6 +364,7 @@ async def test_hooks_see_sends_and_consumptions(case: Case) -> None:
         handler=inbox,
         subscriptions={case.topic: "*"},
         hooks=[Hook()],
+        start_from=StartFrom.FIRST,
     ):
         async with Producer(case.namesrv, hooks=[Hook()]) as producer:
             await producer.send(Message(case.topic, b"x"))

@@ -12,6 +12,7 @@ from pyromq.client import (
     PushConsumer,
     ReceivedMessage,
     RequestTimeoutError,
+    StartFrom,
     reply_to,
 )
 from tests.clients.cases import Case, against_all_brokers
@@ -41,6 +42,7 @@ async def test_many_requests_at_a_time_get_their_own_replies(case: Case) -> None
             group=case.group,
             handler=Replier(answering),
             subscriptions={case.topic: "*"},
+            start_from=StartFrom.FIRST,
         ),
         Producer(case.namesrv, group="requesters") as producer,
     ):
@@ -71,7 +73,11 @@ async def test_we_answer_the_requests_of_java(case: Case, java_clients: ClientDr
     async with Producer(case.namesrv, group="repliers") as answering:
         replier = Replier(answering)
         async with PushConsumer(
-            case.namesrv, group=case.group, handler=replier, subscriptions={case.topic: "*"}
+            case.namesrv,
+            group=case.group,
+            handler=replier,
+            subscriptions={case.topic: "*"},
+            start_from=StartFrom.FIRST,
         ):
             await asyncio.to_thread(java_clients.producer, "asker", case.namesrv, "askers")
             for number in range(3):

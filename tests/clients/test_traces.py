@@ -14,6 +14,7 @@ from pyromq.client import (
     Producer,
     PushConsumer,
     ReceivedMessage,
+    StartFrom,
     TransactionProducer,
     TransactionState,
 )
@@ -77,6 +78,7 @@ async def test_the_same_records_as_those_of_java(case: Case, java_clients: Clien
             handler=inbox,
             subscriptions={case.topic: "*"},
             trace=True,
+            start_from=StartFrom.FIRST,
         ),
         Producer(case.namesrv, group=f"{case.group}_p", trace=True) as producer,
     ):
@@ -157,6 +159,7 @@ async def test_mqadmin_shows_them(case: Case, admin: ClientDriver) -> None:
             handler=inbox,
             subscriptions={case.topic: "*"},
             trace=True,
+            start_from=StartFrom.FIRST,
         ),
         Producer(case.namesrv, group=case.group, trace=True) as producer,
     ):
