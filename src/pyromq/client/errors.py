@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from pyromq.protocol.codes import ResponseCode
 from pyromq.protocol.errors import RocketMQError
@@ -70,6 +71,16 @@ class AnswerError(ClientError):
     def __init__(self, address: str, problem: ValueError) -> None:
         super().__init__(f"{address} gave an answer that cannot be read: {problem}")
         self.address = address
+
+
+def refusal_of(address: str, header: Mapping[str, Any]) -> BrokerError:
+    """What an answer's raw header says that is no success, whatever stands in it."""
+    code, remark = header.get("code"), header.get("remark")
+    return BrokerError(
+        address,
+        code if type(code) is int else -1,
+        remark if isinstance(remark, str) else None,
+    )
 
 
 @contextmanager

@@ -7,7 +7,6 @@ all defaults, checked. Read when a consumer is made.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from datetime import datetime
 from os import PathLike
 from typing import Any, cast
 
@@ -15,7 +14,7 @@ from pyromq.client.errors import OptionError
 from pyromq.client.options import ClientOptions
 from pyromq.client.process_queue import Limits
 from pyromq.client.rebalance import Strategy, allocate_averagely
-from pyromq.client.start_from import Start, StartFrom
+from pyromq.client.start_from import Start, StartFrom, check_start
 from pyromq.protocol.bodies import MessageModel
 
 
@@ -90,10 +89,7 @@ class LitePullSettings:
             value = getattr(self, name)
             if not value > 0:
                 raise OptionError(f"{name}={value!r}: more than 0 is needed")
-        if not isinstance(self.start_from, StartFrom | datetime):
-            raise OptionError(
-                f"start_from={self.start_from!r}: StartFrom.FIRST, StartFrom.LAST or a datetime"
-            )
+        check_start(self.start_from)
 
     @property
     def is_broadcasting(self) -> bool:

@@ -40,6 +40,7 @@ from pyromq.client.errors import (
     OptionError,
     RequestTimeoutError,
     TopicNotFoundError,
+    refusal_of,
 )
 from pyromq.client.faults import QUICK, BrokerFaults
 from pyromq.client.gate import Gate
@@ -396,7 +397,7 @@ class Producer:
             code = header.get("code")
             status = STATUS_BY_CODE.get(code) if type(code) is int else None
             if status is None:
-                failure = _refusal(address, header)
+                failure = refusal_of(address, header)
             else:
                 try:
                     fields = header.get("extFields") or {}
@@ -627,14 +628,4 @@ def _place(ordering_key: str, count: int) -> int:
 def _may_retry(failure: ClientError | RemotingError) -> bool:
     return not isinstance(failure, ClientError) or (
         isinstance(failure, BrokerError) and failure.code in _RETRIED_CODES
-    )
-
-
-def _refusal(address: str, header: dict[str, object]) -> BrokerError:
-    remark = header.get("remark")
-    code = header.get("code")
-    return BrokerError(
-        address,
-        code if type(code) is int else -1,
-        remark if isinstance(remark, str) else None,
     )

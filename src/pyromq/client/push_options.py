@@ -7,7 +7,6 @@ defaults, checked. Read when a consumer is made.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from datetime import datetime
 from enum import Enum
 from os import PathLike
 from typing import Any, cast
@@ -16,7 +15,7 @@ from pyromq.client.errors import OptionError
 from pyromq.client.options import ClientOptions
 from pyromq.client.process_queue import Limits
 from pyromq.client.rebalance import Strategy, allocate_averagely
-from pyromq.client.start_from import Start, StartFrom
+from pyromq.client.start_from import Start, StartFrom, check_start
 from pyromq.protocol.bodies import MessageModel
 
 #: How often brokers deliver a message again by default, when handled in any order.
@@ -149,10 +148,7 @@ class PushSettings:
                 f"max_reconsume_times={self.max_reconsume_times!r}: 0 or more are possible, "
                 "and -1 for the default"
             )
-        if not isinstance(self.start_from, StartFrom | datetime):
-            raise OptionError(
-                f"start_from={self.start_from!r}: StartFrom.FIRST, StartFrom.LAST or a datetime"
-            )
+        check_start(self.start_from)
 
     @property
     def is_broadcasting(self) -> bool:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import orjson
 
-from pyromq.client.errors import BrokerError, TopicNotFoundError, reading_answer
+from pyromq.client.errors import BrokerError, TopicNotFoundError, reading_answer, refusal_of
 from pyromq.client.received import ReceivedMessage, decode_messages
 from pyromq.client.session import Session
 from pyromq.client.subscription import Subscription
@@ -289,12 +289,7 @@ class QueueAccess:
         code = header.get("code")
         status = _STATUS_BY_CODE.get(code) if type(code) is int else None
         if status is None:
-            remark = header.get("remark")
-            raise BrokerError(
-                address,
-                code if type(code) is int else -1,
-                remark if isinstance(remark, str) else None,
-            )
+            raise refusal_of(address, header)
         with reading_answer(address):
             try:
                 fields = header["extFields"]

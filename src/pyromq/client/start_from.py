@@ -18,6 +18,7 @@ from __future__ import annotations
 from datetime import datetime
 from enum import Enum
 
+from pyromq.client.errors import OptionError
 from pyromq.client.queue_access import QueueAccess
 from pyromq.protocol.bodies import ConsumeFromWhere, MessageQueue
 from pyromq.protocol.names import RETRY_TOPIC_PREFIX
@@ -32,6 +33,13 @@ class StartFrom(Enum):
 
 #: An end, or a time (without a time zone: local).
 Start = StartFrom | datetime
+
+
+def check_start(start: object) -> None:
+    """Raise OptionError for what is neither an end nor a time."""
+    if not isinstance(start, Start):
+        raise OptionError(f"start_from={start!r}: StartFrom.FIRST, StartFrom.LAST or a datetime")
+
 
 _ON_THE_WIRE = {
     StartFrom.FIRST: ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,

@@ -2,7 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from pyromq.client.errors import AnswerError, BrokerError, NameServerError, reading_answer
+from pyromq.client.errors import (
+    AnswerError,
+    BrokerError,
+    NameServerError,
+    reading_answer,
+    refusal_of,
+)
 
 
 def test_a_broker_s_error_names_address_code_and_remark() -> None:
@@ -26,3 +32,18 @@ def test_unreadable_answers_name_their_server() -> None:
     expected = r"h:1 gave an answer that cannot be read: bad"
     with pytest.raises(AnswerError, match=expected), reading_answer("h:1"):
         raise ValueError("bad")
+
+
+@pytest.mark.parametrize(
+    ("header", "code", "remark"),
+    [
+        ({"code": 2, "remark": "busy"}, 2, "busy"),
+        ({"code": "2", "remark": ["busy"]}, -1, ""),
+        ({}, -1, ""),
+    ],
+)
+def test_a_refusal_is_told_whatever_stands_in_the_answer(
+    header: dict[str, object], code: int, remark: str
+) -> None:
+    refusal = refusal_of("a:1", header)
+    assert (refusal.address, refusal.code, refusal.remark) == ("a:1", code, remark)
