@@ -73,6 +73,9 @@ DEFAULT_TOPIC_QUEUES = 4
 #: Bodies from this size on are compressed, as in RocketMQ.
 COMPRESS_OVER = 4096
 
+#: How long another attempt waits for NameServers to tell the topic's brokers anew.
+_FRESH_ROUTE_SECONDS = 0.5
+
 #: Answers after which another broker may take the message.
 _RETRIED_CODES = frozenset(
     {
@@ -549,8 +552,9 @@ class Producer:
         try:
             if fresh:
                 try:
-                    return await routes.refresh(topic)
-                except NameServerError:
+                    async with asyncio.timeout(_FRESH_ROUTE_SECONDS):
+                        return await routes.refresh(topic)
+                except (NameServerError, TimeoutError):
                     # What is known may be good for another attempt.
                     logger.debug("route of %s could not be refreshed", topic, exc_info=True)
             return await routes.get(topic)

@@ -1,7 +1,10 @@
 """Which brokers serve a topic: asked of the NameServers, kept for a while.
 
-`Routes` is shared by everything in one client, on its event loop. Callers
-that ask for the same topic at the same time share one request. NameServers
+`Routes` is shared by everything in one client, on its event loop. Only the
+first question for a topic is waited for: a route that has become old is given
+as it is, while NameServers are asked again in the background, so one that
+hangs holds up no send and no pull. Callers that ask for the same topic at the
+same time share one request. NameServers
 share nothing among themselves, so the first that answers is believed, and
 kept until it fails. One that does not know a topic may have started a moment ago: the
 others are asked, too, and a route that was good until now is given up only when nobody
@@ -20,6 +23,7 @@ from dataclasses import dataclass, replace
 from pyromq.client.errors import (
     AnswerError,
     BrokerError,
+    ClientStateError,
     NameServerError,
     TopicNotFoundError,
     reading_answer,
@@ -105,7 +109,7 @@ class TopicRoute:
 class Routes:
     """Routes by topic, as the NameServers `addresses` give them.
 
-    A route is asked for again when it is older than `max_age` seconds; while no NameServer
+    A route is asked for again when it is older than `max_age` seconds; until a NameServer
     answers, the old one stays in use. `on_change` is told of each route that is new or another.
     """
 
@@ -131,45 +135,67 @@ class Routes:
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
 
     async def get(self, topic: str) -> TopicRoute:
-        """The route of `topic`; raises TopicNotFoundError or NameServerError."""
-        known = self._known.get(topic)
-        if known is None:
-            return await self.refresh(topic)
-        route, asked_at = known
-        if time.monotonic() - asked_at < self._max_age:
-            return route
-        try:
-            return await self.refresh(topic)
-        except NameServerError as error:
-            logger.warning("route of %s is kept although it is old: %s", topic, error)
-            self._known[topic] = (route, time.monotonic())
-            return route
+        """The route of `topic`; raises TopicNotFoundError or NameServerError if it is unknown."""
+        return self.peek(topic) or await self.refresh(topic)
 
     def peek(self, topic: str) -> TopicRoute | None:
-        """The route of `topic` if it is known and not old: no question is asked."""
+        """The route of `topic` if it is known; an old one is asked for again meanwhile."""
         known = self._known.get(topic)
-        if known is None or time.monotonic() - known[1] >= self._max_age:
+        if known is None:
             return None
-        return known[0]
+        route, asked_at = known
+        if time.monotonic() - asked_at >= self._max_age and topic not in self._asking:
+            self._ask_shared(topic).add_done_callback(lambda done: self._renewed(topic, done))
+        return route
 
     async def refresh(self, topic: str) -> TopicRoute:
         """The route of `topic` as the NameServers know it now."""
-        asking = self._asking.get(topic)
-        if asking is None:
-            asking = asyncio.create_task(self._ask(topic))
-            asking.add_done_callback(lambda done: self._asked(topic, done))
-            self._asking[topic] = asking
-        # Shielded: one caller that gives up must not end the others' question.
-        return await asyncio.shield(asking)
+        asking = self._asking.get(topic) or self._ask_shared(topic)
+        try:
+            # Shielded: one caller that gives up must not end the others' question.
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            if asking.cancelled():
+                raise ClientStateError(
+                    f"this client was closed while it asked for the route of topic {topic!r}"
+                ) from None
+            raise
 
     def known(self) -> list[TopicRoute]:
         """The routes in use."""
         return [route for route, _ in self._known.values()]
 
+    async def close(self) -> None:
+        """Give up what is being asked."""
+        asking = list(self._asking.values())
+        for question in asking:
+            question.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    # Helpers, in call order.
+
+    def _ask_shared(self, topic: str) -> asyncio.Task[TopicRoute]:
+        asking = self._asking[topic] = asyncio.create_task(self._ask(topic))
+        asking.add_done_callback(lambda done: self._asked(topic, done))
+        return asking
+
     def _asked(self, topic: str, asking: asyncio.Task[TopicRoute]) -> None:
         del self._asking[topic]
         if not asking.cancelled():
             asking.exception()  # seen, also when every caller has given up
+
+    def _renewed(self, topic: str, asking: asyncio.Task[TopicRoute]) -> None:
+        """Nobody may have waited for it: what went wrong is told here."""
+        error = None if asking.cancelled() else asking.exception()
+        known = self._known.get(topic)
+        if error is None:
+            return
+        if known is None:
+            logger.warning("%s", error)
+            return
+        # Asked for again when it is old the next time, not with every send.
+        self._known[topic] = (known[0], time.monotonic())
+        logger.warning("route of %s is kept although it is old: %s", topic, error)
 
     async def _ask(self, topic: str) -> TopicRoute:
         failures: dict[str, Exception] = {}

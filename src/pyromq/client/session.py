@@ -164,6 +164,7 @@ class Session:
             # A broker that is gone needs no farewell.
             return_exceptions=True,
         )
+        await self.routes.close()
         await self.remoting.close()
 
     async def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
@@ -179,9 +180,9 @@ class Session:
         """See whether routes have changed; apart from heartbeats, which must not wait for that."""
         for route in self.routes.known():
             try:
-                await self.routes.get(route.topic)
+                await self.routes.refresh(route.topic)
             except ClientError as error:
-                logger.warning("%s", error)
+                logger.warning("route of %s could not be renewed: %s", route.topic, error)
 
     async def _beat_one(self, address: str) -> None:
         body = self._describe(self.client_id).encode()

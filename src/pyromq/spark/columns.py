@@ -1,0 +1,97 @@
+"""The columns of a topic read as a table, once in Spark's types and once in Arrow's.
+
+    schema(include_properties="map")          # what spark.read...load() shows
+    arrow_schema(("topic", "body"))           # what a task's batches must have
+
+A user's own `.schema(...)` may have any of them in any order; `check_wanted` refuses
+others by name. Used by the driver when a query is planned and by every task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+#: How the column `properties` can be had.
+RAW: Final = "raw"
+MAP: Final = "map"
+
+_PROPERTIES: Final = "properties"
+_SPARK_TYPES: Final[dict[str, DataType]] = {
+    "topic": StringType(),
+    "brokerName": StringType(),
+    "queueId": IntegerType(),
+    "queueOffset": LongType(),
+    "msgId": StringType(),
+    "uniqueKey": StringType(),
+    "keys": StringType(),
+    "tags": StringType(),
+    "body": BinaryType(),
+    _PROPERTIES: StringType(),
+    "bornTimestamp": TimestampType(),
+    "storeTimestamp": TimestampType(),
+    "bornHost": StringType(),
+    "storeHost": StringType(),
+    "reconsumeTimes": IntegerType(),
+    "flag": IntegerType(),
+    "sysFlag": IntegerType(),
+    "physicalOffset": LongType(),
+}
+COLUMN_NAMES: Final = tuple(_SPARK_TYPES)
+_PROPERTY_MAP: Final = MapType(StringType(), StringType())
+_ARROW_TYPES: Final[dict[type[DataType], pa.DataType]] = {
+    StringType: pa.string(),
+    BinaryType: pa.binary(),
+    IntegerType: pa.int32(),
+    LongType: pa.int64(),
+    TimestampType: pa.timestamp("us", tz="UTC"),
+    MapType: pa.map_(pa.string(), pa.string()),
+}
+
+
+def schema(include_properties: str = RAW) -> StructType:
+    """All columns, `properties` as the raw string or as a map."""
+    return StructType(
+        [StructField(name, _spark_type(name, include_properties)) for name in COLUMN_NAMES]
+    )
+
+
+def check_wanted(wanted: StructType, include_properties: str = RAW) -> None:
+    """Refuse a user's schema that has a column we do not have, or one with another type."""
+    for field in wanted.fields:
+        if field.name not in _SPARK_TYPES:
+            raise ValueError(
+                f"a message has no column {field.name!r}: take some of {', '.join(COLUMN_NAMES)}"
+            )
+        ours = _spark_type(field.name, include_properties)
+        if field.dataType != ours:
+            raise ValueError(
+                f"column {field.name!r} is of type {ours.simpleString()}, "
+                f"not {field.dataType.simpleString()}: cast it after the read"
+            )
+
+
+def arrow_schema(names: Sequence[str] = COLUMN_NAMES, include_properties: str = RAW) -> pa.Schema:
+    """These columns in Arrow's types, exactly those that Spark wants of a task."""
+    return pa.schema(
+        [pa.field(name, _ARROW_TYPES[type(_spark_type(name, include_properties))]) for name in names]
+    )
+
+
+def _spark_type(name: str, include_properties: str) -> DataType:
+    if name == _PROPERTIES and include_properties == MAP:
+        return _PROPERTY_MAP
+    return _SPARK_TYPES[name]
