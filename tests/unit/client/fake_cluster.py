@@ -31,9 +31,9 @@ from pyromq.protocol.headers import (
 from pyromq.protocol.message_id import encode_host
 from pyromq.protocol.properties import decode_properties
 from pyromq.protocol.record import INNER_HEAD, INNER_HEAD_SIZE, MessageRecord, encode_record
+from tests.support.patience import DEADLINE
 
 HOST = encode_host("127.0.0.1", 10911)
-DEADLINE = 10.0
 
 
 class FakeBroker:
@@ -47,6 +47,8 @@ class FakeBroker:
         self.answers: list[RemotingCommand] = []
         #: Answers to give instead of the right ones, by request code, used up in order.
         self.refusals: dict[int, list[tuple[int, str]]] = defaultdict(list)
+        #: Request codes that get no answer.
+        self.silent: set[int] = set()
         self.queues: dict[tuple[str, int], list[MessageRecord]] = defaultdict(list)
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.members: dict[str, asyncio.StreamWriter] = {}
@@ -124,6 +126,8 @@ class FakeBroker:
             self.answers.append(command)
             return
         self.requests.append(command)
+        if command.code in self.silent:
+            return
         refusals = self.refusals[command.code]
         if refusals:
             answer = command.answer(*refusals.pop(0))
@@ -364,13 +368,6 @@ def cluster_in_a_thread(
             with contextlib.suppress(asyncio.CancelledError):
                 loop.run_until_complete(waiting)
         loop.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that happens elsewhere."""
-    async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - the condition is in plain code's hands
-            await asyncio.sleep(0.001)
 
 
 def _offset_key(command: RemotingCommand) -> tuple[str, str, int]:

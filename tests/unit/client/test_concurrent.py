@@ -13,7 +13,7 @@ from pyromq.client.handling import HandlerCaller, Retry
 from pyromq.client.hooks import Hooks
 from pyromq.client.process_queue import Limits, ProcessQueue
 from pyromq.client.received import ReceivedMessage
-from tests.unit.client.fake_cluster import until
+from tests.support.patience import until
 from tests.unit.client.received_messages import QUEUE, received
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from pyromq.client.gate import Gate
+from tests.support.patience import DEADLINE
 
 
 async def test_so_many_go_and_others_wait_their_turn() -> None:
@@ -73,5 +74,5 @@ async def test_two_may_wait_for_the_last_one() -> None:
     waiting = [asyncio.create_task(gate.wait_empty(60)) for _ in range(2)]
     await asyncio.sleep(0)
     gate.leave(1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE):
         await asyncio.gather(*waiting)

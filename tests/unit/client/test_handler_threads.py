@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from pyromq.client.handler_threads import HandlerThreads
-from tests.unit.client.fake_cluster import DEADLINE, until
+from tests.support.patience import DEADLINE, until
 
 
 async def test_functions_run_in_threads_and_results_come_back() -> None:

@@ -14,7 +14,8 @@ from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.remoting.client import RemotingError
-from tests.unit.client.fake_cluster import running_cluster, until
+from tests.support.patience import until
+from tests.unit.client.fake_cluster import running_cluster
 
 QUEUE = MessageQueue("t", "b0", 0)
 

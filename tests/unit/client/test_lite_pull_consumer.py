@@ -20,7 +20,8 @@ from pyromq.protocol.bodies_admin import GetConsumerStatusBody, ResetOffsetBody
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.names import TRACE_TOPIC
-from tests.unit.client.fake_cluster import FakeCluster, running_cluster, until
+from tests.support.patience import until
+from tests.unit.client.fake_cluster import FakeCluster, running_cluster
 
 PULL = RequestCode.PULL_MESSAGE
 COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET

@@ -14,7 +14,8 @@ from pyromq.client.rebalance import AllocateByConfig, Strategy, allocate_average
 from pyromq.client.session import Session
 from pyromq.protocol.bodies import ConsumerData, HeartbeatData, MessageQueue
 from pyromq.protocol.codes import RequestCode, ResponseCode
-from tests.unit.client.fake_cluster import FakeCluster, running_cluster, until
+from tests.support.patience import until
+from tests.unit.client.fake_cluster import FakeCluster, running_cluster
 
 
 class Member:

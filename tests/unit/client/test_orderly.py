@@ -11,7 +11,7 @@ from pyromq.client.process_queue import Limits, ProcessQueue
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.send_back import DEAD_LETTER
 from pyromq.protocol.bodies import MessageQueue
-from tests.unit.client.fake_cluster import until
+from tests.support.patience import until
 from tests.unit.client.received_messages import received
 
 

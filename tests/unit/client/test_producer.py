@@ -20,7 +20,8 @@ from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from pyromq.remoting.client import RemotingConnectError, RemotingTimeoutError
-from tests.unit.client.fake_cluster import running_cluster, until
+from tests.support.patience import until
+from tests.unit.client.fake_cluster import running_cluster
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
@@ -301,6 +302,18 @@ async def test_another_broker_is_tried_also_when_no_name_server_answers() -> Non
         await dead.stop()
         results = [await producer.send(Message("t", b"x")) for _ in range(4)]
         assert {result.queue.broker_name for result in results} == {"b2"}
+
+
+async def test_another_attempt_does_not_wait_for_a_name_server_that_hangs() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        Producer(cluster.namesrv, request_timeout=60.0) as producer,
+    ):
+        await producer.send(Message("t", b"the route is known"))
+        cluster.brokers[0].silent.add(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        cluster.brokers[0].refusals[SEND] = [(ResponseCode.SYSTEM_BUSY, "busy")]
+        await producer.send(Message("t", b"x"))
+        assert len(cluster.brokers[0].seen(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 2
 
 
 async def test_queues_are_the_callers_own() -> None:

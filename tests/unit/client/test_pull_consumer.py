@@ -17,7 +17,8 @@ from pyromq.client.subscription import Subscription
 from pyromq.protocol.bodies import HeartbeatData, MessageQueue
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.errors import RocketMQError
-from tests.unit.client.fake_cluster import FakeCluster, running_cluster, until
+from tests.support.patience import until
+from tests.unit.client.fake_cluster import FakeCluster, running_cluster
 
 PULL = RequestCode.PULL_MESSAGE
 QUEUE = MessageQueue("t", "b0", 0)

@@ -21,7 +21,8 @@ from pyromq.client.start_from import StartFrom
 from pyromq.protocol.bodies import HeartbeatData, MessageModel, MessageQueue
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.headers import PullMessageRequestHeader
-from tests.unit.client.fake_cluster import FakeBroker, FakeCluster, running_cluster, until
+from tests.support.patience import until
+from tests.unit.client.fake_cluster import FakeBroker, FakeCluster, running_cluster
 
 TOPICS = {"t": {"b0": 2}, "%RETRY%g": {"b0": 1}}
 FIRST, SECOND = (MessageQueue("t", "b0", number) for number in range(2))

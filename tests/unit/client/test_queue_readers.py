@@ -18,7 +18,8 @@ from pyromq.client.subscription import Subscription, Wanted
 from pyromq.protocol.bodies import HeartbeatData, MessageQueue
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
-from tests.unit.client.fake_cluster import FakeCluster, running_cluster, until
+from tests.support.patience import until
+from tests.unit.client.fake_cluster import FakeCluster, running_cluster
 
 QUEUE = MessageQueue("t", "b0", 0)
 PULL = RequestCode.PULL_MESSAGE

@@ -22,7 +22,8 @@ from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import ReplyMessageRequestHeader
 from pyromq.protocol.record import MessageRecord, encode_record
 from pyromq.protocol.sysflag import COMPRESSED
-from tests.unit.client.fake_cluster import HOST, FakeBroker, running_cluster, until
+from tests.support.patience import DEADLINE, until
+from tests.unit.client.fake_cluster import HOST, FakeBroker, running_cluster
 
 REPLY = RequestCode.SEND_REPLY_MESSAGE_V2
 TOPICS = {"t": {"b0": 1}, "cluster_REPLY_TOPIC": {"b0": 1, "b1": 1}}
@@ -48,7 +49,7 @@ async def test_a_request_gets_its_reply() -> None:
         Producer(cluster.namesrv, group="replier") as replier,
     ):
         question = Message("t", b"6 * 7", tags="a")
-        asking = asyncio.create_task(asker.request(question, 5.0))
+        asking = asyncio.create_task(asker.request(question, DEADLINE))
         message = await next_request(cluster.brokers[0])
         assert message.properties["REPLY_TO_CLIENT"] == asker.client_id
         assert message.properties["TTL"] == "5000"
@@ -74,7 +75,9 @@ async def test_all_brokers_of_the_reply_topic_know_who_asks() -> None:
         Producer(cluster.namesrv, group="replier") as replier,
     ):
         bodies = [b"%d" % number for number in range(6)]
-        asking = [asyncio.create_task(asker.request(Message("t", body), 5.0)) for body in bodies]
+        asking = [
+            asyncio.create_task(asker.request(Message("t", body), DEADLINE)) for body in bodies
+        ]
         for number in range(6):
             message = await next_request(cluster.brokers[0], number)
             assert all(asker.client_id in broker.clients for broker in cluster.brokers)
@@ -90,7 +93,7 @@ async def test_a_namespace_is_not_for_replies() -> None:
         running_cluster({**TOPICS, "ns%t": {"b0": 1}}, brokers=2) as cluster,
         Producer(cluster.namesrv, namespace="ns") as producer,
     ):
-        asking = asyncio.create_task(producer.request(Message("t", b"?"), 5.0))
+        asking = asyncio.create_task(producer.request(Message("t", b"?"), DEADLINE))
         await until(lambda: bool(cluster.brokers[0].queues["ns%t", 0]))
         message = received(cluster.brokers[0].queues["ns%t", 0][0])
         await producer.send(reply_to(message, b"!"))
@@ -104,7 +107,7 @@ async def test_replies_are_not_batched() -> None:
         running_cluster(TOPICS, brokers=2) as cluster,
         Producer(cluster.namesrv, batching=Batching()) as producer,
     ):
-        asking = asyncio.create_task(producer.request(Message("t", b"?"), 5.0))
+        asking = asyncio.create_task(producer.request(Message("t", b"?"), DEADLINE))
         message = await next_request(cluster.brokers[0])
         with pytest.raises(IllegalMessageError, match="reply"):
             await producer.send_batch([reply_to(message, b"1"), reply_to(message, b"2")])
@@ -141,7 +144,7 @@ async def test_closing_ends_the_waiting() -> None:
     async with running_cluster(TOPICS, brokers=2) as cluster:
         producer = Producer(cluster.namesrv)
         await producer.start()
-        asking = asyncio.create_task(producer.request(Message("t", b"?"), 30.0))
+        asking = asyncio.create_task(producer.request(Message("t", b"?"), DEADLINE))
         await next_request(cluster.brokers[0])
         await producer.close()
         with pytest.raises(ClientStateError, match="before the reply came"):
@@ -205,7 +208,7 @@ async def test_a_broker_that_does_not_answer_is_not_waited_for(
         cluster.brokers[1].address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with Producer(cluster.namesrv, request_timeout=30.0) as producer:
             for number in range(3):
-                asking = asyncio.create_task(producer.request(Message("t", b"?"), 5.0))
+                asking = asyncio.create_task(producer.request(Message("t", b"?"), DEADLINE))
                 message = await next_request(cluster.brokers[0], number)
                 # As long as it is not known to be gone, replies may go there, too.
                 queue = MessageQueue("cluster_REPLY_TOPIC", "b0", 0)

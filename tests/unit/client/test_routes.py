@@ -8,11 +8,17 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pyromq.client import routes as routes_module
-from pyromq.client.errors import AnswerError, NameServerError, TopicNotFoundError
+from pyromq.client.errors import (
+    AnswerError,
+    ClientStateError,
+    NameServerError,
+    TopicNotFoundError,
+)
 from pyromq.client.routes import Routes, TopicRoute
 from pyromq.protocol.bodies import BodyError, BrokerData, MessageQueue, QueueData, TopicRouteData
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.remoting.client import RemotingClient
+from tests.support.patience import until
 from tests.unit.client.fake_cluster import running_cluster
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -20,11 +26,15 @@ NOBODY = "127.0.0.1:1"
 
 
 @contextlib.asynccontextmanager
-async def routes_of(*addresses: str, max_age: float = 30.0) -> AsyncIterator[Routes]:
+async def routes_of(
+    *addresses: str, max_age: float = 30.0, request_timeout: float = 20.0
+) -> AsyncIterator[Routes]:
     remoting = RemotingClient()
+    routes = Routes(remoting, addresses, max_age=max_age, request_timeout=request_timeout)
     try:
-        yield Routes(remoting, addresses, max_age=max_age)
+        yield routes
     finally:
+        await routes.close()
         await remoting.close()
 
 
@@ -82,14 +92,45 @@ async def test_a_route_is_asked_for_once_and_kept() -> None:
         assert routes.known() == [answers[0]]
 
 
-async def test_an_old_route_is_asked_for_again() -> None:
+async def test_an_old_route_is_given_at_once_and_asked_for_again_in_the_background() -> None:
     async with (
         running_cluster({"t": {"b0": 2}}) as cluster,
         routes_of(cluster.namesrv, max_age=0) as routes,
     ):
-        await routes.get("t")
+        route = await routes.get("t")
         cluster.topics["t"]["b0"] = 3
-        assert len((await routes.get("t")).write_queues) == 3
+        assert await routes.get("t") is route
+        assert routes.peek("t") is route
+        await until(lambda: len(routes.known()[0].write_queues) == 3)
+
+
+async def test_a_name_server_that_hangs_holds_up_nobody_who_knows_a_route() -> None:
+    async with (
+        running_cluster({"t": {"b0": 2}}) as cluster,
+        routes_of(cluster.namesrv, max_age=0) as routes,
+    ):
+        route = await routes.get("t")
+        cluster.brokers[0].silent.add(ROUTE)
+        assert await routes.get("t") is route
+        await until(lambda: len(cluster.brokers[0].seen(ROUTE)) == 2)
+        assert [await routes.get("t") for _ in range(10)] == [route] * 10
+        assert routes.peek("t") is route
+        assert len(cluster.brokers[0].seen(ROUTE)) == 2
+
+
+async def test_in_the_background_too_the_next_name_server_is_asked() -> None:
+    async with (
+        running_cluster({"t": {"b0": 2}}) as cluster,
+        running_cluster({"t": {"b0": 3}}) as other,
+        routes_of(cluster.namesrv, other.namesrv, max_age=0, request_timeout=0.01) as routes,
+    ):
+        routes._addresses = [cluster.namesrv]
+        await routes.get("t")
+        routes._addresses = [cluster.namesrv, other.namesrv]
+        cluster.brokers[0].silent.add(ROUTE)
+        await routes.get("t")
+        await until(lambda: len(routes.known()[0].write_queues) == 3)
+        assert routes._addresses == [other.namesrv, cluster.namesrv]
 
 
 async def test_an_old_route_stays_while_no_name_server_answers(
@@ -102,7 +143,40 @@ async def test_an_old_route_stays_while_no_name_server_answers(
         route = await routes.get("t")
         cluster.brokers[0].refusals[ROUTE] = [(ResponseCode.SYSTEM_ERROR, "ill")]
         assert await routes.get("t") is route
+        await until(lambda: bool(caplog.records))
         assert [r.levelno for r in caplog.records] == [logging.WARNING]
+        assert "is kept although it is old" in caplog.text
+        assert await routes.get("t") is route
+
+
+async def test_a_topic_that_is_gone_is_told_when_the_background_has_seen_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routes_module, "FORGOTTEN_AFTER", 0.0)
+    async with (
+        running_cluster({"t": {"b0": 2}}) as cluster,
+        routes_of(cluster.namesrv, max_age=0) as routes,
+    ):
+        route = await routes.get("t")
+        del cluster.topics["t"]
+        assert await routes.get("t") is route
+        await until(lambda: not routes.known())
+        with pytest.raises(TopicNotFoundError, match="'t' has no route"):
+            await routes.get("t")
+
+
+async def test_closing_ends_what_is_asked(caplog: pytest.LogCaptureFixture) -> None:
+    async with running_cluster({"t": {"b0": 2}}) as cluster:
+        async with routes_of(cluster.namesrv, max_age=0) as routes:
+            await routes.get("t")
+            cluster.brokers[0].silent.add(ROUTE)
+            await routes.get("t")
+            waiting = asyncio.create_task(routes.refresh("unknown"))
+            await until(lambda: len(cluster.brokers[0].seen(ROUTE)) == 3)
+        assert not routes._asking
+        assert not caplog.records
+        with pytest.raises(ClientStateError, match="was closed while it asked"):
+            await waiting
 
 
 async def test_an_unknown_topic_is_named() -> None:

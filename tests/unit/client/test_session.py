@@ -15,7 +15,8 @@ from pyromq.protocol.acl import signature_of
 from pyromq.protocol.bodies import HeartbeatData, ProducerData
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
-from tests.unit.client.fake_cluster import FakeBroker, running_cluster, until
+from tests.support.patience import until
+from tests.unit.client.fake_cluster import FakeBroker, running_cluster
 
 TOPICS = {"t": {"b0": 1, "b1": 1}}
 

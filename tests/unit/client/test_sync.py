@@ -38,8 +38,7 @@ from pyromq.client.session import Session
 from pyromq.client.sync import SyncLitePullConsumer, SyncProducer
 from pyromq.protocol.bodies import HeartbeatData
 from pyromq.testing import Cluster
-
-DEADLINE = 30.0
+from tests.support.patience import DEADLINE
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,8 @@ from pyromq.protocol.trace import (
     TransactionEnded,
     decode_trace,
 )
-from tests.unit.client.fake_cluster import HOST, FakeBroker, FakeCluster, running_cluster, until
+from tests.support.patience import until
+from tests.unit.client.fake_cluster import HOST, FakeBroker, FakeCluster, running_cluster
 
 SEND = RequestCode.SEND_MESSAGE_V2
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"

@@ -28,7 +28,8 @@ from pyromq.protocol.message_id import encode_message_id
 from pyromq.protocol.properties import decode_properties, encode_properties
 from pyromq.protocol.record import MessageRecord, encode_record
 from pyromq.protocol.sysflag import TRANSACTION_PREPARED
-from tests.unit.client.fake_cluster import HOST, FakeBroker, FakeCluster, running_cluster, until
+from tests.support.patience import until
+from tests.unit.client.fake_cluster import HOST, FakeBroker, FakeCluster, running_cluster
 
 SEND = RequestCode.SEND_MESSAGE_V2
 END = RequestCode.END_TRANSACTION

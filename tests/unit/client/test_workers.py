@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pyromq.client.workers import Workers
-from tests.unit.client.fake_cluster import until
+from tests.support.patience import until
 
 
 async def test_jobs_are_done_in_order_by_one_worker_when_nothing_waits() -> None:
