@@ -106,6 +106,7 @@ class JavaServer:
             broker_properties=self._settings,
             jvm_options=JAVA_OPTIONS,
             log_level=self._log_level,
+            patient=False,
         )
         self._java.start(wait=False)
         self.port = int(self._java.broker_address.rpartition(":")[2])

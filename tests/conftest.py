@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
 
+from tests.support.patience import patient_clients
+
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("pyromq", deadline=None)
 settings.load_profile("pyromq")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _clients_of_tests() -> Iterator[None]:
+    with patient_clients():
+        yield
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -18,11 +18,9 @@ from pyromq.client import (
     ReceivedMessage,
 )
 from tests.interop.cluster import Cluster
+from tests.support.patience import DEADLINE
 
 T = TypeVar("T")
-
-#: Generous: these tests share their machine with three brokers.
-DEADLINE = 30.0
 
 #: For cases that every later client relies on: against Apache's 5.3.3, too.
 against_all_brokers = pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from pyromq.client import (
     StartFrom,
     Subscription,
 )
-from tests.clients.cases import DEADLINE, Case, against_all_brokers, eventually, numbered
+from tests.clients.cases import Case, against_all_brokers, eventually, numbered
+from tests.support.patience import DEADLINE
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 

@@ -22,8 +22,9 @@ from pyromq.client import (
     StartFrom,
     Subscription,
 )
-from tests.clients.cases import DEADLINE, Case, Inbox, against_all_brokers, eventually, numbered
+from tests.clients.cases import Case, Inbox, against_all_brokers, eventually, numbered
 from tests.clients.test_pulling import SQL, SQL_FINDS, send_coloured, send_twice
+from tests.support.patience import DEADLINE
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 

@@ -17,6 +17,7 @@ from pyromq.client import (
 )
 from tests.clients.cases import Case, against_all_brokers
 from tests.interop.client_driver import ClientDriver
+from tests.support.patience import DEADLINE
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
@@ -48,7 +49,7 @@ async def test_many_requests_at_a_time_get_their_own_replies(case: Case) -> None
     ):
         bodies = [b"question %d" % number for number in range(40)] + [b"long" * 5000]
         replies = await asyncio.gather(
-            *(producer.request(Message(case.topic, body), 20.0) for body in bodies)
+            *(producer.request(Message(case.topic, body), DEADLINE) for body in bodies)
         )
         assert [reply.body for reply in replies] == [b"reply to " + body for body in bodies]
         assert len({reply.properties["CORRELATION_ID"] for reply in replies}) == len(bodies)
@@ -60,7 +61,7 @@ async def test_java_answers_our_requests(case: Case, java_clients: ClientDriver)
     )
     async with Producer(case.namesrv, group="requesters") as producer:
         replies = await asyncio.gather(
-            *(producer.request(Message(case.topic, b"question %d" % n), 20.0) for n in range(5))
+            *(producer.request(Message(case.topic, b"question %d" % n), DEADLINE) for n in range(5))
         )
     assert [reply.body for reply in replies] == [b"reply to question %d" % n for n in range(5)]
     for reply in replies:

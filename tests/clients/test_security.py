@@ -27,6 +27,7 @@ from pyromq.protocol.headers import CreateTopicRequestHeader
 from pyromq.remoting.client import RemotingClient
 from tests.clients.cases import Case, Inbox, numbered
 from tests.support.apache_rocketmq import ApacheRocketMQ, java_or_skip
+from tests.support.patience import DEADLINE
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
@@ -79,7 +80,7 @@ async def create_topic(java: ApacheRocketMQ, topic: str) -> None:
         answer = await client.request(
             java.broker_address,
             RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=fields),
-            timeout=10.0,
+            timeout=DEADLINE,
         )
     finally:
         await client.close()

@@ -14,6 +14,7 @@ from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.record import decode_record, encode_inner_message
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus, PutError, PutStatus
+from tests.support.patience import wait_until
 from tests.support.stores import (
     BORN_HOST,
     FOREVER,
@@ -24,7 +25,6 @@ from tests.support.stores import (
     put_batch,
     read_all,
     small_config,
-    wait_until,
 )
 
 Engine = Callable[[Path], MessageStore]

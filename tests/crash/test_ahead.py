@@ -13,7 +13,8 @@ import pytest
 from pyromq.store.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import PutError
-from tests.support.stores import SEGMENT, body_for, open_store, put, wait_until
+from tests.support.patience import wait_until
+from tests.support.stores import SEGMENT, body_for, open_store, put
 
 
 def numbers(store: MessageStore) -> list[int]:

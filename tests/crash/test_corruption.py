@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.persistence import PersistenceError
 from pyromq.protocol.record import MessageRecord, RecordError, decode_records
 from pyromq.remoting.client import RemotingClient
@@ -25,8 +24,10 @@ from pyromq.store.check import check_store
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus, StoreError
+from tests.support.brokers import local_broker
 from tests.support.crash import QUEUES, body_of, properties_of, seeds, send_command
-from tests.support.stores import FOREVER, log_records, small_config, wait_until
+from tests.support.patience import DEADLINE, wait_until
+from tests.support.stores import FOREVER, log_records, small_config
 
 SETTINGS = {
     "mapped_file_size_commit_log": 128 * 1024,
@@ -100,7 +101,7 @@ async def make_templates(directory: Path) -> Templates:
             count = chooser.choice((1, 1, 3, 9))
             numbers = [(number + at) * len(QUEUES) + queue for at in range(count)]
             number += count
-            answer = await client.request(broker.address, send_command(numbers), 10.0)
+            answer = await client.request(broker.address, send_command(numbers), DEADLINE)
             assert answer.code == 0, answer
         broker.offsets.commit("group", "orders", 0, 5)
         store = broker.store
@@ -121,12 +122,8 @@ def config_on(root: Path) -> MessageStoreConfig:
 
 
 def broker_on(root: Path) -> Broker:
-    config = BrokerConfig(
-        bind_address="127.0.0.1",
-        broker_ip1="127.0.0.1",
-        broker_ip2="127.0.0.1",
+    config = local_broker(
         broker_name="damaged",
-        listen_port=0,
     )
     return Broker(config, config_on(root))
 

@@ -16,6 +16,7 @@ from pyromq.protocol.record import decode_records
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
 from tests.support.crash import BrokerProcess, seeds
+from tests.support.patience import DEADLINE
 from tests.unit.broker.wired import pull_request, send_request
 
 _LEVELS = "1s 2s"
@@ -23,7 +24,7 @@ _LEVELS = "1s 2s"
 
 async def send(client: RemotingClient, address: str, body: bytes, level: int) -> None:
     request = send_request(body=body, queueId="0", properties=f"DELAY\x01{level}")
-    answer = await client.request(address, request, 30.0)
+    answer = await client.request(address, request, DEADLINE)
     assert answer.code == ResponseCode.SUCCESS, answer
 
 
@@ -32,7 +33,7 @@ async def bodies(client: RemotingClient, address: str) -> list[bytes]:
     found: list[bytes] = []
     while True:
         request = pull_request(queueOffset=str(len(found)))
-        answer = await client.request(address, request, 30.0)
+        answer = await client.request(address, request, DEADLINE)
         if answer.code != ResponseCode.SUCCESS:
             return found
         found += [record.body for record in decode_records(answer.body)]
@@ -40,7 +41,7 @@ async def bodies(client: RemotingClient, address: str) -> list[bytes]:
 
 async def until_all(client: RemotingClient, address: str, wanted: set[bytes]) -> list[bytes]:
     """Wait until everything that is wanted has been delivered."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE):
         # The broker delivers: only asking tells.
         while not wanted <= set(found := await bodies(client, address)):  # noqa: ASYNC110
             await asyncio.sleep(0.05)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from pyromq.protocol.record import decode_records
 from pyromq.remoting.client import RemotingClient
 from pyromq.store.check import check_store
 from tests.support.crash import BrokerProcess
+from tests.support.patience import DEADLINE, until
 
 DISK = 16 * 1024 * 1024
 BALLAST = 4 * 1024 * 1024
@@ -78,7 +79,7 @@ class Sender:
         self._number = 0
 
     async def ask(self, request: RemotingCommand) -> RemotingCommand:
-        return await self.client.request(self.address, request, 30.0)
+        return await self.client.request(self.address, request, DEADLINE)
 
     async def send(self, *, topic: str = TOPIC) -> RemotingCommand:
         number = self._number
@@ -105,7 +106,7 @@ class Sender:
 
     async def send_until(self, code: int) -> RemotingCommand:
         """Send on until that is the answer; it must come before twice the disk is sent."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(DEADLINE):
             while True:
                 answer = await self.send()
                 if answer.code == code:
@@ -157,14 +158,6 @@ class Sender:
             return False
         (record,) = decode_records(answer.body)
         return record.body.startswith(b"%d:" % number)
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Ask until the answer is yes; the caller sets the deadline."""
-    while True:
-        if await condition():
-            return
-        await asyncio.sleep(0.05)
 
 
 async def in_topics_file(store: Path, topic: bytes) -> bool:
@@ -252,7 +245,7 @@ async def test_no_room_at_all(disk: Path, client: RemotingClient) -> None:
         await sender.send_until(ResponseCode.SUCCESS)
         await sender.send_well(100)
         await sender.check_pulls()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE):
             # The key index has come up, every refused message left nothing in it.
             last = max(sender.stored.values())
             await until(lambda: sender.finds(last))

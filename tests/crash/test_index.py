@@ -9,7 +9,8 @@ import pytest
 
 from pyromq.protocol.units import CHECKPOINT
 from pyromq.store.check import check_store
-from tests.support.stores import FOREVER, audit, killed_copy, open_store, put, wait_until
+from tests.support.patience import wait_until
+from tests.support.stores import FOREVER, audit, killed_copy, open_store, put
 
 #: Three entries in a file, behind the one that is never used.
 INDEX = {"max_index_num": 4, "max_hash_slot_num": 8}

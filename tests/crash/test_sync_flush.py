@@ -13,6 +13,7 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.config import load_broker_properties
 from pyromq.store.check import check_store
 from tests.support.crash import SETTINGS, STORE_SETTINGS, Acknowledged, Load, check_files, seeds
+from tests.support.patience import PATIENT_PROPERTIES
 from tests.support.power_cut import Disk
 from tests.support.stores import small_config
 
@@ -22,7 +23,9 @@ _LONGEST = 20.0
 
 
 def broker_on(root: Path) -> Broker:
-    settings = {name: str(value) for name, value in SETTINGS.items()} | {
+    settings = {
+        **PATIENT_PROPERTIES,
+        **{name: str(value) for name, value in SETTINGS.items()},
         "bindAddress": "127.0.0.1",
         "brokerIP1": "127.0.0.1",
         "brokerIP2": "127.0.0.1",

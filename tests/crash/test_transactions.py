@@ -23,6 +23,7 @@ from pyromq.protocol.record import decode_records
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
 from tests.support.crash import BrokerProcess, seeds
+from tests.support.patience import DEADLINE
 from tests.unit.broker.transactional import (
     COMMIT,
     GROUP,
@@ -72,7 +73,7 @@ class Producer:
         """Answer until every half is done with; what consumers get then, by number."""
         client = self._client()
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(DEADLINE):
                 await join(client, address)
                 done, end = 0, 1
                 while done < end:
@@ -103,7 +104,7 @@ class Producer:
             request = half_request(
                 number, queueId="0", bornTimestamp=str(time.time_ns() // 1_000_000)
             )
-            answer = await client.request(address, request, 10.0)
+            answer = await client.request(address, request, DEADLINE)
             assert answer.code == ResponseCode.SUCCESS, answer.remark
             self.acknowledged.add(number)
             if self._choose.random() < 0.7:
@@ -136,7 +137,7 @@ async def ask_end(client: RemotingClient, address: str) -> int:
 async def consumed(client: RemotingClient, address: str) -> AsyncIterator[int]:
     offset = 0
     while True:
-        answer = await client.request(address, pull_request(queueOffset=str(offset)), 10.0)
+        answer = await client.request(address, pull_request(queueOffset=str(offset)), DEADLINE)
         if answer.code != ResponseCode.SUCCESS:
             return
         for record in decode_records(answer.body):

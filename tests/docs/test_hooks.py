@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-from pyromq.broker.config import BrokerConfig
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.record import decode_record
 from pyromq.remoting.client import RemotingClient
-from tests.unit.broker.wired import send_request, small_store
+from tests.support.brokers import local_broker, small_store
+from tests.unit.broker.wired import send_request
 
 PAGE = Path(__file__).parents[2] / "docs" / "hooks.md"
 
@@ -25,9 +25,7 @@ def example() -> SimpleNamespace:
 
 async def test_the_example_of_the_page(tmp_path: Path) -> None:
     page = example()
-    config = BrokerConfig(
-        listen_port=0, bind_address="127.0.0.1", broker_ip1="127.0.0.1", broker_ip2="127.0.0.1"
-    )
+    config = local_broker()
     broker = page.build(config, small_store(tmp_path))
     await broker.start()
     client = RemotingClient()

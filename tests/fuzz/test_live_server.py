@@ -21,7 +21,6 @@ import orjson
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.config import load_broker_properties
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
 from pyromq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
@@ -56,7 +55,9 @@ from pyromq.protocol.record import decode_records, encode_inner_message
 from pyromq.protocol.sysflag import PULL_SUBSCRIPTION
 from pyromq.remoting.client import RemotingClient
 from tests.fuzz.test_codec import ABSURD
-from tests.support.loops import DEADLINE, on_both_loops, until
+from tests.support.brokers import local_broker, small_store
+from tests.support.loops import on_both_loops
+from tests.support.patience import DEADLINE, until
 
 MIB: Final = 1024 * 1024
 #: A code that no server knows: its answer shows that everything before it was looked at.
@@ -84,20 +85,10 @@ class Cluster:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         await self.nameserver.start()
-        properties = load_broker_properties(
-            {
-                "storePathRootDir": str(self.root / "store"),
-                "listenPort": "0",
-                "brokerIP1": "127.0.0.1",
-                "bindAddress": "127.0.0.1",
-                "namesrvAddr": f"127.0.0.1:{self.nameserver.port}",
-                "mappedFileSizeCommitLog": str(64 * MIB),
-                "mappedFileSizeConsumeQueue": "300000",
-                "maxHashSlotNum": "1024",
-                "maxIndexNum": "4096",
-            }
+        self.broker = Broker(
+            local_broker(namesrv_addr=f"127.0.0.1:{self.nameserver.port}"),
+            small_store(self.root / "store", mapped_file_size_commit_log=64 * MIB),
         )
-        self.broker = Broker(properties.broker, properties.store)
         await self.broker.start()
         self.client = RemotingClient()
         working = asyncio.ensure_future(self._work())

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.config import BrokerConfig
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.route_table import BrokerIdentity
 from pyromq.nameserver.server import NameServer
@@ -21,7 +20,9 @@ from pyromq.protocol.frame import Encoding, RemotingCommand
 from pyromq.protocol.message_id import decode_message_id
 from pyromq.protocol.record import decode_records, encode_inner_message
 from pyromq.remoting.client import RemotingClient
-from tests.unit.broker.wired import pull_request, raw_frame, send_request, small_store, until
+from tests.support.brokers import local_broker, small_store
+from tests.support.patience import DEADLINE, until
+from tests.unit.broker.wired import pull_request, raw_frame, send_request
 
 BOTH_ENCODINGS = (Encoding.JSON, Encoding.ROCKETMQ)
 
@@ -40,13 +41,9 @@ class Cluster:
         self.brokers: list[Broker] = []
 
     async def start_broker(self, name: str, **settings: Any) -> Broker:
-        config = BrokerConfig(
+        config = local_broker(
             **{
-                "bind_address": "127.0.0.1",
-                "broker_ip1": "127.0.0.1",
-                "broker_ip2": "127.0.0.1",
                 "broker_name": name,
-                "listen_port": 0,
                 "namesrv_addr": f"127.0.0.1:{self.name_server.port}",
                 **settings,
             }
@@ -70,7 +67,7 @@ class Cluster:
         return TopicRouteData.decode(answer.body) if answer.code == 0 else None
 
     async def ask(self, broker: Broker, request: RemotingCommand) -> RemotingCommand:
-        return await self.client.request(broker.address, request, 10.0)
+        return await self.client.request(broker.address, request, DEADLINE)
 
     async def stop(self) -> None:
         for broker in self.brokers:
@@ -182,7 +179,7 @@ async def test_a_client_that_leaves_is_forgotten_while_it_waits(cluster: Cluster
     await cluster.ask(broker, send_request(queueId="0"))
     leaving = RemotingClient()
     waiting = asyncio.create_task(
-        leaving.request(broker.address, pull_request(sysFlag="6", queueOffset="1"), 10.0)
+        leaving.request(broker.address, pull_request(sysFlag="6", queueOffset="1"), DEADLINE)
     )
     await until(lambda: len(broker.long_poll))
 
@@ -251,7 +248,7 @@ async def test_a_killed_nameserver_does_not_hinder_a_broker(cluster: Cluster) ->
     await cluster.name_server.stop()
 
     assert (await cluster.ask(broker, send_request(queueId="0"))).code == ResponseCode.SUCCESS
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE):
         await broker.stop()
 
 
@@ -273,7 +270,7 @@ async def test_hostile_clients_do_not_disturb_others(cluster: Cluster) -> None:
     for data in hostile:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
         writer.write(data)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE):
             assert await reader.read() == b""
         writer.close()
         await writer.wait_closed()

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.config import BrokerConfig
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.record import decode_records
 from pyromq.remoting.client import RemotingClient
 from pyromq.store import reading
 from pyromq.store.mapped_file import MappedFile
-from tests.unit.broker.wired import pull_request, send_request, small_store, until
+from tests.support.brokers import local_broker, small_store
+from tests.support.patience import DEADLINE, until
+from tests.unit.broker.wired import pull_request, send_request
 
 COUNT = 40
 
@@ -26,8 +27,8 @@ async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     # Everything but the last bytes may be cold.
     monkeypatch.setattr(reading, "_WARM_BYTES", 0)
     monkeypatch.setattr(reading, "_WARM_ENTRIES", 0)
-    config = BrokerConfig(
-        bind_address="127.0.0.1", broker_ip1="127.0.0.1", broker_name="b", listen_port=0
+    config = local_broker(
+        broker_name="b",
     )
     started = Broker(config, small_store(tmp_path))
     await started.start()
@@ -35,7 +36,7 @@ async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     for number in range(COUNT):
         body = b"%d" % number + bytes(5000)
         request = send_request(RequestCode.SEND_MESSAGE_V2, body, queueId="0")
-        assert (await client.request(started.address, request, 10.0)).code == 0
+        assert (await client.request(started.address, request, DEADLINE)).code == 0
     await client.close()
     yield started
     await started.stop()
@@ -61,7 +62,7 @@ async def pull_all(broker: Broker) -> list[bytes]:
     found: list[bytes] = []
     while len(found) < COUNT:
         request = pull_request(queueId="0", queueOffset=str(len(found)))
-        answer = await client.request(broker.address, request, 10.0)
+        answer = await client.request(broker.address, request, DEADLINE)
         assert answer.code == ResponseCode.SUCCESS
         found += [record.body.rstrip(b"\0") for record in decode_records(answer.body)]
     await client.close()
@@ -115,7 +116,7 @@ async def test_a_read_that_fails_is_answered(
     monkeypatch.setattr(MappedFile, "is_in_memory", lambda *_: False)
     monkeypatch.setattr(MappedFile, "bring_in", bring_in)
     client = RemotingClient()
-    answer = await client.request(broker.address, pull_request(queueId="0"), 10.0)
+    answer = await client.request(broker.address, pull_request(queueId="0"), DEADLINE)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "Input/output error" in (answer.remark or "")
     await client.close()

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.config import BrokerConfig
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
 from pyromq.protocol.bodies import (
@@ -30,7 +29,9 @@ from pyromq.protocol.headers import ConsumerSendMsgBackRequestHeader, ReplyMessa
 from pyromq.protocol.record import MessageRecord, decode_records
 from pyromq.remoting.client import RemotingClient
 from pyromq.store.config import FlushDiskType
-from tests.unit.broker.wired import pull_request, send_request, small_store, until
+from tests.support.brokers import local_broker, small_store
+from tests.support.patience import DEADLINE, until
+from tests.unit.broker.wired import pull_request, send_request
 
 QUICK_LEVELS = " ".join(["1s"] * 18)
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
@@ -39,12 +40,8 @@ REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 @asynccontextmanager
 async def running(root: Path, namesrv_address: str | None = None) -> AsyncIterator[Broker]:
     """A broker that flushes before it answers, whose delays are short."""
-    config = BrokerConfig(
-        bind_address="127.0.0.1",
-        broker_ip1="127.0.0.1",
-        broker_ip2="127.0.0.1",
+    config = local_broker(
         broker_name="broker-a",
-        listen_port=0,
         namesrv_addr=namesrv_address,
     )
     store = small_store(
@@ -66,7 +63,7 @@ async def client() -> AsyncIterator[RemotingClient]:
 
 
 async def ask(client: RemotingClient, broker: Broker, request: RemotingCommand) -> RemotingCommand:
-    return await client.request(broker.address, request, 10.0)
+    return await client.request(broker.address, request, DEADLINE)
 
 
 async def beat(
@@ -83,7 +80,7 @@ async def beat(
 
 async def receive(client: RemotingClient, broker: Broker, topic: str, offset: int) -> MessageRecord:
     """The message at an offset of queue 0, waited for."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE):
         while True:
             request = pull_request(
                 consumerGroup="g", topic=topic, queueOffset=str(offset), sysFlag="6"

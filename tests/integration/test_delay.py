@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.config import BrokerConfig
 from pyromq.broker.inner_messages import InnerMessage, MessageWriter
 from pyromq.protocol.bodies import DelayOffsetSerializeWrapper
 from pyromq.protocol.codes import RequestCode, ResponseCode
@@ -24,7 +23,9 @@ from pyromq.protocol.record import decode_records
 from pyromq.remoting.client import RemotingClient
 from pyromq.store.config import BrokerRole, FlushDiskType
 from pyromq.store.message_store import MessageStore
-from tests.unit.broker.wired import pull_request, send_request, small_store, until
+from tests.support.brokers import local_broker, small_store
+from tests.support.patience import DEADLINE, until
+from tests.unit.broker.wired import pull_request, send_request
 
 LEVELS = 18
 #: A pull that waits for messages.
@@ -32,8 +33,8 @@ _WAITS = "6"
 
 
 def make_broker(root: Path, **settings: Any) -> Broker:
-    config = BrokerConfig(
-        bind_address="127.0.0.1", broker_ip1="127.0.0.1", broker_name="b", listen_port=0
+    config = local_broker(
+        broker_name="b",
     )
     return Broker(config, small_store(root, **settings))
 
@@ -49,7 +50,7 @@ async def send(client: RemotingClient, broker: Broker, body: bytes, level: int =
     """Send to queue 0 of topic T; the offset that the answer tells."""
     properties = f"TAGS\x01a\x02DELAY\x01{level}" if level else "TAGS\x01a"
     request = send_request(body=body, queueId="0", properties=properties)
-    answer = await client.request(broker.address, request, 30.0)
+    answer = await client.request(broker.address, request, DEADLINE)
     assert answer.code == ResponseCode.SUCCESS, answer
     return int(answer.ext_fields["queueOffset"])
 
@@ -59,7 +60,7 @@ async def receive(client: RemotingClient, broker: Broker, count: int) -> list[An
     records: list[Any] = []
     while len(records) < count:
         request = pull_request(queueOffset=str(len(records)), sysFlag=_WAITS)
-        answer = await client.request(broker.address, request, 30.0)
+        answer = await client.request(broker.address, request, DEADLINE)
         if answer.code == ResponseCode.SUCCESS:
             records += decode_records(answer.body)
     return records
@@ -146,7 +147,7 @@ async def test_many_messages_that_are_due_at_once_do_not_stall_sends(
     seen = []
     for number in range(5):
         request = send_request(topic="Other", body=b"%d" % number, queueId="0")
-        answer = await client.request(broker.address, request, 30.0)
+        answer = await client.request(broker.address, request, DEADLINE)
         assert answer.code == ResponseCode.SUCCESS
         seen.append(broker.delay_offsets.get(1))
     assert seen[-1] < count, "the sends waited until everything was delivered"
@@ -175,7 +176,7 @@ async def test_a_consumer_of_the_waiting_messages_keeps_none_from_being_delivere
     await send(client, broker, b"makes the topic")
     other = RemotingClient()
     request = pull_request(topic=SCHEDULE_TOPIC, sysFlag=_WAITS, suspendTimeoutMillis="20000")
-    waiting = asyncio.create_task(other.request(broker.address, request, 30.0))
+    waiting = asyncio.create_task(other.request(broker.address, request, DEADLINE))
     await send(client, broker, b"first", 1)
     assert (await waiting).code in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
     received = await receive(client, broker, 2)

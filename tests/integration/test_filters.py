@@ -6,25 +6,21 @@ import asyncio
 from pathlib import Path
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.config import BrokerConfig
 from pyromq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.record import decode_records
 from pyromq.protocol.sysflag import PULL_SUSPEND
 from pyromq.remoting.client import RemotingClient
-from tests.unit.broker.wired import pull_request, send_request, small_store, until
+from tests.support.brokers import local_broker, small_store
+from tests.support.patience import DEADLINE, until
+from tests.unit.broker.wired import pull_request, send_request
 
 GROUP = "consumers"
 
 
 async def start(root: Path) -> Broker:
-    config = BrokerConfig(
-        bind_address="127.0.0.1",
-        broker_ip1="127.0.0.1",
-        broker_ip2="127.0.0.1",
-        listen_port=0,
-        namesrv_addr=None,
+    config = local_broker(
         enable_property_filter=True,
         enable_calc_filter_bit_map=True,
     )
@@ -60,7 +56,7 @@ async def pull(
         queueOffset=str(offset),
         suspendTimeoutMillis="10000",
     )
-    return await client.request(broker.address, request, 20.0)
+    return await client.request(broker.address, request, DEADLINE)
 
 
 def bodies(answer: RemotingCommand) -> list[bytes]:

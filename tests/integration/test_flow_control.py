@@ -10,21 +10,19 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.config import BrokerConfig
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
-from tests.unit.broker.wired import send_request, small_store
+from tests.support.brokers import local_broker, small_store
+from tests.support.patience import DEADLINE
+from tests.unit.broker.wired import send_request
 
-SECONDS = 30.0
 ADMIN = RequestCode.GET_BROKER_RUNTIME_INFO
 
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    config = BrokerConfig(
-        listen_port=0, bind_address="127.0.0.1", broker_ip1="127.0.0.1", broker_ip2="127.0.0.1"
-    )
+    config = local_broker()
     broker = Broker(config, small_store(tmp_path))
     await broker.start()
     yield broker
@@ -36,7 +34,7 @@ async def test_a_slow_admin_request_delays_no_send(broker: Broker) -> None:
 
     def slow_work() -> None:
         begun.set()
-        assert let_go.wait(SECONDS)
+        assert let_go.wait(DEADLINE)
 
     async def slow(_: object, request: RemotingCommand) -> RemotingCommand:
         await broker.lanes.admin.run(slow_work)
@@ -46,12 +44,12 @@ async def test_a_slow_admin_request_delays_no_send(broker: Broker) -> None:
         server.handlers = {**server.handlers, ADMIN: slow}
     client = RemotingClient()
     admin = asyncio.create_task(
-        client.request(broker.address, RemotingCommand(ADMIN), timeout=SECONDS)
+        client.request(broker.address, RemotingCommand(ADMIN), timeout=DEADLINE)
     )
-    assert await asyncio.to_thread(begun.wait, SECONDS)
+    assert await asyncio.to_thread(begun.wait, DEADLINE)
 
     for _ in range(200):
-        answer = await client.request(broker.address, send_request(), timeout=SECONDS)
+        answer = await client.request(broker.address, send_request(), timeout=DEADLINE)
         assert answer.code == ResponseCode.SUCCESS
 
     assert not admin.done()
@@ -61,9 +59,7 @@ async def test_a_slow_admin_request_delays_no_send(broker: Broker) -> None:
 
 
 async def test_a_stop_answers_what_is_under_way_and_refuses_new_sends(tmp_path: Path) -> None:
-    config = BrokerConfig(
-        listen_port=0, bind_address="127.0.0.1", broker_ip1="127.0.0.1", broker_ip2="127.0.0.1"
-    )
+    config = local_broker()
     broker = Broker(config, small_store(tmp_path))
     await broker.start()
     begun, let_go = asyncio.Event(), asyncio.Event()
@@ -77,14 +73,14 @@ async def test_a_stop_answers_what_is_under_way_and_refuses_new_sends(tmp_path: 
         server.handlers = {**server.handlers, ADMIN: slow}
     client = RemotingClient()
     under_way = asyncio.create_task(
-        client.request(broker.address, RemotingCommand(ADMIN), timeout=SECONDS)
+        client.request(broker.address, RemotingCommand(ADMIN), timeout=DEADLINE)
     )
     await begun.wait()
     stopping = asyncio.create_task(broker.stop())
 
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(DEADLINE):
         while True:
-            answer = await client.request(broker.address, send_request(), timeout=SECONDS)
+            answer = await client.request(broker.address, send_request(), timeout=DEADLINE)
             if answer.code != ResponseCode.SUCCESS:
                 break
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE

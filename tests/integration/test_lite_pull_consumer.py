@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.config import BrokerConfig
 from pyromq.client import (
     BrokerError,
     LitePullConsumer,
@@ -30,9 +29,9 @@ from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import CreateTopicRequestHeader
 from pyromq.remoting.client import RemotingClient
-from tests.unit.broker.wired import small_store, until
+from tests.support.brokers import local_broker, small_store
+from tests.support.patience import DEADLINE, until
 
-DEADLINE = 30.0
 FIRST = StartFrom.FIRST
 
 
@@ -53,10 +52,7 @@ class Cluster:
         self.namesrv = f"127.0.0.1:{self._name_server.port}"
 
     async def start_broker(self, name: str = "a", *, port: int = 0, filters: bool = True) -> None:
-        config = BrokerConfig(
-            bind_address="127.0.0.1",
-            broker_ip1="127.0.0.1",
-            broker_ip2="127.0.0.1",
+        config = local_broker(
             broker_name=name,
             listen_port=port,
             namesrv_addr=self.namesrv,

@@ -17,9 +17,8 @@ from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.java_properties import parse_properties
 from pyromq.remoting.client import RemotingClient
+from tests.support.patience import DEADLINE, PATIENT_PROPERTIES
 from tests.unit.broker.wired import send_request
-
-SECONDS = 30.0
 
 
 class Setup:
@@ -43,7 +42,8 @@ class Setup:
         self.namesrv = f"127.0.0.1:{self.nameserver.port}"
         self.file.write_text(
             "# of the shop\n"
-            f"namesrvAddr={self.namesrv}\n"
+            + "".join(f"{key}={value}\n" for key, value in PATIENT_PROPERTIES.items())
+            + f"namesrvAddr={self.namesrv}\n"
             f"storePathRootDir={self.root / 'store'}\n"
             "mappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=2000\n"
             "maxHashSlotNum=64\nmaxIndexNum=64\n"
@@ -62,7 +62,7 @@ class Setup:
         await self.client.close()
 
     async def ask(self, request: RemotingCommand) -> RemotingCommand:
-        return await self.client.request(self.broker.address, request, timeout=SECONDS)
+        return await self.client.request(self.broker.address, request, timeout=DEADLINE)
 
     async def change(self, text: bytes) -> RemotingCommand:
         return await self.ask(RemotingCommand(RequestCode.UPDATE_BROKER_CONFIG, body=text))
@@ -76,7 +76,7 @@ class Setup:
         answer = await self.client.request(
             self.namesrv,
             RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": topic}),
-            timeout=SECONDS,
+            timeout=DEADLINE,
         )
         if answer.code != ResponseCode.SUCCESS:
             return None
@@ -113,7 +113,7 @@ async def test_a_new_permission_is_known_to_the_nameserver(setup: Setup) -> None
 
     await setup.change(b"brokerPermission=4")
 
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(DEADLINE):
         while await setup.permission("T") != 4:  # noqa: ASYNC110 - the NameServer has no event
             await asyncio.sleep(0.01)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.config import BrokerConfig
 from pyromq.client import (
     Message,
     MessageModel,
@@ -39,11 +38,11 @@ from pyromq.protocol.bodies_consumer import (
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
-from tests.unit.broker.wired import small_store
+from tests.support.brokers import local_broker, small_store
+from tests.support.patience import DEADLINE, until
 
 #: The second and third retry come as soon as the first.
 QUICK_LEVELS = " ".join(["1s"] * 18)
-DEADLINE = 30.0
 
 
 class Cluster:
@@ -64,10 +63,7 @@ class Cluster:
         await self.start_broker()
 
     async def start_broker(self) -> None:
-        config = BrokerConfig(
-            bind_address="127.0.0.1",
-            broker_ip1="127.0.0.1",
-            broker_ip2="127.0.0.1",
+        config = local_broker(
             broker_name="broker-a",
             listen_port=self._port,
             namesrv_addr=self.namesrv,
@@ -93,7 +89,7 @@ class Cluster:
         client = RemotingClient()
         try:
             command = RemotingCommand(code, ext_fields=fields)
-            return await client.request(self.broker.address, command, 10.0)
+            return await client.request(self.broker.address, command, DEADLINE)
         finally:
             await client.close()
 
@@ -123,12 +119,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership_module, "MISSING_TOPIC_SECONDS", 0.05)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - the condition is in plain code's hands
-            await asyncio.sleep(0.005)
 
 
 def consumer_of(cluster: Cluster, handler: Any, **options: Any) -> PushConsumer:

@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.config import BrokerConfig
 from pyromq.client import Message, Producer
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
-from tests.unit.broker.wired import small_store
-
-SECONDS = 30.0
+from tests.support.brokers import local_broker, small_store
+from tests.support.patience import DEADLINE
 
 
 @pytest.fixture
@@ -41,11 +39,7 @@ async def name_servers(tmp_path: Path) -> AsyncIterator[list[NameServer]]:
 @pytest.fixture
 async def broker(tmp_path: Path, name_servers: list[NameServer]) -> AsyncIterator[Broker]:
     broker = Broker(
-        BrokerConfig(
-            listen_port=0,
-            bind_address="127.0.0.1",
-            broker_ip1="127.0.0.1",
-            broker_ip2="127.0.0.1",
+        local_broker(
             namesrv_addr=addresses(name_servers),
         ),
         small_store(tmp_path / "store"),
@@ -73,7 +67,7 @@ async def test_a_broker_registers_with_all_and_leaves_all(
 async def test_clients_live_on_when_one_name_server_is_gone(
     name_servers: list[NameServer], broker: Broker, gone: int
 ) -> None:
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(DEADLINE):
         async with Producer(addresses(name_servers), group="before") as producer:
             await producer.send(Message("T", b"1"))
             await name_servers[gone].stop()

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.config import BrokerConfig
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import Encoding, RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from pyromq.store.config import FlushDiskType
-from tests.unit.broker.wired import pull_request, small_store, until
+from tests.support.brokers import local_broker, small_store
+from tests.support.patience import DEADLINE, until
+from tests.unit.broker.wired import pull_request
 
 
 class Disk:
@@ -54,8 +55,8 @@ async def broker(tmp_path: Path, disk: Disk, timeout_ms: int) -> AsyncIterator[B
         flush_disk_type=FlushDiskType.SYNC_FLUSH,
         sync_flush_timeout=timeout_ms,
     )
-    config = BrokerConfig(
-        bind_address="127.0.0.1", broker_ip1="127.0.0.1", broker_name="b", listen_port=0
+    config = local_broker(
+        broker_name="b",
     )
     started = Broker(config, store)
     await started.start()
@@ -76,12 +77,13 @@ def send(body: bytes, encoding: Encoding = Encoding.JSON) -> RemotingCommand:
 
 async def test_an_answer_comes_after_its_sync(broker: Broker, disk: Disk) -> None:
     client = RemotingClient()
-    assert (await client.request(broker.address, send(b"first"), 10.0)).code == 0
+    assert (await client.request(broker.address, send(b"first"), DEADLINE)).code == 0
     begun = disk.begun
     assert begun > 0
     disk.may_sync.clear()
     waiting = [
-        asyncio.create_task(client.request(broker.address, send(b"%d" % n), 10.0)) for n in (1, 2)
+        asyncio.create_task(client.request(broker.address, send(b"%d" % n), DEADLINE))
+        for n in (1, 2)
     ]
     await until(lambda: disk.begun > begun)
     assert not any(task.done() for task in waiting)
@@ -97,15 +99,15 @@ async def test_a_sync_that_takes_too_long_is_told_with_the_message_id(
     broker: Broker, disk: Disk, encoding: Encoding
 ) -> None:
     client = RemotingClient()
-    first = await client.request(broker.address, send(b"first", encoding), 10.0)
+    first = await client.request(broker.address, send(b"first", encoding), DEADLINE)
     assert first.code in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)
     disk.may_sync.clear()
-    answer = await client.request(broker.address, send(b"slow", encoding), 10.0)
+    answer = await client.request(broker.address, send(b"slow", encoding), DEADLINE)
     assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
     assert answer.ext_fields["queueOffset"] == "1"
     assert len(answer.ext_fields["msgId"]) == 32
     disk.may_sync.set()
-    pulled = await client.request(broker.address, pull_request(queueId="0"), 10.0)
+    pulled = await client.request(broker.address, pull_request(queueId="0"), DEADLINE)
     assert pulled.code == ResponseCode.SUCCESS
     assert pulled.ext_fields["nextBeginOffset"] == "2"
     await client.close()
@@ -113,11 +115,11 @@ async def test_a_sync_that_takes_too_long_is_told_with_the_message_id(
 
 async def test_a_pull_does_not_wait_for_the_disk(broker: Broker, disk: Disk) -> None:
     client = RemotingClient()
-    assert (await client.request(broker.address, send(b"first"), 10.0)).code == 0
+    assert (await client.request(broker.address, send(b"first"), DEADLINE)).code == 0
     disk.may_sync.clear()
-    sending = asyncio.create_task(client.request(broker.address, send(b"slow"), 10.0))
+    sending = asyncio.create_task(client.request(broker.address, send(b"slow"), DEADLINE))
     other = RemotingClient()
-    pulled = await other.request(broker.address, pull_request(queueId="0"), 10.0)
+    pulled = await other.request(broker.address, pull_request(queueId="0"), DEADLINE)
     assert pulled.code == ResponseCode.SUCCESS
     disk.may_sync.set()
     assert (await sending).code == ResponseCode.SUCCESS

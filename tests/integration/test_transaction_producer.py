@@ -15,7 +15,7 @@ from pyromq.client import (
     TransactionState,
 )
 from pyromq.testing import Cluster
-from tests.unit.broker.wired import until
+from tests.support.patience import DEADLINE, until
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
 SETTINGS = {"transactionCheckInterval": "200", "transactionTimeOut": "300"}
@@ -82,7 +82,7 @@ async def test_no_outcome_is_lost_when_brokers_are_killed() -> None:
                 wanted = len(ledger.states) + count
                 await until(lambda: len(ledger.states) >= wanted)
 
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(DEADLINE):
                 workers = [asyncio.create_task(work()) for _ in range(4)]
                 await at_least(40)
                 for broker in cluster.brokers:

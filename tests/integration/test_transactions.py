@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.config import BrokerConfig
 from pyromq.protocol.bodies import HeartbeatData, ProducerData
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
@@ -18,6 +17,8 @@ from pyromq.protocol.names import TRANSACTION_GROUP, TRANSACTION_HALF_TOPIC, TRA
 from pyromq.protocol.record import MessageRecord, decode_record, decode_records
 from pyromq.remoting.client import RemotingClient
 from pyromq.store.config import BrokerRole
+from tests.support.brokers import local_broker, small_store
+from tests.support.patience import until
 from tests.unit.broker.transactional import (
     COMMIT,
     GROUP,
@@ -27,7 +28,7 @@ from tests.unit.broker.transactional import (
     end_request,
     half_request,
 )
-from tests.unit.broker.wired import pull_request, small_store, until
+from tests.unit.broker.wired import pull_request
 
 HALVES = (TRANSACTION_HALF_TOPIC, 0)
 
@@ -76,12 +77,8 @@ class Producer:
 
 
 def make_broker(root: Path, store: dict[str, Any] | None = None, **settings: Any) -> Broker:
-    config = BrokerConfig(
+    config = local_broker(
         **{
-            "bind_address": "127.0.0.1",
-            "broker_ip1": "127.0.0.1",
-            "broker_ip2": "127.0.0.1",
-            "listen_port": 0,
             "transaction_check_interval": 50,
             **settings,
         }

@@ -30,6 +30,7 @@ from tests.support.apache_rocketmq import (
     free_port,
     java_or_skip,
 )
+from tests.support.patience import DEADLINE
 
 #: Apache's is 4.9.7 unless the name says otherwise.
 Kind = Literal["pyromq", "apache", "apache-5.3.3"]
@@ -195,7 +196,7 @@ class Cluster:
                     RemotingCommand(
                         RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=header.encode()
                     ),
-                    timeout=10.0,
+                    timeout=DEADLINE,
                 )
                 assert answer.code == ResponseCode.SUCCESS, answer
             await self._wait_for_route(client, topic, len(self._names))
@@ -209,7 +210,7 @@ class Cluster:
             answer = await client.request(
                 self.namesrv_address,
                 RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields=query),
-                timeout=5.0,
+                timeout=DEADLINE,
             )
             if answer.code == ResponseCode.SUCCESS:
                 route = TopicRouteData.decode(answer.body)

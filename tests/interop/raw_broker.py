@@ -36,6 +36,7 @@ from pyromq.protocol.headers import (
 from pyromq.protocol.properties import encode_properties
 from pyromq.protocol.record import decode_records, encode_inner_message
 from pyromq.remoting.client import RemotingClient
+from tests.support.patience import DEADLINE
 
 GROUP = "exchange_group"
 QUEUES = 4
@@ -110,7 +111,7 @@ class RawBroker:
             )
         code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
         command = RemotingCommand(code, ext_fields=header.encode(), body=body)
-        return await self._client.request(self.address, command, timeout=30.0)
+        return await self._client.request(self.address, command, timeout=DEADLINE)
 
     async def commit(self, topic: str, queue_id: int, offset: int) -> None:
         """Say that the group has consumed a queue up to there."""
@@ -223,7 +224,7 @@ class RawBroker:
     ) -> RemotingCommand:
         """Send one request; the answer must be SUCCESS or one of the other codes."""
         command = RemotingCommand(code, ext_fields=header.encode() if header else {})
-        answer = await self._client.request(self.address, command, timeout=30.0)
+        answer = await self._client.request(self.address, command, timeout=DEADLINE)
         assert answer.code in (ResponseCode.SUCCESS, *also_good), (code.name, header, answer)
         return answer
 

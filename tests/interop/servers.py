@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.patience import PATIENT_PROPERTIES
+
 _NAMESRV_LINE = re.compile(r"The Name Server boot success.* listening on \S+:(\d+)")
 _BROKER_LINE = re.compile(r"The broker\[(\S+), (\S+)\] boot success")
 _START_SECONDS = 60.0
@@ -60,8 +62,11 @@ class PyromqServer:
             self._command = ["standalone", "--namesrv-port", "0", "--broker-port", "0"]
             self._command += ["--data", str(self.store), "-c", str(config)]
             config.touch()
+        properties = (
+            {**PATIENT_PROPERTIES, **(broker_properties or {})} if self._runs_broker else {}
+        )
         with config.open("a") as file:
-            file.writelines(f"{key}={value}\n" for key, value in (broker_properties or {}).items())
+            file.writelines(f"{key}={value}\n" for key, value in properties.items())
 
     def __enter__(self) -> Self:
         self.start()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests.interop.cases import Case, with_clients
 from tests.interop.client_driver import ClientDriver, ClientError
 from tests.interop.client_programs import java_driver
 from tests.interop.cluster import Cluster
+from tests.support.patience import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
@@ -214,10 +215,3 @@ def test_two_brokers_serve_one_topic(two_brokers: Cluster, java: ClientDriver) -
 
 def owned(case: Case, name: str) -> list[int]:
     return sorted(queue for _, queue in case.driver.call("queues", name=name))
-
-
-def wait_until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was never met"
-        time.sleep(0.02)

@@ -38,6 +38,7 @@ from tests.interop.client_driver import ClientDriver
 from tests.interop.client_programs import java_driver
 from tests.interop.cluster import Cluster, Kind
 from tests.interop.mqadmin import Outcome, comparable, fields
+from tests.support.patience import DEADLINE
 
 #: Two clusters and two Java clients for all the cases together.
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
@@ -241,11 +242,11 @@ async def _wait_for_offsets(broker: str) -> str:
 
     async def ask(code: RequestCode, header: Header) -> RemotingCommand:
         request = RemotingCommand(code, ext_fields=header.encode())
-        return await client.request(broker, request, timeout=5.0)
+        return await client.request(broker, request, timeout=DEADLINE)
 
     async def committed() -> dict[str, dict[int, int]]:
         request = RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET)
-        answer = await client.request(broker, request, timeout=5.0)
+        answer = await client.request(broker, request, timeout=DEADLINE)
         table = ConsumerOffsetSerializeWrapper.decode(answer.body).offset_table
         return {key: queues for key, queues in table.items() if key in expected}
 

@@ -17,6 +17,7 @@ from tests.interop.client_programs import java_driver
 from tests.interop.java_programs import javac_or_skip
 from tests.interop.servers import PyromqServer
 from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
+from tests.support.patience import DEADLINE
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
@@ -86,7 +87,7 @@ async def brokers(namesrv: str) -> dict[str, str]:
     client = RemotingClient()
     try:
         command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
-        answer = await client.request(namesrv, command, timeout=30.0)
+        answer = await client.request(namesrv, command, timeout=DEADLINE)
     finally:
         await client.close()
     assert answer.code == ResponseCode.SUCCESS

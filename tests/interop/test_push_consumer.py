@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
 from pyromq.client import Message, Producer, PushConsumer, ReceivedMessage, StartFrom
 from tests.interop.mqadmin import Outcome, mqadmin, run
 from tests.interop.servers import PyromqServer
+from tests.support.patience import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
-
-DEADLINE = 60.0
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - the condition is in plain code's hands
-            await asyncio.sleep(0.01)
 
 
 async def test_mqadmin_looks_resets_and_gives_messages() -> None:

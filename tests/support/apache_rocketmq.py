@@ -39,6 +39,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.downloads import download
+from tests.support.patience import PATIENT_PROPERTIES
 
 VERSION = "4.9.7"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "apache-rocketmq"
@@ -165,8 +166,12 @@ class ApacheRocketMQ:
         start_timeout: float = 60.0,
         version: str = VERSION,
         files: Mapping[str, str] | None = None,
+        patient: bool = True,
     ) -> None:
-        """`files` are written below Java's ROCKETMQ_HOME: their text by their relative path."""
+        """`files` are written below Java's ROCKETMQ_HOME: their text by their relative path.
+
+        A `patient` broker refuses nothing because it waited, whatever the machine does.
+        """
         if namesrv_only and broker_only:
             raise ValueError("namesrv_only and broker_only exclude each other")
         if broker_only and not namesrv_address:
@@ -183,7 +188,10 @@ class ApacheRocketMQ:
         self._runs_broker = not namesrv_only
         self._namesrv_port = namesrv_port
         self._broker_port = broker_port
-        self._broker_properties = dict(broker_properties or {})
+        self._broker_properties = {
+            **(PATIENT_PROPERTIES if patient else {}),
+            **(broker_properties or {}),
+        }
         self._jvm_options = tuple(jvm_options)
         self._log_level = log_level
         self._start_timeout = start_timeout

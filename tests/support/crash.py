@@ -34,6 +34,7 @@ from pyromq.protocol.message_id import decode_message_id
 from pyromq.protocol.record import MessageRecord, decode_records, encode_inner_message
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
+from tests.support.patience import DEADLINE, PATIENT_PROPERTIES
 from tests.support.stores import audit, open_store
 
 REPOSITORY: Final = Path(__file__).parents[2]
@@ -57,7 +58,6 @@ QUEUES_PER_TOPIC: Final = 4
 QUEUES: Final = [(topic, queue_id) for topic in TOPICS for queue_id in range(QUEUES_PER_TOPIC)]
 _BOOTED: Final = re.compile(rb"The broker\[.*, (127\.0\.0\.1:\d+)\] boot success")
 _BORN: Final = 1_700_000_000_000
-_ANSWER_SECONDS: Final = 30.0
 
 
 def seeds(count: int) -> list[int]:
@@ -90,7 +90,12 @@ class BrokerProcess:
     async def launch(cls, directory: Path, **settings: object) -> BrokerProcess:
         """Begin a start; nothing is waited for."""
         file = directory.with_name(directory.name + ".properties")
-        file.write_text("".join(f"{key}={value}\n" for key, value in (SETTINGS | settings).items()))
+        file.write_text(
+            "".join(
+                f"{key}={value}\n"
+                for key, value in (PATIENT_PROPERTIES | SETTINGS | settings).items()
+            )
+        )
         arguments = ["standalone", "--data", str(directory), "-c", str(file)]
         arguments += ["--namesrv-port", "0", "--broker-port", "0", "--log-level", "ERROR"]
         return cls(
@@ -108,7 +113,7 @@ class BrokerProcess:
         """Start a broker and wait until it serves."""
         broker = await cls.launch(directory, **settings)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(DEADLINE):
                 await broker.wait_until_serving()
         except BaseException:
             await broker.kill()
@@ -160,7 +165,7 @@ class Load:
             queue = self._choose.randrange(len(QUEUES))
             numbers = [next(self._numbers) * len(QUEUES) + queue for _ in range(count)]
             try:
-                answer = await client.request(address, send_command(numbers), _ANSWER_SECONDS)
+                answer = await client.request(address, send_command(numbers), DEADLINE)
             except RemotingError:
                 return
             assert answer.code == ResponseCode.SUCCESS, answer
@@ -259,7 +264,7 @@ async def check_wire(address: str, acknowledged: list[Acknowledged]) -> None:
     client = RemotingClient()
     try:
         answer = await client.request(
-            address, RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG), _ANSWER_SECONDS
+            address, RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG), DEADLINE
         )
         topics = orjson.loads(answer.body)["topicConfigTable"]
         for topic in {message.topic for message in acknowledged}:
@@ -294,7 +299,7 @@ async def _pull_all(
         answer = await client.request(
             address,
             RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=header.encode()),
-            _ANSWER_SECONDS,
+            DEADLINE,
         )
         if answer.code != ResponseCode.SUCCESS:
             assert answer.code == ResponseCode.PULL_NOT_FOUND, answer

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-#: What waits for a condition gives up after so many seconds.
-DEADLINE = 30.0
+from tests.support.patience import DEADLINE
 
 AsyncTest = Callable[..., Coroutine[Any, Any, None]]
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
@@ -50,10 +49,3 @@ def on_both_loops(test: AsyncTest) -> Callable[..., None]:
     mark = pytest.mark.parametrize("new_loop", list(_LOOPS.values()), ids=list(_LOOPS))
     marked: Callable[..., None] = mark(run)
     return marked
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition that plain code brings about."""
-    async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - the condition is in plain code's hands
-            await asyncio.sleep(0.001)

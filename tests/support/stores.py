@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from pyromq.protocol.units import CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus
+from tests.support.patience import PATIENT_PROPERTIES, wait_until
 
 STORE_HOST = encode_host("127.0.0.1", 10911)
 STORE_HOST_V6 = encode_host("2001:db8::1", 10911)
@@ -44,6 +44,7 @@ def small_config(root: Path, **changes: Any) -> MessageStoreConfig:
         "mapped_file_size_consume_queue": QUEUE_ENTRIES * CONSUME_QUEUE_ENTRY_SIZE,
         "max_hash_slot_num": 16,
         "max_index_num": 64,
+        "sync_flush_timeout": int(PATIENT_PROPERTIES["syncFlushTimeout"]),
     }
     return MessageStoreConfig(**(settings | changes))
 
@@ -154,14 +155,6 @@ def killed_copy(store: MessageStore, target: Path) -> Path:
     shutil.copytree(store.config.root, target)
     assert (target / "abort").exists()
     return target
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for a condition; fails when it does not come in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come in time"
-        time.sleep(0.002)
 
 
 def log_records(store: MessageStore) -> list[MessageRecord]:

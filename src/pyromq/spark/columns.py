@@ -86,9 +86,8 @@ def check_wanted(wanted: StructType, include_properties: str = RAW) -> None:
 
 def arrow_schema(names: Sequence[str] = COLUMN_NAMES, include_properties: str = RAW) -> pa.Schema:
     """These columns in Arrow's types, exactly those that Spark wants of a task."""
-    return pa.schema(
-        [pa.field(name, _ARROW_TYPES[type(_spark_type(name, include_properties))]) for name in names]
-    )
+    kinds = {name: type(_spark_type(name, include_properties)) for name in names}
+    return pa.schema([pa.field(name, _ARROW_TYPES[kind]) for name, kind in kinds.items()])
 
 
 def _spark_type(name: str, include_properties: str) -> DataType:

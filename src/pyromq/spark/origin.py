@@ -53,7 +53,7 @@ class QueueRange(NamedTuple):
     end: int
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """How many offsets that are."""
         return self.end - self.start
 

@@ -24,18 +24,15 @@ from pyromq.protocol.record import decode_records
 from pyromq.remoting.client import RemotingClient
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetResult, StoreError
-from tests.unit.broker.wired import pull_request, send_request, small_store, until
+from tests.support.brokers import local_broker, small_store
+from tests.support.patience import DEADLINE, until
+from tests.unit.broker.wired import pull_request, send_request
 
 
 def make_broker(root: Path, *, store: dict[str, Any] | None = None, **settings: Any) -> Broker:
-    config = BrokerConfig(
+    config = local_broker(
         **{
-            "bind_address": "127.0.0.1",
-            "broker_ip1": "127.0.0.1",
-            "broker_ip2": "127.0.0.1",
             "broker_name": "a",
-            "listen_port": 0,
-            "namesrv_addr": None,
             **settings,
         }
     )
@@ -50,7 +47,7 @@ async def client() -> AsyncIterator[RemotingClient]:
 
 
 async def ask(client: RemotingClient, broker: Broker, request: RemotingCommand) -> RemotingCommand:
-    return await client.request(f"127.0.0.1:{broker.port}", request, timeout=30.0)
+    return await client.request(f"127.0.0.1:{broker.port}", request, timeout=DEADLINE)
 
 
 async def test_a_restart_keeps_topics_groups_offsets_and_messages(
@@ -287,7 +284,7 @@ async def test_a_stop_refuses_those_that_wait(tmp_path: Path, client: RemotingCl
     await broker.start()
     broker.topics.update(TopicConfig("T", 4, 4))
     waiting = asyncio.create_task(
-        client.request(f"127.0.0.1:{broker.port}", pull_request(sysFlag="6"), 30.0)
+        client.request(f"127.0.0.1:{broker.port}", pull_request(sysFlag="6"), DEADLINE)
     )
     await until(lambda: len(broker.long_poll))
 

@@ -16,7 +16,8 @@ from pyromq.broker.routes import Routes
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.remoting.server import Connection, RemotingServer
-from tests.unit.broker.wired import Client, Wired, pull_request, send_request, until
+from tests.support.patience import until
+from tests.unit.broker.wired import Client, Wired, pull_request, send_request
 
 
 @pytest.fixture

@@ -40,25 +40,11 @@ from pyromq.protocol.frame import (
 from pyromq.protocol.message_id import encode_host
 from pyromq.protocol.record import MessageRecord, decode_record
 from pyromq.remoting.server import Connection, RemotingServer
-from pyromq.store.config import MessageStoreConfig
 from pyromq.store.message_store import MessageStore
+from tests.support.brokers import small_store
 
 BORN = 1_700_000_000_000
 STORE_HOST = ("127.0.0.1", 10911)
-
-
-def small_store(root: Path, **settings: Any) -> MessageStoreConfig:
-    """A store whose files are cheap to make."""
-    return MessageStoreConfig(
-        **{
-            "store_path_root_dir": str(root),
-            "mapped_file_size_commit_log": 2 * 1024 * 1024,
-            "mapped_file_size_consume_queue": 20 * 4096,
-            "max_hash_slot_num": 1024,
-            "max_index_num": 4096,
-            **settings,
-        }
-    )
 
 
 class FakeTransport(asyncio.Transport):
@@ -367,11 +353,3 @@ def raw_frame(header: dict[str, Any] | bytes, body: bytes = b"") -> bytes:
     """A frame with any JSON header."""
     data = header if isinstance(header, bytes) else orjson.dumps(header)
     return struct.pack(">II", 4 + len(data) + len(body), len(data)) + data + body
-
-
-async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait for something that must come."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "it did not come"
-        await asyncio.sleep(0.005)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-DEADLINE = 30.0
+from tests.support.patience import DEADLINE
 
 
 class Pyromq:

@@ -10,8 +10,9 @@ from click.testing import CliRunner, Result
 
 from pyromq.cli.bench import bench
 from pyromq.protocol.codes import RequestCode, ResponseCode
+from tests.support.patience import until
 from tests.unit.cli.processes import running
-from tests.unit.client.fake_cluster import FakeCluster, cluster_in_a_thread, until
+from tests.unit.client.fake_cluster import FakeCluster, cluster_in_a_thread
 
 
 @pytest.fixture

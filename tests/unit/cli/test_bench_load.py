@@ -11,7 +11,8 @@ from pyromq.cli.bench_load import ConsumeLoad, ProduceLoad
 from pyromq.cli.client_options import Cluster
 from pyromq.client import ClientOptions, StartFrom, TopicNotFoundError
 from pyromq.protocol.codes import RequestCode, ResponseCode
-from tests.unit.client.fake_cluster import FakeCluster, running_cluster, until
+from tests.support.patience import DEADLINE, until
+from tests.unit.client.fake_cluster import FakeCluster, running_cluster
 
 
 def produce(cluster: FakeCluster, **values: object) -> ProduceLoad:
@@ -81,7 +82,7 @@ async def test_the_end_does_not_wait_for_a_slow_rate() -> None:
         task = asyncio.create_task(produce(cluster, rate=0.001).run(recorder, stopping))
         await until(lambda: recorder.messages == 1)
         stopping.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE):
             await task
 
 
@@ -113,7 +114,7 @@ async def test_consuming_ends_with_the_count(takes_lists: bool) -> None:
         load = ConsumeLoad(
             Cluster(cluster.namesrv, {}), "t", "g", StartFrom.FIRST, "*", None, takes_lists, 20
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE):
             await load.run(recorder, asyncio.Event())
     assert (recorder.messages, recorder.size) == (20, 100)
     assert min(recorder.latencies) > 1e9

@@ -9,7 +9,8 @@ from click.testing import CliRunner, Result
 
 from pyromq.cli.store import store
 from pyromq.protocol.units import CONSUME_QUEUE_ENTRY
-from tests.support.stores import TOPIC, open_store, put, wait_until
+from tests.support.patience import wait_until
+from tests.support.stores import TOPIC, open_store, put
 
 
 def invoke(*arguments: str) -> Result:

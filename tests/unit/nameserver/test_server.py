@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from pyromq.protocol.frame import Encoding, RemotingCommand
 from pyromq.protocol.headers import GetRouteInfoRequestHeader, RegisterBrokerRequestHeader
 from pyromq.protocol.headers_admin import PutKVConfigRequestHeader
 from pyromq.remoting.client import RemotingClient
+from tests.support.patience import until
 
 
 class Clock:
@@ -85,12 +85,6 @@ def route_request(encoding: Encoding = Encoding.JSON) -> RemotingCommand:
         ext_fields=GetRouteInfoRequestHeader("t").encode(),
         encoding=encoding,
     )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("encoding", Encoding)

@@ -24,8 +24,8 @@ from pyromq.remoting.client import (
     RemotingConnectError,
     RemotingTimeoutError,
 )
+from tests.support.patience import DEADLINE, until
 
-DEADLINE = 10.0
 Script = Callable[["Peer"], Awaitable[None]]
 
 
@@ -109,12 +109,6 @@ async def silent(peer: Peer) -> None:
 
 def command(body: bytes = b"", code: int = RequestCode.HEART_BEAT) -> RemotingCommand:
     return RemotingCommand(code=code, body=body)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - the condition is in plain code's hands
-            await asyncio.sleep(0.001)
 
 
 def free_address() -> str:

@@ -7,7 +7,8 @@ import time
 
 from pyromq.remoting import lateness as lateness_module
 from pyromq.remoting.lateness import Lateness
-from tests.support.loops import on_both_loops, until
+from tests.support.loops import on_both_loops
+from tests.support.patience import until
 
 LIMIT = 0.01
 #: What a tick may hide, and some.

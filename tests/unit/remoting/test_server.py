@@ -30,7 +30,8 @@ from pyromq.protocol.frame import (
 from pyromq.remoting import server as server_module
 from pyromq.remoting.errors import RemotingClosedError, RemotingTimeoutError
 from pyromq.remoting.server import MAX_UNSENT, Connection, RemotingServer, wants_answer
-from tests.support.loops import DEADLINE, on_both_loops, until
+from tests.support.loops import on_both_loops
+from tests.support.patience import DEADLINE, until
 
 ECHO = RequestCode.HEART_BEAT
 HOT = RequestCode.SEND_MESSAGE

@@ -15,7 +15,8 @@ from pyromq.store.allocation import AllocationService
 from pyromq.store.mapped_file import MappedFile
 from pyromq.store.results import PutError, PutStatus
 from pyromq.store.transient_store_pool import PooledFile, TransientStorePool
-from tests.support.stores import TOPIC, audit, body_for, open_store, put, wait_until
+from tests.support.patience import wait_until
+from tests.support.stores import TOPIC, audit, body_for, open_store, put
 
 SIZE = 64 * 1024
 

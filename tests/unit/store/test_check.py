@@ -11,7 +11,8 @@ import pytest
 
 from pyromq.protocol.units import CHECKPOINT
 from pyromq.store.check import Violation, ViolationKind, check_store, guess_config, is_unclean
-from tests.support.stores import TOPIC, killed_copy, open_store, put, small_config, wait_until
+from tests.support.patience import wait_until
+from tests.support.stores import TOPIC, killed_copy, open_store, put, small_config
 
 COUNT = 150
 FIRST = f"{0:020d}"

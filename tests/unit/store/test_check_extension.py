@@ -19,7 +19,8 @@ from pyromq.protocol.units import (
 from pyromq.store.check import check_store
 from pyromq.store.check_extension import ExtensionCheck
 from pyromq.store.check_files import SegmentFiles
-from tests.support.stores import TOPIC, killed_copy, open_store, put, small_config, wait_until
+from tests.support.patience import wait_until
+from tests.support.stores import TOPIC, killed_copy, open_store, put, small_config
 
 SIZE = 3 * EXTENSION_UNIT_SIZE + 4
 UNITS = [EXTENSION_UNIT.pack(20, number, 100 + number, 0) for number in range(5)]

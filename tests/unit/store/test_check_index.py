@@ -12,7 +12,8 @@ import pytest
 from pyromq.protocol.units import INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE
 from pyromq.store.check import check_store
 from pyromq.store.check_index import guess_index_settings
-from tests.support.stores import open_store, put, small_config, wait_until
+from tests.support.patience import wait_until
+from tests.support.stores import open_store, put, small_config
 
 SLOTS, ENTRIES = 16, 64
 FIRST_ENTRY = INDEX_HEADER_SIZE + SLOTS * INDEX_SLOT_SIZE + INDEX_ENTRY_SIZE

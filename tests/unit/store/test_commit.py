@@ -11,7 +11,8 @@ import pytest
 
 from pyromq.store import transient_store_pool
 from pyromq.store.message_store import MessageStore
-from tests.support.stores import bodies, open_store, put, wait_until
+from tests.support.patience import wait_until
+from tests.support.stores import bodies, open_store, put
 
 NEVER = 10_000_000
 POOL: dict[str, Any] = {

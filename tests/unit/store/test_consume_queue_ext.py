@@ -22,15 +22,8 @@ from pyromq.store.consume_queue_ext import (
 from pyromq.store.message_store import MessageStore
 from pyromq.store.rebuild import rebuild_store
 from pyromq.store.results import StoreError
-from tests.support.stores import (
-    QUEUE_ENTRIES,
-    STORE_HOST,
-    TOPIC,
-    audit,
-    killed_copy,
-    small_config,
-    wait_until,
-)
+from tests.support.patience import wait_until
+from tests.support.stores import QUEUE_ENTRIES, STORE_HOST, TOPIC, audit, killed_copy, small_config
 from tests.support.stores import put as put_message
 
 #: Room for three units without a bit map and the end.

@@ -27,8 +27,9 @@ from pyromq.protocol.units import CONSUME_QUEUE_ENTRY
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.dispatch import dispatch_records
 from pyromq.store.index import KeyIndex
+from tests.support.patience import wait_until
 from tests.support.records import BORN_TIME, make_record
-from tests.support.stores import FOREVER, TOPIC, open_store, put, wait_until
+from tests.support.stores import FOREVER, TOPIC, open_store, put
 
 LEVELS = DelayLevels("1s 5s 10s")
 

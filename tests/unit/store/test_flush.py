@@ -19,7 +19,8 @@ from pyromq.store.flush import FlushOutcome
 from pyromq.store.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import PutError, PutStatus
-from tests.support.stores import TOPIC, bodies, open_store, put, wait_until
+from tests.support.patience import wait_until
+from tests.support.stores import TOPIC, bodies, open_store, put
 
 FAST = {
     "flush_interval_commit_log": 1,

@@ -30,6 +30,7 @@ from pyromq.store.allocation import AllocationService
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus, PutError, PutStatus, StoreError
 from tests.support import stores
+from tests.support.patience import wait_until
 from tests.support.stores import (
     BORN_HOST,
     BORN_TIME,
@@ -48,7 +49,6 @@ from tests.support.stores import (
     put_batch,
     read_all,
     small_config,
-    wait_until,
 )
 
 ENOSPC = OSError(errno.ENOSPC, "No space left on device")

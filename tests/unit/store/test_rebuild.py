@@ -11,6 +11,7 @@ from pyromq.store.check import check_store
 from pyromq.store.rebuild import Rebuilt, rebuild_store
 from pyromq.store.results import StoreError
 from tests.golden.test_store import STORES, GoldenStore
+from tests.support.patience import wait_until
 from tests.support.stores import (
     BORN_HOST,
     BORN_HOST_V6,
@@ -22,7 +23,6 @@ from tests.support.stores import (
     open_store,
     put,
     small_config,
-    wait_until,
 )
 
 COUNT = 60

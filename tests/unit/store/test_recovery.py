@@ -18,6 +18,7 @@ from pyromq.store.index_file import IndexFileError
 from pyromq.store.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus, StoreError
+from tests.support.patience import wait_until
 from tests.support.stores import (
     FOREVER,
     QUEUE_ENTRIES,
@@ -33,7 +34,6 @@ from tests.support.stores import (
     put_batch,
     read_all,
     small_config,
-    wait_until,
 )
 
 COUNT = 40

@@ -19,6 +19,7 @@ from pyromq.store.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus, PutError, PutStatus, StoreError
 from pyromq.store.retention import Retention
+from tests.support.patience import wait_until
 from tests.support.stores import (
     FOREVER,
     QUEUE_ENTRIES,
@@ -32,7 +33,6 @@ from tests.support.stores import (
     put,
     put_batch,
     read_all,
-    wait_until,
 )
 
 SEGMENT = 4096

@@ -20,16 +20,8 @@ from pyromq.store.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import PutError, PutStatus
 from pyromq.store.transient_store_pool import NoBufferError, PooledFile, TransientStorePool
-from tests.support.stores import (
-    TOPIC,
-    audit,
-    bodies,
-    body_for,
-    killed_copy,
-    open_store,
-    put,
-    wait_until,
-)
+from tests.support.patience import wait_until
+from tests.support.stores import TOPIC, audit, bodies, body_for, killed_copy, open_store, put
 
 SIZE = 16 * 1024
 #: Nothing is committed, or flushed, but by the test.

@@ -28,6 +28,7 @@ from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.protocol.headers import HeaderError
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.server import RemotingServer
+from tests.support.patience import DEADLINE
 from tests.unit.broker.fakes import FakeConnection
 
 CONFIG = BrokerConfig(
@@ -374,7 +375,7 @@ async def test_members_hear_of_each_other_over_the_wire(broker: Broker) -> None:
 
     one = RemotingClient({RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: notified})
     two = RemotingClient()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE):
         for client, client_id in ((one, "c1"), (two, "c2")):
             body = HeartbeatData(client_id, consumer_data_set=[ConsumerData("g")]).encode()
             answer = await client.request(

@@ -24,7 +24,8 @@ from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.record import decode_records
 from pyromq.protocol.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from pyromq.store.results import GetResult, GetStatus
-from tests.unit.broker.wired import Wired, pull_request, raw_frame, send_request, until
+from tests.support.patience import until
+from tests.unit.broker.wired import Wired, pull_request, raw_frame, send_request
 
 BOTH_ENCODINGS = (Encoding.JSON, Encoding.ROCKETMQ)
 #: A pull with its subscription that waits.

@@ -19,7 +19,8 @@ from pyromq.protocol.names import retry_topic
 from pyromq.protocol.record import decode_records
 from pyromq.protocol.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
 from pyromq.store import reading
-from tests.unit.broker.wired import Wired, pull_request, send_request, until
+from tests.support.patience import until
+from tests.unit.broker.wired import Wired, pull_request, send_request
 
 WAITING = str(PULL_SUSPEND | PULL_SUBSCRIPTION)
 

@@ -9,7 +9,8 @@ from pyromq.broker.handlers import query as module
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import Encoding, RemotingCommand
 from pyromq.protocol.record import decode_records
-from tests.unit.broker.wired import Wired, send_request, until
+from tests.support.patience import until
+from tests.unit.broker.wired import Wired, send_request
 
 FOREVER = str(2**62)
 

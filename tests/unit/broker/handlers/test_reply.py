@@ -15,7 +15,8 @@ from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import ReplyMessageRequestHeader
 from pyromq.protocol.properties import decode_properties
 from pyromq.protocol.sysflag import COMPRESSED, TRANSACTION_PREPARED
-from tests.unit.broker.wired import BORN, Client, Wired, send_request, until
+from tests.support.patience import until
+from tests.unit.broker.wired import BORN, Client, Wired, send_request
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 PROPERTIES = "CORRELATION_ID\x0142\x02REPLY_TO_CLIENT\x01asker"

@@ -17,7 +17,8 @@ from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.record import MessageRecord
 from pyromq.protocol.sysflag import COMPRESSED, TRANSACTION_COMMIT, TRANSACTION_PREPARED
 from pyromq.store.config import FlushDiskType
-from tests.unit.broker.wired import BORN, STORE_HOST, Wired, send_request, until
+from tests.support.patience import until
+from tests.unit.broker.wired import BORN, STORE_HOST, Wired, send_request
 
 CONFIG = BrokerConfig(broker_ip1="127.0.0.1", broker_ip2="127.0.0.1")
 

@@ -15,6 +15,7 @@ from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC, TRANSA
 from pyromq.protocol.record import decode_record, encode_record
 from pyromq.protocol.sysflag import TRANSACTION_COMMIT
 from pyromq.store.results import PutError, PutStatus
+from tests.support.patience import until
 from tests.unit.broker.transactional import (
     COMMIT,
     GROUP,
@@ -26,7 +27,7 @@ from tests.unit.broker.transactional import (
     half_request,
     opened,
 )
-from tests.unit.broker.wired import send_request, until
+from tests.unit.broker.wired import send_request
 
 
 @pytest.fixture

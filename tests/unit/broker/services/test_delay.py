@@ -23,7 +23,8 @@ from pyromq.protocol.sysflag import MULTI_TAGS, TRANSACTION_COMMIT
 from pyromq.store.config import FlushDiskType
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus
-from tests.unit.broker.wired import small_store, until
+from tests.support.brokers import small_store
+from tests.support.patience import until
 
 HOST = encode_host("127.0.0.1", 10911)
 BORN_HOST = encode_host("10.1.2.3", 4567)

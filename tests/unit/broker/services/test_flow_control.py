@@ -25,7 +25,8 @@ from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RawFrame, RemotingCommand, RequestError
 from pyromq.remoting.server import Connection, RemotingServer
 from pyromq.store.config import MessageStoreConfig
-from tests.unit.broker.wired import Client, pull_request, send_request, until
+from tests.support.patience import until
+from tests.unit.broker.wired import Client, pull_request, send_request
 
 SECONDS = 10.0
 

@@ -11,7 +11,7 @@ from pyromq.broker.services import long_poll as module
 from pyromq.broker.services.long_poll import LongPoll, ParkedPull
 from pyromq.remoting.server import MAX_UNSENT
 from pyromq.store.consume_queue import ConsumeQueue
-from tests.unit.broker.wired import until
+from tests.support.patience import until
 
 
 class Peer:

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import RegisterBrokerRequestHeader
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingConnectError
-from tests.unit.broker.wired import until
+from tests.support.patience import DEADLINE, until
 
 ONE, TWO = "10.0.0.1:9876", "10.0.0.2:9876"
 CONFIG = BrokerConfig(
@@ -123,11 +123,6 @@ class Cluster:
         async with asyncio.timeout(timeout):
             return await server.answer(command)
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110 - any condition, checked often
-                await asyncio.sleep(0.001)
-
 
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
@@ -148,7 +143,7 @@ def let_periods_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_registers_everywhere_at_start(cluster: Cluster) -> None:
     await cluster.registration.start()
-    await cluster.until(lambda: cluster.one.body is not None and cluster.two.body is not None)
+    await until(lambda: cluster.one.body is not None and cluster.two.body is not None)
     header = cluster.one.header
     assert header is not None
     assert header == RegisterBrokerRequestHeader(
@@ -186,7 +181,7 @@ async def test_restricted_broker_registers_its_own_permission(cluster: Cluster) 
 async def test_change_of_topics_is_registered_at_once(cluster: Cluster) -> None:
     await cluster.registration.start()
     cluster.topics.create_for_send("orders", "TBW102", 4)
-    await cluster.until(lambda: "orders" in cluster.one.topics and "orders" in cluster.two.topics)
+    await until(lambda: "orders" in cluster.one.topics and "orders" in cluster.two.topics)
 
 
 async def test_changes_during_a_registration_share_the_next_one(cluster: Cluster) -> None:
@@ -206,7 +201,7 @@ async def test_changes_during_a_registration_share_the_next_one(cluster: Cluster
 
 async def test_register_now_returns_after_the_answer(cluster: Cluster) -> None:
     await cluster.registration.start()
-    await cluster.until(lambda: cluster.two.body is not None)
+    await until(lambda: cluster.two.body is not None)
     cluster.topics.update(TopicConfig("orders"))
     await cluster.registration.register_now()
     assert "orders" in cluster.one.topics
@@ -216,13 +211,13 @@ async def test_register_now_returns_after_the_answer(cluster: Cluster) -> None:
 async def test_a_registration_that_began_after_the_change_is_enough(cluster: Cluster) -> None:
     await cluster.registration.start()
     await cluster.registration.register_now()
-    await cluster.until(lambda: cluster.two.body is not None)
+    await until(lambda: cluster.two.body is not None)
     before = len(cluster.one.seen)
     cluster.one.gate.clear()
     cluster.topics.update(TopicConfig("orders"))
     first, _ = cluster.registration._name_servers
     version = cluster.topics.data_version
-    await cluster.until(lambda: first.running_attempt(version) is not None)
+    await until(lambda: first.running_attempt(version) is not None)
 
     waiting = asyncio.create_task(cluster.registration.register_now())
     await asyncio.sleep(0)
@@ -255,7 +250,7 @@ async def test_hanging_server_delays_nobody(cluster: Cluster) -> None:
     assert "orders" in cluster.two.topics
     assert cluster.one.body is None
     cluster.one.gate.set()
-    await cluster.until(lambda: cluster.one.body is not None and "orders" in cluster.one.topics)
+    await until(lambda: cluster.one.body is not None and "orders" in cluster.one.topics)
 
 
 async def test_start_ends_when_all_servers_fail(cluster: Cluster) -> None:
@@ -281,10 +276,10 @@ async def test_registers_each_period_and_retries(
     let_periods_pass(monkeypatch)
     cluster.one.reachable = False
     await cluster.registration.start()
-    await cluster.until(lambda: len(cluster.two.seen) >= 3)
+    await until(lambda: len(cluster.two.seen) >= 3)
     assert set(cluster.two.seen) == {RequestCode.REGISTER_BROKER}
     cluster.one.reachable = True
-    await cluster.until(lambda: cluster.one.body is not None)
+    await until(lambda: cluster.one.body is not None)
 
 
 async def test_unchanged_servers_are_skipped_unless_forced(
@@ -293,13 +288,13 @@ async def test_unchanged_servers_are_skipped_unless_forced(
     let_periods_pass(monkeypatch)
     cluster.configure(force_register=False)
     await cluster.registration.start()
-    await cluster.until(lambda: len(cluster.one.seen) >= 4)
+    await until(lambda: len(cluster.one.seen) >= 4)
     assert cluster.one.seen[0] is RequestCode.REGISTER_BROKER
     assert set(cluster.one.seen[1:]) == {RequestCode.QUERY_DATA_VERSION}
     # A NameServer that was restarted empty is registered at again, the other is not.
     cluster.one.body = None
-    await cluster.until(lambda: cluster.one.body is not None)
-    await cluster.until(lambda: len(cluster.two.seen) >= 2)
+    await until(lambda: cluster.one.body is not None)
+    await until(lambda: len(cluster.two.seen) >= 2)
     assert cluster.two.seen.count(RequestCode.REGISTER_BROKER) == 1
 
 
@@ -316,7 +311,7 @@ async def test_other_version_in_the_answer_counts_as_changed(
         ),
     )
     await cluster.registration.start()
-    await cluster.until(lambda: cluster.one.seen.count(RequestCode.REGISTER_BROKER) >= 2)
+    await until(lambda: cluster.one.seen.count(RequestCode.REGISTER_BROKER) >= 2)
 
 
 async def test_order_topics_come_from_the_first_server(cluster: Cluster) -> None:
@@ -326,7 +321,7 @@ async def test_order_topics_come_from_the_first_server(cluster: Cluster) -> None
         cluster.topics.update(TopicConfig(name))
     await cluster.registration.start()
     await cluster.registration.register_now()
-    await cluster.until(lambda: cluster.topics.is_order_topic("orders"))
+    await until(lambda: cluster.topics.is_order_topic("orders"))
     await cluster.registration.register_now()
     assert not cluster.topics.is_order_topic("payments")
 
@@ -350,7 +345,7 @@ async def test_answers_that_cannot_be_read_are_survived(
     for name in ("query_data_version", "register_broker"):
         monkeypatch.setattr(cluster.one, name, lambda request: request.answer(**answer))
     await cluster.registration.start()
-    await cluster.until(lambda: len(cluster.one.seen) >= 4)
+    await until(lambda: len(cluster.one.seen) >= 4)
     assert cluster.two.body is not None
 
 
@@ -371,7 +366,7 @@ async def test_stop_releases_those_who_wait(cluster: Cluster) -> None:
     await asyncio.sleep(0)
     cluster.one.gate.set()
     await cluster.registration.stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE):
         await waiter
 
 
@@ -380,7 +375,7 @@ async def test_nobody_waits_for_a_registration_after_the_stop(cluster: Cluster) 
     await cluster.registration.register_now()
     await cluster.registration.stop()
     cluster.topics.update(TopicConfig("late"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE):
         await cluster.registration.register_now()
 
 
@@ -390,7 +385,7 @@ async def test_nobody_waits_for_a_registration_during_the_stop(cluster: Cluster)
     cluster.one.gate.clear()
     stopping = asyncio.create_task(cluster.registration.stop())
     await until(lambda: cluster.two.seen[-1] is RequestCode.UNREGISTER_BROKER)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE):
         await cluster.registration.register_now()
     cluster.one.gate.set()
     await stopping

@@ -20,6 +20,7 @@ from pyromq.protocol.names import (
 )
 from pyromq.protocol.record import decode_record
 from pyromq.store.results import PutError, PutStatus
+from tests.support.patience import until
 from tests.unit.broker.fakes import FakeConnection
 from tests.unit.broker.transactional import (
     COMMIT,
@@ -30,7 +31,6 @@ from tests.unit.broker.transactional import (
     Transactional,
     opened,
 )
-from tests.unit.broker.wired import until
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pyromq.broker.services.live_config import LiveConfig
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.protocol.java_properties import parse_properties
-from tests.unit.broker.wired import small_store
+from tests.support.brokers import small_store
 
 CONNECTION = Mock(remote_address="127.0.0.1:40404")
 

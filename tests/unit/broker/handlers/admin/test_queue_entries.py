@@ -10,8 +10,9 @@ from pyromq.protocol.bodies_admin import QueryConsumeQueueResponseBody
 from pyromq.protocol.codes import ResponseCode
 from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.protocol.java_hash import java_hash
+from tests.support.patience import until
 from tests.unit.broker.handlers.admin.administered import ADMIN, CONFIG, Administered, asking
-from tests.unit.broker.wired import send_request, until
+from tests.unit.broker.wired import send_request
 
 FILTERING = dataclasses.replace(
     CONFIG, enable_property_filter=True, enable_calc_filter_bit_map=True
