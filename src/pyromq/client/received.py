@@ -8,10 +8,10 @@ the answer, so a message that is kept does not keep the others. Used on any thre
 from __future__ import annotations
 
 import logging
-import zlib
 
 from pyromq.protocol import properties as property_names
 from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.compression import CompressionError, decompress
 from pyromq.protocol.message_id import decode_host, encode_message_id
 from pyromq.protocol.properties import MAX_PROPERTIES, decode_properties
 from pyromq.protocol.record import (
@@ -22,20 +22,10 @@ from pyromq.protocol.record import (
     head_size,
     head_unpacker,
 )
-from pyromq.protocol.sysflag import (
-    COMPRESSED,
-    COMPRESSION_LZ4,
-    COMPRESSION_MASK,
-    COMPRESSION_ZSTD,
-    HOST_MASK,
-)
+from pyromq.protocol.sysflag import COMPRESSED, HOST_MASK
 
 logger = logging.getLogger(__name__)
 
-#: A compressed body that grows beyond this is taken for an attack and left compressed.
-MAX_DECOMPRESSED = 64 * 1024 * 1024
-#: What some of Java's producers are told to compress with; zlib is their default.
-_NOT_READ = {COMPRESSION_LZ4: "LZ4", COMPRESSION_ZSTD: "ZSTD"}
 _OFFSET_MASK = 0xFFFFFFFFFFFFFFFF
 
 
@@ -209,19 +199,12 @@ def decode_messages(data: bytes, queue: MessageQueue, topic: str = "") -> list[R
 
 
 def _decompressed(message: ReceivedMessage, body: bytes) -> bytes:
-    decompressor = zlib.decompressobj()
     try:
-        whole = decompressor.decompress(body, MAX_DECOMPRESSED)
-    except zlib.error as error:
-        other = _NOT_READ.get(message.sys_flag & COMPRESSION_MASK)
-        problem = f"it is {other}, only zlib can be read" if other else str(error)
-    else:
-        if decompressor.eof:
-            return whole
-        problem = f"it is cut off or larger than {MAX_DECOMPRESSED} bytes"
-    logger.warning(
-        "%r: body marked as compressed cannot be decompressed, given as it is: %s",
-        message,
-        problem,
-    )
-    return body
+        return decompress(body, message.sys_flag)
+    except CompressionError as error:
+        logger.warning(
+            "%r: body marked as compressed cannot be decompressed, given as it is: %s",
+            message,
+            error,
+        )
+        return body

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import zlib
 
+import lz4.frame
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.client import received as received_module
 from pyromq.client.received import ReceivedMessage, decode_messages
+from pyromq.protocol import compression
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.message_id import encode_host
 from pyromq.protocol.record import MessageRecord, RecordError, decode_record, encode_record
@@ -80,12 +81,16 @@ def test_what_cannot_be_decompressed_is_given_as_it_is(
 
 
 def test_another_compression_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    assert received_of(record(b"some LZ4", 0x101)).body == b"some LZ4"
-    assert "it is LZ4, only zlib can be read" in caplog.text
+    assert received_of(record(b"no LZ4", 0x101)).body == b"no LZ4"
+    assert "LZ4: " in caplog.text
+
+
+def test_lz4_of_newer_producers_is_read() -> None:
+    assert received_of(record(lz4.frame.compress(b"some LZ4"), 0x101)).body == b"some LZ4"
 
 
 def test_a_decompression_bomb_stays_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(received_module, "MAX_DECOMPRESSED", 1000)
+    monkeypatch.setattr(compression, "MAX_DECOMPRESSED", 1000)
     bomb = zlib.compress(bytes(1001))
     assert received_of(record(bomb, 1)).body == bomb
 
