@@ -1,9 +1,9 @@
 """How a dataclass becomes a request's or an answer's extFields, and back.
 
-A header class is a frozen dataclass that derives from `Header`; its annotations are the
-whole description (see `wire_types`). Every value on the wire is a string: numbers in
-decimal, booleans as `true` and `false`. A field with a default may be absent; None means
-absent when written. Fields that no class knows are ignored: newer peers send them.
+A header class is a frozen dataclass that derives from `Header`, made by `header_class`; its
+annotations are the whole description (see `wire_types`). Every value on the wire is a string:
+numbers in decimal, booleans as `true` and `false`. A field with a default may be absent; None
+means absent when written. Fields that no class knows are ignored: newer peers send them.
 
 Pure. Plans are built once per class, at its first use, so that decoding costs one dictionary
 look-up and one conversion per field. The hot codes (send, pull) have their own readers.
@@ -12,8 +12,8 @@ look-up and one conversion per field. The hot codes (send, pull) have their own 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, Self, cast, get_type_hints
+from dataclasses import MISSING, FrozenInstanceError, dataclass, fields
+from typing import Any, Self, TypeVar, cast, dataclass_transform, get_type_hints
 
 from pyromq.protocol.wire_types import (
     bare_type,
@@ -29,28 +29,45 @@ class HeaderError(ValueError):
 
 
 class Header:
-    """Base of all headers."""
+    """Base of all headers: what `dataclass` would make for each of them, once for all."""
 
     __slots__ = ()
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        plan = _plan(type(self))
+        for field, value in zip(plan, values, strict=False):
+            if field.attribute in named:
+                raise TypeError(f"{type(self).__name__}: {field.attribute} is given twice")
+            named[field.attribute] = value
+        if len(values) > len(plan):
+            raise TypeError(f"{type(self).__name__}: {len(values)} values for {len(plan)} fields")
+        for field in plan:
+            value = named.pop(field.attribute, field.default)
+            if value is MISSING:
+                raise TypeError(f"{type(self).__name__}: {field.attribute} is not given")
+            _set(self, field.attribute, value)
+        if named:
+            raise TypeError(f"{type(self).__name__} has no {', '.join(named)}")
 
     @classmethod
     def decode(cls, ext_fields: Mapping[str, str]) -> Self:
         """The header in these extFields. Raises `HeaderError`."""
-        arguments: dict[str, Any] = {}
+        header = cls.__new__(cls)
         for field in _plan(cls):
             text = ext_fields.get(field.wire_name)
             if text is None:
-                if field.required:
+                if field.default is MISSING:
                     raise HeaderError(f"{cls.__name__}: field {field.wire_name} is missing")
+                _set(header, field.attribute, field.default)
                 continue
             if field.read is None:
-                arguments[field.attribute] = text
+                _set(header, field.attribute, text)
                 continue
             try:
-                arguments[field.attribute] = field.read(text)
+                _set(header, field.attribute, field.read(text))
             except ValueError as error:
                 raise HeaderError(f"{cls.__name__}: field {field.wire_name}: {error}") from None
-        return cls(**arguments)
+        return header
 
     def encode(self) -> dict[str, str]:
         """The extFields of this header."""
@@ -61,6 +78,39 @@ class Header:
                 ext_fields[field.wire_name] = value if field.write is None else field.write(value)
         return ext_fields
 
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and _values(other) == _values(self)
+
+    def __hash__(self) -> int:
+        return hash(_values(self))
+
+    def __repr__(self) -> str:
+        values = zip(_plan(type(self)), _values(self), strict=True)
+        named = ", ".join(f"{field.attribute}={value!r}" for field, value in values)
+        return f"{type(self).__name__}({named})"
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
+        return type(self), _values(self)
+
+
+_HeaderType = TypeVar("_HeaderType", bound=Header)
+
+
+@dataclass_transform(frozen_default=True)
+def header_class(cls: type[_HeaderType]) -> type[_HeaderType]:
+    """A frozen dataclass with slots whose methods are those of `Header`.
+
+    `dataclass` compiles methods for each class, which takes most of a millisecond, and every
+    program begins with eighty of them.
+    """
+    return dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+
 
 @dataclass(frozen=True, slots=True)
 class FieldPlan:
@@ -68,9 +118,17 @@ class FieldPlan:
 
     attribute: str
     wire_name: str
-    required: bool
+    #: MISSING for a field that must be there.
+    default: Any
     read: Callable[[str], Any] | None
     write: Callable[[Any], str] | None
+
+
+_set = object.__setattr__
+
+
+def _values(header: Any) -> tuple[Any, ...]:
+    return tuple([getattr(header, field.attribute) for field in _plan(type(header))])
 
 
 _plans: dict[type[Header], tuple[FieldPlan, ...]] = {}
@@ -86,21 +144,21 @@ def _plan(header: type[Header]) -> tuple[FieldPlan, ...]:
 def _build_plan(header: type[Header]) -> tuple[FieldPlan, ...]:
     annotations = get_type_hints(header, include_extras=True)
     return tuple(
-        _build_field(field.name, field.default is MISSING, annotations[field.name])
+        _build_field(field.name, field.default, annotations[field.name])
         for field in fields(cast(Any, header))
     )
 
 
-def _build_field(attribute: str, required: bool, annotation: Any) -> FieldPlan:
+def _build_field(attribute: str, default: Any, annotation: Any) -> FieldPlan:
     name = wire_name(attribute, annotation)
     kind = bare_type(without_none(annotation))
     if kind is str:
-        return FieldPlan(attribute, name, required, None, None)
+        return FieldPlan(attribute, name, default, None, None)
     if kind is bool:
-        return FieldPlan(attribute, name, required, _read_boolean, _write_boolean)
+        return FieldPlan(attribute, name, default, _read_boolean, _write_boolean)
     if kind is int:
         limits = integer_range(annotation)
-        return FieldPlan(attribute, name, required, lambda text: parse_integer(text, limits), str)
+        return FieldPlan(attribute, name, default, lambda text: parse_integer(text, limits), str)
     raise TypeError(f"{attribute}: {annotation} has no form in a header")
 
 

@@ -10,15 +10,15 @@ Pure. Used by servers, clients and admin tools alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from pyromq.protocol.header_codec import Header as Header
 from pyromq.protocol.header_codec import HeaderError as HeaderError
+from pyromq.protocol.header_codec import header_class
 from pyromq.protocol.wire_types import Int32, Int64, Wire
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class SendMessageRequestHeader(Header):
     """SEND_MESSAGE and SEND_REPLY_MESSAGE."""
 
@@ -37,7 +37,7 @@ class SendMessageRequestHeader(Header):
     max_reconsume_times: Int32 | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class SendMessageRequestHeaderV2(Header):
     """SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, SEND_REPLY_MESSAGE_V2: the same in short names."""
 
@@ -57,7 +57,7 @@ class SendMessageRequestHeaderV2(Header):
     broker_name: Annotated[str | None, Wire("n")] = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class SendMessageResponseHeader(Header):
     """Where a sent message was stored."""
 
@@ -67,7 +67,7 @@ class SendMessageResponseHeader(Header):
     transaction_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class ReplyMessageRequestHeader(Header):
     """PUSH_REPLY_MESSAGE_TO_CLIENT: a reply on its way to the requester."""
 
@@ -87,7 +87,7 @@ class ReplyMessageRequestHeader(Header):
     unit_mode: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class ConsumerSendMsgBackRequestHeader(Header):
     """CONSUMER_SEND_MSG_BACK: a message to be consumed again later."""
 
@@ -100,7 +100,7 @@ class ConsumerSendMsgBackRequestHeader(Header):
     max_reconsume_times: Int32 | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class EndTransactionRequestHeader(Header):
     """END_TRANSACTION: commit or roll back a half message."""
 
@@ -113,12 +113,12 @@ class EndTransactionRequestHeader(Header):
     transaction_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class EndTransactionResponseHeader(Header):
     """Answer to END_TRANSACTION."""
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class CheckTransactionStateRequestHeader(Header):
     """CHECK_TRANSACTION_STATE: the broker asks a producer how a transaction ended."""
 
@@ -129,7 +129,7 @@ class CheckTransactionStateRequestHeader(Header):
     offset_msg_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class CheckTransactionStateResponseHeader(Header):
     """How a transaction ended."""
 
@@ -139,7 +139,7 @@ class CheckTransactionStateResponseHeader(Header):
     commit_or_rollback: Int32
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class PullMessageRequestHeader(Header):
     """PULL_MESSAGE."""
 
@@ -156,7 +156,7 @@ class PullMessageRequestHeader(Header):
     expression_type: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class PullMessageResponseHeader(Header):
     """The range of the queue and where to go on."""
 
@@ -166,7 +166,7 @@ class PullMessageResponseHeader(Header):
     max_offset: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class QueryConsumerOffsetRequestHeader(Header):
     """QUERY_CONSUMER_OFFSET."""
 
@@ -175,14 +175,14 @@ class QueryConsumerOffsetRequestHeader(Header):
     queue_id: Int32
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class QueryConsumerOffsetResponseHeader(Header):
     """A group's offset in a queue."""
 
     offset: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class UpdateConsumerOffsetRequestHeader(Header):
     """UPDATE_CONSUMER_OFFSET."""
 
@@ -192,12 +192,12 @@ class UpdateConsumerOffsetRequestHeader(Header):
     commit_offset: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class UpdateConsumerOffsetResponseHeader(Header):
     """Answer to UPDATE_CONSUMER_OFFSET."""
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetMaxOffsetRequestHeader(Header):
     """GET_MAX_OFFSET."""
 
@@ -205,14 +205,14 @@ class GetMaxOffsetRequestHeader(Header):
     queue_id: Int32
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetMaxOffsetResponseHeader(Header):
     """The offset that the next message of the queue will get."""
 
     offset: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetMinOffsetRequestHeader(Header):
     """GET_MIN_OFFSET."""
 
@@ -220,14 +220,14 @@ class GetMinOffsetRequestHeader(Header):
     queue_id: Int32
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetMinOffsetResponseHeader(Header):
     """The first offset of the queue that is still stored."""
 
     offset: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class SearchOffsetRequestHeader(Header):
     """SEARCH_OFFSET_BY_TIMESTAMP."""
 
@@ -236,14 +236,14 @@ class SearchOffsetRequestHeader(Header):
     timestamp: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class SearchOffsetResponseHeader(Header):
     """The offset found for a time."""
 
     offset: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetEarliestMsgStoretimeRequestHeader(Header):
     """GET_EARLIEST_MSG_STORETIME."""
 
@@ -251,14 +251,14 @@ class GetEarliestMsgStoretimeRequestHeader(Header):
     queue_id: Int32
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetEarliestMsgStoretimeResponseHeader(Header):
     """When the queue's first message was stored."""
 
     timestamp: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class UnregisterClientRequestHeader(Header):
     """UNREGISTER_CLIENT."""
 
@@ -267,31 +267,31 @@ class UnregisterClientRequestHeader(Header):
     consumer_group: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class UnregisterClientResponseHeader(Header):
     """Answer to UNREGISTER_CLIENT."""
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetConsumerListByGroupRequestHeader(Header):
     """GET_CONSUMER_LIST_BY_GROUP."""
 
     consumer_group: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetConsumerListByGroupResponseHeader(Header):
     """Answer to GET_CONSUMER_LIST_BY_GROUP; the list is in the body."""
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class NotifyConsumerIdsChangedRequestHeader(Header):
     """NOTIFY_CONSUMER_IDS_CHANGED: a group's members are others now."""
 
     consumer_group: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class QueryMessageRequestHeader(Header):
     """QUERY_MESSAGE: messages by key."""
 
@@ -302,7 +302,7 @@ class QueryMessageRequestHeader(Header):
     end_timestamp: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class QueryMessageResponseHeader(Header):
     """How far the key index has come."""
 
@@ -310,19 +310,19 @@ class QueryMessageResponseHeader(Header):
     index_last_update_phyoffset: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class ViewMessageRequestHeader(Header):
     """VIEW_MESSAGE_BY_ID: one message by its place in the log."""
 
     offset: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class ViewMessageResponseHeader(Header):
     """Answer to VIEW_MESSAGE_BY_ID; the record is in the body."""
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class CreateTopicRequestHeader(Header):
     """UPDATE_AND_CREATE_TOPIC."""
 
@@ -336,19 +336,19 @@ class CreateTopicRequestHeader(Header):
     order: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class DeleteTopicRequestHeader(Header):
     """DELETE_TOPIC_IN_BROKER."""
 
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetAllTopicConfigResponseHeader(Header):
     """Answer to GET_ALL_TOPIC_CONFIG; the table is in the body."""
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class DeleteSubscriptionGroupRequestHeader(Header):
     """DELETE_SUBSCRIPTIONGROUP."""
 
@@ -356,7 +356,7 @@ class DeleteSubscriptionGroupRequestHeader(Header):
     remove_offset: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class RegisterBrokerRequestHeader(Header):
     """REGISTER_BROKER."""
 
@@ -369,7 +369,7 @@ class RegisterBrokerRequestHeader(Header):
     body_crc32: Int32 = 0
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class RegisterBrokerResponseHeader(Header):
     """The master's addresses, for a replica."""
 
@@ -377,7 +377,7 @@ class RegisterBrokerResponseHeader(Header):
     master_addr: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class UnRegisterBrokerRequestHeader(Header):
     """UNREGISTER_BROKER."""
 
@@ -387,7 +387,7 @@ class UnRegisterBrokerRequestHeader(Header):
     broker_id: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class QueryDataVersionRequestHeader(Header):
     """QUERY_DATA_VERSION: does the NameServer already know these topics?"""
 
@@ -397,14 +397,14 @@ class QueryDataVersionRequestHeader(Header):
     broker_id: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class QueryDataVersionResponseHeader(Header):
     """Whether the NameServer's version differs."""
 
     changed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetRouteInfoRequestHeader(Header):
     """GET_ROUTEINFO_BY_TOPIC."""
 

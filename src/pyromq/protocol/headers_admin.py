@@ -7,42 +7,41 @@ Pure. Used by servers and admin tools.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
-from pyromq.protocol.header_codec import Header
+from pyromq.protocol.header_codec import Header, header_class
 from pyromq.protocol.wire_types import Int32, Int64, Wire
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class WipeWritePermOfBrokerRequestHeader(Header):
     """WIPE_WRITE_PERM_OF_BROKER."""
 
     broker_name: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class WipeWritePermOfBrokerResponseHeader(Header):
     """How many topics can no longer be written to."""
 
     wipe_topic_count: Int32
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class AddWritePermOfBrokerRequestHeader(Header):
     """ADD_WRITE_PERM_OF_BROKER."""
 
     broker_name: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class AddWritePermOfBrokerResponseHeader(Header):
     """How many topics can be written to again."""
 
     add_topic_count: Int32
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class DeleteTopicFromNamesrvRequestHeader(Header):
     """DELETE_TOPIC_IN_NAMESRV."""
 
@@ -50,14 +49,14 @@ class DeleteTopicFromNamesrvRequestHeader(Header):
     cluster_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetTopicsByClusterRequestHeader(Header):
     """GET_TOPICS_BY_CLUSTER."""
 
     cluster: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class RegisterOrderTopicRequestHeader(Header):
     """The order configuration of a topic."""
 
@@ -65,7 +64,7 @@ class RegisterOrderTopicRequestHeader(Header):
     order_topic_string: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class PutKVConfigRequestHeader(Header):
     """PUT_KV_CONFIG."""
 
@@ -74,7 +73,7 @@ class PutKVConfigRequestHeader(Header):
     value: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetKVConfigRequestHeader(Header):
     """GET_KV_CONFIG."""
 
@@ -82,14 +81,14 @@ class GetKVConfigRequestHeader(Header):
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetKVConfigResponseHeader(Header):
     """The value of a key."""
 
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class DeleteKVConfigRequestHeader(Header):
     """DELETE_KV_CONFIG."""
 
@@ -97,14 +96,14 @@ class DeleteKVConfigRequestHeader(Header):
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetKVListByNamespaceRequestHeader(Header):
     """GET_KVLIST_BY_NAMESPACE."""
 
     namespace: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class CloneGroupOffsetRequestHeader(Header):
     """CLONE_GROUP_OFFSET."""
 
@@ -114,7 +113,7 @@ class CloneGroupOffsetRequestHeader(Header):
     offline: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class ConsumeMessageDirectlyResultRequestHeader(Header):
     """CONSUME_MESSAGE_DIRECTLY: one message to one client, for its result."""
 
@@ -124,7 +123,7 @@ class ConsumeMessageDirectlyResultRequestHeader(Header):
     broker_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetConsumerRunningInfoRequestHeader(Header):
     """GET_CONSUMER_RUNNING_INFO."""
 
@@ -133,7 +132,7 @@ class GetConsumerRunningInfoRequestHeader(Header):
     jstack_enable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetConsumerStatusRequestHeader(Header):
     """INVOKE_BROKER_TO_GET_CONSUMER_STATUS and GET_CONSUMER_STATUS_FROM_CLIENT."""
 
@@ -142,7 +141,7 @@ class GetConsumerStatusRequestHeader(Header):
     client_addr: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class ResetOffsetRequestHeader(Header):
     """INVOKE_BROKER_TO_RESET_OFFSET and RESET_CONSUMER_CLIENT_OFFSET."""
 
@@ -152,7 +151,7 @@ class ResetOffsetRequestHeader(Header):
     is_force: bool
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class QueryCorrectionOffsetHeader(Header):
     """QUERY_CORRECTION_OFFSET."""
 
@@ -161,7 +160,7 @@ class QueryCorrectionOffsetHeader(Header):
     filter_groups: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class QueryConsumeTimeSpanRequestHeader(Header):
     """QUERY_CONSUME_TIME_SPAN."""
 
@@ -169,14 +168,14 @@ class QueryConsumeTimeSpanRequestHeader(Header):
     group: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class QueryTopicConsumeByWhoRequestHeader(Header):
     """QUERY_TOPIC_CONSUME_BY_WHO."""
 
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetConsumeStatsRequestHeader(Header):
     """GET_CONSUME_STATS."""
 
@@ -184,40 +183,40 @@ class GetConsumeStatsRequestHeader(Header):
     topic: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetConsumeStatsInBrokerHeader(Header):
     """GET_BROKER_CONSUME_STATS."""
 
     is_order: bool
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetTopicStatsInfoRequestHeader(Header):
     """GET_TOPIC_STATS_INFO."""
 
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetConsumerConnectionListRequestHeader(Header):
     """GET_CONSUMER_CONNECTION_LIST."""
 
     consumer_group: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetProducerConnectionListRequestHeader(Header):
     """GET_PRODUCER_CONNECTION_LIST."""
 
     producer_group: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetAllProducerInfoRequestHeader(Header):
     """GET_ALL_PRODUCER_INFO."""
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class QueryConsumeQueueRequestHeader(Header):
     """QUERY_CONSUME_QUEUE."""
 
@@ -228,14 +227,14 @@ class QueryConsumeQueueRequestHeader(Header):
     consumer_group: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class ResumeCheckHalfMessageRequestHeader(Header):
     """RESUME_CHECK_HALF_MESSAGE."""
 
     msg_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class ViewBrokerStatsDataRequestHeader(Header):
     """VIEW_BROKER_STATS_DATA."""
 
@@ -243,21 +242,21 @@ class ViewBrokerStatsDataRequestHeader(Header):
     stats_key: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetBrokerConfigResponseHeader(Header):
     """The version of the configuration; its text is in the body."""
 
     version: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class RegisterFilterServerRequestHeader(Header):
     """REGISTER_FILTER_SERVER."""
 
     filter_server_addr: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class RegisterFilterServerResponseHeader(Header):
     """Which broker took the filter server."""
 
@@ -265,7 +264,7 @@ class RegisterFilterServerResponseHeader(Header):
     broker_id: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class RegisterMessageFilterClassRequestHeader(Header):
     """REGISTER_MESSAGE_FILTER_CLASS."""
 
@@ -275,7 +274,7 @@ class RegisterMessageFilterClassRequestHeader(Header):
     class_crc: Annotated[Int32, Wire("classCRC")]
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class CreateAccessConfigRequestHeader(Header):
     """UPDATE_AND_CREATE_ACL_CONFIG."""
 
@@ -289,14 +288,14 @@ class CreateAccessConfigRequestHeader(Header):
     group_perms: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class DeleteAccessConfigRequestHeader(Header):
     """DELETE_ACL_CONFIG."""
 
     access_key: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
     """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG."""
 
@@ -304,7 +303,7 @@ class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
     acl_file_full_path: str
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetBrokerAclConfigResponseHeader(Header):
     """Versions of a broker's access control files."""
 
@@ -315,7 +314,7 @@ class GetBrokerAclConfigResponseHeader(Header):
     all_acl_file_version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class GetBrokerClusterAclConfigResponseHeader(Header):
     """Access configurations as text; the usable form is in the body."""
 

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+import copy
+import pickle
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.protocol.header_codec import Header, HeaderError
+from pyromq.protocol.header_codec import Header, HeaderError, header_class
 from pyromq.protocol.wire_types import Int32, Int64, Wire
 
 
-@dataclass(frozen=True, slots=True)
+@header_class
 class Sample(Header):
     topic: str
     queue_id: Int32
@@ -22,7 +24,12 @@ class Sample(Header):
     standard: bool | None = None
 
 
-FULL = Sample("t", 1, 2**40, "x", 3, True, False)
+FULL_VALUES: tuple[Any, ...] = ("t", 1, 2**40, "x", 3, True, False)
+FULL = Sample(*FULL_VALUES)
+NAMED: dict[str, Any] = {
+    "queue_id": 1, "queue_offset": 2**40, "odd": "x", "times": 3, "unit_mode": True,
+    "standard": False,
+}  # fmt: skip
 FULL_FIELDS = {
     "topic": "t", "queueId": "1", "queueOffset": "1099511627776", "o": "x", "times": "3",
     "unitMode": "true", "standard": "false",
@@ -81,7 +88,7 @@ def test_errors_name_header_and_field(change: dict[str, str | None], message: st
 
 
 def test_an_annotation_without_wire_form_is_a_programming_error() -> None:
-    @dataclass(frozen=True, slots=True)
+    @header_class
     class Wrong(Header):
         moment: float
 
@@ -112,3 +119,38 @@ def test_any_fields_end_in_a_header_or_a_header_error(ext_fields: dict[str, str]
     except HeaderError:
         return
     assert Sample.decode(header.encode()) == header
+
+
+def test_a_header_is_a_frozen_dataclass() -> None:
+    assert is_dataclass(FULL)
+    assert [field.name for field in fields(FULL)][:2] == ["topic", "queue_id"]
+    assert replace(FULL, topic="u").topic == "u"
+    assert FULL == Sample(*FULL_VALUES) == Sample(topic="t", **NAMED)
+    assert replace(FULL, topic="u") != FULL
+    assert FULL != FULL_VALUES
+    assert len({FULL, Sample(*FULL_VALUES), replace(FULL, topic="u")}) == 2
+    assert repr(FULL).startswith("Sample(topic='t', queue_id=1, ")
+    assert pickle.loads(pickle.dumps(FULL)) == FULL
+    assert copy.copy(FULL) == FULL
+    with pytest.raises(FrozenInstanceError, match="topic"):
+        FULL.topic = "u"  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError, match="topic"):
+        del FULL.topic
+    with pytest.raises(AttributeError):
+        FULL.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("values", "named", "problem"),
+    [
+        (("t", 1), {}, "queue_offset is not given"),
+        (FULL_VALUES, {"topic": "t"}, "topic is given twice"),
+        ((*FULL_VALUES, 1), {}, "8 values for 7 fields"),
+        (FULL_VALUES, {"nothing": 1}, "Sample has no nothing"),
+    ],
+)
+def test_wrong_values_are_a_programming_error(
+    values: tuple[Any, ...], named: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(TypeError, match=problem):
+        Sample(*values, **named)
