@@ -1,0 +1,180 @@
+"""Batches hold what the plain decoder of one record finds, for any records."""
+
+from __future__ import annotations
+
+import zlib
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyromq.protocol.bulk import record_starts
+from pyromq.protocol.message_id import format_address
+from pyromq.protocol.record import decode_record
+from pyromq.protocol.sysflag import BORN_HOST_V6, COMPRESSED, COMPRESSION_LZ4, STORE_HOST_V6
+from pyromq.spark import arrow
+from pyromq.spark.arrow import RecordDecoder, batches
+from pyromq.spark.columns import COLUMN_NAMES, MAP, RAW, arrow_schema
+from pyromq.spark.origin import RecordBlock
+from tests.support.records import make_record
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ITEM = st.sampled_from(
+    [
+        b"KEYS\x01a b",
+        b"KEYS\x01",
+        b"TAGS\x01blue",
+        b"TAGS\x01red",
+        b"UNIQ_KEY\x010102030405060708",
+        b"\x01empty name",
+        b"no end of name",
+        b"X\x01a\x01b",
+        b"",
+        b"\xffbad\x01text\xfe",
+        "grün\x01è".encode(),
+    ]
+)
+RECORDS = st.builds(
+    make_record,
+    topic=st.sampled_from(["A", "LongerTopic", "%RETRY%group"]),
+    properties=st.lists(ITEM, max_size=5).flatmap(
+        lambda items: st.sampled_from([b"\x02".join(items), b"".join(i + b"\x02" for i in items)])
+    ),
+    body=st.binary(max_size=40),
+    sys_flag=st.sampled_from([0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6]),
+    queue_id=st.integers(0, 8),
+    queue_offset=st.integers(0, 1 << 40),
+    physical_offset=st.integers(0, 1 << 40),
+    store_timestamp=st.integers(0, 1 << 41),
+)
+
+
+def block_of(*records: bytes, before: bytes = b"") -> RecordBlock:
+    sizes = np.array([len(record) for record in records], np.int64)
+    return RecordBlock(before + b"".join(records), len(before) + sizes.cumsum() - sizes)
+
+
+def time_of(milliseconds: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def expected_row(data: bytes, include_properties: str) -> dict[str, Any]:
+    record = decode_record(data)
+    properties = {
+        name.decode(errors="replace"): value.decode(errors="replace")
+        for item in record.raw_properties.split(b"\x02")
+        for name, _, value in [item.partition(b"\x01")]
+        if name and value
+    }
+    return {
+        "topic": record.topic,
+        "brokerName": "broker-a",
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "msgId": record.message_id,
+        "uniqueKey": properties.get("UNIQ_KEY"),
+        "keys": properties.get("KEYS"),
+        "tags": properties.get("TAGS"),
+        "body": record.body,
+        "properties": properties
+        if include_properties == MAP
+        else record.raw_properties.decode(errors="replace"),
+        "bornTimestamp": time_of(record.born_timestamp),
+        "storeTimestamp": time_of(record.store_timestamp),
+        "bornHost": format_address(*record.born_host),
+        "storeHost": format_address(*record.store_host),
+        "reconsumeTimes": record.reconsume_times,
+        "flag": record.flag,
+        "sysFlag": record.sys_flag,
+        "physicalOffset": record.physical_offset,
+    }
+
+
+@given(st.lists(RECORDS, max_size=6), st.sampled_from([RAW, MAP]), st.binary(max_size=5))
+@settings(max_examples=60)
+def test_rows_are_what_the_records_say(
+    records: list[bytes], include_properties: str, before: bytes
+) -> None:
+    decoder = RecordDecoder(COLUMN_NAMES, include_properties, "broker-a")
+    decoded = decoder.decode(block_of(*records, before=before))
+    decoded.batch.validate(full=True)
+    assert decoded.damaged == []
+    assert decoded.batch.schema == arrow_schema(COLUMN_NAMES, include_properties)
+    rows = decoded.batch.to_pylist()
+    if include_properties == MAP:
+        for row in rows:
+            assert len(dict(row["properties"])) == len(row["properties"])
+            row["properties"] = dict(row["properties"])
+    assert rows == [expected_row(record, include_properties) for record in records]
+
+
+@pytest.mark.parametrize("name", COLUMN_NAMES)
+def test_each_column_alone(name: str) -> None:
+    record = make_record(properties=b"KEYS\x01k\x02TAGS\x01t\x02UNIQ_KEY\x01u\x02")
+    decoded = RecordDecoder((name,), broker_name="broker-a").decode(block_of(record, record))
+    assert decoded.batch.to_pylist() == [{name: expected_row(record, RAW)[name]}] * 2
+
+
+def test_columns_in_any_order() -> None:
+    decoded = RecordDecoder(("flag", "topic")).decode(block_of(make_record()))
+    assert decoded.batch.to_pylist() == [{"flag": 3, "topic": "TopicTest"}]
+
+
+def test_compressed_bodies_come_out_plain() -> None:
+    plain = make_record(body=b"plain")
+    packed = make_record(body=zlib.compress(b"packed"), sys_flag=COMPRESSED)
+    decoded = RecordDecoder(("body",)).decode(block_of(plain, packed))
+    assert decoded.batch.column(0).to_pylist() == [b"plain", b"packed"]
+
+
+def test_a_body_that_cannot_be_decompressed_makes_no_row() -> None:
+    bad = make_record(body=b"no such thing", sys_flag=COMPRESSED | COMPRESSION_LZ4, queue_offset=5)
+    good = make_record(body=b"good", queue_offset=6)
+    decoded = RecordDecoder(("queueOffset", "body", "keys")).decode(block_of(bad, good))
+    assert decoded.batch.to_pylist() == [{"queueOffset": 6, "body": b"good", "keys": None}]
+    assert len(decoded.damaged) == 1
+    assert "queue offset 5" in decoded.damaged[0]
+    assert RecordDecoder(("queueOffset",)).decode(block_of(bad, good)).batch.num_rows == 2
+
+
+def test_a_record_that_is_not_whole_makes_no_row() -> None:
+    good = make_record(queue_offset=9)
+    cut = make_record()[:-1]
+    decoded = RecordDecoder(("queueOffset",)).decode(block_of(cut, good))
+    assert decoded.batch.to_pylist() == [{"queueOffset": 9}]
+    assert decoded.damaged == ["the record at byte 0 of its block is not whole"]
+
+
+def test_hostile_times_stay_in_range() -> None:
+    decoded = RecordDecoder(("storeTimestamp",)).decode(
+        block_of(make_record(store_timestamp=(1 << 63) - 1), make_record(store_timestamp=-1))
+    )
+    numbers = decoded.batch.column(0).cast(pa.int64()).to_pylist()
+    assert numbers[0] > 1 << 62
+    assert numbers[1] == -1000
+
+
+def test_a_buffer_may_change_after_decoding() -> None:
+    data = bytearray(make_record(body=b"kept", properties=b"KEYS\x01kept\x02"))
+    decoded = RecordDecoder(("body", "keys", "topic")).decode(
+        RecordBlock(data, record_starts(data)[0])
+    )
+    data[:] = bytes(len(data))
+    assert decoded.batch.to_pylist() == [{"body": b"kept", "keys": "kept", "topic": "TopicTest"}]
+
+
+def test_batches_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [make_record(body=bytes(100), queue_offset=offset) for offset in range(30)]
+    whole = RecordDecoder(("queueOffset", "body")).decode(block_of(*records)).batch
+    monkeypatch.setattr(arrow, "BATCH_ROWS", 7)
+    parts = list(batches(whole))
+    assert [part.num_rows for part in parts] == [7, 7, 7, 7, 2]
+    assert pa.Table.from_batches(parts) == pa.Table.from_batches([whole])
+    monkeypatch.setattr(arrow, "BATCH_BYTES", 300)
+    assert max(part.num_rows for part in batches(whole)) == 2
+    monkeypatch.setattr(arrow, "BATCH_BYTES", 1)
+    assert {part.num_rows for part in batches(whole)} == {1}

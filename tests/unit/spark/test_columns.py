@@ -1,0 +1,31 @@
+"""The columns in Spark's types and in Arrow's are the same ones; foreign ones are refused."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from pyromq.spark.columns import COLUMN_NAMES, MAP, RAW, arrow_schema, check_wanted, schema
+
+
+@pytest.mark.parametrize("include_properties", [RAW, MAP])
+def test_arrow_types_are_those_that_spark_wants(include_properties: str) -> None:
+    expected = to_arrow_schema(schema(include_properties), timezone="UTC")
+    assert arrow_schema(COLUMN_NAMES, include_properties).equals(expected)
+
+
+def test_some_columns_in_any_order() -> None:
+    wanted = StructType([schema()["tags"], schema()["topic"]])
+    check_wanted(wanted)
+    assert arrow_schema(("tags", "topic")).equals(to_arrow_schema(wanted, timezone="UTC"))
+
+
+def test_a_foreign_column_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="no column 'value'"):
+        check_wanted(StructType([StructField("value", StringType())]))
+
+
+def test_another_type_is_refused() -> None:
+    with pytest.raises(ValueError, match="'queueId' is of type int, not bigint"):
+        check_wanted(StructType([StructField("queueId", LongType())]))
