@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,6 +123,29 @@ class RecordColumns(NamedTuple):
 
     def _where_valid(self, starts: Longs, lengths: Longs) -> Spans:
         return Spans(np.where(self.valid, starts, 0), np.where(self.valid, lengths, 0))
+
+
+class RecordPlaces(NamedTuple):
+    """Where many records say that they stand; a size of -1: here begins no record."""
+
+    sizes: Longs
+    queue_offsets: Longs
+    physical_offsets: Longs
+
+
+def record_places(buffer: Buffer, starts: Longs) -> RecordPlaces:
+    """The first fields of the records that begin at `starts`: a third of `read_columns`' work.
+
+    Each position has `HEAD_SIZE_V4` bytes behind it.
+    """
+    data = np.frombuffer(buffer, np.uint8)
+    fields = _windows(data, _PLACE_BYTES)[starts].view(_PLACE)
+    is_record = fields["magic"] == MESSAGE_MAGIC
+    return RecordPlaces(
+        np.where(is_record, fields["total_size"], -1).astype(np.int64),
+        fields["queue_offset"].astype(np.int64),
+        fields["physical_offset"].astype(np.int64),
+    )
 
 
 def record_starts(buffer: Buffer, offset: int = 0, end: int | None = None) -> tuple[Longs, int]:
@@ -353,7 +376,8 @@ def _side_by_side(buffer: Buffer, properties: Spans, width: int) -> Bytes:
     joined = np.empty(rows * stride + 1 + len(_BEHIND_THE_END), np.uint8)
     content = joined[: rows * stride]
     layout = np.dtype((np.void, stride))
-    _windows(data, layout).take(ends - stride, out=content.view(layout), mode="clip")
+    # Not by take(), which would copy every window.
+    content.view(layout)[:] = _windows(data, layout)[np.maximum(ends - stride, 0)]
     table = content.reshape(rows, stride)
     if int(np.minimum.reduce(lengths)) < width:
         kind = np.uint8 if stride <= 0xFF else np.uint16
@@ -500,6 +524,9 @@ def _head_layout(host_bits: int) -> np.dtype[np.void]:
 
 _HEADS: Final = {bits: _head_layout(bits) for bits in (0, BORN_HOST_V6, STORE_HOST_V6, HOST_MASK)}
 _HEAD_BYTES: Final = {bits: np.dtype(f"V{layout.itemsize}") for bits, layout in _HEADS.items()}
+#: Fields 1 to 7.
+_PLACE: Final = np.dtype(list(_HEAD_FIELDS[:7]))
+_PLACE_BYTES: Final = np.dtype(f"V{_PLACE.itemsize}")
 #: The same for `struct`.
 _FORMATS: Final = {">i4": "i", ">u4": "I", ">i8": "q", "V8": "8s", "V20": "20s"}
 _HEAD_STRUCTS: Final = {

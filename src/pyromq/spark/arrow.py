@@ -103,8 +103,8 @@ class RecordDecoder:
         rows = _Rows(block.buffer, columns)
         if self._with_bodies:
             rows = rows.with_bodies(damaged)
-        if self._with_named or self._with_map:
-            rows.join_properties()
+        if self._with_named:
+            rows.cut_properties()
         arrays = [self._column(rows, name) for name in self.schema.names]
         return Decoded(pa.RecordBatch.from_arrays(arrays, schema=self.schema), damaged)
 
@@ -139,11 +139,10 @@ class _Rows:
     def __init__(self, buffer: Buffer, columns: RecordColumns) -> None:
         self.columns = columns
         self.count = columns.starts.size
+        self._bytes = buffer
         self._buffer = pa.py_buffer(buffer)
         self._bodies: pa.Array | None = None
-        self._joined = b""
         self._properties: JoinedProperties | None = None
-        self._row_ends = np.empty(0, np.int64)
 
     def with_bodies(self, damaged: list[str]) -> _Rows:
         """The same with the bodies at hand, without the rows whose body is damaged."""
@@ -166,7 +165,7 @@ class _Rows:
         if good.all():
             self._bodies = pa.array(bodies, pa.binary())
             return self
-        rows = _Rows(self._buffer, read_columns(self._buffer, self.columns.starts[good]))
+        rows = _Rows(self._bytes, read_columns(self._bytes, self.columns.starts[good]))
         rows._bodies = pa.array(
             [body for body, whole in zip(bodies, good, strict=True) if whole], pa.binary()
         )
@@ -215,26 +214,15 @@ class _Rows:
             pa.string(),
         )
 
-    def join_properties(self) -> None:
-        """Copy the properties of all rows one behind the other, with a separator before each."""
-        starts, lengths = self.columns.properties
-        # With the byte before them: the last one of their length, made a separator below.
-        found = _gather(self._buffer, Spans(starts - 1, lengths + 1))
-        offsets = _offsets_of(found)
-        data = np.empty(int(offsets[-1]) + 9, np.uint8)
-        data[:-9] = _bytes_of(found)
-        data[offsets[:-1]] = _SEPARATOR
-        data[-9] = _SEPARATOR
-        data[-8:] = 0
-        self._joined = data.tobytes()
-        self._row_ends = offsets[1:].astype(np.int64)
-        self._properties = JoinedProperties.of_joined(self._joined, self._row_ends)
+    def cut_properties(self) -> None:
+        """Get ready for `named_property`."""
+        self._properties = JoinedProperties(self._bytes, self.columns.properties)
 
     def named_property(self, name: bytes) -> pa.Array:
         """The column of one property; null where a message does not have it."""
         assert self._properties is not None
         rows, spans = self._properties.find(name)
-        values = _text(_gather(pa.py_buffer(self._joined), spans))
+        values = _text(_gather(self._buffer, spans))
         if rows.size == self.count:
             return values
         where = np.full(self.count, -1, np.int64)
@@ -243,7 +231,7 @@ class _Rows:
 
     def property_map(self) -> pa.Array:
         """The column of properties as maps: as Java reads them, of several the last counts."""
-        data = np.frombuffer(self._joined, np.uint8)[: int(self._row_ends[-1]) + 1]
+        data, row_ends = self._separated_properties()
         separators = (data == _SEPARATOR).nonzero()[0]
         starts, ends = separators[:-1] + 1, separators[1:]
         name_ends = np.append((data == _NAME_END).nonzero()[0], data.size)
@@ -251,8 +239,8 @@ class _Rows:
         middles = name_ends[name_ends.searchsorted(starts)]
         whole = (middles > starts) & (middles < ends - 1)
         starts, middles, ends = starts[whole], middles[whole], ends[whole]
-        rows = self._row_ends.searchsorted(starts)
-        joined = pa.py_buffer(self._joined)
+        rows = row_ends.searchsorted(starts)
+        joined = pa.py_buffer(data)
         names = _text(_gather(joined, Spans(starts, middles - starts)))
         values = _text(_gather(joined, Spans(middles + 1, ends - middles - 1)))
         kept = _last_of_each(rows, names)
@@ -260,6 +248,20 @@ class _Rows:
             names, values, rows = names.take(kept), values.take(kept), rows[kept]
         bounds = rows.searchsorted(np.arange(self.count + 1)).astype(np.int32)
         return pa.MapArray.from_arrays(pa.array(bounds), names, values)
+
+    def _separated_properties(self) -> tuple[NDArray[np.uint8], Longs]:
+        """The properties of all rows, a separator before each and behind the last.
+
+        And where the separators behind each row stand.
+        """
+        starts, lengths = self.columns.properties
+        # With the byte before them: the last one of their length, made a separator below.
+        found = _gather(self._buffer, Spans(starts - 1, lengths + 1))
+        offsets = _offsets_of(found)
+        data = np.empty(int(offsets[-1]) + 1, np.uint8)
+        data[:-1] = _bytes_of(found)
+        data[offsets] = _SEPARATOR
+        return data, offsets[1:].astype(np.int64)
 
 
 _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {

@@ -270,13 +270,3 @@ def test_columns_of_some_rows() -> None:
     assert some.column("queue_offset").tolist() == [2, 3, 4]
     for mine, other in zip(some, again, strict=True):
         np.testing.assert_array_equal(mine, other)
-
-
-def test_properties_that_are_joined_already() -> None:
-    rows = [b"KEYS\x01one", b"", b"A\x01b\x02KEYS\x01two\x02", b"KEYS\x01"]
-    joined = b"".join(b"\x02" + row for row in rows) + b"\x02" + bytes(8)
-    row_ends = np.cumsum([len(row) + 1 for row in rows])
-    found, spans = JoinedProperties.of_joined(joined, row_ends).find(b"KEYS")
-    values = [joined[start : start + length] for start, length in zip(*spans, strict=True)]
-    assert found.tolist() == [0, 2]
-    assert values == [b"one", b"two"]
