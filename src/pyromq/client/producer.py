@@ -262,6 +262,20 @@ class Producer:
             results += await self._deliver(batch, queue, timeout)
         return results
 
+    async def send_encoded(
+        self,
+        outgoing: Outgoing,
+        queue: MessageQueue | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - of one attempt, not of the whole
+    ) -> SendResult:
+        """Store what `Outgoing.encoded` has made; the result of its first message.
+
+        For those who encode many messages at once, as the Spark sink does.
+        """
+        (result,) = await self._deliver(outgoing, queue, timeout)
+        return result
+
     async def send_oneway(
         self,
         message: Message,

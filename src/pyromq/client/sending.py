@@ -100,6 +100,19 @@ class Outgoing:
         self.body = b"".join(parts)
         return self
 
+    @classmethod
+    def encoded(cls, topic: str, body: bytes, properties: str | None = None) -> Outgoing:
+        """What somebody else has checked and encoded: one message, or without properties a batch.
+
+        It counts as one message and has one result, that of the first; hooks see no messages.
+        """
+        self = cls.batch(topic, (), [""], (body,))
+        if properties is not None:
+            self.properties = properties
+            self.is_batch = False
+            self.code = RequestCode.SEND_MESSAGE_V2
+        return self
+
     def prepare_transaction(self, group: str) -> None:
         """Make it a half message of a producer group."""
         self.sys_flag |= TRANSACTION_PREPARED

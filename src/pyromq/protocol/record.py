@@ -30,7 +30,8 @@ Rules
 3. The host bits of sysFlag say how long the two hosts are.
 
 Pure. `store` packs heads with these structs and copies the parts; nothing else
-knows an offset of this layout, except `bulk`, which reads many records at once.
+knows an offset of this layout, except `bulk`, which reads many records at once, and
+`batch_bodies`, which makes many inner messages at once.
 """
 
 from __future__ import annotations

@@ -16,9 +16,11 @@ from pyromq.client.errors import (
 from pyromq.client.message import Message
 from pyromq.client.producer import Producer
 from pyromq.client.results import SendStatus
+from pyromq.client.sending import Outgoing
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from pyromq.protocol.record import encode_inner_message
 from pyromq.remoting.client import RemotingConnectError, RemotingTimeoutError
 from tests.support.patience import until
 from tests.unit.client.fake_cluster import running_cluster
@@ -70,6 +72,20 @@ async def test_a_queue_of_an_unknown_broker_is_an_error() -> None:
     ):
         with pytest.raises(TopicNotFoundError, match="broker 'gone'"):
             await producer.send(Message("t", b"x"), MessageQueue("t", "gone", 0))
+
+
+async def test_messages_that_were_encoded_elsewhere() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        Producer(cluster.namesrv) as producer,
+    ):
+        inner = encode_inner_message(b"1", b"a\x01b") + encode_inner_message(b"2", b"")
+        batch = await producer.send_encoded(Outgoing.encoded("t", inner))
+        alone = await producer.send_encoded(Outgoing.encoded("t", b"3", "TAGS\x01c"))
+        stored = cluster.brokers[0].queues["t", 0]
+        assert [message.body for message in stored] == [b"1", b"2", b"3"]
+        assert stored[2].properties["TAGS"] == "c"
+        assert (batch.queue_offset, alone.queue_offset) == (0, 2)
 
 
 async def test_a_batch_is_stored_in_order_on_one_queue() -> None:

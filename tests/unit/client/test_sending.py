@@ -31,6 +31,8 @@ def parse(frame: bytes) -> RemotingCommand:
         Outgoing(Message("t", b"body" * 100, delay_level=2, ordering_key="o"), 99),
         batches_of([Message("t", b"1", properties=AWKWARD), Message("t", b"2", flag=-1)])[0],
         Outgoing(Message("t", b"reply", properties={**AWKWARD, "MSG_TYPE": "reply"}), 99),
+        Outgoing.encoded("t", b"inner messages"),
+        Outgoing.encoded("t", b"body", "a\x01ä"),
     ],
 )
 def test_the_template_makes_what_the_typed_header_says(outgoing: Outgoing, is_oneway: bool) -> None:
@@ -90,3 +92,10 @@ def test_an_answer_without_a_place_cannot_be_read(missing: str) -> None:
     del fields[missing]
     with pytest.raises(ValueError, match="no place"):
         Outgoing(Message("t", b"x"), 99).results(fields, QUEUE, SendStatus.SEND_OK)
+
+
+def test_what_is_encoded_elsewhere_has_one_result() -> None:
+    fields = {"queueId": "3", "queueOffset": "17", "msgId": "A,B,C"}
+    for outgoing in (Outgoing.encoded("t", b"batch"), Outgoing.encoded("t", b"one", "a\x01b")):
+        (result,) = outgoing.results(fields, QUEUE, SendStatus.SEND_OK)
+        assert (result.queue_offset, result.offset_msg_id) == (17, "A")
