@@ -76,8 +76,10 @@ def update_properties(data: bytes, changes: Mapping[str, str]) -> bytes:
                 lines[number] = ""
         lines[places[key][-1].start] = line
     if added and lines[-1]:
-        # A backslash at the very end would swallow the next line.
-        lines.append(end * 2 if lines[-1].endswith("\\") else end)
+        lines.append(end)
+    if added and any(line.endswith("\\") for line in pieces[::2][-2:]):
+        # A backslash at the end of the last line would swallow the next one.
+        lines.append(end)
     updated = "".join([*lines, *added])
     byte_order_mark = data[:3] if data.startswith(b"\xef\xbb\xbf") else b""
     encoding = "utf-8" if _is_utf8(data) else "iso-8859-1"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyromq.protocol.java_properties import (
@@ -115,6 +115,8 @@ def test_updates_of_odd_files(before: bytes, after: bytes) -> None:
     st.text(alphabet="ab=: \\#!\t\n\r\f\u00e9", max_size=40).filter(lambda text: "\\u" not in text),
     st.dictionaries(st.text(alphabet="ab= ", min_size=1, max_size=3), st.text(max_size=5)),
 )
+@example(":\\\r", {"=": ""})
+@example("a\\\n", {"b": "1"})
 def test_an_update_changes_what_is_read_and_nothing_else(
     text: str, changes: dict[str, str]
 ) -> None:
