@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Self
 
-from pyromq.protocol.body_codec import Body
+from pyromq.protocol.body_codec import Body, body_class
 from pyromq.protocol.fastjson import BodyError, dump_json, parse_json
 from pyromq.protocol.sysflag import PERM_READ, PERM_WRITE
 from pyromq.protocol.wire_types import INT32, Int32, Int64, Wire, parse_integer, shorten
@@ -94,7 +94,7 @@ class BrokerData(Body):
     broker_addrs: dict[Int64, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@body_class
 class TopicRouteData(Body):
     """Where a topic lives."""
 
@@ -104,7 +104,7 @@ class TopicRouteData(Body):
     order_topic_conf: str | None = None
 
 
-@dataclass(slots=True)
+@body_class
 class ClusterInfo(Body):
     """Every broker and cluster that a NameServer knows."""
 
@@ -112,7 +112,7 @@ class ClusterInfo(Body):
     cluster_addr_table: dict[str, set[str]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@body_class
 class TopicList(Body):
     """Names of topics."""
 
@@ -120,7 +120,7 @@ class TopicList(Body):
     broker_addr: str | None = None
 
 
-@dataclass(slots=True)
+@body_class
 class KVTable(Body):
     """A flat table of strings."""
 
@@ -185,7 +185,7 @@ class TopicConfig(Body):
         )
 
 
-@dataclass(slots=True)
+@body_class
 class TopicConfigSerializeWrapper(Body):
     """All topics of a broker; also the content of config/topics.json."""
 
@@ -208,7 +208,7 @@ class SubscriptionGroupConfig(Body):
     notify_consumer_ids_changed_enable: bool = True
 
 
-@dataclass(slots=True)
+@body_class
 class SubscriptionGroupWrapper(Body):
     """All consumer groups of a broker; also the content of config/subscriptionGroup.json."""
 
@@ -216,14 +216,14 @@ class SubscriptionGroupWrapper(Body):
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
-@dataclass(slots=True)
+@body_class
 class ConsumerOffsetSerializeWrapper(Body):
     """Consumers' offsets: `topic@group` -> queue id -> offset."""
 
     offset_table: dict[str, dict[Int32, Int64]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@body_class
 class DelayOffsetSerializeWrapper(Body):
     """How far delayed messages are delivered: delay level -> queue offset."""
 
@@ -238,7 +238,7 @@ MAX_REGISTRATION = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">i")
 
 
-@dataclass(slots=True)
+@body_class
 class RegisterBrokerBody(Body):
     """What a broker tells a NameServer about its topics."""
 
@@ -352,7 +352,7 @@ class ConsumeFromWhere(Enum):
     CONSUME_FROM_TIMESTAMP = 5
 
 
-@dataclass(slots=True)
+@body_class
 class SubscriptionData(Body):
     """What a consumer group wants of one topic."""
 
@@ -365,14 +365,14 @@ class SubscriptionData(Body):
     class_filter_mode: bool = False
 
 
-@dataclass(slots=True)
+@body_class
 class ProducerData(Body):
     """A producer group in a client's heartbeat."""
 
     group_name: str
 
 
-@dataclass(slots=True)
+@body_class
 class ConsumerData(Body):
     """A consumer group in a client's heartbeat."""
 
@@ -384,7 +384,7 @@ class ConsumerData(Body):
     unit_mode: bool = False
 
 
-@dataclass(slots=True)
+@body_class
 class HeartbeatData(Body):
     """What a client tells each broker every 30 seconds."""
 
@@ -393,7 +393,7 @@ class HeartbeatData(Body):
     consumer_data_set: list[ConsumerData] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@body_class
 class CheckClientRequestBody(Body):
     """CHECK_CLIENT_CONFIG: the subscription that a consumer is about to use."""
 
@@ -402,7 +402,7 @@ class CheckClientRequestBody(Body):
     subscription_data: SubscriptionData | None = None
 
 
-@dataclass(slots=True)
+@body_class
 class GetConsumerListByGroupResponseBody(Body):
     """The client ids of a consumer group's members."""
 
@@ -418,7 +418,7 @@ class MessageQueue(Body):
     queue_id: Int32
 
 
-@dataclass(slots=True)
+@body_class
 class LockBatchRequestBody(Body):
     """Queues that a member of a group wants for itself, to consume in order."""
 
@@ -427,14 +427,14 @@ class LockBatchRequestBody(Body):
     mq_set: set[MessageQueue] = field(default_factory=set)
 
 
-@dataclass(slots=True)
+@body_class
 class LockBatchResponseBody(Body):
     """Queues that the member got."""
 
     lock_ok_mq_set: Annotated[set[MessageQueue], Wire("lockOKMQSet")] = field(default_factory=set)
 
 
-@dataclass(slots=True)
+@body_class
 class UnlockBatchRequestBody(Body):
     """Queues that a member of a group gives back."""
 

@@ -7,7 +7,7 @@ Pure. Used by brokers and admin tools.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from pyromq.protocol.bodies import (
@@ -17,7 +17,7 @@ from pyromq.protocol.bodies import (
     MessageQueue,
     SubscriptionData,
 )
-from pyromq.protocol.body_codec import Body
+from pyromq.protocol.body_codec import Body, body_class
 from pyromq.protocol.codes import LanguageCode
 from pyromq.protocol.fastjson import dump_json
 from pyromq.protocol.wire_types import Int32, Int64, Wire
@@ -25,7 +25,7 @@ from pyromq.protocol.wire_types import Int32, Int64, Wire
 # Clients
 
 
-@dataclass(slots=True)
+@body_class
 class Connection(Body):
     """A client on its connection."""
 
@@ -35,7 +35,7 @@ class Connection(Body):
     version: Int32 = 0
 
 
-@dataclass(slots=True)
+@body_class
 class ConsumerConnection(Body):
     """The members of a consumer group, and what it wants."""
 
@@ -46,14 +46,14 @@ class ConsumerConnection(Body):
     consume_from_where: ConsumeFromWhere | None = None
 
 
-@dataclass(slots=True)
+@body_class
 class ProducerConnection(Body):
     """The members of a producer group."""
 
     connection_set: list[Connection] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@body_class
 class ProducerInfo(Body):
     """A producer, and when it was heard of."""
 
@@ -64,14 +64,14 @@ class ProducerInfo(Body):
     last_update_timestamp: Int64 = 0
 
 
-@dataclass(slots=True)
+@body_class
 class ProducerTableInfo(Body):
     """All producers, by group."""
 
     data: dict[str, list[ProducerInfo]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@body_class
 class GroupList(Body):
     """Names of consumer groups."""
 
@@ -81,7 +81,7 @@ class GroupList(Body):
 # Where queues end, and how far groups have come
 
 
-@dataclass(slots=True)
+@body_class
 class TopicOffset(Body):
     """The ends of a queue, and when its last message was stored."""
 
@@ -90,14 +90,14 @@ class TopicOffset(Body):
     last_update_timestamp: Int64 = 0
 
 
-@dataclass(slots=True)
+@body_class
 class TopicStatsTable(Body):
     """The queues of a topic."""
 
     offset_table: dict[MessageQueue, TopicOffset] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@body_class
 class OffsetWrapper(Body):
     """How far a group has come in a queue, and when the last message it has read was stored."""
 
@@ -106,7 +106,7 @@ class OffsetWrapper(Body):
     last_timestamp: Int64 = 0
 
 
-@dataclass(slots=True)
+@body_class
 class ConsumeStats(Body):
     """How far a group has come, and how many messages a second it gets."""
 
@@ -118,7 +118,7 @@ class ConsumeStats(Body):
         return sum(each.broker_offset - each.consumer_offset for each in self.offset_table.values())
 
 
-@dataclass(slots=True)
+@body_class
 class ConsumeStatsList(Body):
     """How far all groups of a broker have come: by group, one for each topic."""
 
@@ -144,7 +144,7 @@ class ConsumeStatsList(Body):
         )
 
 
-@dataclass(slots=True)
+@body_class
 class QueueTimeSpan(Body):
     """When messages of a queue were stored: the first, the last, the last that was read."""
 
@@ -156,7 +156,7 @@ class QueueTimeSpan(Body):
     delay_time: Int64 = 0
 
 
-@dataclass(slots=True)
+@body_class
 class QueryConsumeTimeSpanBody(Body):
     """The time spans of all queues of a topic."""
 
@@ -166,14 +166,14 @@ class QueryConsumeTimeSpanBody(Body):
 # Offsets that are set
 
 
-@dataclass(slots=True)
+@body_class
 class ResetOffsetBody(Body):
     """Where a group shall go on in each queue."""
 
     offset_table: dict[MessageQueue, Int64] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@body_class
 class MessageQueueForC(Body):
     """A queue and an offset, for clients that cannot read objects as keys."""
 
@@ -183,14 +183,14 @@ class MessageQueueForC(Body):
     offset: Int64
 
 
-@dataclass(slots=True)
+@body_class
 class ResetOffsetBodyForC(Body):
     """What `ResetOffsetBody` says, as a list."""
 
     offset_table: list[MessageQueueForC] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@body_class
 class GetConsumerStatusBody(Body):
     """How far clients say that they have come: a client's own, or by client."""
 
@@ -198,7 +198,7 @@ class GetConsumerStatusBody(Body):
     consumer_table: dict[str, dict[MessageQueue, Int64]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@body_class
 class QueryCorrectionOffsetBody(Body):
     """Offsets by queue id."""
 
@@ -208,7 +208,7 @@ class QueryCorrectionOffsetBody(Body):
 # Entries of a consume queue
 
 
-@dataclass(slots=True)
+@body_class
 class ConsumeQueueData(Body):
     """One entry, with what the extension knows of it."""
 
@@ -221,7 +221,7 @@ class ConsumeQueueData(Body):
     msg: str | None = None
 
 
-@dataclass(slots=True)
+@body_class
 class QueryConsumeQueueResponseBody(Body):
     """Entries of a queue, and what a group would make of them."""
 

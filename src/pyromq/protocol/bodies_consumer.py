@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Annotated
 
 from pyromq.protocol.bodies import MessageQueue, SubscriptionData
-from pyromq.protocol.body_codec import Body
+from pyromq.protocol.body_codec import Body, body_class
 from pyromq.protocol.wire_types import Int32, Int64, Wire
 
 
-@dataclass(slots=True)
+@body_class
 class ProcessQueueInfo(Body):
     """One queue of a consumer: what waits for its handler, and when something happened last.
 
@@ -34,7 +34,7 @@ class ProcessQueueInfo(Body):
     last_consume_timestamp: Int64 = 0
 
 
-@dataclass(slots=True)
+@body_class
 class ConsumeStatus(Body):
     """How one topic is consumed: times in milliseconds, rates per second."""
 
@@ -47,7 +47,7 @@ class ConsumeStatus(Body):
     consume_failed_msgs: Int64 = 0
 
 
-@dataclass(slots=True)
+@body_class
 class ConsumerRunningInfo(Body):
     """GET_CONSUMER_RUNNING_INFO: a consumer's settings, subscriptions, queues and rates."""
 
@@ -69,7 +69,7 @@ class DirectResult(Enum):
     CR_RETURN_NULL = 5
 
 
-@dataclass(slots=True)
+@body_class
 class ConsumeMessageDirectlyResult(Body):
     """CONSUME_MESSAGE_DIRECTLY: the outcome, and how long it took."""
 

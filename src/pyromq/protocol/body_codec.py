@@ -1,10 +1,11 @@
 """How a dataclass becomes a JSON body and a JSON body a dataclass.
 
-A body class is a dataclass that derives from `Body`; its annotations are the whole
-description. Wire names are the camelCase attribute names (or `Wire`), in alphabetical
-order, as fastjson writes a bean. Understood annotations: `str`, `bool`, `Int32`, `Int64`, `float`,
-an `Enum` (its members' names on the wire), another body, `T | None`, `list[T]`, `set[T]`
-(sorted on the wire) and `dict[K, T]` with K `str`, an integer or a frozen body.
+A body class is a dataclass that derives from `Body` (`body_class` makes one quickly); its
+annotations are the whole description. Wire names are the camelCase attribute names (or
+`Wire`), in alphabetical order, as fastjson writes a bean. Understood annotations: `str`, `bool`,
+`Int32`, `Int64`, `float`, an `Enum` (its members' names on the wire), another body, `T | None`,
+`list[T]`, `set[T]` (sorted on the wire) and `dict[K, T]` with K `str`, an integer or a frozen
+body.
 
 Reading is as liberal as fastjson, which other languages' clients rely on: unknown fields are
 ignored; a field that is absent or null takes its default (without one it is an error);
@@ -16,13 +17,30 @@ Pure. Readers and writers are built once per class, at its first use.
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any, Self, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Self,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pyromq.protocol.fastjson import BodyError, ObjectKey, dump_json, parse_json
+from pyromq.protocol.light_dataclass import (
+    LightDataclass,
+    default_of,
+    light_dataclass,
+    set_field,
+)
 from pyromq.protocol.wire_types import (
     bare_type,
     check_range,
@@ -37,7 +55,7 @@ _Reader = Callable[[Any], Any]
 _Writer = Callable[[Any], Any]
 
 
-class Body:
+class Body(LightDataclass):
     """Base of all JSON bodies."""
 
     __slots__ = ()
@@ -60,17 +78,19 @@ class Body:
         """The body of an already parsed JSON object. Raises `BodyError`."""
         if not isinstance(value, dict):
             raise BodyError(f"{cls.__name__} is not a JSON object: {shorten(value)}")
-        arguments: dict[str, Any] = {}
+        body = cls.__new__(cls)
         for field in _plan(cls).fields:
             item = value.get(field.wire_name)
             if item is not None:
                 try:
-                    arguments[field.attribute] = field.read(item)
+                    set_field(body, field.attribute, field.read(item))
                 except BodyError as error:
                     raise BodyError(f"{cls.__name__}.{field.wire_name}: {error}") from None
-            elif field.required:
+            elif field.default is None:
                 raise BodyError(f"{cls.__name__}.{field.wire_name} is missing")
-        return cls(**arguments)
+            else:
+                set_field(body, field.attribute, field.default())
+        return body
 
     def to_value(self) -> dict[str, Any]:
         """The body as plain values for `dump_json`."""
@@ -82,11 +102,20 @@ class Body:
         return value
 
 
+_BodyType = TypeVar("_BodyType", bound=Body)
+
+
+@dataclass_transform(field_specifiers=(dataclasses.field,))
+def body_class(cls: type[_BodyType]) -> type[_BodyType]:
+    """Make a body of an annotated class: a dataclass with slots (see `light_dataclass`)."""
+    return light_dataclass(cls)
+
+
 @dataclass(frozen=True, slots=True)
 class _Field:
     attribute: str
     wire_name: str
-    required: bool
+    default: Callable[[], Any] | None  # None: it must be there
     read: _Reader
     write: _Writer | None  # None: the value is already plain
 
@@ -117,7 +146,7 @@ def _build_plan(body: type[Body]) -> _Plan:
             _Field(
                 attribute=field.name,
                 wire_name=wire_name(field.name, annotation),
-                required=field.default is MISSING and field.default_factory is MISSING,
+                default=default_of(field.default, field.default_factory),
                 read=_reader(plain),
                 write=_writer(plain),
             )

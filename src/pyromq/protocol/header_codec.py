@@ -15,6 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, FrozenInstanceError, dataclass, fields
 from typing import Any, Self, TypeVar, cast, dataclass_transform, get_type_hints
 
+from pyromq.protocol.light_dataclass import (
+    LightDataclass,
+    light_dataclass,
+    set_field,
+    values_of,
+)
 from pyromq.protocol.wire_types import (
     bare_type,
     integer_range,
@@ -28,26 +34,10 @@ class HeaderError(ValueError):
     """A header that lacks a field or has one that cannot be read; the message names both."""
 
 
-class Header:
-    """Base of all headers: what `dataclass` would make for each of them, once for all."""
+class Header(LightDataclass):
+    """Base of all headers."""
 
     __slots__ = ()
-
-    def __init__(self, *values: Any, **named: Any) -> None:
-        plan = _plan(type(self))
-        for field, value in zip(plan, values, strict=False):
-            if field.attribute in named:
-                raise TypeError(f"{type(self).__name__}: {field.attribute} is given twice")
-            named[field.attribute] = value
-        if len(values) > len(plan):
-            raise TypeError(f"{type(self).__name__}: {len(values)} values for {len(plan)} fields")
-        for field in plan:
-            value = named.pop(field.attribute, field.default)
-            if value is MISSING:
-                raise TypeError(f"{type(self).__name__}: {field.attribute} is not given")
-            _set(self, field.attribute, value)
-        if named:
-            raise TypeError(f"{type(self).__name__} has no {', '.join(named)}")
 
     @classmethod
     def decode(cls, ext_fields: Mapping[str, str]) -> Self:
@@ -58,13 +48,13 @@ class Header:
             if text is None:
                 if field.default is MISSING:
                     raise HeaderError(f"{cls.__name__}: field {field.wire_name} is missing")
-                _set(header, field.attribute, field.default)
+                set_field(header, field.attribute, field.default)
                 continue
             if field.read is None:
-                _set(header, field.attribute, text)
+                set_field(header, field.attribute, text)
                 continue
             try:
-                _set(header, field.attribute, field.read(text))
+                set_field(header, field.attribute, field.read(text))
             except ValueError as error:
                 raise HeaderError(f"{cls.__name__}: field {field.wire_name}: {error}") from None
         return header
@@ -78,16 +68,10 @@ class Header:
                 ext_fields[field.wire_name] = value if field.write is None else field.write(value)
         return ext_fields
 
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and _values(other) == _values(self)
-
     def __hash__(self) -> int:
-        return hash(_values(self))
+        return hash(values_of(self))
 
-    def __repr__(self) -> str:
-        values = zip(_plan(type(self)), _values(self), strict=True)
-        named = ", ".join(f"{field.attribute}={value!r}" for field, value in values)
-        return f"{type(self).__name__}({named})"
+    __eq__ = LightDataclass.__eq__
 
     def __setattr__(self, name: str, value: object) -> None:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -96,7 +80,7 @@ class Header:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
-        return type(self), _values(self)
+        return type(self), values_of(self)
 
 
 _HeaderType = TypeVar("_HeaderType", bound=Header)
@@ -104,12 +88,8 @@ _HeaderType = TypeVar("_HeaderType", bound=Header)
 
 @dataclass_transform(frozen_default=True)
 def header_class(cls: type[_HeaderType]) -> type[_HeaderType]:
-    """A frozen dataclass with slots whose methods are those of `Header`.
-
-    `dataclass` compiles methods for each class, which takes most of a millisecond, and every
-    program begins with eighty of them.
-    """
-    return dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+    """Make a header of an annotated class: a frozen dataclass with slots."""
+    return light_dataclass(cls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +102,6 @@ class FieldPlan:
     default: Any
     read: Callable[[str], Any] | None
     write: Callable[[Any], str] | None
-
-
-_set = object.__setattr__
-
-
-def _values(header: Any) -> tuple[Any, ...]:
-    return tuple([getattr(header, field.attribute) for field in _plan(type(header))])
 
 
 _plans: dict[type[Header], tuple[FieldPlan, ...]] = {}
