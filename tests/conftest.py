@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import settings
 
-from tests.support.patience import patient_clients
+from tests.support.clients import patient_clients
 
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("pyromq", deadline=None)

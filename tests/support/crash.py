@@ -268,7 +268,8 @@ async def check_wire(address: str, acknowledged: list[Acknowledged]) -> None:
         )
         topics = orjson.loads(answer.body)["topicConfigTable"]
         for topic in {message.topic for message in acknowledged}:
-            assert topics[topic]["writeQueueNums"] == QUEUES_PER_TOPIC, topics[topic]
+            # More where a kill came before the topic was on the disk: it is made of its messages.
+            assert topics[topic]["writeQueueNums"] >= QUEUES_PER_TOPIC, topics[topic]
         verifier = Verifier(acknowledged)
         for topic, queue_id in QUEUES:
             if topic in topics:

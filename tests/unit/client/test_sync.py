@@ -354,7 +354,7 @@ FORK = """
 import os, sys
 from pyromq.client import Message, Producer
 
-producer = Producer.sync(sys.argv[1], group="shop")
+producer = Producer.sync(sys.argv[1], group="shop", send_timeout=60)
 {before}
 child = os.fork()
 for number in range(10):
@@ -379,7 +379,7 @@ MULTIPROCESSING = """
 import multiprocessing, sys
 from pyromq.client import Message, Producer, PushConsumer, StartFrom
 
-producer = Producer.sync(sys.argv[1], group="shop")
+producer = Producer.sync(sys.argv[1], group="shop", send_timeout=60)
 
 def work(number):
     return producer.send(Message(sys.argv[2], b"%d" % number)).status.name
@@ -415,7 +415,7 @@ EXIT = """
 import sys
 from pyromq.client import Batching, Message, Producer, PushConsumer, StartFrom
 
-producer = Producer.sync(sys.argv[1], batching=Batching(linger=0.2))
+producer = Producer.sync(sys.argv[1], send_timeout=60, batching=Batching(linger=0.2))
 for number in range(10):
     producer.submit(Message(sys.argv[2], b"x"))
 got = []
@@ -468,7 +468,7 @@ def run(program: str, *arguments: str) -> str:
         [sys.executable, "-W", "error::ResourceWarning", "-c", program, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * DEADLINE,
         check=False,
     )
     assert done.returncode == 0, done.stderr

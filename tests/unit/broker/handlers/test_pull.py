@@ -652,7 +652,7 @@ async def test_a_wanted_message_behind_many_others_of_its_chunk_ends_the_wait(
     wanted = send_request(body=b"wanted", queueId="0", properties="TAGS\x01red")
 
     broker.connect().exchange(*others, wanted)
-    await until(lambda: client.transport.written, 3.0)
+    await until(lambda: client.transport.written)
 
     (answer,) = client.received()
     if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:  # RocketMQ's way
