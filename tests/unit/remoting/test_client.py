@@ -24,6 +24,7 @@ from pyromq.remoting.client import (
     RemotingConnectError,
     RemotingTimeoutError,
 )
+from tests.support.clocks import held_loop, on_held_loop
 from tests.support.patience import DEADLINE, until
 
 Script = Callable[["Peer"], Awaitable[None]]
@@ -281,11 +282,10 @@ def test_an_answer_that_came_while_the_loop_was_blocked_counts(
         thread.join()
 
 
-async def test_one_answer_that_is_missing_breaks_no_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@on_held_loop
+async def test_one_answer_that_is_missing_breaks_no_connection() -> None:
     """As long as others are answered, the server is there."""
-    monkeypatch.setattr(client_module, "SILENT_SECONDS", 0.5)
+    loop = held_loop()
 
     async def answer_heartbeats(peer: Peer) -> None:
         while (request := await peer.next()) is not None:
@@ -295,10 +295,12 @@ async def test_one_answer_that_is_missing_breaks_no_connection(
     async with serving(answer_heartbeats) as server, closing(RemotingClient()) as client:
         await client.request(server.address, command(), DEADLINE)
         ignored = command(code=RequestCode.PULL_MESSAGE)
-        waiting = asyncio.create_task(client.request(server.address, ignored, 1.0))
-        while not waiting.done():
+        patience = 2 * client_module.SILENT_SECONDS
+        waiting = asyncio.create_task(client.request(server.address, ignored, patience))
+        for _ in range(10):
+            assert not waiting.done()
             await client.request(server.address, command(), DEADLINE)
-            await asyncio.sleep(0.01)
+            await loop.pass_time(patience / 9)
         with pytest.raises(RemotingTimeoutError):
             await waiting
         await client.request(server.address, command(), DEADLINE)
@@ -319,6 +321,7 @@ async def test_late_answer_is_dropped_and_the_connection_goes_on(
 
     caplog.set_level(logging.DEBUG, "pyromq.remoting.client")
     async with serving(late) as server, closing(RemotingClient()) as client:
+        await client.connect(server.address)
         with pytest.raises(RemotingTimeoutError):
             await client.request(server.address, command(), timeout=0.05)
         assert (await client.request(server.address, command())).body == b"second"
@@ -559,8 +562,10 @@ async def test_command_that_cannot_be_encoded_leaves_the_connection_usable() -> 
         assert (await client.request(server.address, command(b"fine"))).body == b"fine"
 
 
+@on_held_loop
 async def test_time_outs_on_a_standing_connection_are_each_their_own() -> None:
     """One timer serves all requests of a time-out: none is early, none forgotten."""
+    loop = held_loop()
 
     async def answers_some(peer: Peer) -> None:
         while (asked := await peer.next()) is not None:
@@ -569,19 +574,28 @@ async def test_time_outs_on_a_standing_connection_are_each_their_own() -> None:
 
     async with serving(answers_some) as server, closing(RemotingClient()) as client:
         await client.request(server.address, command(b"hello"))
-        loop = asyncio.get_running_loop()
-        for timeout in (0.05, 0.05, 0.1):
-            begun = loop.time()
-            results = await asyncio.gather(
-                client.request(server.address, command(b"ignored"), timeout=timeout),
-                client.request(server.address, command(b"answered"), timeout=timeout),
-                client.request(server.address, command(b"ignored"), timeout=timeout / 2),
-                return_exceptions=True,
+        for timeout in (1.0, 1.0, 2.0):
+            whole, answered, half = (
+                asyncio.create_task(client.request(server.address, command(body), timeout=seconds))
+                for body, seconds in (
+                    (b"ignored", timeout),
+                    (b"answered", timeout),
+                    (b"ignored", timeout / 2),
+                )
             )
-            assert loop.time() - begun >= timeout * 0.95
-            kinds = [type(result) for result in results]
-            assert kinds == [RemotingTimeoutError, RemotingCommand, RemotingTimeoutError]
-            assert f"{timeout / 2:g} s" in str(results[2])
+            assert (await answered).body == b"answered"
+            await loop.pass_time(timeout * 0.4)
+            assert not whole.done()
+            assert not half.done()
+            await loop.pass_time(timeout * 0.2)
+            assert not whole.done()
+            with pytest.raises(RemotingTimeoutError, match=f"{timeout / 2:g} s"):
+                await half
+            await loop.pass_time(timeout * 0.39)
+            assert not whole.done()
+            await loop.pass_time(timeout * 0.02)
+            with pytest.raises(RemotingTimeoutError, match=f"{timeout:g} s"):
+                await whole
 
 
 async def test_a_request_that_is_given_up_leaves_nothing_behind() -> None:
@@ -666,7 +680,6 @@ async def test_every_request_can_be_changed_before_it_leaves() -> None:
         test_connect_time_out,
         test_lost_connection_fails_all_requests_at_once_and_the_next_one_reconnects,
         test_coroutine_handlers_answer_later,
-        test_time_outs_on_a_standing_connection_are_each_their_own,
         test_a_request_that_is_given_up_leaves_nothing_behind,
         test_raw_calls_give_the_frame_as_it_came,
         test_senders_wait_while_the_peer_does_not_read,
