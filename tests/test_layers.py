@@ -31,7 +31,17 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "client": frozenset({"remoting", "protocol"}),
     "admin": frozenset({"client", "remoting", "protocol"}),
     "cli": frozenset(
-        {"admin", "client", "broker", "nameserver", "remoting", "replication", "store", "protocol"}
+        {
+            "admin",
+            "broker",
+            "client",
+            "nameserver",
+            "protocol",
+            "remoting",
+            "replication",
+            "spark",
+            "store",
+        }
     ),
     "spark": frozenset({"admin", "client", "store", "remoting", "protocol"}),
     "testing": frozenset(

@@ -50,19 +50,19 @@ class JavaNotFoundError(RuntimeError):
 
 
 class Java(NamedTuple):
-    """A Java runtime: its directory, as JAVA_HOME names it, and what it says of itself."""
+    """A Java runtime: its directory, as JAVA_HOME names it, and what is known of it."""
 
     home: Path
     version: int
-    has_vector_module: bool
+    starts_with_module: bool
 
 
 def provide_java(environment: MutableMapping[str, str] | None = None) -> Java:
     """Set JAVA_HOME in the environment to a Java that Spark can use. Raises JavaNotFoundError."""
     environment = os.environ if environment is None else environment
     java = find_java(environment)
-    if not java.has_vector_module:
-        java = java._replace(home=_shim(java.home, environment))
+    if not java.starts_with_module:
+        java = Java(_shim(java.home, environment), java.version, starts_with_module=True)
     environment["JAVA_HOME"] = str(java.home)
     return java
 
@@ -71,9 +71,9 @@ def find_java(environment: Mapping[str, str]) -> Java:
     """The first Java that is new enough. Raises JavaNotFoundError."""
     rejected = []
     for where, home in _candidates(environment):
-        version, has_vector_module = _look(home)
+        version, starts_with_module = _look(home)
         if version >= MINIMUM_VERSION:
-            return Java(home, version, has_vector_module)
+            return Java(home, version, starts_with_module)
         rejected.append(f"{where} ({home}) " + (f"is Java {version}" if version else "is no Java"))
     found = "; ".join(rejected) or "JAVA_HOME is not set and there is no java on the PATH"
     raise JavaNotFoundError(
@@ -96,7 +96,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _look(home: Path) -> tuple[int, bool]:
-    """Its version, 0 if it is no Java, and whether it has the module that Spark asks for."""
+    """Its version, 0 if it is no Java, and whether it starts when Spark asks for the module."""
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return 0, False
@@ -106,7 +106,14 @@ def _look(home: Path) -> tuple[int, bool]:
         facts = {}
     version = _major(facts.get("JAVA_VERSION", "")) or _ask(java)
     # Whoever does not list its modules is a whole JDK, which has it.
-    return version, _MODULE in facts.get("MODULES", _MODULE).split()
+    has_module = _MODULE in facts.get("MODULES", _MODULE).split()
+    return version, has_module or _is_shim(java)
+
+
+def _is_shim(java: Path) -> bool:
+    beginning = _SHIM.partition("for ")[0].encode()
+    with java.open("rb") as file:
+        return file.read(len(beginning)) == beginning
 
 
 def _ask(java: Path) -> int:

@@ -7,7 +7,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pyromq.cli.main import COMMANDS, LazyGroup, main
+from pyromq.cli.lazy_group import LazyGroup
+from pyromq.cli.main import COMMANDS, main
 
 
 def commands_below(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

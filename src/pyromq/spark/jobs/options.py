@@ -178,7 +178,13 @@ def clear_errors(*others: type[Exception]) -> Iterator[None]:
     from pyromq.spark.java import JavaNotFoundError
     from pyromq.spark.origin import OriginError
 
-    known = (JavaNotFoundError, OriginError, ValueError, OSError, *others)
+    known: tuple[type[Exception], ...] = (
+        JavaNotFoundError,
+        OriginError,
+        ValueError,
+        OSError,
+        *others,
+    )
     try:
         yield
     except known as error:

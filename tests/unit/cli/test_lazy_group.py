@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import click
+from click.testing import CliRunner
+
+from pyromq.cli.lazy_group import LazyGroup
+
+TABLE = {
+    "send": ("pyromq.cli.send:send", "Sends."),
+    "gone": ("pyromq.cli.no_such_module:gone", "Is not there."),
+}
+group = LazyGroup("group", table=TABLE)
+
+
+def test_help_shows_the_table_and_imports_nothing() -> None:
+    result = CliRunner().invoke(group, ["--help"])
+    assert result.exit_code == 0
+    assert "send  Sends." in result.output
+    assert "gone  Is not there." in result.output
+
+
+def test_a_command_is_loaded_when_it_is_asked_for() -> None:
+    from pyromq.cli.send import send
+
+    assert group.get_command(click.Context(group), "send") is send
+    assert group.list_commands(click.Context(group)) == ["send", "gone"]
+
+
+def test_what_is_not_in_the_table_is_no_command() -> None:
+    assert group.get_command(click.Context(group), "other") is None

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from pyromq.spark.session import session_settings
+
+QUICK = {
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "8192",
+}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_without_a_master_it_is_this_machine_with_retries() -> None:
+    settings = session_settings(None)
+    assert settings["spark.master"] == "local[*,4]"
+    assert settings["spark.python.unix.domain.socket.enabled"] == "true"
+    assert settings["spark.ui.enabled"] == "false"
+    assert settings["spark.driver.bindAddress"] == "127.0.0.1"
+    assert QUICK.items() <= settings.items()
+
+
+@pytest.mark.parametrize("master", ["local", "local[2,4]"])
+def test_local_masters_are_local(master: str) -> None:
+    assert session_settings(master) == session_settings(None) | {"spark.master": master}
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "local-cluster[2,1,1024]"])
+def test_a_cluster_keeps_its_settings(master: str) -> None:
+    assert session_settings(master) == QUICK | {"spark.master": master}
+
+
+def test_connect_is_remote() -> None:
+    assert session_settings("sc://host:15002") == QUICK | {"spark.remote": "sc://host:15002"}
+
+
+def test_the_user_s_own_go_before_ours() -> None:
+    own = {"spark.ui.enabled": "true", "spark.executor.memory": "4g"}
+    settings = session_settings(None, own)
+    assert own.items() <= settings.items()
+
+
+def test_a_master_among_the_user_s_settings_counts_as_one() -> None:
+    conf = {"spark.master": "spark://host:7077"}
+    assert session_settings(None, conf) == session_settings("spark://host:7077")
+    assert session_settings("yarn", conf) == session_settings("yarn")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("PYSPARK_GATEWAY_PORT", "1234"), ("SPARK_REMOTE", "sc://host")]
+)
+def test_what_spark_was_told_elsewhere_holds(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert session_settings(None) == QUICK
+    assert session_settings("local[2]")["spark.master"] == "local[2]"
