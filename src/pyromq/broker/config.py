@@ -259,6 +259,14 @@ class BrokerConfig:
         "Ends of transactions, with halves on the disk, that may wait before [OVERLOAD].",
         minimum=1,
     )
+    bulk_pull_max_bytes: int = setting(
+        "bulkPullMaxBytes",
+        4 * 1024 * 1024,
+        "Bytes that a pull may carry when it asks for more than usual (maxMsgBytes); 0: never.",
+        minimum=0,
+        maximum=15 * 1024 * 1024,
+        live=True,
+    )
     long_polling_enable: bool = setting(
         "longPollingEnable",
         True,

@@ -154,6 +154,8 @@ class PullMessageRequestHeader(Header):
     sub_version: Int64
     subscription: str | None = None
     expression_type: str | None = None
+    #: Of 5.x; in 4.9 the broker's own limits count alone.
+    max_msg_bytes: Int32 | None = None
 
 
 @header_class

@@ -49,6 +49,7 @@ from pyromq.protocol.record import (
 from pyromq.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from pyromq.protocol.units import CONSUME_QUEUE_ENTRY
 from pyromq.store import lookup, queue_damage, recovery
+from pyromq.store.bulk_reading import BulkRead, plan_bulk
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.commit import CommitService
 from pyromq.store.commit_log import CommitLog
@@ -486,10 +487,12 @@ class MessageStore:
         message_filter: MessageFilter | None = None,
         *,
         may_wait: bool = False,
+        max_bytes: int = 0,
     ) -> GetResult:
         """Messages of a queue from `offset` on, at most `max_count` and what a pull may carry.
 
-        With `may_wait` the answer may be NOT_IN_MEMORY: see `reading`.
+        With `may_wait` the answer may be NOT_IN_MEMORY, with `max_bytes` the usual limits of a
+        pull do not count: see `reading`.
         """
         if self._touched:
             self.seal()
@@ -506,8 +509,19 @@ class MessageStore:
         if offset > end:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, end, first, end)
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, first, end)
-        self._reader.collect(result, queue, offset, max_count, message_filter, may_wait)
+        self._reader.collect(result, queue, offset, max_count, message_filter, may_wait, max_bytes)
         return result
+
+    def plan_bulk(
+        self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int
+    ) -> BulkRead | None:
+        """How a thread reads megabytes of a queue from `offset` on; None: `get` tells why not."""
+        if self._touched:
+            self.seal()
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= offset < queue.next_offset:
+            return None
+        return plan_bulk(queue, self._log, offset, max_count, max_bytes)
 
     def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The consume queue of that name, if there is one."""

@@ -122,9 +122,17 @@ class Reader:
         max_count: int,
         message_filter: MessageFilter | None,
         may_wait: bool = False,
+        max_bytes: int = 0,
     ) -> None:
-        """Fill `result` with the messages from `offset` on, which the queue has."""
-        max_count = max(1, min(max_count, self._warm_limits[0]))
+        """Fill `result` with the messages from `offset` on, which the queue has.
+
+        With `max_bytes` that is the limit, and `max_count` counts as it is.
+        """
+        if max_bytes:
+            warm_limits = cold_limits = (max_count, max_bytes)
+        else:
+            warm_limits, cold_limits = self._warm_limits, self._cold_limits
+        max_count = max(1, min(max_count, warm_limits[0]))
         if message_filter is None and self._read_all(result, queue, offset, max_count, may_wait):
             return
         look_at = max(max_count, _entries_to_look_at(message_filter))
@@ -145,10 +153,10 @@ class Reader:
             if missing:
                 _ask_for(result, missing)
                 return
-        max_bytes = self._warm_limits[1]
+        max_bytes = warm_limits[1]
         if self.is_cold(first_physical_offset(entries)):
-            max_count = min(max_count, max(1, self._cold_limits[0]))
-            max_bytes = self._cold_limits[1]
+            max_count = min(max_count, max(1, cold_limits[0]))
+            max_bytes = cold_limits[1]
             result.suggest_replica = True
         self._read_each(result, entries, max_count, max_bytes, message_filter)
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import orjson
 
@@ -51,9 +52,12 @@ from pyromq.protocol.sysflag import (
 )
 from pyromq.protocol.wire_types import INT64, parse_integer
 from pyromq.remoting.server import Connection
+from pyromq.store.bulk_reading import BulkRecords
 from pyromq.store.config import BrokerRole
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetResult, GetStatus
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +76,11 @@ assert orjson.loads(_FOUND.replace(b"%d", b"1"))["language"] == LanguageCode.PYT
 #: So many plans are remembered; those of long expressions are not.
 _MAX_PLANS: Final = 65_536
 _MAX_REMEMBERED_LENGTH: Final = 1024
+#: So many bulk pulls of one connection are read at a time: their answers take memory.
+_MAX_BULK: Final = 8
+#: Of a bulk pull that filters.
+_MAX_FILTERED: Final = 1024
+_MAX_FILTERED_BYTES: Final = 1024 * 1024
 #: A pull waits for the entries of its queue, for its records, and once more for either.
 _MAX_WAITS: Final = 3
 
@@ -98,6 +107,7 @@ class _Plan:
         "group",
         "group_config",
         "groups",
+        "max_bytes",
         "max_count",
         "message_filter",
         "queue_id",
@@ -128,6 +138,7 @@ class _Plan:
         sub_version: int,
         subscription: str | None,
         expression_type: str | None,
+        max_bytes: int,
     ) -> None:
         self.group = group
         self.topic = topic
@@ -138,6 +149,8 @@ class _Plan:
         self.sub_version = sub_version
         self.subscription = subscription
         self.expression_type = expression_type
+        #: 0: the usual limits count.
+        self.max_bytes = max_bytes
 
 
 class _Pull:
@@ -182,6 +195,8 @@ class PullHandlers:
         self.on_found: Callable[[str, str, int, GetResult], None] | None = None
         self._consumers = consumers
         self._plans: dict[tuple[str | None, ...], _Plan] = {}
+        #: How many bulk pulls of a connection are under way.
+        self._in_bulk: Counter[Connection] = Counter()
         long_poll.run_again = self._run_again
 
     def pull(self, connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
@@ -207,8 +222,49 @@ class PullHandlers:
                 pull.commit_offset,
                 remote_address=connection.remote_address,
             )
-        if not oneway:
+        if oneway:
+            return
+        if plan.max_bytes > 0 and plan.message_filter is None:
+            self._serve_bulk(connection, frame, pull, answers)
+        else:
             self._serve(connection, frame, pull, answers, waits=_MAX_WAITS)
+
+    def _serve_bulk(
+        self, connection: Connection, frame: RawFrame, pull: _Pull, answers: list[bytes]
+    ) -> None:
+        """Have a thread read the megabytes that a pull asks for."""
+        plan = pull.plan
+        bulk = self._store.plan_bulk(
+            plan.topic, plan.queue_id, pull.offset, plan.max_count, plan.max_bytes
+        )
+        if bulk is None:
+            self._serve(connection, frame, pull, answers, waits=_MAX_WAITS)
+            return
+        if self._in_bulk[connection] >= _MAX_BULK:
+            busy = RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"{_MAX_BULK} bulk pulls of this connection are under way: wait for their answers",
+            )
+            answers.append(_refused(command_from(frame), busy).encode())
+            return
+
+        def answer(records: BulkRecords | None, late: list[bytes]) -> None:
+            if records is None:
+                self._serve(connection, frame, pull, late, waits=_MAX_WAITS)
+                return
+            queue = self._store.queue(plan.topic, plan.queue_id)
+            next_offset = pull.offset + records.messages
+            result = GetResult(GetStatus.FOUND, next_offset, queue.min_offset, queue.next_offset)
+            result.pieces, result.count, result.size = records
+            self._answer(frame, pull, result, ResponseCode.SUCCESS, late)
+
+        def ended() -> None:
+            self._in_bulk[connection] -= 1
+            if not self._in_bulk[connection]:
+                del self._in_bulk[connection]
+
+        self._in_bulk[connection] += 1
+        self._later(connection, frame, pull, bulk.read, answer, answers, ended)
 
     def _serve(
         self,
@@ -243,13 +299,38 @@ class PullHandlers:
         waits: int,
     ) -> None:
         """Serve the pull when a thread has brought in what it reads."""
+        self._later(
+            connection,
+            frame,
+            pull,
+            bring_in,
+            lambda _, late: self._serve(connection, frame, pull, late, waits=waits),
+            answers,
+        )
+
+    def _later(
+        self,
+        connection: Connection,
+        frame: RawFrame,
+        pull: _Pull,
+        work: Callable[[], T],
+        serve: Callable[[T, list[bytes]], None],
+        answers: list[bytes],
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Have a thread do some work, then serve the pull with its result.
+
+        `ended` is called when the thread has done, or was not asked at all.
+        """
         try:
-            done = self._lane.submit(bring_in)
+            done = self._lane.submit(work)
         except RequestError as busy:
+            ended()
             answers.append(_refused(command_from(frame), busy).encode())
             return
 
-        def serve(read: asyncio.Future[None]) -> None:
+        def go_on(read: asyncio.Future[T]) -> None:
+            ended()
             if connection.closed or read.cancelled():
                 return
             late: list[bytes] = []
@@ -260,13 +341,13 @@ class PullHandlers:
                 if error is not None:
                     raise RequestError(ResponseCode.SYSTEM_ERROR, f"reading failed: {error}")
                 self._recheck(connection, pull)
-                self._serve(connection, frame, pull, late, waits=waits)
+                serve(read.result(), late)
             except (RequestError, ValueError) as refused:
                 late = [_refused(command_from(frame), refused).encode()]
             if late:
                 connection.write(b"".join(late))
 
-        done.add_done_callback(serve)
+        done.add_done_callback(go_on)
 
     def settings_changed(self) -> None:
         """Check every pull anew."""
@@ -285,6 +366,7 @@ class PullHandlers:
                 ext["subVersion"],
                 ext.get("subscription"),
                 ext.get("expressionType"),
+                ext.get("maxMsgBytes"),
             )
             plan = self._plans.get(key)
             if plan is not None and self._holds(plan):
@@ -307,6 +389,7 @@ class PullHandlers:
             # Of no use without the flag, and it may be of any length.
             header.subscription if header.sys_flag & PULL_SUBSCRIPTION else None,
             header.expression_type if header.sys_flag & PULL_SUBSCRIPTION else None,
+            min(header.max_msg_bytes or 0, self._config.bulk_pull_max_bytes),
         )
         self._check(connection, plan)
         if key is not None and not _reads_records(plan) and _is_short(key):
@@ -380,6 +463,8 @@ class PullHandlers:
 
     def _get(self, pull: _Pull, offset: int, *, may_wait: bool = False) -> GetResult:
         plan = pull.plan
+        if plan.max_bytes > 0:
+            return self._get_bulk(plan, offset, may_wait=may_wait)
         return self._store.get(
             plan.topic,
             plan.queue_id,
@@ -387,6 +472,18 @@ class PullHandlers:
             plan.max_count,
             plan.message_filter,
             may_wait=may_wait,
+        )
+
+    def _get_bulk(self, plan: _Plan, offset: int, *, may_wait: bool) -> GetResult:
+        # What is left to this way is filtered entry by entry: not too much of it on the loop.
+        return self._store.get(
+            plan.topic,
+            plan.queue_id,
+            offset,
+            min(plan.max_count, _MAX_FILTERED),
+            plan.message_filter,
+            may_wait=may_wait,
+            max_bytes=min(plan.max_bytes, _MAX_FILTERED_BYTES),
         )
 
     def _answer(

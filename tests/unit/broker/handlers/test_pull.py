@@ -770,3 +770,67 @@ async def test_offsets_are_read_as_strictly_at_the_second_time(broker: Wired) ->
     for offset in ("", " 0", "1_0", "9" * 30, "0x1"):
         assert _pull_again(broker).code == ResponseCode.SUCCESS
         assert _pull_again(broker, queueOffset=offset).code == ResponseCode.SYSTEM_ERROR
+
+
+async def bulk_answer(broker: Wired, **values: str) -> RemotingCommand:
+    client = broker.connect()
+    at_once = client.exchange(pull_request(maxMsgNums="10000", maxMsgBytes="1000000", **values))
+    answers = [*at_once]
+
+    def has_come() -> bool:
+        answers.extend(client.received())
+        return bool(answers)
+
+    await until(has_come)
+    assert len(answers) == 1
+    return answers[0]
+
+
+async def test_a_bulk_pull_carries_more_than_usual(broker: Wired) -> None:
+    broker.put(*[b"%d" % number for number in range(500)])
+    answer = await bulk_answer(broker, queueOffset="100")
+    assert answer.code == ResponseCode.SUCCESS
+    assert bodies(answer) == [b"%d" % number for number in range(100, 500)]
+    assert offsets_of(answer) == (500, 0, 500)
+
+
+@pytest.mark.parametrize(("limit", "got"), [(5000, 4), (0, 32)])
+async def test_a_bulk_pull_keeps_to_the_brokers_limit(tmp_path: Path, limit: int, got: int) -> None:
+    broker = Wired(tmp_path, BrokerConfig(bulk_pull_max_bytes=limit))
+    broker.topics.update(TopicConfig("T", 4, 4))
+    broker.put(*[bytes(1000) for _ in range(50)])
+    assert len(bodies(await bulk_answer(broker))) == got
+    await broker.close()
+
+
+async def test_a_bulk_pull_filters(broker: Wired) -> None:
+    broker.put(*[b"red"] * 300, tags="red")
+    broker.put(*[b"blue"] * 300, tags="blue")
+    answer = await bulk_answer(broker, subscription="blue")
+    assert bodies(answer) == [b"blue"] * 300
+
+
+async def test_a_bulk_pull_of_nothing_says_why(broker: Wired) -> None:
+    broker.put(b"one")
+    assert (await bulk_answer(broker, queueOffset="1")).code == ResponseCode.PULL_NOT_FOUND
+    assert (await bulk_answer(broker, queueOffset="7")).code == ResponseCode.PULL_OFFSET_MOVED
+
+
+async def test_one_connection_has_few_bulk_pulls_under_way(broker: Wired) -> None:
+    broker.put(b"one")
+    client = broker.connect()
+    requests = [
+        pull_request(opaque=number, maxMsgNums="100", maxMsgBytes="1000000") for number in range(12)
+    ]
+    answers = client.exchange(*requests)
+    assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_BUSY] * 4
+    found: list[RemotingCommand] = []
+
+    def have_come() -> bool:
+        found.extend(client.received())
+        return len(found) == 8
+
+    await until(have_come)
+    assert sorted(answer.opaque for answer in found) == list(range(8))
+    assert {answer.code for answer in found} == {ResponseCode.SUCCESS}
+    assert client.exchange(requests[0]) == [], "there is room again"
