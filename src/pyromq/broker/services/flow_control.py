@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -234,7 +235,7 @@ class FastFailure:
         self._refused = 0
         self._last_line = -_LINE_SECONDS
         #: When the last append ended that the page cache kept waiting.
-        self._busy_until = -1.0
+        self._busy_until = -math.inf
         self.set_limits(config)
 
     def set_limits(self, config: BrokerConfig) -> None:

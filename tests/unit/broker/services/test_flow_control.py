@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import logging
 import threading
-import time
 from collections.abc import AsyncIterator
 from functools import partial
 from unittest.mock import create_autospec
@@ -12,6 +11,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.services import flow_control
 from pyromq.broker.services.flow_control import (
     OVERLOAD,
     REJECT_REQUEST,
@@ -25,10 +25,8 @@ from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RawFrame, RemotingCommand, RequestError
 from pyromq.remoting.server import Connection, RemotingServer
 from pyromq.store.config import MessageStoreConfig
-from tests.support.patience import until
+from tests.support.patience import DEADLINE, until
 from tests.unit.broker.wired import Client, pull_request, send_request
-
-SECONDS = 10.0
 
 
 class Gate:
@@ -40,7 +38,7 @@ class Gate:
 
     def __call__(self) -> str:
         self.begun.set()
-        assert self.open.wait(SECONDS)
+        assert self.open.wait(DEADLINE)
         return threading.current_thread().name
 
 
@@ -54,7 +52,7 @@ async def gate() -> AsyncIterator[Gate]:
 async def stuck(lane: Lane, gate: Gate) -> asyncio.Task[str]:
     """Work that holds the lane's only thread."""
     task = asyncio.create_task(lane.run(gate))
-    assert await asyncio.to_thread(gate.begun.wait, SECONDS)
+    assert await asyncio.to_thread(gate.begun.wait, DEADLINE)
     return task
 
 
@@ -116,7 +114,7 @@ async def test_what_waits_too_long_is_refused_although_every_thread_is_stuck(gat
     begun: list[int] = []
     waiting = [lane.submit(partial(begun.append, number)) for number in range(3)]
 
-    refusals = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), SECONDS)
+    refusals = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), DEADLINE)
 
     for refusal in refusals:
         assert isinstance(refusal, RequestError)
@@ -140,7 +138,7 @@ async def test_a_later_request_is_refused_at_its_own_time(gate: Gate) -> None:
 
     for _ in range(2):  # the timer of the first one has run when the second one comes
         with pytest.raises(RequestError, match="TIMEOUT_CLEAN_QUEUE"):
-            await asyncio.wait_for(lane.run(lambda: None), SECONDS)
+            await asyncio.wait_for(lane.run(lambda: None), DEADLINE)
     gate.open.set()
     await first
     await lane.stop()
@@ -182,7 +180,7 @@ async def test_a_stop_refuses_what_waits_and_waits_for_what_runs(gate: Gate) -> 
     second = lane.submit(lambda: None)
 
     stopping = asyncio.create_task(lane.stop())
-    await asyncio.wait((second,), timeout=SECONDS)
+    await asyncio.wait((second,), timeout=DEADLINE)
     assert second.cancelled()
     assert not stopping.done()
     gate.open.set()
@@ -252,19 +250,34 @@ def test_requests_without_a_limit_wait_for_ever() -> None:
     assert failing.refuse(RequestCode.QUERY_MESSAGE, 1000.0, 0) is None
 
 
-def slow_append(failing: FastFailure) -> None:
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.5  # just booted
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(flow_control, "monotonic", clock)
+    return clock
+
+
+def slow_append(failing: FastFailure, clock: Clock) -> None:
     def end_chunk() -> str:
-        time.sleep(0.02)
+        clock.now += 0.02
         return "sealed"
 
     assert failing.timed(end_chunk)() == "sealed"
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE])
-def test_sends_that_waited_for_a_slow_append_are_told_so(code: RequestCode) -> None:
+def test_sends_that_waited_for_a_slow_append_are_told_so(code: RequestCode, clock: Clock) -> None:
     failing = FastFailure(BrokerConfig(), MessageStoreConfig(os_page_cache_busy_time_out_mills=10))
     assert failing.shortest_limit == 0.01
-    slow_append(failing)
+    slow_append(failing, clock)
 
     refusal = failing.refuse(code, 0.05, 3)
 
@@ -278,13 +291,13 @@ def test_sends_that_waited_for_a_slow_append_are_told_so(code: RequestCode) -> N
         )
 
 
-def test_a_slow_append_refuses_sends_also_without_fast_failure() -> None:
+def test_a_slow_append_refuses_sends_also_without_fast_failure(clock: Clock) -> None:
     failing = FastFailure(
         BrokerConfig(broker_fast_failure_enable=False),
         MessageStoreConfig(os_page_cache_busy_time_out_mills=10),
     )
     assert failing.refuse(RequestCode.SEND_MESSAGE, 1000.0, 0) is None
-    slow_append(failing)
+    slow_append(failing, clock)
 
     refusal = failing.refuse(RequestCode.SEND_MESSAGE, 0.05, 0)
 
@@ -292,14 +305,15 @@ def test_a_slow_append_refuses_sends_also_without_fast_failure() -> None:
     assert refusal.remark == REJECT_REQUEST
 
 
-def test_what_came_after_a_slow_append_is_taken() -> None:
+def test_what_came_after_a_slow_append_is_taken(clock: Clock) -> None:
     failing = FastFailure(BrokerConfig(), MessageStoreConfig(os_page_cache_busy_time_out_mills=10))
-    slow_append(failing)
-    time.sleep(0.02)
+    slow_append(failing, clock)
+    clock.now += 0.02
 
     assert failing.refuse(RequestCode.SEND_MESSAGE, 0.01, 0) is None
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_quick_append_leaves_no_trace() -> None:
     failing = FastFailure(BrokerConfig(), MessageStoreConfig())
     failing.timed(lambda: None)()
@@ -327,6 +341,7 @@ def test_sends_to_a_server_that_will_stop_are_refused_and_the_rest_is_served() -
     assert refused.value.code is ResponseCode.SERVICE_NOT_AVAILABLE
 
 
+@pytest.mark.usefixtures("clock")
 def test_limits_follow_the_settings() -> None:
     config = BrokerConfig(broker_ip1="127.0.0.1", broker_ip2="127.0.0.1")
     lanes = Lanes(config)
@@ -386,6 +401,7 @@ async def test_sends_are_rejected_while_the_store_has_no_buffer() -> None:
     assert handled == ["hot 1", "plain", "hot 1", "plain"]
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_crowd_of_refusals_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     failing = FastFailure(BrokerConfig(), MessageStoreConfig())
 
