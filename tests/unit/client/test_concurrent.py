@@ -13,7 +13,7 @@ from pyromq.client.handling import HandlerCaller, Retry
 from pyromq.client.hooks import Hooks
 from pyromq.client.process_queue import Limits, ProcessQueue
 from pyromq.client.received import ReceivedMessage
-from tests.support.patience import until
+from tests.support.patience import DEADLINE, until
 from tests.unit.client.received_messages import QUEUE, received
 
 
@@ -54,7 +54,7 @@ class Rig:
 
     async def until_committed(self, offset: int) -> None:
         await until(lambda: self.queue.commit_offset == offset)
-        await self.handling.stop(1)
+        await self.handling.stop(DEADLINE)
 
     async def _send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
         self.sent_back.append((message.queue_offset, delay_level))

@@ -11,7 +11,7 @@ from pyromq.client.process_queue import Limits, ProcessQueue
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.send_back import DEAD_LETTER
 from pyromq.protocol.bodies import MessageQueue
-from tests.support.patience import until
+from tests.support.patience import DEADLINE, until
 from tests.unit.client.received_messages import received
 
 
@@ -60,7 +60,7 @@ class Rig:
 
     async def until_committed(self, offset: int) -> None:
         await until(lambda: self.queue.commit_offset == offset)
-        await self.handling.stop(1)
+        await self.handling.stop(DEADLINE)
 
     async def _send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
         assert delay_level == DEAD_LETTER

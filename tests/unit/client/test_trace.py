@@ -302,7 +302,7 @@ async def test_a_cluster_that_is_gone_does_not_keep_a_producer_from_closing(
     monkeypatch.setattr(trace, "_CLOSE_SECONDS", 0.05)
     async with (
         running_cluster(TOPICS) as cluster,
-        Producer(cluster.namesrv, trace=True, request_timeout=0.2) as producer,
+        Producer(cluster.namesrv, trace=True) as producer,
     ):
         await producer.send(Message("t", b"x"))
         await cluster.brokers[0].stop()
