@@ -97,13 +97,13 @@ class StoreOrigin:
         self._root = Path(store_path)
         self.broker_name = broker_name or self._root.resolve().name
         self._queue_root = self._root / "consumequeue"
+        # A broker that was just started has nothing but its lock.
+        if not any((self._root / name).exists() for name in ("commitlog", "lock", "consumequeue")):
+            raise OriginError(
+                f"{self._root} is no store: name the directory that a broker has as "
+                "storePathRootDir, the one that holds commitlog and consumequeue"
+            )
         directories = [Path(path) for path in commit_log_paths] or [self._root / "commitlog"]
-        for directory in directories:
-            if not directory.is_dir():
-                raise OriginError(
-                    f"{directory} is no directory: name the directory of a broker's store, the "
-                    "one that holds commitlog and consumequeue"
-                )
         self._log = _Log(directories)
         self._scratch = bytearray(BLOCK_BYTES)
 
@@ -382,11 +382,10 @@ class _Log:
 
     def holds(self, places: Longs, sizes: Longs) -> NDArray[np.bool_]:
         """Which records can be in the segments that there are."""
-        inside = places % max(self.segment_size, 1)
-        there: NDArray[np.bool_] = (sizes >= _MIN_RECORD) & (inside + sizes <= self.segment_size)
-        if there.any() and not self._has(places[there]).all():
+        there = self._has(places, sizes)
+        if not there.all():
             self.refresh()
-        there &= self._has(places)
+            there = self._has(places, sizes)
         return there
 
     def is_written(self, place: int, size: int) -> bool:
@@ -467,12 +466,13 @@ class _Log:
             pass
         return files
 
-    def _has(self, places: Longs) -> NDArray[np.bool_]:
+    def _has(self, places: Longs, sizes: Longs) -> NDArray[np.bool_]:
         if not self._bases.size:
             return np.zeros(places.size, np.bool_)
-        bases = places - places % self.segment_size
-        numbers = self._bases.searchsorted(bases).clip(0, self._bases.size - 1)
-        there: NDArray[np.bool_] = self._bases[numbers] == bases
+        inside = places % self.segment_size
+        numbers = self._bases.searchsorted(places - inside).clip(0, self._bases.size - 1)
+        there: NDArray[np.bool_] = self._bases[numbers] == places - inside
+        there &= (sizes >= _MIN_RECORD) & (inside + sizes <= self.segment_size)
         return there
 
     def _descriptor(self, offset: int) -> int | None:
