@@ -3,7 +3,8 @@
 One broker for all of them; one process for each client and run, in turn. A run is a lead-in
 that is not measured (Java compiles), then the measured messages. What a client's process
 says of itself is taken: messages, seconds, processor time, resident memory at the end; the
-time from the start of its process to its first message is measured here. Programs:
+time from the start of its process to its first message is measured here, with Python's and
+Java's programs compiled beforehand. Programs:
 bench/client_program.py, bench/java/ClientBench.java, bench/pypi_program.py. Figures are
 medians over the rounds. Called by bench/__main__.py.
 """
@@ -333,8 +334,7 @@ def _run(
     with subprocess.Popen(
         client.command(case, common, home),
         cwd=REPOSITORY,
-        # The C++ client writes logs there, as Java's does to what it is told is the home.
-        env={**os.environ, "HOME": str(home)},
+        env=_environment(home),
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
@@ -360,6 +360,17 @@ def _run(
         "rss_mib": said["rss_mib"],
         "start_s": start,
         "broker_us": (cpu_seconds(pid) - broker_began) / (lead_in + messages) * 1e6,
+    }
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """A child's environment; Python's modules are compiled once, as by installers."""
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return {
+        **kept,
+        # The C++ client writes logs there, as Java's does to what it is told is the home.
+        "HOME": str(home),
+        "PYTHONPYCACHEPREFIX": str(REPOSITORY / ".cache" / "bytecode"),
     }
 
 
