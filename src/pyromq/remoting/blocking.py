@@ -1,0 +1,163 @@
+"""A connection for programs without an event loop: a plain socket, one thread.
+
+    with BlockingConnection("127.0.0.1:10911", timeout=10.0) as connection:
+        answer = connection.request(command)
+
+Several requests may be on their way (`send`), their answers come in any order (`receive`).
+An answer's body is read from the socket right into its own memory. For readers that move
+gigabytes, such as Spark's tasks; everybody else takes `remoting.client`.
+
+Invariants
+1. A request ends with its answer or with one RemotingError that names the address; after an
+   error the connection is closed and of no more use.
+2. What the server sends on its own account is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from pyromq.protocol.frame import (
+    MAX_FRAME,
+    FrameError,
+    RemotingCommand,
+    decode_frame,
+    pack_prefix,
+)
+from pyromq.remoting.address import parse_address
+from pyromq.remoting.errors import (
+    RemotingClosedError,
+    RemotingConnectError,
+    RemotingTimeoutError,
+)
+
+_PREFIX: Final = struct.Struct(">II")
+_HEADER_LENGTH: Final = 0xFFFFFF
+_MAX_OPAQUE: Final = 0x7FFFFFFF
+#: Enough for the bulk answers of one more round trip.
+_RECEIVE_BUFFER: Final = 4 * 1024 * 1024
+
+
+class Reply(NamedTuple):
+    """An answer; its body stands beside it, in memory of its own."""
+
+    command: RemotingCommand
+    body: bytearray
+
+
+class BlockingConnection:
+    """A connection to a server, for one thread."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout: float = 10.0,
+        tls: ssl.SSLContext | None = None,
+        sign: Callable[[RemotingCommand], None] | None = None,
+    ) -> None:
+        """Connect; `timeout` is for this and for each wait for the server. `sign` sees each
+        request before it leaves.
+        """
+        self.address = address
+        self._timeout = timeout
+        self._sign = sign
+        self._opaque = 0
+        host, port = parse_address(address)
+        try:
+            self._socket = socket.create_connection((host, port), timeout)
+        except OSError as error:
+            raise RemotingConnectError(address, f"cannot connect to {address}: {error}") from None
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+            if tls is not None:
+                self._socket = tls.wrap_socket(self._socket, server_hostname=host)
+        except OSError as error:
+            self._socket.close()
+            raise RemotingConnectError(address, f"cannot connect to {address}: {error}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def request(self, command: RemotingCommand) -> RemotingCommand:
+        """Send a request and wait for its answer, while no other is on its way."""
+        opaque = self.send(command)
+        while True:
+            answer, body = self.receive()
+            if answer.opaque == opaque:
+                answer.body = bytes(body)
+                return answer
+
+    def send(self, command: RemotingCommand) -> int:
+        """Send a request; its answer will have the opaque that is returned."""
+        self._opaque = command.opaque = (self._opaque + 1) & _MAX_OPAQUE
+        if self._sign is not None:
+            self._sign(command)
+        try:
+            self._socket.sendall(command.encode())
+        except TimeoutError:
+            raise self._timed_out(f"does not take request {command.code}") from None
+        except OSError as error:
+            raise self._lost(str(error)) from None
+        return command.opaque
+
+    def receive(self) -> Reply:
+        """The next answer that comes."""
+        while True:
+            total, word = _PREFIX.unpack(self._exactly(_PREFIX.size))
+            header_length = word & _HEADER_LENGTH
+            body_length = total - 4 - header_length
+            if body_length < 0 or total + 4 > MAX_FRAME:
+                raise self._lost(f"sent a frame of {total} bytes, header {header_length}")
+            header = self._exactly(header_length)
+            body = self._exactly(body_length)
+            try:
+                command = decode_frame(pack_prefix(4 + header_length, word) + header)
+            except FrameError as error:
+                raise self._lost(f"sent what is no frame: {error}") from None
+            if command.is_response:
+                return Reply(command, body)
+
+    def close(self) -> None:
+        """Close the connection; again is no harm."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def _exactly(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        position = 0
+        try:
+            while position < size:
+                count = self._socket.recv_into(view[position:])
+                if not count:
+                    raise self._lost("closed the connection")
+                position += count
+        except TimeoutError:
+            raise self._timed_out(f"said nothing for {self._timeout:g} s") from None
+        except OSError as error:
+            raise self._lost(str(error)) from None
+        return data
+
+    def _timed_out(self, what: str) -> RemotingTimeoutError:
+        self.close()
+        return RemotingTimeoutError(self.address, f"{self.address} {what}")
+
+    def _lost(self, what: str) -> RemotingClosedError:
+        self.close()
+        return RemotingClosedError(self.address, f"connection to {self.address} is lost: {what}")

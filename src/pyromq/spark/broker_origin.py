@@ -1,0 +1,509 @@
+"""A cluster's brokers as an origin: topics by its NameServers, records by bulk pulls.
+
+    origin = BrokerOrigin(ConnectionSettings(("127.0.0.1:9876",)))
+    for block in origin.blocks(QueueRange(queue, 0, 1_000_000)): ...
+
+How much a pull carries is the broker's to say: ours gives megabytes to those who ask
+(`maxMsgBytes`), Java's 4.9 gives 32 messages whatever one asks. The first answer tells, and
+then so many pulls are kept on their way that megabytes are in flight either way (`_Window`).
+
+Readers belong to no group: what they read is not counted as consumed. For one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from pyromq.client.queue_access import ANONYMOUS_GROUP
+from pyromq.client.subscription import Subscription
+from pyromq.protocol import acl
+from pyromq.protocol.bodies import ClusterInfo, TopicList, TopicRouteData
+from pyromq.protocol.bulk import read_columns, record_starts
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.header_codec import Header
+from pyromq.protocol.headers import (
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetRouteInfoRequestHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from pyromq.protocol.names import is_system_topic
+from pyromq.protocol.sysflag import PULL_SUBSCRIPTION, is_readable
+from pyromq.remoting.blocking import BlockingConnection, Reply
+from pyromq.remoting.errors import RemotingError
+from pyromq.remoting.tls import client_context
+from pyromq.spark.origin import (
+    Bounds,
+    LostRecords,
+    OriginError,
+    Queue,
+    QueueRange,
+    RecordBlock,
+)
+
+#: What a pull asks for.
+_BULK_BYTES: Final = 4 * 1024 * 1024
+_BULK_COUNT: Final = 16_384
+#: Bytes that are kept on their way, in so many pulls.
+_IN_FLIGHT_BYTES: Final = 12 * 1024 * 1024
+_MIN_PULLS: Final = 3
+_MAX_PULLS: Final = 8
+#: Pulls that carry a few kilobytes: more of them.
+_MAX_SMALL_PULLS: Final = 64
+_SMALL: Final = 512 * 1024
+#: A busy broker is asked again after this, twice as long each time, so often.
+_BUSY_SECONDS: Final = 0.05
+_BUSY_TIMES: Final = 8
+#: Requests of a kind that go out before their answers are read.
+_ASKED_AT_ONCE: Final = 64
+
+
+class ConnectionSettings(NamedTuple):
+    """How a cluster is reached."""
+
+    name_servers: tuple[str, ...]
+    access_key: str = ""
+    secret_key: str = ""
+    tls: bool = False
+    #: For one answer, or for the next bytes of a long one.
+    request_timeout: float = 10.0
+
+
+class BrokerOrigin:
+    """Reads from the brokers of a cluster; with a subscription, only what it selects."""
+
+    def __init__(
+        self, settings: ConnectionSettings, *, subscription: Subscription | None = None
+    ) -> None:
+        self._settings = settings
+        self._subscription = subscription or Subscription()
+        self._tls = client_context(settings.tls)
+        self._connections: dict[str, BlockingConnection] = {}
+        self._routes: dict[str, TopicRouteData] = {}
+
+    def topics(self) -> list[str]:
+        """All topics but those of the system; retry and dead-letter topics are among them."""
+        listed = self._ask_name_server(
+            RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        )
+        cluster = ClusterInfo.decode(
+            self._ask_name_server(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)).body
+        )
+        # Every broker has topics with its own and its cluster's name.
+        own = cluster.broker_addr_table.keys() | cluster.cluster_addr_table.keys()
+        names = TopicList.decode(listed.body).topic_list - own
+        return sorted(name for name in names if not is_system_topic(name))
+
+    def queues(self, topic: str) -> list[Queue]:
+        """The readable queues of a topic at all brokers that can be reached."""
+        self._routes.pop(topic, None)
+        route = self._route(topic)
+        if route is None:
+            return []
+        brokers = {data.broker_name for data in route.broker_datas if data.broker_addrs}
+        return sorted(
+            Queue(topic, data.broker_name, queue_id)
+            for data in route.queue_datas
+            if is_readable(data.perm) and data.broker_name in brokers
+            for queue_id in range(data.read_queue_nums)
+        )
+
+    def bounds(self, queues: Collection[Queue]) -> dict[Queue, Bounds]:
+        """The offsets of each queue, as its broker tells them."""
+        first = self._offsets(
+            {queue: GetMinOffsetRequestHeader(queue.topic, queue.queue_id) for queue in queues},
+            RequestCode.GET_MIN_OFFSET,
+        )
+        end = self._offsets(
+            {queue: GetMaxOffsetRequestHeader(queue.topic, queue.queue_id) for queue in queues},
+            RequestCode.GET_MAX_OFFSET,
+        )
+        return {
+            queue: Bounds(min(max(first[queue], 0), end[queue]), end[queue])
+            for queue in queues
+            if queue in first and queue in end
+        }
+
+    def offsets_at(self, timestamps: Mapping[Queue, int]) -> dict[Queue, int]:
+        """Exact, whatever the broker makes of a time: see `_exact_offset`."""
+        bounds = self.bounds(timestamps.keys())
+        hints = self._offsets(
+            {
+                queue: SearchOffsetRequestHeader(queue.topic, queue.queue_id, timestamps[queue])
+                for queue in bounds
+            },
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        )
+        return {
+            queue: self._exact_offset(queue, bounds[queue], hints.get(queue, 0), timestamps[queue])
+            for queue in bounds
+        }
+
+    def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
+        """Tell the brokers how far a consumer group is, so that its lag can be seen."""
+        self._ask_each(
+            {
+                queue: UpdateConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, offset)
+                for queue, offset in offsets.items()
+            },
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+        )
+
+    def blocks(self, wanted: QueueRange) -> Iterator[RecordBlock | LostRecords]:
+        """The records of a range, by pulls that overlap."""
+        connection = self._connection(self._address(wanted.queue))
+        window = _Window(
+            connection,
+            self._pull_of(wanted.queue),
+            wanted,
+            is_complete=self._subscription == Subscription(),
+        )
+        try:
+            yield from window.blocks()
+        finally:
+            if not window.is_finished:
+                # Answers are on their way that nobody waits for.
+                self._drop(connection)
+
+    def close(self) -> None:
+        """Close all connections."""
+        while self._connections:
+            self._connections.popitem()[1].close()
+
+    def _pull_of(self, queue: Queue) -> Callable[[int, int], RemotingCommand]:
+        """Makes a pull from an offset, for so many messages at most."""
+        subscription = self._subscription
+
+        def pull(offset: int, count: int) -> RemotingCommand:
+            header = PullMessageRequestHeader(
+                consumer_group=ANONYMOUS_GROUP,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                queue_offset=offset,
+                max_msg_nums=count,
+                sys_flag=PULL_SUBSCRIPTION,
+                commit_offset=0,
+                suspend_timeout_millis=0,
+                sub_version=0,
+                subscription=subscription.expression,
+                expression_type=subscription.kind,
+                max_msg_bytes=_BULK_BYTES,
+            )
+            return RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=header.encode())
+
+        return pull
+
+    def _exact_offset(self, queue: Queue, bounds: Bounds, hint: int, timestamp: int) -> int:
+        """The first offset stored at or after a time.
+
+        Brokers answer with an offset near it, which may be that of an earlier message. It is
+        where a binary search by the messages' own times begins.
+        """
+        low, high = bounds
+        middle = min(max(hint, low), high - 1)
+        while low < high:
+            if self._store_time(queue, middle) < timestamp:
+                low = middle + 1
+                middle = low if middle == hint else (low + high) // 2
+            else:
+                high = middle
+                middle = high - 1 if middle == hint else (low + high) // 2
+            middle = min(max(middle, low), max(high - 1, low))
+        return low
+
+    def _store_time(self, queue: Queue, offset: int) -> int:
+        for block in self.blocks(QueueRange(queue, offset, offset + 1)):
+            if isinstance(block, RecordBlock) and block.starts.size:
+                return int(read_columns(block.buffer, block.starts).column("store_timestamp")[0])
+        return -1  # taken by retention meanwhile: it is older than anything that is left
+
+    def _offsets(self, asked: Mapping[Queue, Header], code: RequestCode) -> dict[Queue, int]:
+        return {
+            queue: GetMaxOffsetResponseHeader.decode(answer.ext_fields).offset
+            for queue, answer in self._ask_each(asked, code).items()
+        }
+
+    def _ask_each(
+        self, asked: Mapping[Queue, Header], code: RequestCode
+    ) -> dict[Queue, RemotingCommand]:
+        """The answers of the queues' brokers; many questions are on their way at once."""
+        by_address: dict[str, list[Queue]] = {}
+        for queue in asked:
+            by_address.setdefault(self._address(queue), []).append(queue)
+        answers: dict[Queue, RemotingCommand] = {}
+        for address, queues in by_address.items():
+            connection = self._connection(address)
+            try:
+                for start in range(0, len(queues), _ASKED_AT_ONCE):
+                    waiting = {
+                        connection.send(
+                            RemotingCommand(code, ext_fields=asked[queue].encode())
+                        ): queue
+                        for queue in queues[start : start + _ASKED_AT_ONCE]
+                    }
+                    while waiting:
+                        answer = connection.receive().command
+                        queue = waiting.pop(answer.opaque)
+                        _check(answer, f"{code.name} of {queue} at {address}")
+                        answers[queue] = answer
+            except RemotingError as error:
+                self._drop(connection)
+                raise OriginError(f"{code.name}: {error}") from error
+            except OriginError:
+                self._drop(connection)
+                raise
+        return answers
+
+    def _address(self, queue: Queue) -> str:
+        route = self._route(queue.topic)
+        for data in route.broker_datas if route else ():
+            if data.broker_name == queue.broker_name and data.broker_addrs:
+                # A replica where there is no master: it has all that was copied in time.
+                return data.broker_addrs[min(data.broker_addrs)]
+        self._routes.pop(queue.topic, None)
+        raise OriginError(
+            f"{queue}: no broker {queue.broker_name!r} has the topic {queue.topic!r} now; "
+            f"NameServers asked: {', '.join(self._settings.name_servers)}"
+        )
+
+    def _route(self, topic: str) -> TopicRouteData | None:
+        known = self._routes.get(topic)
+        if known is not None:
+            return known
+        command = RemotingCommand(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC,
+            ext_fields=GetRouteInfoRequestHeader(topic).encode(),
+        )
+        answer = self._ask_name_server(command, ResponseCode.TOPIC_NOT_EXIST)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        route = self._routes[topic] = TopicRouteData.decode(answer.body)
+        return route
+
+    def _ask_name_server(self, command: RemotingCommand, *allowed: ResponseCode) -> RemotingCommand:
+        problems: list[str] = []
+        for address in self._settings.name_servers:
+            connection: BlockingConnection | None = None
+            try:
+                connection = self._connection(address)
+                answer = connection.request(command)
+                if answer.code not in allowed:
+                    _check(answer, f"{RequestCode(command.code).name} at {address}")
+                return answer
+            except (OriginError, RemotingError) as error:
+                if connection is not None:
+                    self._drop(connection)
+                problems.append(str(error))
+        raise OriginError(f"no NameServer answers: {'; '.join(problems)}")
+
+    def _connection(self, address: str) -> BlockingConnection:
+        known = self._connections.get(address)
+        if known is not None:
+            return known
+        settings = self._settings
+        try:
+            connection = BlockingConnection(
+                address,
+                timeout=settings.request_timeout,
+                tls=self._tls,
+                sign=self._sign if settings.access_key else None,
+            )
+        except RemotingError as error:
+            raise OriginError(str(error)) from error
+        self._connections[address] = connection
+        return connection
+
+    def _sign(self, command: RemotingCommand) -> None:
+        fields = command.ext_fields
+        fields[acl.ACCESS_KEY] = self._settings.access_key
+        fields[acl.SIGNATURE] = acl.signature_of(fields, command.body, self._settings.secret_key)
+
+    def _drop(self, connection: BlockingConnection) -> None:
+        connection.close()
+        self._connections.pop(connection.address, None)
+
+
+class _Slot:
+    """A part of the range, asked for with one pull; its answer when it has come."""
+
+    __slots__ = ("asked", "busy", "end", "reply", "start")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        self.asked = 0
+        self.busy = 0
+        self.reply: Reply | None = None
+
+
+class _Window:
+    """Pulls from one queue that overlap; what they bring comes out in order.
+
+    Offsets are dealt out to pulls ahead of their answers. A pull that brings less than its
+    part is followed by one for the rest, before anything behind it comes out.
+    """
+
+    def __init__(
+        self,
+        connection: BlockingConnection,
+        pull: Callable[[int, int], RemotingCommand],
+        wanted: QueueRange,
+        *,
+        is_complete: bool,
+    ) -> None:
+        """`is_complete`: every message is wanted, so one that does not come is lost."""
+        self._connection = connection
+        self._pull = pull
+        self._is_complete = is_complete
+        self._queue = wanted.queue
+        self._next = wanted.start
+        self._end = wanted.end
+        self._slots: deque[_Slot] = deque()
+        self._by_opaque: dict[int, _Slot] = {}
+        #: One pull alone, until its answer tells how much one carries.
+        self._depth = 1
+        self._step = _BULK_COUNT
+        self._limit = _BULK_COUNT
+        self._last_short = 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no answer is on its way."""
+        return not self._by_opaque
+
+    def blocks(self) -> Iterator[RecordBlock | LostRecords]:
+        """All of the range."""
+        try:
+            self._fill()
+            while self._slots:
+                slot = self._slots[0]
+                while slot.reply is None:
+                    reply = self._connection.receive()
+                    arrived = self._by_opaque.pop(reply.command.opaque, None)
+                    if arrived is not None:
+                        arrived.reply = reply
+                found = self._take(slot)
+                self._fill()
+                yield from found
+        except RemotingError as error:
+            raise OriginError(f"reading {self._queue}: {error}") from error
+
+    def _fill(self) -> None:
+        while self._next < self._end and len(self._slots) < self._depth:
+            slot = _Slot(self._next, min(self._next + self._step, self._end))
+            self._slots.append(slot)
+            self._next = slot.end
+            self._ask(slot)
+
+    def _ask(self, slot: _Slot) -> None:
+        slot.reply = None
+        slot.asked = slot.end - slot.start
+        self._by_opaque[self._connection.send(self._pull(slot.start, slot.asked))] = slot
+
+    def _take(self, slot: _Slot) -> Sequence[RecordBlock | LostRecords]:
+        """What the answer of the first slot holds; the slot goes, or asks for its rest."""
+        assert slot.reply is not None
+        answer, body = slot.reply
+        start = slot.start
+        if answer.code == ResponseCode.SYSTEM_BUSY and slot.busy < _BUSY_TIMES:
+            time.sleep(_BUSY_SECONDS * 2**slot.busy)
+            slot.busy += 1
+            self._ask(slot)
+            return ()
+        if answer.code not in _ANSWERS:
+            _check(answer, f"PULL_MESSAGE of {self._queue} at {self._connection.address}")
+        slot.busy = 0
+        header = PullMessageResponseHeader.decode(answer.ext_fields)
+        if answer.code == ResponseCode.SUCCESS:
+            found = self._records(slot, header.next_begin_offset, body)
+        elif answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+            # Nothing there that the subscription selects; or the segment is being removed.
+            slot.start = max(header.next_begin_offset, start + 1)
+            gone = slot.start if self._is_complete else header.min_offset
+            found = self._lost(start, min(gone, slot.end), "retention took them")
+        elif header.min_offset > start:
+            found = self._lost(start, min(header.min_offset, slot.end), "retention took them")
+            slot.start = header.min_offset
+        else:
+            found = self._lost(start, slot.end, f"the queue ends at {header.max_offset}")
+            slot.start = slot.end
+        if slot.start >= slot.end:
+            self._slots.popleft()
+        else:
+            self._ask(slot)
+        return found
+
+    def _records(
+        self, slot: _Slot, next_offset: int, body: bytearray
+    ) -> Sequence[RecordBlock | LostRecords]:
+        starts, end = record_starts(body)
+        if end != len(body):
+            raise OriginError(
+                f"{self._queue}: the answer for offset {slot.start} has what is no record at "
+                f"byte {end} of {len(body)}"
+            )
+        self._learn(slot, next_offset, len(body))
+        found: list[RecordBlock | LostRecords] = []
+        if starts.size:
+            offsets = read_columns(body, starts).column("queue_offset")
+            inside = (offsets >= slot.start) & (offsets < slot.end)
+            if not inside.all():
+                starts, offsets = starts[inside], offsets[inside]
+            if self._is_complete and starts.size != min(next_offset, slot.end) - slot.start:
+                found += self._gaps(offsets.tolist(), slot.start, min(next_offset, slot.end))
+            found.append(RecordBlock(body, starts))
+        slot.start = max(next_offset, slot.start + 1)
+        return found
+
+    def _learn(self, slot: _Slot, next_offset: int, size: int) -> None:
+        """Fit the pulls to what the broker gives."""
+        carried = next_offset - slot.start
+        if carried < slot.asked:
+            # Cut by its bytes, or by a count, which is the same the next time.
+            if carried == self._last_short:
+                self._limit = carried
+            self._last_short = carried
+            self._step = max(1, carried)
+        elif size < _BULK_BYTES // 2:
+            self._step = min(self._step * 2, self._limit)
+        if size < _SMALL and self._step < slot.asked:
+            self._depth = _MAX_SMALL_PULLS
+        else:
+            self._depth = min(max(_IN_FLIGHT_BYTES // max(size, 1), _MIN_PULLS), _MAX_PULLS)
+
+    def _gaps(self, offsets: Sequence[int], start: int, end: int) -> list[LostRecords]:
+        """The offsets from `start` to `end` that an answer passes over."""
+        bounds = [start - 1, *offsets, end]
+        return [
+            lost
+            for before, behind in pairwise(bounds)
+            for lost in self._lost(before + 1, behind, "the broker passes over them")
+        ]
+
+    def _lost(self, start: int, end: int, reason: str) -> list[LostRecords]:
+        return [LostRecords(self._queue, start, end, reason)] if start < end else []
+
+
+_ANSWERS: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+def _check(answer: RemotingCommand, question: str) -> None:
+    if answer.code != ResponseCode.SUCCESS:
+        name = next((code.name for code in ResponseCode if code == answer.code), str(answer.code))
+        raise OriginError(f"{question}: {name}: {answer.remark}")
