@@ -1,0 +1,190 @@
+"""What every read does, batch or stream: open the origin, decode its blocks, judge losses.
+
+    with opened(options) as origin: ...                    # the driver plans
+    yield from read_range(plan, QueueRange(queue, 0, 1000))  # a task reads
+
+`ReadPlan` is what travels to the tasks: plain values, no sockets. Each read opens an origin of
+its own and closes it, also when Spark does not want the rest (`limit`).
+
+Invariant: batches have exactly the columns of the plan, at most `arrow.BATCH_ROWS` rows and,
+unless one body is larger, `arrow.BATCH_BYTES` bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyromq.spark.arrow import RecordDecoder, batches
+from pyromq.spark.options import ReadOptions, TopicPattern, Topics
+from pyromq.spark.origin import LostRecords, Origin, QueueRange, RecordBlock
+from pyromq.spark.positions import Losses
+
+if TYPE_CHECKING:
+    from pyromq.spark.broker_origin import BrokerOrigin
+    from pyromq.spark.store_origin import LogRange, StoreOrigin
+
+
+#: Offsets of a block of which a filter has left a few.
+_MANY: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """What tasks need to know: the options, the columns, and which tags brokers may leave out."""
+
+    options: ReadOptions
+    columns: tuple[str, ...]
+    #: Tags of a filter that Spark looks at itself, too.
+    pushed_tags: frozenset[str] = frozenset()
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """The tags that brokers are asked for; none: all messages."""
+        if self.options.sql is not None:
+            return frozenset()
+        if self.options.tags and self.pushed_tags:
+            return self.options.tags & self.pushed_tags
+        return self.options.tags or self.pushed_tags
+
+
+@contextmanager
+def opened(plan: ReadPlan) -> Iterator[Origin]:
+    """The origin that the options name, for as long as it is needed."""
+    origin = open_origin(plan)
+    try:
+        yield origin
+    finally:
+        origin.close()
+
+
+def open_origin(plan: ReadPlan) -> Origin:
+    """The origin that the options name; the caller closes it."""
+    return open_brokers(plan) if plan.options.store_path is None else _open_store(plan.options)
+
+
+def open_brokers(plan: ReadPlan) -> BrokerOrigin:
+    """A cluster's brokers."""
+    from pyromq.client.subscription import Subscription
+    from pyromq.spark.broker_origin import BrokerOrigin, ConnectionSettings
+
+    options = plan.options
+    subscription = None
+    if options.sql is not None:
+        subscription = Subscription.sql(options.sql)
+    elif plan.tags:
+        subscription = Subscription.tags(" || ".join(sorted(plan.tags)))
+    settings = ConnectionSettings(
+        name_servers=options.name_servers,
+        access_key=options.access_key,
+        secret_key=options.secret_key,
+        tls=options.tls,
+        request_timeout=options.request_timeout,
+    )
+    return BrokerOrigin(settings, subscription=subscription)
+
+
+def read_range(plan: ReadPlan, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
+    """The rows of a range of a queue."""
+    with opened(plan) as origin:
+        yield from _decoded(
+            plan, origin.blocks(wanted), wanted.queue.broker_name, str(wanted.queue)
+        )
+
+
+def log_ranges(plan: ReadPlan) -> list[LogRange]:
+    """The parts of a store's log that tasks read, when its queues are not looked at."""
+    origin = _open_store(plan.options)
+    try:
+        return origin.log_ranges()
+    finally:
+        origin.close()
+
+
+def read_log(plan: ReadPlan, wanted: LogRange) -> Iterator[pa.RecordBatch]:
+    """The rows of a part of a store's log."""
+    topics = plan.options.wanted
+    names = topics.names if isinstance(topics, Topics) else None
+    origin = _open_store(plan.options)
+    try:
+        found = origin.log_blocks(wanted, names)
+        yield from _decoded(plan, found, origin.broker_name, f"commit log of {origin.broker_name}")
+    finally:
+        origin.close()
+
+
+def _open_store(options: ReadOptions) -> StoreOrigin:
+    from pyromq.spark.store_origin import StoreOrigin
+
+    assert options.store_path is not None
+    return StoreOrigin(
+        options.store_path, options.broker_name, commit_log_paths=options.commit_log_paths
+    )
+
+
+def _decoded(
+    plan: ReadPlan, found: Iterable[RecordBlock | LostRecords], broker_name: str, place: str
+) -> Iterator[pa.RecordBatch]:
+    losses = Losses(plan.options.fail_on_data_loss)
+    rows = _RowFilter(plan)
+    decoder = RecordDecoder(rows.columns, plan.options.include_properties, broker_name)
+    for block in found:
+        if isinstance(block, LostRecords):
+            losses.report(block)
+            continue
+        decoded = decoder.decode(block)
+        if decoded.damaged:
+            where = _damaged_offsets(block)
+            for damage in decoded.damaged:
+                losses.report(f"{place}, {where}: {damage}")
+        yield from batches(rows.select(decoded.batch))
+
+
+def _damaged_offsets(block: RecordBlock) -> str:
+    """Which offsets the damaged records of a block may have: those that the others do not."""
+    whole = RecordDecoder(("queueOffset",)).decode(block).batch.column("queueOffset").to_pylist()
+    if not whole:
+        return f"{block.starts.size} records without a whole one among them"
+    first, last = min(whole), max(whole)
+    missing = sorted(set(range(first, last)) - set(whole))[:5] if last - first < _MANY else []
+    between = f", without {', '.join(map(str, missing))}" if missing else ""
+    return f"among offsets {first} to {last}{between}"
+
+
+class _RowFilter:
+    """Looks at the text of what origins select roughly, or not at all.
+
+    Brokers select tags by their hashes, a store's files not at all; the log alone has all
+    topics. The columns needed for this are read beside those of the plan, and dropped.
+    """
+
+    def __init__(self, plan: ReadPlan) -> None:
+        options = plan.options
+        self._wanted_columns = list(plan.columns)
+        self._tags = pa.array(sorted(options.tags), pa.string()) if options.tags else None
+        by_pattern = options.commit_log_only and isinstance(options.wanted, TopicPattern)
+        self._matches = (
+            re.compile(options.wanted.pattern).fullmatch
+            if by_pattern and isinstance(options.wanted, TopicPattern)
+            else None
+        )
+        self.columns = list(plan.columns)
+        for name, is_needed in (("tags", self._tags), ("topic", self._matches)):
+            if is_needed is not None and name not in self.columns:
+                self.columns.append(name)
+
+    def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that are wanted, with the plan's columns."""
+        if self._tags is not None:
+            batch = batch.filter(pc.is_in(batch.column("tags"), self._tags))
+        if self._matches is not None:
+            topics = batch.column("topic")
+            matching = [topic for topic in topics.unique().to_pylist() if self._matches(topic)]
+            batch = batch.filter(pc.is_in(topics, pa.array(matching, pa.string())))
+        return batch.select(self._wanted_columns)

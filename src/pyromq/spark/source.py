@@ -1,0 +1,76 @@
+"""The format "rocketmq" of Spark: batch and stream, read and write.
+
+    spark.read.format("rocketmq").option("nameserver", "localhost:9876")
+         .option("subscribe", "Orders").load()
+    frame.write.format("rocketmq").option("nameserver", "localhost:9876")
+         .option("topic", "Orders").mode("append").save()
+
+Spark makes the source from the options wherever it needs it: in the driver's planning processes
+and, pickled with a reader or writer, in the tasks. So it holds the options and nothing else, and
+imports what reads and writes when it is asked to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from pyromq.spark.columns import check_wanted, schema
+from pyromq.spark.options import Mode, ReadOptions
+
+if TYPE_CHECKING:
+    from pyromq.spark.reading import ReadPlan
+
+
+class RocketMQDataSource(DataSource):
+    """Topics of a cluster, or of the files of a store."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format(...)` calls it."""
+        return "rocketmq"
+
+    def schema(self) -> StructType:
+        """All columns, when a user does not ask for some."""
+        return schema(ReadOptions.parse(self.options, Mode.ANY).include_properties)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`."""
+        from pyromq.spark.batch import BatchReader
+
+        return BatchReader(self._plan(schema, Mode.BATCH))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """For `spark.readStream`."""
+        from pyromq.spark.stream import StreamReader
+
+        return StreamReader(self._plan(schema, Mode.STREAM))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For `frame.write`."""
+        from pyromq.spark.writer import BatchWriter
+
+        return BatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """For `frame.writeStream`."""
+        from pyromq.spark.writer import StreamWriter
+
+        return StreamWriter(self.options, schema, overwrite)
+
+    def _plan(self, wanted: StructType, mode: Mode) -> ReadPlan:
+        from pyromq.spark.reading import ReadPlan
+
+        options = ReadOptions.parse(self.options, mode)
+        check_wanted(wanted, options.include_properties)
+        return ReadPlan(options, tuple(wanted.fieldNames()))

@@ -1,0 +1,143 @@
+"""A batch read: its parts, its filters, and that Spark accepts both ways to plan it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import DataSourceReader, EqualTo, GreaterThanOrEqual, In, InputPartition
+
+from pyromq.spark import reading
+from pyromq.spark.batch import BatchReader, LogPartition
+from pyromq.spark.options import Mode, ReadOptions, TopicPattern, Topics
+from pyromq.spark.origin import OriginError, Queue
+from pyromq.spark.partitions import RangePartition
+from pyromq.spark.reading import ReadPlan
+from tests.support.stores import TOPIC, open_store, put
+from tests.unit.spark.fake_origin import FakeOrigin
+
+A0, A1 = Queue("T", "a", 0), Queue("T", "a", 1)
+COLUMNS = ("queueId", "queueOffset")
+
+
+@pytest.fixture
+def origin(monkeypatch: pytest.MonkeyPatch) -> FakeOrigin:
+    origin = FakeOrigin({A0: (10, 100), A1: (0, 50)})
+    origin.plans = []  # type: ignore[attr-defined]
+
+    def opened(plan: ReadPlan) -> FakeOrigin:
+        origin.plans.append(plan)  # type: ignore[attr-defined]
+        return origin
+
+    monkeypatch.setattr(reading, "open_origin", opened)
+    return origin
+
+
+def reader(columns: tuple[str, ...] = COLUMNS, **options: str) -> BatchReader:
+    given = {
+        "nameserver": "localhost:9876",
+        "subscribe": "T",
+        "fetchOffset.retryInterval": "1ms",
+        **options,
+    }
+    return BatchReader(ReadPlan(ReadOptions.parse(given, Mode.BATCH), columns))
+
+
+def rows(reader: BatchReader) -> list[tuple[Any, ...]]:
+    """What a query gives: planned here, read by a copy of the reader."""
+    partitions = reader.partitions()
+    copy = pickle.loads(pickle.dumps(reader))
+    return [
+        tuple(row.values())
+        for partition in partitions
+        for batch in copy.read(pickle.loads(pickle.dumps(partition)))
+        for row in batch.to_pylist()
+    ]
+
+
+def test_everything_once(origin: FakeOrigin) -> None:
+    expected = [(0, offset) for offset in range(10, 100)] + [(1, offset) for offset in range(50)]
+    assert rows(reader()) == expected
+    assert rows(reader(minPartitions="7")) == expected
+    assert len(reader(minPartitions="7").partitions()) == 7
+    assert len(reader(maxRecordsPerPartition="20").partitions()) == 5 + 3
+    assert origin.closed == len(origin.plans)  # type: ignore[attr-defined]
+
+
+def test_nothing_to_read(origin: FakeOrigin) -> None:
+    origin.all.clear()
+    options = ReadOptions(wanted=TopicPattern("x"), name_servers=("localhost:9876",))
+    nothing = BatchReader(ReadPlan(options, COLUMNS))
+    # Spark makes one task of its own where there is none.
+    assert len(nothing.partitions()) == 1
+    assert rows(nothing) == []
+
+
+def test_a_part_of_spark_that_means_nothing(origin: FakeOrigin) -> None:
+    found = reader().read(InputPartition(None))
+    assert isinstance(found, Iterator)
+    assert list(found) == []
+
+
+def test_questions_are_repeated(origin: FakeOrigin) -> None:
+    origin.failures = 3
+    assert len(rows(reader())) == 140
+    origin.failures = 4
+    with pytest.raises(OriginError):
+        reader().partitions()
+
+
+def test_filters_that_are_pushed(origin: FakeOrigin) -> None:
+    pushing = reader()
+    later = GreaterThanOrEqual(("queueOffset",), 95)
+    body = EqualTo(("body",), b"97")
+    assert pushing.pushFilters([EqualTo(("topic",), "T"), later, body]) == [body]
+    assert rows(pushing) == [(0, offset) for offset in range(95, 100)]
+
+
+def test_tags_that_are_pushed(origin: FakeOrigin) -> None:
+    pushing = reader()
+    tags = In(("tags",), ("tag-1", "tag-2"))
+    assert pushing.pushFilters([tags]) == [tags]
+    rows(pushing)
+    assert {plan.tags for plan in origin.plans} == {frozenset({"tag-1", "tag-2"})}  # type: ignore[attr-defined]
+
+
+def test_tags_that_are_pushed_beside_the_option(origin: FakeOrigin) -> None:
+    pushing = reader(tags="tag-0 || tag-1")
+    pushing.pushFilters([In(("tags",), ("tag-1", "tag-2"))])
+    found = rows(pushing)
+    assert {plan.tags for plan in origin.plans} == {frozenset({"tag-1"})}  # type: ignore[attr-defined]
+    assert found
+    pushing = reader(tags="tag-0")
+    pushing.pushFilters([EqualTo(("tags",), "tag-1")])
+    assert rows(pushing) == []
+
+
+def test_sessions_without_push_down_take_the_reader_too() -> None:
+    # What pyspark's plan_data_source_read looks at.
+    assert reader().pushFilters.__func__ is DataSourceReader.pushFilters
+
+
+def test_the_log_alone(tmp_path: Any) -> None:
+    store = open_store(tmp_path / "store")
+    for number in range(20):
+        put(store, b"%d" % number)
+        store.seal()
+    store.stop()
+    options = ReadOptions(
+        wanted=Topics((TOPIC,)), store_path=str(tmp_path / "store"), commit_log_only=True
+    )
+    log_reader = BatchReader(ReadPlan(options, ("queueOffset",)))
+    condition = EqualTo(("queueOffset",), 3)
+    assert log_reader.pushFilters([condition]) == [condition]
+    assert all(isinstance(part, LogPartition) for part in log_reader.partitions())
+    assert rows(log_reader) == [(offset,) for offset in range(20)]
+
+
+def test_parts_are_small(origin: FakeOrigin) -> None:
+    partition = reader().partitions()[0]
+    assert isinstance(partition, RangePartition)
+    assert len(pickle.dumps(partition)) < 300
