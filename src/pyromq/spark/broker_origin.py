@@ -434,10 +434,14 @@ class _Window:
             found = self._lost(start, min(header.min_offset, slot.end), "retention took them")
             slot.start = header.min_offset
         else:
-            found = self._lost(start, slot.end, f"the queue ends at {header.max_offset}")
-            slot.start = slot.end
+            self._slots.clear()
+            self._next = self._end
+            return self._lost(start, self._end, f"the queue ends at {header.max_offset}")
         if slot.start >= slot.end:
             self._slots.popleft()
+        elif len(self._slots) == 1:
+            # Nothing behind it was asked for: its rest is dealt out anew.
+            self._next = self._slots.popleft().start
         else:
             self._ask(slot)
         return found
