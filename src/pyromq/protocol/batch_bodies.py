@@ -35,7 +35,9 @@ LENGTH_SIZE: Final = INNER_FIXED_SIZE - INNER_HEAD_SIZE
 
 
 def inner_heads(
-    body_lengths: NDArray[np.integer], properties_lengths: NDArray[np.integer]
+    body_lengths: NDArray[np.integer],
+    properties_lengths: NDArray[np.integer],
+    flags: NDArray[np.integer] | int = 0,
 ) -> NDArray[np.uint8]:
     """What stands before each body: one row of INNER_HEAD_SIZE bytes for each message.
 
@@ -43,6 +45,7 @@ def inner_heads(
     """
     heads = np.zeros(body_lengths.size, _HEAD)
     heads["total_size"] = body_lengths + properties_lengths + INNER_FIXED_SIZE
+    heads["flag"] = flags
     heads["body_length"] = body_lengths
     return heads.view(np.uint8).reshape(-1, INNER_HEAD_SIZE)
 

@@ -367,6 +367,7 @@ def cluster_in_a_thread(
             waiting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 loop.run_until_complete(waiting)
+        loop.run_until_complete(asyncio.sleep(0))  # connections that were aborted are closed
         loop.close()
 
 

@@ -12,14 +12,16 @@ def test_many_inner_messages_are_what_each_would_be() -> None:
     properties = [b"", b"a\x01b", b"x" * 300, b"y" * MAX_PROPERTIES]
     body_lengths = np.array([len(body) for body in bodies])
     lengths = np.array([len(text) for text in properties])
-    heads = inner_heads(body_lengths, lengths)
+    flags = np.array([0, 1, -1, 2**31 - 1])
+    heads = inner_heads(body_lengths, lengths, flags)
     between = properties_lengths_between(lengths)
     joined = [
         heads[row].tobytes() + bodies[row] + between[row].tobytes() + properties[row]
         for row in range(len(bodies))
     ]
     assert joined == [
-        encode_inner_message(body, text) for body, text in zip(bodies, properties, strict=True)
+        encode_inner_message(*parts)
+        for parts in zip(bodies, properties, flags.tolist(), strict=True)
     ]
     assert inner_count(b"".join(joined)) == len(bodies)
 
