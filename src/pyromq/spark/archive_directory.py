@@ -1,6 +1,8 @@
 """An archive's directory: data files that are there when they are committed, and only then.
 
     archive/topic=Orders/hour=2026-11-16-05/0000000012-00000.parquet     committed, whole
+    archive/topic=Orders/hour=2026-11-16-05/0000000007-00000-c0000000011-00000.parquet
+                                                 of commits from 7 on, joined by commit 11
     archive/_pyromq/commits/0000000012.json                    the manifest of a commit
     archive/_pyromq/commits/0000000013.pending                 decided, not carried out yet
     archive/_pyromq/staging/archive-…/00000-….staged           being written by tasks
@@ -55,6 +57,7 @@ KEPT_MANIFESTS: Final = 100
 _DONE: Final = ".json"
 _PENDING: Final = ".pending"
 _DIGITS: Final = 10
+_INDEX_DIGITS: Final = 5
 
 
 class ArchiveError(Exception):
@@ -222,7 +225,7 @@ class ArchiveDirectory:
                 time.time_ns() // 1_000_000,
                 last.properties,
                 last.positions,
-                added=self._added(number, compaction.staged),
+                added=self._joined(number, compaction),
                 removed=compaction.removed,
                 directory=compaction.directory,
                 swapped=swap,
@@ -282,12 +285,22 @@ class ArchiveDirectory:
         return tuple(
             AddedFile(
                 f"{data_directory(file.topic, file.hour)}/"
-                f"{number:0{_DIGITS}}-{index:05}{DATA_SUFFIX}",
+                f"{number:0{_DIGITS}}-{index:0{_INDEX_DIGITS}}{DATA_SUFFIX}",
                 Path(file.path).relative_to(self.path).as_posix(),
                 file.rows,
                 file.bytes,
             )
             for index, file in enumerate(staged)
+        )
+
+    def _joined(self, number: int, compaction: Compaction) -> tuple[AddedFile, ...]:
+        # Named after the first of the old files: names stay in the order of what they hold.
+        first = compaction.removed[0][: _DIGITS + 1 + _INDEX_DIGITS]
+        return tuple(
+            added._replace(
+                path=f"{compaction.directory}/{first}-c{Path(added.path).stem}{DATA_SUFFIX}"
+            )
+            for added in self._added(number, compaction.staged)
         )
 
     def _commit(self, manifest: Manifest, staged: Sequence[StagedFile]) -> None:

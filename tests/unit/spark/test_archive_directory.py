@@ -63,6 +63,12 @@ class Killed(BaseException):
     """The process ends here: nothing handles it."""
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is synced cannot be told from what is not, and syncing takes its time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
 @contextmanager
 def killed_before(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Whatever runs inside ends before its n-th change of the directory."""
