@@ -7,6 +7,7 @@ reader travels between them by pickle and holds values only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyromq.spark.filters import WantedRows, push
 from pyromq.spark.partitions import RangePartition, split
 from pyromq.spark.positions import batch_ranges
-from pyromq.spark.reading import ReadPlan, log_ranges, opened, read_log, read_range
+from pyromq.spark.reading import ReadPlan, log_ranges, open_origin, read_log, read_range
 from pyromq.spark.retries import with_retries
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class BatchReader(DataSourceReader):
 
     def _range_partitions(self) -> list[RangePartition]:
         options = self._plan.options
-        with opened(self._plan) as origin:
+        with closing(open_origin(options)) as origin:
             ranges = self._wanted_rows.prune(origin, batch_ranges(origin, options))
         return split(ranges, options.min_partitions, options.max_records_per_partition)
 

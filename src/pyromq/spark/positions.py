@@ -69,12 +69,11 @@ def find_queues(origin: Origin, wanted: Wanted, known_topics: Collection[str] = 
     Raises PositionError for a topic that is not there, unless it is one of the known ones,
     which have been there before.
     """
-    if isinstance(wanted, Queues):
-        return list(wanted.queues)
     if isinstance(wanted, TopicPattern):
-        matches = re.compile(wanted.pattern).fullmatch
-        topics = [topic for topic in origin.topics() if matches(topic)]
+        topics = [topic for topic in origin.topics() if _matches(wanted, topic)]
         return [queue for topic in topics for queue in origin.queues(topic)]
+    if isinstance(wanted, Queues):
+        return _find_assigned(origin, wanted, known_topics)
     assert isinstance(wanted, Topics)
     found: list[Queue] = []
     for topic in sorted(wanted.names):
@@ -88,13 +87,32 @@ def find_queues(origin: Origin, wanted: Wanted, known_topics: Collection[str] = 
     return found
 
 
+def _find_assigned(origin: Origin, wanted: Queues, known_topics: Collection[str]) -> list[Queue]:
+    topics = sorted({queue.topic for queue in wanted.queues})
+    there = {queue for topic in topics for queue in origin.queues(topic)}
+    missing = set(wanted.queues) - there
+    if any(queue.topic not in known_topics for queue in missing):
+        raise PositionError(
+            f"option assign names {name_queues(missing)}, which is not there: check the names of "
+            "brokers and the numbers of queues"
+        )
+    return sorted(there.intersection(wanted.queues))
+
+
 def is_wanted(queue: Queue, wanted: Wanted) -> bool:
     """Whether a queue is one of those that are wanted, if it is there."""
     if isinstance(wanted, Queues):
         return queue in wanted.queues
     if isinstance(wanted, TopicPattern):
-        return re.fullmatch(wanted.pattern, queue.topic) is not None
+        return _matches(wanted, queue.topic)
     return queue.topic in wanted.names
+
+
+def _matches(wanted: TopicPattern, topic: str) -> bool:
+    # Who writes .* does not think of what waits for its retry, nor of dead letters.
+    if topic.startswith("%") and "%" not in wanted.pattern:
+        return False
+    return re.fullmatch(wanted.pattern, topic) is not None
 
 
 def known_bounds(origin: Origin, queues: Collection[Queue]) -> dict[Queue, Bounds]:

@@ -1,7 +1,7 @@
 """What every read does, batch or stream: open the origin, decode its blocks, judge losses.
 
-    with opened(options) as origin: ...                    # the driver plans
-    yield from read_range(plan, QueueRange(queue, 0, 1000))  # a task reads
+    with closing(open_origin(options)) as origin: ...          # the driver plans
+    yield from read_range(plan, QueueRange(queue, 0, 1000))    # a task reads
 
 `ReadPlan` is what travels to the tasks: plain values, no sockets. Each read opens an origin of
 its own and closes it, also when Spark does not want the rest (`limit`).
@@ -14,20 +14,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyromq.client.subscription import Subscription
 from pyromq.spark.arrow import RecordDecoder, batches
 from pyromq.spark.options import ReadOptions, TopicPattern, Topics
 from pyromq.spark.origin import LostRecords, Origin, QueueRange, RecordBlock
 from pyromq.spark.positions import Losses
 
 if TYPE_CHECKING:
-    from pyromq.spark.broker_origin import BrokerOrigin
     from pyromq.spark.store_origin import LogRange, StoreOrigin
 
 
@@ -45,41 +45,27 @@ class ReadPlan:
     pushed_tags: frozenset[str] = frozenset()
 
     @property
-    def tags(self) -> frozenset[str]:
-        """The tags that brokers are asked for; none: all messages."""
+    def subscription(self) -> Subscription | None:
+        """What brokers are asked for; None: all messages."""
+        tags, pushed = self.options.tags, self.pushed_tags
         if self.options.sql is not None:
-            return frozenset()
-        if self.options.tags and self.pushed_tags:
-            return self.options.tags & self.pushed_tags
-        return self.options.tags or self.pushed_tags
+            return Subscription.sql(self.options.sql)
+        if tags or pushed:
+            wanted = tags & pushed if tags and pushed else tags or pushed
+            return Subscription.tags(" || ".join(sorted(wanted)))
+        return None
 
 
-@contextmanager
-def opened(plan: ReadPlan) -> Iterator[Origin]:
-    """The origin that the options name, for as long as it is needed."""
-    origin = open_origin(plan)
-    try:
-        yield origin
-    finally:
-        origin.close()
+def open_origin(options: ReadOptions, subscription: Subscription | None = None) -> Origin:
+    """The origin that the options name; the caller closes it.
 
-
-def open_origin(plan: ReadPlan) -> Origin:
-    """The origin that the options name; the caller closes it."""
-    return open_brokers(plan) if plan.options.store_path is None else _open_store(plan.options)
-
-
-def open_brokers(plan: ReadPlan) -> BrokerOrigin:
-    """A cluster's brokers."""
-    from pyromq.client.subscription import Subscription
+    Only what reads messages has a subscription: brokers find offsets by looking at messages,
+    which must not be left out.
+    """
+    if options.store_path is not None:
+        return _open_store(options)
     from pyromq.spark.broker_origin import BrokerOrigin, ConnectionSettings
 
-    options = plan.options
-    subscription = None
-    if options.sql is not None:
-        subscription = Subscription.sql(options.sql)
-    elif plan.tags:
-        subscription = Subscription.tags(" || ".join(sorted(plan.tags)))
     settings = ConnectionSettings(
         name_servers=options.name_servers,
         access_key=options.access_key,
@@ -92,31 +78,24 @@ def open_brokers(plan: ReadPlan) -> BrokerOrigin:
 
 def read_range(plan: ReadPlan, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
     """The rows of a range of a queue."""
-    with opened(plan) as origin:
-        yield from _decoded(
-            plan, origin.blocks(wanted), wanted.queue.broker_name, str(wanted.queue)
-        )
+    with closing(open_origin(plan.options, plan.subscription)) as origin:
+        found = origin.blocks(wanted)
+        yield from _decoded(plan, found, wanted.queue.broker_name, str(wanted.queue))
 
 
 def log_ranges(plan: ReadPlan) -> list[LogRange]:
     """The parts of a store's log that tasks read, when its queues are not looked at."""
-    origin = _open_store(plan.options)
-    try:
+    with closing(_open_store(plan.options)) as origin:
         return origin.log_ranges()
-    finally:
-        origin.close()
 
 
 def read_log(plan: ReadPlan, wanted: LogRange) -> Iterator[pa.RecordBatch]:
     """The rows of a part of a store's log."""
     topics = plan.options.wanted
     names = topics.names if isinstance(topics, Topics) else None
-    origin = _open_store(plan.options)
-    try:
+    with closing(_open_store(plan.options)) as origin:
         found = origin.log_blocks(wanted, names)
         yield from _decoded(plan, found, origin.broker_name, f"commit log of {origin.broker_name}")
-    finally:
-        origin.close()
 
 
 def _open_store(options: ReadOptions) -> StoreOrigin:

@@ -154,7 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def attempt() -> _Answer:
             if self._origin is None:
-                self._origin = open_origin(self._plan)
+                self._origin = open_origin(self._plan.options)
             try:
                 return question(self._origin)
             except (OriginError, OSError):
@@ -187,8 +187,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._plan.options
         topics = {queue.topic for queue in known}
         for attempt in range(options.fetch_retries + 1):
-            queues = {*find_queues(origin, options.wanted, topics), *known}
-            self._bounds = origin.bounds(queues)
+            self._bounds = origin.bounds(find_queues(origin, options.wanted, topics))
             gone = known.keys() - self._bounds.keys()
             if gone <= self._gone or attempt == options.fetch_retries:
                 break
@@ -299,7 +298,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         try:
             if self._origin is None:
-                self._origin = open_origin(self._plan)
+                self._origin = open_origin(self._plan.options)
             # A group goes with brokers only: the options have seen to that.
             cast("BrokerOrigin", self._origin).commit_offsets(group, news)
             self._told.update(news)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from pyromq.spark.options import Mode, ReadOptions, TopicPattern, Topics
+from pyromq.spark.options import Mode, Queues, ReadOptions, TopicPattern, Topics
 from pyromq.spark.origin import Bounds, OriginError, Queue, QueueRange
 from pyromq.spark.positions import (
     DataLossError,
@@ -63,15 +63,29 @@ def test_a_topic_that_is_not_there(origin: FakeOrigin) -> None:
 
 
 def test_a_queue_that_is_not_there(origin: FakeOrigin) -> None:
-    with pytest.raises(PositionError, match="no queue T@a:9"):
+    with pytest.raises(PositionError, match="assign names T@a:9, which is not there"):
         ranges(origin, assign='{"T": ["a:1", "a:9"]}')
     with pytest.raises(PositionError):
         known_bounds(origin, [Queue("T", "c", 0)])
 
 
+def test_assigned_queues_that_have_been_there(origin: FakeOrigin) -> None:
+    wanted = Queues((A1, Queue("T", "gone", 0)))
+    assert find_queues(origin, wanted, known_topics={"T"}) == [A1]
+
+
+def test_topics_of_the_system_match_only_who_thinks_of_them() -> None:
+    retries = Queue("%RETRY%group", "a", 0)
+    origin = FakeOrigin({A0: (0, 1), retries: (0, 1)})
+    assert find_queues(origin, TopicPattern(".*")) == [A0]
+    assert find_queues(origin, TopicPattern("%RETRY%.*")) == [retries]
+
+
 def test_is_wanted() -> None:
     assert is_wanted(A0, Topics(("T",)))
     assert not is_wanted(OTHER, Topics(("T",)))
+    assert is_wanted(A0, Queues((A0,)))
+    assert not is_wanted(A1, Queues((A0,)))
     assert is_wanted(OTHER, TopicPattern("Oth.*"))
     assert not is_wanted(OTHER, TopicPattern("Oth"))
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pyromq.client.subscription import Subscription
 from pyromq.spark import reading
 from pyromq.spark.arrow import BATCH_BYTES, BATCH_ROWS
 from pyromq.spark.broker_origin import BrokerOrigin
@@ -18,7 +19,7 @@ from pyromq.spark.columns import arrow_schema
 from pyromq.spark.options import ReadOptions, TopicPattern, Topics
 from pyromq.spark.origin import OriginError, Queue, QueueRange
 from pyromq.spark.positions import DataLossError
-from pyromq.spark.reading import ReadPlan, log_ranges, open_origin, opened, read_log, read_range
+from pyromq.spark.reading import ReadPlan, log_ranges, open_origin, read_log, read_range
 from pyromq.spark.store_origin import StoreOrigin
 from tests.support.stores import TOPIC, open_store, put
 from tests.unit.spark.fake_origin import FakeOrigin
@@ -30,7 +31,7 @@ COLUMNS = ("queueOffset", "body")
 @pytest.fixture
 def origin(monkeypatch: pytest.MonkeyPatch) -> FakeOrigin:
     origin = FakeOrigin({A0: (10, 1000)})
-    monkeypatch.setattr(reading, "open_origin", lambda plan: origin)
+    monkeypatch.setattr(reading, "open_origin", lambda options, subscription=None: origin)
     return origin
 
 
@@ -112,26 +113,21 @@ def test_tags_are_compared_as_text(origin: FakeOrigin) -> None:
     assert found[0].column("tags").to_pylist() == ["Aa"] * 5
 
 
-def test_which_tags_brokers_are_asked_for() -> None:
-    both = frozenset({"a", "b"})
-    options = plan(tags=both).options
-    assert ReadPlan(options, COLUMNS).tags == both
-    assert ReadPlan(options, COLUMNS, frozenset({"b", "c"})).tags == {"b"}
-    assert ReadPlan(plan().options, COLUMNS, frozenset({"c"})).tags == {"c"}
-    assert ReadPlan(plan(sql="a = 1").options, COLUMNS, frozenset({"c"})).tags == frozenset()
+def test_what_brokers_are_asked_for() -> None:
+    options = plan(tags=frozenset({"b", "a"})).options
+    assert plan().subscription is None
+    assert ReadPlan(options, COLUMNS).subscription == Subscription.tags("a || b")
+    assert ReadPlan(options, COLUMNS, frozenset({"b", "c"})).subscription == Subscription.tags("b")
+    pushed = ReadPlan(plan().options, COLUMNS, frozenset({"c"}))
+    assert pushed.subscription == Subscription.tags("c")
+    by_sql = ReadPlan(plan(sql="a = 1").options, COLUMNS, frozenset({"c"}))
+    assert by_sql.subscription == Subscription.sql("a = 1")
 
 
-@pytest.mark.parametrize("options", [{}, {"tags": frozenset({"a"})}, {"sql": "a = 1"}])
-def test_brokers_are_opened_without_asking_anybody(options: dict[str, Any]) -> None:
-    origin = open_origin(plan(**options))
+def test_brokers_are_opened_without_asking_anybody() -> None:
+    origin = open_origin(plan().options, Subscription.tags("a"))
     assert isinstance(origin, BrokerOrigin)
     origin.close()
-
-
-def test_opened_closes(origin: FakeOrigin) -> None:
-    with opened(plan()) as found:
-        assert found is origin
-    assert origin.closed == 1
 
 
 def test_files_of_a_store(tmp_path: Path) -> None:
@@ -144,7 +140,7 @@ def test_files_of_a_store(tmp_path: Path) -> None:
         wanted=Topics((TOPIC,)), store_path=str(tmp_path / "store"), broker_name="broker-a"
     )
     by_queue = ReadPlan(options, ("topic", "brokerName", "queueOffset", "body"))
-    origin = open_origin(by_queue)
+    origin = open_origin(options)
     assert isinstance(origin, StoreOrigin)
     origin.close()
     found = list(read_range(by_queue, QueueRange(Queue(TOPIC, "broker-a", 0), 0, 200)))
