@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pyromq.protocol.bulk import Longs
-from pyromq.protocol.units import CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.protocol.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.mapped_file import MappedFile
@@ -31,8 +31,7 @@ _GAP: Final = 32 * 1024
 #: So many pieces in one read at most: each is a call to the kernel.
 _MAX_PIECES: Final = 512
 
-_ENTRY: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-assert _ENTRY.itemsize == CONSUME_QUEUE_ENTRY_SIZE
+_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
 
 
 class BulkRecords(NamedTuple):
@@ -59,7 +58,7 @@ class BulkRead(NamedTuple):
         entries = np.frombuffer(data, _ENTRY, len(data) // CONSUME_QUEUE_ENTRY_SIZE)
         if not entries.size:
             return None
-        physical = entries["physical"].astype(np.int64)
+        physical = entries["physical_offset"].astype(np.int64)
         sizes = entries["size"].astype(np.int64)
         file = self._file_of(int(physical[0]))
         if file is None:
