@@ -76,7 +76,7 @@ class LogCheck:
                     self.end = segment_end
                     following = None
                 else:
-                    following = self._next_record(position + 1, segment_end)
+                    following = self.next_record(position + 1, segment_end)
                 position = segment_end if following is None else following
             elif position != self.end and self._was_written_since():
                 number, position = bases.index(self.end - self.end % size), self.end
@@ -189,7 +189,7 @@ class LogCheck:
             return str(error)
         return f"a record of {size} bytes that does not fit its segment"
 
-    def _next_record(self, position: int, segment_end: int) -> int | None:
+    def next_record(self, position: int, segment_end: int) -> int | None:
         """The next place in the segment at which a record of that very place begins."""
         while position < segment_end:
             data = self._files.read(position, min(_PIECE, segment_end - position))

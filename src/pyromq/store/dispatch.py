@@ -82,20 +82,28 @@ def dispatch_records(
     """
     for run in queue_runs(log_bytes, base, columns, delay_levels):
         queue = queue_of(run.topic, run.queue_id)
-        if queue is None:
-            continue
-        places = run.entries["physical_offset"]
-        last_end = queue.last_physical_offset()
-        if int(places[0]) < last_end:
-            # Physical offsets only grow along a queue: those below its end it has already.
-            known = int(np.searchsorted(places, last_end))
-            run = run._replace(offsets=run.offsets[known:], entries=run.entries[known:])
-            if not run.offsets.size:
-                continue
-        if run.is_consecutive and int(run.offsets[0]) == queue.next_offset:
-            queue.append_many(run.entries.tobytes())
-        else:
-            _append_each(queue, run, on_missing)
+        if queue is not None:
+            append_run(queue, run, on_missing)
+
+
+def append_run(
+    queue: ConsumeQueue,
+    run: QueueRun,
+    on_missing: Callable[[ConsumeQueue, str], None] | None = None,
+) -> None:
+    """Give a queue, which has nothing pending, the entries of a run that it lacks."""
+    places = run.entries["physical_offset"]
+    last_end = queue.last_physical_offset()
+    if int(places[0]) < last_end:
+        # Physical offsets only grow along a queue: those below its end it has already.
+        known = int(np.searchsorted(places, last_end))
+        run = run._replace(offsets=run.offsets[known:], entries=run.entries[known:])
+        if not run.offsets.size:
+            return
+    if run.is_consecutive and int(run.offsets[0]) == queue.next_offset:
+        queue.append_many(run.entries.tobytes())
+    else:
+        _append_each(queue, run, on_missing)
 
 
 def _append_each(

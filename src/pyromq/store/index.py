@@ -27,10 +27,10 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -288,36 +288,29 @@ class KeyIndex:
             self._file_for_next_record()
 
     def _put_many(self, buffer: Buffer, starts: Longs) -> None:
-        columns = read_columns(buffer, starts)
-        if np.count_nonzero(columns.valid) < starts.size:
-            columns = read_columns(buffer, starts[columns.valid])
-        records = columns.starts.size
-        if not records:
-            return
-        if records > 1 and int(np.add.reduce(columns.properties.lengths)) > MAX_PROPERTIES_AT_ONCE:
-            half = records // 2
-            self._put_many(buffer, columns.starts[:half])
-            self._put_many(buffer, columns.starts[half:])
-            return
+        for keys in read_keys(buffer, starts):
+            self.put_keys(keys)
+
+    def put_keys(self, keys: RecordKeys) -> None:
+        """Index records whose keys are known already; as `put` in all else."""
         end = self._file_for_next_record().end_offset
-        rows, hashes = keys_of_records(buffer, columns)
-        if not rows.size:
+        hashes, offsets, timestamps, is_last_without = keys
+        if not hashes.size:
             return
-        offsets = columns.column("physical_offset")[rows]
         # Each record is held against the end of the index at its turn, which is the
         # largest offset up to it.
         ends = np.maximum.accumulate(offsets)
         again = offsets < np.maximum(ends, end, out=ends)
         if np.count_nonzero(again):
-            rows, hashes, offsets = rows[~again], hashes[~again], offsets[~again]
-        timestamps = columns.column("store_timestamp")[rows]
+            is_last_without |= bool(again[-1])
+            hashes, offsets, timestamps = hashes[~again], offsets[~again], timestamps[~again]
         position = 0
-        while position < rows.size:
+        while position < hashes.size:
             file = self._file_for_next_record()
             part = slice(position, position + file.room)
             file.append(hashes[part], offsets[part], timestamps[part])
             position = part.stop
-        if rows.size and rows[-1] < records - 1:
+        if hashes.size and is_last_without:
             self._file_for_next_record()
 
     def _file_for_next_record(self) -> IndexFile:
@@ -387,6 +380,39 @@ class KeyIndex:
             # not tell: nothing is reported any more, so a restart builds these files again.
             self._sync_failed = True
             logger.exception("index file %s could not be synced; check the disk", file.path)
+
+
+class RecordKeys(NamedTuple):
+    """The keys of one record or more, in the order of the index."""
+
+    hashes: NDArray[np.int32]
+    #: Of the records that the keys belong to: where they stand, and when they were stored.
+    offsets: Longs
+    timestamps: Longs
+    #: Whether the last record has no key.
+    is_last_without: bool
+
+
+def read_keys(buffer: Buffer, starts: Longs) -> Iterator[RecordKeys]:
+    """The keys of the whole records among those that begin at `starts`, in bounded memory."""
+    columns = read_columns(buffer, starts)
+    if np.count_nonzero(columns.valid) < starts.size:
+        columns = read_columns(buffer, starts[columns.valid])
+    records = columns.starts.size
+    if not records:
+        return
+    if records > 1 and int(np.add.reduce(columns.properties.lengths)) > MAX_PROPERTIES_AT_ONCE:
+        half = records // 2
+        yield from read_keys(buffer, columns.starts[:half])
+        yield from read_keys(buffer, columns.starts[half:])
+        return
+    rows, hashes = keys_of_records(buffer, columns)
+    yield RecordKeys(
+        hashes,
+        columns.column("physical_offset")[rows],
+        columns.column("store_timestamp")[rows],
+        not rows.size or int(rows[-1]) < records - 1,
+    )
 
 
 def keys_of_records(buffer: Buffer, columns: RecordColumns) -> tuple[Longs, NDArray[np.int32]]:

@@ -28,7 +28,7 @@ import mmap
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,13 @@ _ROW_MASK: Final = 0xFFFFFFFF
 
 class IndexFileError(StoreError):
     """A file in the index directory that cannot be one of this index."""
+
+
+class IndexEnd(NamedTuple):
+    """What the next file must know of a full one: where its last message is, and its time."""
+
+    end_offset: int
+    end_timestamp: int
 
 
 class IndexFile:
@@ -117,7 +124,7 @@ class IndexFile:
             os.posix_fallocate(self._descriptor, 0, self._entries_at)
             self._reserved = True
 
-    def continue_from(self, before: IndexFile) -> None:
+    def continue_from(self, before: IndexFile | IndexEnd) -> None:
         """Begin where another file ended, as long as this one has no entry of its own."""
         self.reserve()
         if before.end_offset > 0:

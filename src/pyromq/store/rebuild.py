@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from pyromq.protocol.delay import DelayLevels
 from pyromq.store.commit_log import CommitLog
@@ -53,10 +54,8 @@ def rebuild_store(
 
     `on_progress` hears the bytes of the log that are done, and how many there are in all.
     """
-    root = config.root
-    if not config.commit_log_directory.is_dir():
-        raise StoreError(f"{config.commit_log_directory} is no directory: there is no log here")
-    lock = lock_store(root)
+    require_log(config)
+    lock = lock_store(config.root)
     log = CommitLog(
         config.commit_log_directory,
         config.mapped_file_size_commit_log,
@@ -66,7 +65,9 @@ def rebuild_store(
     try:
         log.segments.load()
         log.watermarks.written = log.segments.end_offset
-        builder = _Builder(config, log, queues=queues, index=index)
+        targets = Targets.beside(config, queues=queues, index=index)
+        targets.make()
+        builder = Builder(config, log, targets)
         walk = LogWalk(
             log,
             log.min_offset,
@@ -76,11 +77,17 @@ def rebuild_store(
         for piece in walk:
             builder.add(piece)
         made = builder.finish(log.min_offset, walk.end)
-        _put_in_place(root, builder.replaced)
+        put_in_place(config, targets)
         return made
     finally:
         log.segments.close()
         unlock_store(lock)
+
+
+def require_log(config: MessageStoreConfig) -> None:
+    """Raise StoreError where there is no log to make anything of."""
+    if not config.commit_log_directory.is_dir():
+        raise StoreError(f"{config.commit_log_directory} is no directory: there is no log here")
 
 
 def _progress(
@@ -92,40 +99,60 @@ def _progress(
     return lambda position: on_progress(position - begin, end - begin)
 
 
-class _Builder:
-    """Makes the new files, in directories beside the old ones."""
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The directories in which the new files are made; None for what is not wanted."""
 
-    def __init__(
-        self, config: MessageStoreConfig, log: CommitLog, *, queues: bool, index: bool
-    ) -> None:
+    queues: Path | None
+    extensions: Path | None
+    index: Path | None
+
+    @classmethod
+    def beside(cls, config: MessageStoreConfig, *, queues: bool = True, index: bool = True) -> Self:
+        """Directories beside the old ones, whose place they can take."""
+        return cls(
+            _beside(config.consume_queue_directory) if queues else None,
+            _beside(config.consume_queue_ext_directory)
+            if queues and config.enable_consume_queue_ext
+            else None,
+            _beside(config.index_directory) if index else None,
+        )
+
+    @classmethod
+    def below(cls, directory: Path, config: MessageStoreConfig) -> Self:
+        """Directories anywhere, for all that is made of the log."""
+        extensions = directory / config.consume_queue_ext_directory.name
+        return cls(
+            directory / config.consume_queue_directory.name,
+            extensions if config.enable_consume_queue_ext else None,
+            directory / config.index_directory.name,
+        )
+
+    def make(self) -> None:
+        """Make them, empty; what an interrupted rebuild left there goes."""
+        for directory in self.wanted():
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir(parents=True)
+
+    def wanted(self) -> list[Path]:
+        """Those that are not None."""
+        return [path for path in (self.queues, self.extensions, self.index) if path is not None]
+
+
+class Builder:
+    """Makes the new files, in directories that are there."""
+
+    def __init__(self, config: MessageStoreConfig, log: CommitLog, targets: Targets) -> None:
         self._config = config
         self._log = log
         self._delay_levels = DelayLevels(config.message_delay_level)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
-        self._queue_directory = _fresh(config.consume_queue_directory) if queues else None
-        self._index: KeyIndex | None = None
-        self._keys_at_end = 0
-        #: The new directories, and the old ones whose place they take.
-        self.replaced: dict[Path, Path] = {}
-        if self._queue_directory is not None:
-            self.replaced[self._queue_directory] = config.consume_queue_directory
-        self._extension_directory: Path | None = None
-        if queues and config.enable_consume_queue_ext:
-            self._extension_directory = _fresh(config.consume_queue_ext_directory)
-            self.replaced[self._extension_directory] = config.consume_queue_ext_directory
-        if index:
-            directory = _fresh(config.index_directory)
-            self.replaced[directory] = config.index_directory
-            self._index = KeyIndex(
-                directory,
-                hash_slot_count=config.max_hash_slot_num,
-                entry_count=config.max_index_num,
-            )
-            self._index.load()
+        self._targets = targets
+        self._index = None if targets.index is None else open_index(config, targets.index)
 
     def add(self, piece: LogPiece) -> None:
         """Take the next records of the log."""
-        if self._queue_directory is not None:
+        if self._targets.queues is not None:
             dispatch_records(piece.data, piece.base, piece.columns, self._queue, self._delay_levels)
             for queue in self._queues.values():
                 if queue.pending:
@@ -135,50 +162,73 @@ class _Builder:
 
     def finish(self, log_begin: int, log_end: int) -> Rebuilt:
         """Bring everything to the disk."""
-        entries = 0
-        for queue in self._queues.values():
-            queue.correct_min_offset(log_begin)
-            entries += queue.next_offset - queue.min_offset
-            queue.sync()
-            queue.close()
-        keys = 0
-        if self._index is not None:
-            keys = self._index.entry_count
-            self._index.flush()
-            self._index.close()
+        entries = sum(finish_queue(queue, log_begin) for queue in self._queues.values())
+        keys = 0 if self._index is None else finish_index(self._index)
         return Rebuilt(log_begin, log_end, len(self._queues), entries, keys)
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            assert self._queue_directory is not None
-            queue = self._queues[topic, queue_id] = ConsumeQueue(
-                self._queue_directory,
-                self._config.consume_queue_file_size,
-                topic,
-                queue_id,
-                extension=self._extension(topic, queue_id),
-            )
+            queue = open_queue(self._config, self._log, self._targets, topic, queue_id)
+            self._queues[topic, queue_id] = queue
         return queue
 
-    def _extension(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
-        """Without bit maps: which consumers there were, the log does not know."""
-        if self._extension_directory is None:
-            return None
-        size = self._config.mapped_file_size_consume_queue_ext
-        return ConsumeQueueExt(self._extension_directory, size, topic, queue_id, self._log.read)
+
+def open_queue(
+    config: MessageStoreConfig, log: CommitLog, targets: Targets, topic: str, queue_id: int
+) -> ConsumeQueue:
+    """A queue to be filled; its extension is without bit maps: the log knows no consumers."""
+    assert targets.queues is not None
+    extension = None
+    if targets.extensions is not None:
+        size = config.mapped_file_size_consume_queue_ext
+        extension = ConsumeQueueExt(targets.extensions, size, topic, queue_id, log.read)
+    return ConsumeQueue(
+        targets.queues, config.consume_queue_file_size, topic, queue_id, extension=extension
+    )
 
 
-def _fresh(directory: Path) -> Path:
-    """An empty directory beside this one; what an interrupted rebuild left there goes."""
-    fresh = directory.with_name(directory.name + ".rebuilt")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    return fresh
+def finish_queue(queue: ConsumeQueue, log_begin: int) -> int:
+    """Bring a queue to the disk and close it; returns how many entries it has."""
+    queue.correct_min_offset(log_begin)
+    queue.sync()
+    queue.close()
+    return queue.next_offset - queue.min_offset
 
 
-def _put_in_place(root: Path, replaced: dict[Path, Path]) -> None:
+def open_index(config: MessageStoreConfig, directory: Path) -> KeyIndex:
+    """An index to be filled."""
+    index = KeyIndex(
+        directory, hash_slot_count=config.max_hash_slot_num, entry_count=config.max_index_num
+    )
+    index.load()
+    return index
+
+
+def finish_index(index: KeyIndex) -> int:
+    """Bring an index to the disk and close it; returns how many keys it has."""
+    keys = index.entry_count
+    index.flush()
+    index.close()
+    return keys
+
+
+def _beside(directory: Path) -> Path:
+    return directory.with_name(directory.name + ".rebuilt")
+
+
+def put_in_place(config: MessageStoreConfig, targets: Targets) -> None:
     """Swap the new directories in; a start in between makes everything from the log."""
+    root = config.root
+    replaced = {
+        new: old
+        for new, old in (
+            (targets.queues, config.consume_queue_directory),
+            (targets.extensions, config.consume_queue_ext_directory),
+            (targets.index, config.index_directory),
+        )
+        if new is not None
+    }
     abort, checkpoint = root / "abort", root / "checkpoint"
     was_clean = not abort.exists()
     saved = checkpoint.read_bytes() if checkpoint.is_file() else None
