@@ -1,0 +1,108 @@
+"""The sink on the real engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pyromq.testing import Cluster
+from tests.spark.conftest import SendMany
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+
+def read(spark: SparkSession, cluster: Cluster, topic: str, **options: str) -> list[Row]:
+    reader = spark.read.format("rocketmq").options(
+        nameserver=cluster.namesrv, subscribe=topic, **options
+    )
+    return reader.load().collect()
+
+
+def write(frame: DataFrame, cluster: Cluster, mode: str = "append", **options: str) -> None:
+    writer = frame.write.format("rocketmq").mode(mode)
+    writer.options(nameserver=cluster.namesrv, sendTimeout="60s", **options).save()
+
+
+def test_rows_become_messages(spark: SparkSession, cluster: Cluster, topic: str) -> None:
+    frame = spark.range(0, 3000, 1, 3).selectExpr(
+        "cast(id as string) as body",
+        "concat('key-', id) as keys",
+        "if(id % 2 = 0, 'even', null) as tags",
+        "map('third', cast(id % 3 as string)) as properties",
+        "concat('order-', id % 50) as orderingKey",
+    )
+    write(frame, cluster, topic=topic)
+    rows = read(spark, cluster, topic, includeProperties="map")
+    assert sorted(int(row.body) for row in rows) == list(range(3000))
+    assert len({row.uniqueKey for row in rows}) == 3000
+    queues: dict[str, set[tuple[str, int]]] = {}
+    for row in rows:
+        number = int(row.body)
+        assert row["keys"] == f"key-{number}"
+        assert row.tags == ("even" if number % 2 == 0 else None)
+        assert row.properties["third"] == str(number % 3)
+        queues.setdefault(row.properties["__SHARDINGKEY"], set()).add((row.brokerName, row.queueId))
+    assert all(len(found) == 1 for found in queues.values()), "a key has one queue, in all tasks"
+    assert len(set.union(*queues.values())) > 1
+
+
+def test_a_stream_that_repeats_a_batch_repeats_its_keys(
+    spark: SparkSession, cluster: Cluster, topic: str, send_many: SendMany, tmp_path: Path
+) -> None:
+    send_many(topic, 500)
+    copy = f"{topic}-copy"
+    cluster.create_topic(copy)
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> None:
+        messages = spark.readStream.format("rocketmq").options(
+            nameserver=cluster.namesrv, subscribe=topic, startingOffsets="earliest"
+        )
+        query = (
+            messages.load()
+            .select("body", "properties")
+            .writeStream.format("rocketmq")
+            .options(
+                nameserver=cluster.namesrv,
+                topic=copy,
+                dedup="true",
+                sendTimeout="60s",
+                checkpointLocation=str(checkpoint),
+            )
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run()
+    first = read(spark, cluster, copy)
+    assert sorted(int(row.body) for row in first) == list(range(500))
+    assert len({row.uniqueKey for row in first}) == 500
+    # As after a kill between the last task's end and the commit.
+    commits = sorted((checkpoint / "commits").glob("[0-9]*"))
+    commits[-1].unlink()
+    (commits[-1].parent / f".{commits[-1].name}.crc").unlink()
+    run()
+    rows = read(spark, cluster, copy)
+    assert len(rows) == 1000
+    assert {row.uniqueKey: row.body for row in rows} == {row.uniqueKey: row.body for row in first}
+
+
+@pytest.mark.parametrize(
+    ("columns", "mode", "problem"),
+    [
+        (["'x' as body", "1 as number"], "append", "no column 'number' to write"),
+        (["'x' as body"], "overwrite", "only added to"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(
+    spark: SparkSession, cluster: Cluster, columns: list[str], mode: str, problem: str
+) -> None:
+    from pyspark.errors import PySparkException
+
+    frame: Any = spark.range(10).selectExpr(*columns)
+    with pytest.raises(PySparkException, match=problem):
+        write(frame, cluster, mode, topic="refused")
