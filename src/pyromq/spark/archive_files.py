@@ -253,9 +253,9 @@ class _OpenFile:
 
     def _open(self, schema: pa.Schema) -> Any:
         levels = {name: _ZSTD_LEVEL for name, codec in self.codecs.items() if codec == "zstd"}
-        return pq.ParquetWriter(
+        writer = pq.ParquetWriter(
             str(self.path),
-            schema.with_metadata({TOPIC_KEY: self.place.topic.encode()}),
+            schema,
             compression=self.codecs,
             compression_level=levels or None,
             use_dictionary=[name for name in _REPEATING if name in schema.names],
@@ -263,6 +263,8 @@ class _OpenFile:
             write_statistics=list(_WITH_STATISTICS),
             store_schema=False,
         )
+        writer.add_key_value_metadata({TOPIC_KEY: self.place.topic.encode()})
+        return writer
 
 
 def _codecs(batch: pa.RecordBatch, compression: str) -> dict[str, str]:
