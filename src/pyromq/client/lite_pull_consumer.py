@@ -232,7 +232,9 @@ class LitePullConsumer:
 
         A topic, several, or a table that says what is wanted of each: tags (`a || b`, `*`) or
         a `Subscription`. Raises TopicNotFoundError for a topic that does not exist, BrokerError
-        for an expression that its brokers cannot read.
+        for an expression that its brokers cannot read. When it comes back, it is known where our
+        queues begin, unless a broker does not say so in `request_timeout`: what is sent from then
+        on is read, also with `StartFrom.LAST`.
 
         `on_assigned` is told of new queues before the first message is pulled, `on_revoked` of
         queues that go to another member (or are given up by `close`) while they are still
@@ -252,6 +254,7 @@ class LitePullConsumer:
                 await self._session.routes.get(self._session.wrap(topic))
             self._want(wanted)
             await self._membership.set_topics(self._wanted)
+            await self._readers.until_begun(self._session.request_timeout)
             return
         self._subscribed_at = datetime.now()
         self._wanted.update(wanted)
@@ -270,6 +273,7 @@ class LitePullConsumer:
             self._wanted.clear()
             await self._take([])
             raise
+        await self._readers.until_begun(self._session.request_timeout)
 
     async def unsubscribe(self, *topics: str) -> None:
         """Read these topics no more; what was consumed of them is committed."""
@@ -299,6 +303,7 @@ class LitePullConsumer:
         self._is_assigned = True
         self._want(wanted)
         await self._take(queues)
+        await self._readers.until_begun(self._session.request_timeout)
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are being read."""

@@ -221,8 +221,12 @@ class PushConsumer:
     async def start(self) -> None:
         """Join the group and begin to consume.
 
-        A topic that does not exist yet is waited for. Raises NameServerError, BrokerError or
-        RemotingError when nobody can be asked; the consumer is closed then.
+        When it comes back, it is known where each queue of ours begins: whatever is sent from
+        then on is consumed, also by a new group with `StartFrom.LAST` (unlike with Java's
+        clients). A broker that does not say so in `request_timeout` is not waited for, neither
+        are a queue that another member has locked and a topic that does not exist yet. Raises
+        NameServerError, BrokerError or RemotingError when nobody can be asked; the consumer is
+        closed then.
         """
         self._session.start()
         if self._background:
@@ -233,6 +237,7 @@ class PushConsumer:
         try:
             await self._check_expressions(self._subscriptions)
             await self._membership.join(optional=self._subscriptions.keys())
+            await self._begin()
         except BaseException:
             await self.close()
             raise
@@ -267,7 +272,7 @@ class PushConsumer:
     # What it consumes
 
     async def subscribe(self, topic: str, wanted: str | Subscription = "*") -> None:
-        """Consume this topic, too, or something else of it from now on.
+        """Consume this topic, too, or something else of it from now on (see `start`).
 
         All members of a group must have the same subscriptions.
         """
@@ -277,6 +282,7 @@ class PushConsumer:
         await self._check_expressions({topic: subscribed})
         self._subscriptions[topic] = subscribed
         await self._membership.set_topics(self._subscriptions)
+        await self._begin()
 
     async def unsubscribe(self, topic: str) -> None:
         """Consume this topic no more."""
@@ -387,6 +393,16 @@ class PushConsumer:
     def _begin_reading(self, queue: MessageQueue, offset: int | None = None) -> None:
         reading = self._readings[queue] = _Reading(queue)
         reading.task = asyncio.create_task(self._read(reading, offset))
+        reading.task.add_done_callback(lambda _: reading.begun.set())
+
+    async def _begin(self) -> None:
+        """Wait until it is known where our queues begin, or until that has failed once."""
+        try:
+            async with asyncio.timeout(self._session.request_timeout):
+                for reading in list(self._readings.values()):
+                    await reading.begun.wait()
+        except TimeoutError:
+            logger.warning("group %s: brokers have not said where to begin yet", self.group)
 
     async def _stop_reading(self, reading: _Reading) -> None:
         """Commit what was consumed of a queue, and let others have it."""
@@ -425,24 +441,28 @@ class PushConsumer:
         """Pull one queue for as long as it is ours; in a task of its own."""
         queue = reading.queue
         if queue in self._leaving:
+            reading.begun.set()
             await asyncio.wait([self._leaving[queue].task])
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
                 if reading.process_queue is None:
                     reading.process_queue = await self._first_look(queue, offset)
+                    reading.begun.set()
                     if reading.process_queue is None:
                         await asyncio.sleep(_LOCK_PAUSE_SECONDS)
                         continue
                 await self._pull(reading, reading.process_queue)
             except (RemotingError, ClientError) as error:
                 logger.warning("%s: %s; next attempt in %g s", _name(queue), error, pause)
+                reading.begun.set()
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 await self._recover(queue, error)
             except Exception:
                 # A mistake of ours must not end the consumption of a queue silently.
                 logger.exception("%s: next attempt in %g s", _name(queue), pause)
+                reading.begun.set()
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             else:
@@ -711,7 +731,7 @@ class PushConsumer:
 class _Reading:
     """A queue that is ours."""
 
-    __slots__ = ("process_queue", "queue", "task")
+    __slots__ = ("begun", "process_queue", "queue", "task")
 
     task: asyncio.Task[None]
 
@@ -719,6 +739,8 @@ class _Reading:
         self.queue = queue
         #: None until it is known where to begin.
         self.process_queue: ProcessQueue | None = None
+        #: Set when that was tried for the first time.
+        self.begun = asyncio.Event()
 
 
 def _name(queue: MessageQueue) -> str:

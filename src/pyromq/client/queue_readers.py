@@ -83,12 +83,22 @@ class QueueReaders:
             task.cancel()
         self._tasks[reading] = asyncio.create_task(self._read(reading))
 
+    async def until_begun(self, seconds: float) -> None:
+        """Wait until it is known where every queue begins, or until that has failed once."""
+        try:
+            async with asyncio.timeout(seconds):
+                for reading in list(self._tasks):
+                    await reading.begun.wait()
+        except TimeoutError:
+            logger.warning("brokers have not said where to begin within %g s", seconds)
+
     async def stop(self, reading: Reading) -> None:
         """Pull it no more."""
         task = self._tasks.pop(reading, None)
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            reading.begun.set()
 
     def room(self) -> None:
         """Less waits for the reader than before: pull where there is room again."""
@@ -105,6 +115,7 @@ class QueueReaders:
             try:
                 if reading.next_offset is None:
                     await self._find_start(reading)
+                reading.begun.set()
                 await self._until_room(reading)
                 if not await self._pull(reading):
                     await asyncio.sleep(_EMPTY_PAUSE_SECONDS)
@@ -117,6 +128,7 @@ class QueueReaders:
                 logger.warning("%s: %s; next attempt in %g s", name_of(queue), error, pause)
             except Exception:
                 logger.exception("%s: next attempt in %g s", name_of(queue), pause)
+            reading.begun.set()
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             await self._refresh_route(queue.topic)

@@ -15,6 +15,7 @@ Pure: no IO, no clock, no task. Used by one lite pull consumer on its event loop
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 
@@ -28,6 +29,7 @@ class Reading:
 
     __slots__ = (
         "batches",
+        "begun",
         "committed",
         "consumed",
         "count",
@@ -45,6 +47,8 @@ class Reading:
         #: Where the next pull begins; None until that is known.
         self.next_offset = offset
         self.consumed = offset
+        #: Set when it was tried to find that out.
+        self.begun = asyncio.Event()
         #: What the group's offset is, as far as we know.
         self.committed: int | None = None
         self.batches: deque[Batch] = deque()

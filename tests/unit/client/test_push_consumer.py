@@ -146,6 +146,40 @@ async def test_a_start_without_a_name_server_fails_loudly() -> None:
         await consumer.closed()
 
 
+@pytest.mark.parametrize("order", [Order.CONCURRENT, Order.ORDERLY])
+async def test_what_is_sent_when_the_start_is_over_is_consumed(order: Order) -> None:
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        await cluster.brokers[0].put("t", 0, b"before")
+        async with make(cluster, handler, start_from=StartFrom.LAST, order=order) as consumer:
+            await cluster.brokers[0].put("t", 0, b"after")
+            await until(lambda: handler.seen == [b"after"])
+            cluster.topics["u"] = {"b0": 1}
+            await cluster.brokers[0].put("u", 0, b"before")
+            await consumer.subscribe("u")
+            await cluster.brokers[0].put("u", 0, b"later")
+            await until(lambda: handler.seen == [b"after", b"later"])
+
+
+async def test_a_broker_that_does_not_say_where_to_begin_does_not_hold_up_the_start() -> None:
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        broker.silent.add(RequestCode.QUERY_CONSUMER_OFFSET)
+        async with make(cluster, handler, request_timeout=0.05):
+            assert not broker.seen(RequestCode.PULL_MESSAGE)
+            broker.silent.clear()
+            await broker.put("t", 0, b"one")
+            await until(lambda: handler.seen == [b"one"])
+
+
+async def test_a_queue_that_another_member_has_locked_does_not_hold_up_the_start() -> None:
+    async with running_cluster(TOPICS.copy()) as cluster:
+        cluster.brokers[0].locks["t", 0] = "another"
+        async with make(cluster, Handler(), order=Order.ORDERLY, request_timeout=60.0):
+            assert cluster.brokers[0].seen(RequestCode.LOCK_BATCH_MQ)
+
+
 async def test_topics_that_come_later_are_waited_for() -> None:
     handler = Handler()
     async with running_cluster({}) as cluster:

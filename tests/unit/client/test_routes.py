@@ -18,7 +18,7 @@ from pyromq.client.routes import Routes, TopicRoute
 from pyromq.protocol.bodies import BodyError, BrokerData, MessageQueue, QueueData, TopicRouteData
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.remoting.client import RemotingClient
-from tests.support.patience import until
+from tests.support.patience import DEADLINE, until
 from tests.unit.client.fake_cluster import running_cluster
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -26,11 +26,9 @@ NOBODY = "127.0.0.1:1"
 
 
 @contextlib.asynccontextmanager
-async def routes_of(
-    *addresses: str, max_age: float = 30.0, request_timeout: float = 20.0
-) -> AsyncIterator[Routes]:
+async def routes_of(*addresses: str, max_age: float = 30.0) -> AsyncIterator[Routes]:
     remoting = RemotingClient()
-    routes = Routes(remoting, addresses, max_age=max_age, request_timeout=request_timeout)
+    routes = Routes(remoting, addresses, max_age=max_age, request_timeout=2 * DEADLINE)
     try:
         yield routes
     finally:
@@ -122,12 +120,12 @@ async def test_in_the_background_too_the_next_name_server_is_asked() -> None:
     async with (
         running_cluster({"t": {"b0": 2}}) as cluster,
         running_cluster({"t": {"b0": 3}}) as other,
-        routes_of(cluster.namesrv, other.namesrv, max_age=0, request_timeout=0.01) as routes,
+        routes_of(cluster.namesrv, other.namesrv, max_age=0) as routes,
     ):
         routes._addresses = [cluster.namesrv]
         await routes.get("t")
         routes._addresses = [cluster.namesrv, other.namesrv]
-        cluster.brokers[0].silent.add(ROUTE)
+        cluster.brokers[0].refusals[ROUTE] = [(ResponseCode.SYSTEM_ERROR, "ill")]
         await routes.get("t")
         await until(lambda: len(routes.known()[0].write_queues) == 3)
         assert routes._addresses == [other.namesrv, cluster.namesrv]
