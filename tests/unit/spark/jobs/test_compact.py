@@ -1,0 +1,69 @@
+"""The command: its options and what it prints; no session is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pyromq.spark import archiver, compactor
+from pyromq.spark.archive_directory import ArchiveDirectory
+from pyromq.spark.jobs import compact as job
+from pyromq.spark.origin import Queue
+from tests.unit.spark.fake_origin import FakeOrigin
+from tests.unit.spark.test_compactor import archive_all, here
+
+A = Queue("Orders", "broker-a", 0)
+B = Queue("Payments", "broker-a", 0)
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    @contextmanager
+    def no_session(settings: object) -> Iterator[None]:
+        yield None
+
+    monkeypatch.setattr(job, "open_session", no_session)
+    for module in (archiver, compactor):
+        monkeypatch.setattr(module, "fan_out", here)
+        monkeypatch.setattr(module, "parallelism", lambda session: 2)
+    archive_all(FakeOrigin({A: (0, 100), B: (0, 100)}), tmp_path, 5)
+    return tmp_path
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(job.command, [str(each) for each in arguments])
+
+
+def test_join(archive: Path) -> None:
+    dry = invoke(archive, "--dry-run")
+    assert dry.exit_code == 0, dry.output
+    assert "10 files would become 2" in dry.output
+    assert len(ArchiveDirectory(archive).files()) == 10
+    result = invoke(archive)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("10 files (")
+    assert len(ArchiveDirectory(archive).files()) == 2
+    again = invoke(archive)
+    assert again.exit_code == 0
+    assert "nothing to join" in again.output
+
+
+def test_some_topics(archive: Path) -> None:
+    assert "5 files would become 1" in invoke(archive, "--topic", "Orders", "--dry-run").output
+
+
+def test_hours_that_are_over(archive: Path) -> None:
+    # The messages are of 2023.
+    assert "10 files" in invoke(archive, "--older-than", "1", "--dry-run").output
+    hours = (2023 - 1970) * 366 * 24 * 2
+    assert "0 files" in invoke(archive, "--older-than", hours, "--dry-run").output
+
+
+def test_no_archive(tmp_path: Path) -> None:
+    result = invoke(tmp_path)
+    assert result.exit_code == 1
+    assert "is no archive" in result.output
