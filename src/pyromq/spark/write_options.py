@@ -28,6 +28,7 @@ from pyspark.sql.types import (
     ShortType,
     StringType,
     StructType,
+    TimestampType,
 )
 
 from pyromq.client.errors import IllegalMessageError
@@ -61,7 +62,6 @@ _SPARKS_OWN: Final = frozenset(
 _BYTES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20}
 _SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
-_MAP: Final = "map<string,string>"
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,7 @@ _COLUMNS: Final[dict[str, tuple[type[DataType] | DataType, ...]]] = {
     "brokerName": (StringType,),
     "uniqueKey": (StringType,),
     "flag": _WHOLE,
+    "sendAt": (TimestampType,),
 }
 COLUMN_NAMES: Final = tuple(_COLUMNS)
 

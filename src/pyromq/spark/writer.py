@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -40,6 +41,11 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 #: How long rows are gathered for one step of a limited rate, in seconds.
 _STEP_SECONDS: Final = 0.1
+#: How long the first of some rows waits for others that are due.
+_COMPANY_SECONDS: Final = 0.02
+#: A task that was cancelled is seen to be so in between.
+_LONGEST_SLEEP: Final = 1.0
+_MICROSECONDS: Final = 1_000_000
 
 
 @dataclass
@@ -116,14 +122,11 @@ def send_rows(
     unique: UniqueRows,
     *,
     place: str = "",
-    before: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]] | None = None,
 ) -> Sent:
-    """Store the rows of Arrow batches as messages and say how many; raises for what cannot be.
-
-    `before` hands on a batch in parts, each when its time has come.
-    """
-    if before is None and options.max_rows_per_second is not None:
-        before = RateLimit(options.max_rows_per_second).pass_on
+    """Store the rows of Arrow batches as messages and say how many; raises for what cannot be."""
+    batches = let_through(batches, SendTimes())
+    if options.max_rows_per_second is not None:
+        batches = let_through(batches, RateLimit(options.max_rows_per_second))
     with Sender(options, place) as sender:
         encoder = RowEncoder(
             Limits(options.batch_bytes, options.max_message_size),
@@ -133,9 +136,8 @@ def send_rows(
             place=place,
         )
         for batch in batches:
-            for part in before(batch) if before is not None else (batch,):
-                for request in encoder.encode(part):
-                    sender.send(request)
+            for request in encoder.encode(batch):
+                sender.send(request)
         sender.flush()
         return sender.sent
 
@@ -143,6 +145,52 @@ def send_rows(
 def unique_rows(options: WriteOptions, *names: object) -> UniqueRows:
     """The unique keys of a task's rows: by these names with `dedup`."""
     return UniqueRows.of_task(*names) if options.dedup else UniqueRows.random()
+
+
+class Gate(Protocol):
+    """Hands on a batch in parts, each when its time has come."""
+
+    def pass_on(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The parts of a batch."""
+
+
+def let_through(batches: Iterable[pa.RecordBatch], gate: Gate) -> Iterator[pa.RecordBatch]:
+    """All batches, as a gate lets them pass."""
+    for batch in batches:
+        yield from gate.pass_on(batch)
+
+
+class SendTimes:
+    """Lets rows through when the time in their column `sendAt` has come, in their order."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+
+    def pass_on(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """A batch in parts; at once where no row has a time."""
+        position = batch.schema.get_field_index("sendAt")
+        if position < 0:
+            yield batch
+            return
+        times = batch.column(position).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        # A row that comes behind a later one waits with it.
+        due = np.maximum.accumulate(np.asarray(times.fill_null(0), np.int64))
+        start = 0
+        while start < batch.num_rows:
+            now = self._clock()
+            end = int(np.searchsorted(due, int(now * _MICROSECONDS), "right"))
+            if end > start:
+                yield batch.slice(start, end - start)
+                start = end
+            else:
+                # Somewhat later than the first of them, for company.
+                wait = due[start] / _MICROSECONDS - now + _COMPANY_SECONDS
+                self._sleep(min(wait, _LONGEST_SLEEP))
 
 
 class RateLimit:

@@ -12,9 +12,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, 
 from pyromq.spark import writer
 from pyromq.spark.options import OptionError
 from pyromq.spark.row_encoder import RowError
-from pyromq.spark.unique_rows import UniqueRows
-from pyromq.spark.write_options import WriteOptions
-from pyromq.spark.writer import BatchWriter, RateLimit, StreamWriter, Written, send_rows
+from pyromq.spark.writer import BatchWriter, RateLimit, SendTimes, StreamWriter, Written
 from tests.unit.client.fake_cluster import FakeCluster, cluster_in_a_thread
 
 SCHEMA = StructType([StructField("body", BinaryType()), StructField("tags", StringType())])
@@ -166,48 +164,59 @@ def test_a_failed_write_says_what_it_left(
     assert "batch 3 failed: 7 rows" in caplog.text
 
 
-def test_rows_may_be_let_through_one_by_one(cluster: FakeCluster) -> None:
-    seen: list[int] = []
+class Clock:
+    """A time that passes when somebody sleeps."""
 
-    def one_by_one(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        for row in range(batch.num_rows):
-            seen.append(row)
-            yield batch.slice(row, 1)
+    def __init__(self, now: float) -> None:
+        self.now = now
 
-    parsed = WriteOptions.parse(options(cluster))
-    sent = send_rows(iter([rows(b"1", b"2")]), parsed, UniqueRows.random(), before=one_by_one)
-    assert (sent.rows, seen) == (2, [0, 1])
+    def read(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now += seconds
+
+
+def test_rows_wait_for_their_times() -> None:
+    times = [None, 1000.0, 1000.5, 999.0, 1003.0]
+    column = pa.array(
+        [None if at is None else int(at * 1_000_000) for at in times],
+        pa.timestamp("us", tz="UTC"),
+    )
+    bodies = pa.array([str(row) for row in range(5)])
+    batch = pa.RecordBatch.from_arrays([bodies, column], ["body", "sendAt"])
+    clock = Clock(998.0)
+    parts = []
+    for part in SendTimes(clock.read, clock.sleep).pass_on(batch):
+        rows_in_it = part.column(0).to_pylist()
+        parts.append(rows_in_it)
+        latest = max((times[int(row)] or 0) for row in rows_in_it)
+        assert latest <= clock.now < latest + 1 or rows_in_it == ["0"]
+    assert parts == [["0"], ["1"], ["2", "3"], ["4"]]
+
+
+def test_rows_without_times_do_not_wait() -> None:
+    batch = rows(b"1", b"2")
+    assert list(SendTimes(lambda: 0.0).pass_on(batch)) == [batch]
 
 
 def test_a_rate_is_kept() -> None:
-    now = 100.0
-    slept: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        slept.append(seconds)
-        now += seconds
-
-    limit = RateLimit(50, clock=lambda: now, sleep=sleep)
+    clock = Clock(100.0)
+    limit = RateLimit(50, clock.read, clock.sleep)
     batch = rows(*[b"x"] * 23)
-    parts = [part.num_rows for part in limit.pass_on(batch)]
-    assert (parts, len(slept)) == ([5, 5, 5, 5, 3], 4)
-    assert now == pytest.approx(100.4)
-    now += 60  # what was not used meanwhile is not caught up with
+    assert [part.num_rows for part in limit.pass_on(batch)] == [5, 5, 5, 5, 3]
+    assert clock.now == pytest.approx(100.4)
+    clock.now += 60  # what was not used meanwhile is not caught up with
     list(limit.pass_on(batch))
-    assert now == pytest.approx(160.4 + 0.4)
+    assert clock.now == pytest.approx(160.4 + 0.4)
 
 
 def test_a_slow_rate() -> None:
-    now = 0.0
-
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    limit = RateLimit(0.5, clock=lambda: now, sleep=sleep)
+    clock = Clock(0.0)
+    limit = RateLimit(0.5, clock.read, clock.sleep)
     assert [part.num_rows for part in limit.pass_on(rows(b"1", b"2", b"3"))] == [1, 1, 1]
-    assert now == pytest.approx(4.0)
+    assert clock.now == pytest.approx(4.0)
 
 
 def test_the_option_limits_a_task(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
