@@ -108,7 +108,7 @@ class QueueCheck:
             return
         if self._may_move:
             # Before any queue is read: each will have all entries up to here then.
-            self._known_end = max(map(_last_end, self._directory.glob("*/*")), default=0)
+            self._known_end = max(map(last_end, self._directory.glob("*/*")), default=0)
         for topic in sorted(self._directory.iterdir()):
             if not topic.is_dir():
                 yield Violation(ViolationKind.FILE, topic, 0, "is no folder of a topic")
@@ -287,7 +287,7 @@ def _store_times(piece: CheckedPiece, entries: NDArray[np.void]) -> Longs:
     return piece.columns.column("store_timestamp")[rows]
 
 
-def _last_end(directory: Path) -> int:
+def last_end(directory: Path) -> int:
     """Where the record of a queue's last entry ends, by bisection."""
     for path in sorted(directory.glob("[0-9]" * 20), reverse=True):
         with path.open("rb") as file:
