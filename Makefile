@@ -8,6 +8,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Children of the tests, and the next run, would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test soak lint fmt bench clean
 
 run: $(STAMP)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -26,6 +27,25 @@ def _clients_of_tests() -> Iterator[None]:
 def pytest_xdist_auto_num_workers() -> int:
     """More than cores: tests with brokers and clients of others wait more than they compute."""
     return len(os.sched_getaffinity(0)) + 2
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests that share servers stay together."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.support.scheduling import Scheduling
+
+    config.option.loadscopereorder = False  # the order is that of the collection
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With several workers, what takes longest begins first."""
+    if hasattr(config, "workerinput"):
+        from tests.support.scheduling import long_first
+
+        items[:] = long_first(items)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
