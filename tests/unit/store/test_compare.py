@@ -172,9 +172,9 @@ def test_what_has_expired_is_no_difference(stores: Stores) -> None:
     assert stores.compare(span) == []
     # Keys are compared in their order then.
     path = stores.index_file(-1)
-    change(path, INDEX_HEADER_SIZE + SLOTS * INDEX_SLOT_SIZE + 2 * 20 + 3)
+    change(path, INDEX_HEADER_SIZE + SLOTS * INDEX_SLOT_SIZE + 40 * 20 + 3)
     [difference] = stores.compare(span)
-    assert (difference.file, difference.entry) == (str(path), 2)
+    assert (difference.file, difference.entry) == (str(path), 40)
 
 
 def test_keys_before_the_index_are_counted(stores: Stores) -> None:
