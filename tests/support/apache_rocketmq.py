@@ -92,15 +92,17 @@ def java_or_skip() -> tuple[str, str]:
     return str(paths["java"]), str(paths["mvn"])
 
 
-def classpath(*artifacts: str) -> str:
+def classpath(*artifacts: str, is_whole: bool = False) -> str:
     """Return the class path of "group:artifact:version" artifacts with all their dependencies.
 
-    Raises DownloadError.
+    With `is_whole` the artifacts are all that is wanted, without dependencies. Raises
+    DownloadError.
     """
     for artifact in artifacts:
         if len(artifact.split(":")) != 3:
             raise ValueError(f"{artifact!r} is not group:artifact:version")
-    key = hashlib.sha256("\n".join(artifacts).encode()).hexdigest()[:16]
+    words = (*artifacts, "alone") if is_whole else artifacts
+    key = hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
     directory = CACHE / key
     directory.mkdir(parents=True, exist_ok=True)
     result = directory / "classpath.txt"
@@ -109,7 +111,7 @@ def classpath(*artifacts: str) -> str:
         cached = result.read_text() if result.exists() else ""
         if cached and all(Path(jar).exists() for jar in cached.split(os.pathsep)):
             return cached
-        (directory / "pom.xml").write_text(_pom(artifacts))
+        (directory / "pom.xml").write_text(_pom(artifacts, _NOTHING_ELSE if is_whole else ""))
         fresh = directory / "classpath.new"
         download(
             f"{', '.join(artifacts)} from Maven",
@@ -129,10 +131,15 @@ def classpath(*artifacts: str) -> str:
         return found
 
 
-def _pom(artifacts: Sequence[str]) -> str:
+_NOTHING_ELSE = (
+    "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+)
+
+
+def _pom(artifacts: Sequence[str], exclusions: str) -> str:
     dependencies = "".join(
         "<dependency><groupId>{}</groupId><artifactId>{}</artifactId>"
-        "<version>{}</version></dependency>".format(*artifact.split(":"))
+        "<version>{}</version>{}</dependency>".format(*artifact.split(":"), exclusions)
         for artifact in artifacts
     )
     return (
