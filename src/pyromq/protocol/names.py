@@ -57,6 +57,16 @@ RETRY_TOPIC_PREFIX = "%RETRY%"
 DEAD_LETTER_TOPIC_PREFIX = "%DLQ%"
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
+#: Groups of RocketMQ's own tools, which exist on every broker.
+SYSTEM_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+)
 #: Groups with this prefix belong to the system and exist without being created.
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 #: Its offsets say how far the broker has come with halves and their ends.
@@ -96,6 +106,11 @@ def group_fault(group: str) -> str | None:
 def is_system_topic(topic: str) -> bool:
     """Whether a topic exists for the system itself on every broker."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    """Whether a group exists for the system or its tools on every broker."""
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def _fault(kind: str, name: str, max_length: int) -> str | None:

@@ -89,19 +89,39 @@ class BrokerOrigin:
         self._tls = client_context(settings.tls)
         self._connections: dict[str, BlockingConnection] = {}
         self._routes: dict[str, TopicRouteData] = {}
+        self._introduced: set[tuple[str, str]] = set()
 
     def topics(self) -> list[str]:
         """All topics but those of the system; retry and dead-letter topics are among them."""
         listed = self._ask_name_server(
             RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         )
-        cluster = ClusterInfo.decode(
-            self._ask_name_server(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)).body
-        )
+        cluster = self._cluster()
         # Every broker has topics with its own and its cluster's name.
         own = cluster.broker_addr_table.keys() | cluster.cluster_addr_table.keys()
         names = TopicList.decode(listed.body).topic_list - own
         return sorted(name for name in names if not is_system_topic(name))
+
+    def brokers(self) -> dict[str, str]:
+        """The address of each broker by its name: the master's, or that of a replica."""
+        table = self._cluster().broker_addr_table
+        return {
+            name: data.broker_addrs[min(data.broker_addrs)]
+            for name, data in sorted(table.items())
+            if data.broker_addrs
+        }
+
+    def ask(self, address: str, command: RemotingCommand) -> RemotingCommand:
+        """The answer of one server to any question; OriginError when it is no success."""
+        question = f"{RequestCode(command.code).name} at {address}"
+        connection = self._connection(address)
+        try:
+            answer = connection.request(command)
+        except RemotingError as error:
+            self._drop(connection)
+            raise OriginError(f"{question}: {error}") from error
+        _check(answer, question)
+        return answer
 
     def queues(self, topic: str) -> list[Queue]:
         """The readable queues of a topic at all brokers that can be reached."""
@@ -150,6 +170,8 @@ class BrokerOrigin:
 
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Tell the brokers how far a consumer group is, so that its lag can be seen."""
+        for queue, offset in offsets.items():
+            self._introduce(group, queue, offset)
         self._ask_each(
             {
                 queue: UpdateConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, offset)
@@ -184,23 +206,22 @@ class BrokerOrigin:
         subscription = self._subscription
 
         def pull(offset: int, count: int) -> RemotingCommand:
-            header = PullMessageRequestHeader(
-                consumer_group=ANONYMOUS_GROUP,
-                topic=queue.topic,
-                queue_id=queue.queue_id,
-                queue_offset=offset,
-                max_msg_nums=count,
-                sys_flag=PULL_SUBSCRIPTION,
-                commit_offset=0,
-                suspend_timeout_millis=0,
-                sub_version=0,
-                subscription=subscription.expression,
-                expression_type=subscription.kind,
-                max_msg_bytes=_BULK_BYTES,
-            )
-            return RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=header.encode())
+            return _pull(ANONYMOUS_GROUP, queue, offset, count, subscription, _BULK_BYTES)
 
         return pull
+
+    def _introduce(self, group: str, queue: Queue, offset: int) -> None:
+        """Have a broker know a group: it lists only groups that have once asked for messages."""
+        address = self._address(queue)
+        if (group, address) in self._introduced:
+            return
+        connection = self._connection(address)
+        try:
+            connection.request(_pull(group, queue, offset, 1, Subscription(), None))
+        except RemotingError as error:
+            self._drop(connection)
+            raise OriginError(f"first pull of {group} at {address}: {error}") from error
+        self._introduced.add((group, address))
 
     def _exact_offset(self, queue: Queue, bounds: Bounds, hint: int, timestamp: int) -> int:
         """The first offset stored at or after a time.
@@ -275,6 +296,10 @@ class BrokerOrigin:
             f"NameServers asked: {', '.join(self._settings.name_servers)}"
         )
 
+    def _cluster(self) -> ClusterInfo:
+        answer = self._ask_name_server(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+        return ClusterInfo.decode(answer.body)
+
     def _route(self, topic: str) -> TopicRouteData | None:
         known = self._routes.get(topic)
         if known is not None:
@@ -330,6 +355,31 @@ class BrokerOrigin:
     def _drop(self, connection: BlockingConnection) -> None:
         connection.close()
         self._connections.pop(connection.address, None)
+
+
+def _pull(
+    group: str,
+    queue: Queue,
+    offset: int,
+    count: int,
+    subscription: Subscription,
+    max_bytes: int | None,
+) -> RemotingCommand:
+    header = PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=count,
+        sys_flag=PULL_SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        sub_version=0,
+        subscription=subscription.expression,
+        expression_type=subscription.kind,
+        max_msg_bytes=max_bytes,
+    )
+    return RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=header.encode())
 
 
 class _Slot:

@@ -41,17 +41,6 @@ from pyromq.protocol.bodies import DataVersion, SubscriptionGroupConfig, Subscri
 
 logger = logging.getLogger(__name__)
 
-#: Groups of RocketMQ's own tools, which exist on every broker.
-SYSTEM_GROUPS = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-)
-
 
 class GroupTable:
     """Consumer groups by name; persisted as `subscriptionGroup.json`."""
@@ -65,7 +54,7 @@ class GroupTable:
     ) -> None:
         self._config = config
         self._now = now
-        self._groups = {name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS}
+        self._groups = {name: SubscriptionGroupConfig(name) for name in names.SYSTEM_GROUPS}
         self.data_version = DataVersion(now(), 0)
         self.file = TableFile(directory / "subscriptionGroup.json", self.snapshot)
 

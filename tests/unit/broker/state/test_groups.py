@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.state.groups import SYSTEM_GROUPS, GroupTable
+from pyromq.broker.state.groups import GroupTable
+from pyromq.protocol import names
 from pyromq.protocol.bodies import DataVersion, SubscriptionGroupConfig
 
 CONFIG = BrokerConfig(
@@ -43,7 +44,7 @@ def groups(tmp_path: Path) -> GroupTable:
 
 
 def test_system_groups_exist(groups: GroupTable) -> None:
-    assert set(groups.snapshot().subscription_group_table) == set(SYSTEM_GROUPS)
+    assert set(groups.snapshot().subscription_group_table) == set(names.SYSTEM_GROUPS)
     assert len(groups) == 7
 
 
