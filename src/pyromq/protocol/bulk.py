@@ -380,8 +380,9 @@ def _side_by_side(buffer: Buffer, properties: Spans, width: int) -> Bytes:
     content.view(layout)[:] = _windows(data, layout)[np.maximum(ends - stride, 0)]
     table = content.reshape(rows, stride)
     if int(np.minimum.reduce(lengths)) < width:
-        kind = np.uint8 if stride <= 0xFF else np.uint16
-        table *= np.arange(stride, dtype=kind) >= (stride - lengths).astype(kind)[:, None]
+        kind = np.dtype(np.uint8 if stride <= 0xFF else np.uint16)
+        columns, firsts = np.arange(stride).astype(kind), (stride - lengths).astype(kind)
+        table *= columns >= firsts[:, None]
     # What lies at the very beginning of the buffer has nothing on its left.
     for row in (ends < stride).nonzero()[0].tolist():
         table[row] = 0

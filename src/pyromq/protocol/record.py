@@ -324,7 +324,7 @@ def encode_inner_message(body: bytes, properties: bytes, flag: int = 0) -> bytes
     )
 
 
-def peek(buffer: bytes) -> tuple[int, int]:
+def peek(buffer: bytes | memoryview) -> tuple[int, int]:
     """Size and magic of what begins with `buffer`; (0, 0) for too few bytes to tell."""
     if len(buffer) < BLANK_SIZE:
         return 0, 0

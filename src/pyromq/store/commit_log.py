@@ -160,6 +160,17 @@ class CommitLog:
         end = min(offset + size, self.watermarks.written)
         return file.read(offset - file.base, max(offset, end) - file.base)
 
+    def view(self, offset: int, size: int) -> memoryview:
+        """What `read` gives, where it lies: for pieces so large that copying them costs more."""
+        file = self.segments.find(offset)
+        if file is None:
+            return memoryview(b"")
+        end = min(offset + size, self.watermarks.written)
+        try:
+            return file.view(offset - file.base, max(offset, end) - file.base)
+        except FileNotFoundError:  # it has expired meanwhile, or somebody else removed it
+            return memoryview(self.read(offset, size))
+
     def commit(self) -> None:
         """Bring all that is written to the files; raises OSError.
 

@@ -25,7 +25,7 @@ from pyromq.protocol.delay import DelayLevels
 from pyromq.protocol.java_hashes import java_hashes
 from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.protocol.properties import DELAY
-from pyromq.protocol.record import MESSAGE_MAGIC, QueueOffset, decode_record, peek
+from pyromq.protocol.record import BLANK_SIZE, MESSAGE_MAGIC, QueueOffset, decode_record, peek
 from pyromq.protocol.sysflag import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
@@ -44,6 +44,8 @@ PIECE: Final = 4 * 1024 * 1024
 _GATHER_SECONDS: Final = 0.02
 #: How long it waits after an error, such as a full disk.
 _RETRY_SECONDS: Final = 1.0
+#: From this size on, the log is read where it lies.
+_WORTH_MAPPING: Final = 256 * 1024
 _TAGS: Final = b"TAGS"
 _ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
 assert _ENTRY.itemsize == CONSUME_QUEUE_ENTRY_SIZE
@@ -63,7 +65,7 @@ class QueueRun(NamedTuple):
 
 
 def dispatch_records(
-    log_bytes: bytes,
+    log_bytes: bulk.Buffer,
     base: int,
     columns: RecordColumns,
     queue_of: Callable[[str, int], ConsumeQueue | None],
@@ -136,7 +138,7 @@ def _append_each(
 
 
 def queue_runs(
-    log_bytes: bytes, base: int, columns: RecordColumns, delay_levels: DelayLevels
+    log_bytes: bulk.Buffer, base: int, columns: RecordColumns, delay_levels: DelayLevels
 ) -> Iterator[QueueRun]:
     """What the consume queues hold of these records, queue by queue.
 
@@ -170,7 +172,7 @@ def queue_runs(
         begin, end = bounds[number], bounds[number + 1]
         first = int(order[begin])
         at, queue_id = int(topics.starts[first]), int(queue_ids[first])
-        topic = log_bytes[at : at + int(topics.lengths[first])].decode(errors="replace")
+        topic = str(log_bytes[at : at + int(topics.lengths[first])], errors="replace")
         if queue_id < 0 or not topic or "/" in topic or "\0" in topic or topic in (".", ".."):
             logger.warning(
                 "record at %d is of topic %r, queue %d, which cannot be: passed over",
@@ -185,7 +187,7 @@ def queue_runs(
         yield run
 
 
-def _topic_keys(log_bytes: bytes, data: bulk.Bytes, topics: Spans) -> Longs:
+def _topic_keys(log_bytes: bulk.Buffer, data: bulk.Bytes, topics: Spans) -> Longs:
     """A number below 2 ** 31 for each row, the same for the same topic only."""
     starts, lengths = topics
     hashes, units = java_hashes(data, starts, lengths)
@@ -193,7 +195,7 @@ def _topic_keys(log_bytes: bytes, data: bulk.Bytes, topics: Spans) -> Longs:
     _, firsts, numbers = np.unique(keys, return_index=True, return_inverse=True)
     representative = firsts[numbers]
     alike = np.array_equal(units, lengths) and np.array_equal(lengths, lengths[representative])
-    for length in set(lengths[firsts].tolist()) if alike else ():
+    for length in set(lengths[firsts].tolist()) - {0} if alike else ():
         of_length = np.flatnonzero(lengths == length)
         names = _gather(data, starts[of_length], length)
         alike &= bool((names == _gather(data, starts[representative[of_length]], length)).all())
@@ -203,7 +205,7 @@ def _topic_keys(log_bytes: bytes, data: bulk.Bytes, topics: Spans) -> Longs:
     known: dict[str, int] = {}
     ends = (starts + lengths).tolist()
     names_of = (
-        log_bytes[start:end].decode(errors="replace")
+        str(log_bytes[start:end], errors="replace")
         for start, end in zip(starts.tolist(), ends, strict=True)
     )
     return np.array([known.setdefault(name, len(known)) for name in names_of], np.int64)
@@ -211,11 +213,12 @@ def _topic_keys(log_bytes: bytes, data: bulk.Bytes, topics: Spans) -> Longs:
 
 def _gather(data: bulk.Bytes, starts: Longs, length: int) -> bulk.Bytes:
     """The bytes of spans of one length, a row each."""
-    gathered: bulk.Bytes = data[starts[:, None] + np.arange(length)]
-    return gathered
+    layout = np.dtype((np.void, length))
+    windows: NDArray[np.void] = np.ndarray((data.size - length + 1,), layout, data, 0, (1,))
+    return windows[starts].view(np.uint8).reshape(starts.size, length)
 
 
-def _tags_codes(log_bytes: bytes, data: bulk.Bytes, columns: RecordColumns) -> Longs:
+def _tags_codes(log_bytes: bulk.Buffer, data: bulk.Bytes, columns: RecordColumns) -> Longs:
     """Java's hash of every record's tags, 0 without."""
     tags = bulk.find_property(log_bytes, columns.properties, _TAGS)
     codes = np.zeros(columns.starts.size, np.int64)
@@ -226,12 +229,12 @@ def _tags_codes(log_bytes: bytes, data: bulk.Bytes, columns: RecordColumns) -> L
 
 
 def _set_times_of_delivery(
-    log_bytes: bytes, base: int, run: QueueRun, delay_levels: DelayLevels
+    log_bytes: bulk.Buffer, base: int, run: QueueRun, delay_levels: DelayLevels
 ) -> None:
     for row, (place, size, tags_code) in enumerate(run.entries.tolist()):
         start = place - base
         run.entries["tags_code"][row] = _time_of_delivery(
-            log_bytes[start : start + size], delay_levels, tags_code
+            bytes(log_bytes[start : start + size]), delay_levels, tags_code
         )
 
 
@@ -297,7 +300,7 @@ class IndexLane:
     def _index_piece(self, index: KeyIndex) -> None:
         log = self._log
         offset = self._indexed_to
-        data = log.read(offset, min(PIECE, log.segment_after(offset) - offset))
+        data = self._piece(offset)
         starts, end = bulk.record_starts(data)
         if starts.size:
             index.put(data, starts)
@@ -308,10 +311,18 @@ class IndexLane:
             self._indexed_to = max(log.min_offset, log.segment_after(offset))
             return
         # No record here: the blank one at a segment's end, or a record longer than a piece.
-        size, magic = peek(data)
+        size, magic = peek(data[:BLANK_SIZE])
         if magic != MESSAGE_MAGIC or offset + size > log.watermarks.written:
             self._indexed_to = log.segment_after(offset)
             return
         record = log.read(offset, size)
         index.put(record, bulk.record_starts(record)[0])
         self._indexed_to = offset + size
+
+    def _piece(self, offset: int) -> memoryview:
+        """The log from `offset` on; a short piece is sooner copied than mapped."""
+        log = self._log
+        size = min(PIECE, log.segment_after(offset) - offset)
+        if log.watermarks.written - offset >= _WORTH_MAPPING:
+            return log.view(offset, size)
+        return memoryview(log.read(offset, size))

@@ -40,6 +40,7 @@ from pyromq.protocol.bulk import (
     JoinedProperties,
     Longs,
     RecordColumns,
+    Spans,
     last_property,
     read_columns,
     read_parts,
@@ -62,6 +63,8 @@ _KEYS: Final = KEYS.encode()
 _HASH_SIGN: Final = ord("#")
 #: Up to this many records, plain Python is faster than numpy's fixed costs.
 FEW_RECORDS: Final = 16
+#: From so many on, topics and each kind of keys are hashed by themselves.
+_MANY_RECORDS: Final = 512
 #: Properties made of separators or of one-letter keys take a hundred times their size in
 #: memory while they are cut up; more bytes than these are taken in several turns.
 MAX_PROPERTIES_AT_ONCE: Final = 1024 * 1024
@@ -421,13 +424,16 @@ def keys_of_records(buffer: Buffer, columns: RecordColumns) -> tuple[Longs, NDAr
     unique_rows, unique = properties.find(_UNIQ_KEY)
     word_rows, words = properties.find_words(_KEYS)
     topics = columns.topics
-    # Topics and keys in one go: for small batches it is the number of calls that costs.
-    hashes, units = java_hashes(
-        np.frombuffer(buffer, np.uint8),
-        np.concatenate((topics.starts, unique.starts, words.starts)),
-        np.concatenate((topics.lengths, unique.lengths, words.lengths)),
-    )
+    data = np.frombuffer(buffer, np.uint8)
     records = topics.starts.size
+    kinds = [topics, unique, words]
+    if records < _MANY_RECORDS:
+        # Topics and keys in one go: for small batches it is the number of calls that costs.
+        kinds = [Spans(*map(np.concatenate, zip(*kinds, strict=True)))]
+    # Otherwise it is the width, and that of a kind is mostly the same in all rows.
+    parts = [java_hashes(data, *spans) for spans in kinds]
+    hashes = np.concatenate([part[0] for part in parts])
+    units = np.concatenate([part[1] for part in parts])
     beginnings = hashes[:records] * np.uint32(31) + np.uint32(_HASH_SIGN)
     rows = np.concatenate((unique_rows, word_rows))
     keys = continue_hashes(beginnings[rows], hashes[records:], units[records:])

@@ -6,32 +6,37 @@ properties of which a sector never reached the disk. Behind the last record of a
 segment stands a blank one that reaches to its end.
 
 The log is read once, front to back: what a piece is needed for (consume queues, the key
-index) is done while its bytes are in the processor's cache. Pages that were read are given
-back, so memory does not grow with the log. Used by `recovery` and `rebuild`, on the thread
-that starts the store, before others run.
+index) is done while its bytes are in the processor's cache. It is read where it lies, each
+piece by a mapping of its own, so memory does not grow with the log. The bodies of a long log
+are checked by a second process (`body_check`), some pieces ahead of those that are given.
+
+Used by `recovery` and `rebuild`, on the thread that starts the store, before others run.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from typing import Final, NamedTuple
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyromq.protocol import bulk
-from pyromq.protocol.record import BLANK_MAGIC, BLANK_SIZE, CRC_MASK, peek
+from pyromq.protocol.record import BLANK_MAGIC, BLANK_SIZE, peek
 from pyromq.store import lookup
+from pyromq.store.body_check import Bodies, BodyCheck
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.dispatch import PIECE
+from pyromq.store.mapped_file import MappedFile
 
 logger = logging.getLogger(__name__)
 
-#: How much of the mapping stays in memory behind the walk.
-_KEPT_IN_MEMORY: Final = 64 * 1024 * 1024
+#: So many pieces at most wait for their bodies to be checked.
+_STEPS_AHEAD: Final = 6
 _SECONDS_BETWEEN_LINES: Final = 2.0
 _MB: Final = 1_000_000
 #: A disk writes these whole or not at all.
@@ -43,12 +48,16 @@ class LogPiece(NamedTuple):
 
     #: The physical offset of the first byte of `data`.
     base: int
-    data: bytes
+    #: The bytes where they are mapped; not to be kept.
+    data: memoryview
     columns: bulk.RecordColumns
 
 
 class LogWalk:
-    """Iterating gives the pieces; `end` is the offset behind the last of them."""
+    """Iterating gives the pieces; `end` is the offset behind the last of them.
+
+    An iterator that is not used up is to be closed.
+    """
 
     def __init__(
         self,
@@ -66,67 +75,83 @@ class LogWalk:
         self._on_progress = on_progress
         self.end = offset
 
-    def __iter__(self) -> Iterator[LogPiece]:
-        log = self._log
-        for file in list(log.segments.files):
-            segment_end = file.base + file.size
-            if segment_end <= self.end:
-                continue
-            released = self.end
-            while self.end < segment_end:
-                piece = self._next_piece(segment_end)
-                if piece is None:
-                    break
-                yield piece
+    def __iter__(self) -> Generator[LogPiece, None, None]:
+        check = BodyCheck()
+        try:
+            for step in self._checked(check) if self._check_crc else self._steps():
+                self.end = step.end
+                if not step.piece.columns.starts.size:
+                    continue
+                yield step.piece
                 if self._on_progress is not None:
-                    self._on_progress(self.end)
-                if self.end - released >= _KEPT_IN_MEMORY:
-                    released = self.end
-                    file.release(released - file.base)
-            if not self._is_blank(segment_end):
-                return
-            self.end = segment_end
+                    self._on_progress(step.end)
+        finally:
+            check.close()
 
-    def _next_piece(self, segment_end: int) -> LogPiece | None:
-        """The next valid records; None when there is none."""
-        data = self._log.read(self.end, min(PIECE, segment_end - self.end))
-        piece = self._valid_part(data)
-        if piece is None:
-            # A record longer than a piece, or the end.
-            record = lookup.record_at(self._log, self.end)
-            if record is None or len(record) <= len(data):
-                return None
-            piece = self._valid_part(record)
-        return piece
+    def _checked(self, check: BodyCheck) -> Iterator[_Step]:
+        """The steps up to the first wrong body; the walk is some ahead while it is looked for."""
+        ahead: deque[_Step] = deque()
+        for step in itertools.chain(self._steps(), (None,)):
+            if step is not None:
+                ahead.append(step)
+                _, data, columns = step.piece
+                check.add(Bodies(step.file.path, step.piece.base - step.file.base, data, columns))
+            while ahead and (step is None or len(ahead) > _STEPS_AHEAD or check.is_ready):
+                oldest = ahead.popleft()
+                base, data, columns = oldest.piece
+                right = check.take()
+                if right < columns.starts.size:
+                    piece = LogPiece(base, data, columns.rows(slice(0, right)))
+                    yield _Step(oldest.file, piece, base + int(columns.starts[right]))
+                    return
+                yield oldest
 
-    def _valid_part(self, data: bytes) -> LogPiece | None:
-        """The whole, right records at the head of `data`; moves `end` behind them."""
+    def _steps(self) -> Iterator[_Step]:
+        """Piece after piece of whole records, whatever their bodies are."""
+        position = self.end
+        for file in list(self._log.segments.files):
+            segment_end = file.base + file.size
+            while position < segment_end:
+                piece, end = self._next_piece(position, segment_end)
+                if end == position:
+                    return
+                position = end
+                yield _Step(file, piece, position)
+
+    def _next_piece(self, base: int, segment_end: int) -> tuple[LogPiece, int]:
+        """The valid records from `base` on, if there are any, and where to go on."""
+        data = self._log.view(base, min(PIECE, segment_end - base))
+        if _is_blank(data, segment_end - base):
+            return LogPiece(base, data, bulk.read_columns(b"", np.empty(0, np.int64))), segment_end
         starts, size = bulk.record_starts(data)
         if not starts.size:
-            return None
+            # A record longer than a piece, or the end.
+            data = memoryview(lookup.record_at(self._log, base) or b"")
+            starts, size = bulk.record_starts(data)
         columns = bulk.read_columns(data, starts)
-        good = columns.valid & (columns.column("physical_offset") == starts + self.end)
-        if self._check_crc:
-            good &= columns.column("body_crc") == _body_crcs(data, columns)
+        good = columns.valid & (columns.column("physical_offset") == starts + base)
         if self._after_crash:
-            in_segment = self.end % self._log.segments.segment_size
+            in_segment = base % self._log.segments.segment_size
             good &= ~_lost_properties(data, columns, in_segment)
         if not good.all():
             count = int(good.argmin())
-            if count == 0:
-                return None
             size = int(starts[count])
             columns = columns.rows(slice(0, count))
-        base = self.end
-        self.end += size
-        return LogPiece(base, data, columns)
+        return LogPiece(base, data, columns), base + size
 
-    def _is_blank(self, segment_end: int) -> bool:
-        """Whether a blank record reaches from `end` to the segment's end."""
-        if self.end == segment_end:
-            return True
-        size, magic = peek(self._log.read(self.end, BLANK_SIZE))
-        return magic == BLANK_MAGIC and size == segment_end - self.end
+
+class _Step(NamedTuple):
+    file: MappedFile
+    #: Without a row where the blank record is.
+    piece: LogPiece
+    #: Where the walk is then.
+    end: int
+
+
+def _is_blank(data: memoryview, rest: int) -> bool:
+    """Whether `data` begins with a blank record of this size, that of the segment's rest."""
+    size, magic = peek(data[:BLANK_SIZE])
+    return magic == BLANK_MAGIC and size == rest
 
 
 class ProgressLog:
@@ -156,7 +181,7 @@ class ProgressLog:
             )
 
 
-def _lost_properties(data: bytes, columns: bulk.RecordColumns, base: int) -> NDArray[np.bool_]:
+def _lost_properties(data: memoryview, columns: bulk.RecordColumns, base: int) -> NDArray[np.bool_]:
     """Which records have properties that are empty from a sector's beginning to its end.
 
     No CRC is over them. `base` is the place of `data` in its file.
@@ -174,13 +199,3 @@ def _lost_properties(data: bytes, columns: bulk.RecordColumns, base: int) -> NDA
         sectors[rows] += _SECTOR
         rows = rows[sectors[rows] < ends[rows]]
     return lost
-
-
-def _body_crcs(data: bytes, columns: bulk.RecordColumns) -> bulk.Longs:
-    view = memoryview(data)
-    begins, lengths = columns.bodies
-    ends = begins + lengths
-    crcs = [
-        crc32(view[begin:end]) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
-    ]
-    return np.array(crcs, np.int64) & CRC_MASK

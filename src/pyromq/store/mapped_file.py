@@ -4,8 +4,8 @@ Invariants
 1. Bytes are written only below `reserved`, the part whose disk blocks exist: a full
    disk shows as an OSError where room is reserved, never as a SIGBUS in the middle
    of a copy.
-2. No view of the mapping is handed out: `read` copies. So a file can be unmapped
-   whenever its owner says so.
+2. No view of the mapping is handed out: `read` copies, and `view` maps again. So a file
+   can be unmapped whenever its owner says so.
 3. No file descriptor is kept beside the mapping's own one, so that tens of
    thousands of consume queues stay affordable.
 4. A read-only file is mapped for reading: nothing that this process does can change it.
@@ -96,6 +96,25 @@ class MappedFile:
     def read(self, start: int, end: int) -> bytes:
         """A copy of the bytes from `start` to `end`."""
         return self._map[start:end]
+
+    def view(self, start: int, end: int) -> memoryview:
+        """The bytes from `start` to `end` where they lie, for whoever reads many of them.
+
+        By a mapping of their own, that goes with the last view of it: this file may be closed
+        and removed meanwhile. FileNotFoundError when it is removed already.
+        """
+        before = start % mmap.ALLOCATIONGRANULARITY
+        if start >= min(end, self.size):
+            return memoryview(b"")
+        size = min(end, self.size) - start
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            mapping = mmap.mmap(
+                descriptor, before + size, access=mmap.ACCESS_READ, offset=start - before
+            )
+        finally:
+            os.close(descriptor)
+        return memoryview(mapping)[before:]
 
     def read_many(self, places: tuple[int, ...], sizes: tuple[int, ...]) -> list[bytes]:
         """Copies of the records at these offsets of the stream; all lie in this file."""

@@ -12,6 +12,7 @@ by `pyromq store rebuild`, on one thread; holds the store's lock.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -74,8 +75,9 @@ def rebuild_store(
             check_crc=config.check_crc_on_recover,
             on_progress=_progress(log, on_progress),
         )
-        for piece in walk:
-            builder.add(piece)
+        with contextlib.closing(iter(walk)) as pieces:
+            for piece in pieces:
+                builder.add(piece)
         made = builder.finish(log.min_offset, walk.end)
         put_in_place(config, targets)
         return made

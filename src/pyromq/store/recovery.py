@@ -17,6 +17,7 @@ Runs once, on the thread that starts the store, before any other thread of it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, MutableMapping
@@ -84,8 +85,9 @@ def recover(
         logger.warning("the last stop was not clean: the log is checked from %d on", walk_from)
     progress = ProgressLog("checking the log", walk_from, log.watermarks.written)
     walk = LogWalk(log, walk_from, check_crc=check_crc, after_crash=not clean, on_progress=progress)
-    for piece in walk:
-        restorer.take(piece, dispatched)
+    with contextlib.closing(iter(walk)) as pieces:
+        for piece in pieces:
+            restorer.take(piece, dispatched)
     end = walk.end
     _empty_behind(log, end)
     log.segments.drop_after(end)

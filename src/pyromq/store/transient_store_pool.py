@@ -136,6 +136,10 @@ class PooledFile(MappedFile):
             if self._map is source:  # else the buffer may have been another file's by then
                 return data
 
+    def view(self, start: int, end: int) -> memoryview:
+        """The bytes from `start` to `end`; a copy of them as long as there is a buffer."""
+        return memoryview(self.read(start, end)) if self.is_buffered else super().view(start, end)
+
     def read_many(self, places: tuple[int, ...], sizes: tuple[int, ...]) -> list[bytes]:
         """Copies of the records at these offsets of the stream; all lie in this file."""
         while True:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyromq.protocol import bulk
 from pyromq.protocol.bulk import (
     JoinedProperties,
     RecordParts,
@@ -173,12 +174,35 @@ def test_the_walk_stops_at_what_is_not_whole() -> None:
         assert len(record_starts(record + BLANK.pack(lie, MESSAGE_MAGIC) + bytes(80))[0]) == 1
 
 
-@given(st.lists(properties_like, max_size=8), names)
+@given(sizes=st.lists(st.integers(0, 1), max_size=120), cut=st.integers(1, 600))
+def test_records_of_one_size_are_found_like_any_others(sizes: list[int], cut: int) -> None:
+    kinds = [make_record(body=b"b" * 600), make_record(body=b"b" * 601)]
+    # Long runs of one size, short ones, and both in turn.
+    written = [kinds[size] for size in sizes for _ in range(1 + 40 * size)]
+    log = b"".join(written)
+    assert record_starts(log)[0].tolist() == positions(written)
+    assert record_starts(log)[1] == len(log)
+    assert record_starts(log[:-cut])[0].tolist() == positions(written)[:-1]
+    garbage = log + BLANK.pack(len(kinds[1]), BLANK_MAGIC) + bytes(5000)
+    assert record_starts(garbage)[1] == len(log)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@given(rows=st.lists(properties_like, max_size=8), name=names, between=st.sampled_from([0, 3]))
 @settings(max_examples=300)
-def test_a_property_is_found_as_java_finds_it(rows: list[bytes], name: bytes) -> None:
-    buffer = b"...".join([b"", *rows, b""])
+def test_a_property_is_found_as_java_finds_it(
+    many: bool, rows: list[bytes], name: bytes, between: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bulk, "_MANY_ROWS", 1 if many else 1000)
+        check_properties(rows, name, b"." * between)
+
+
+def check_properties(rows: list[bytes], name: bytes, between: bytes) -> None:
+    buffer = between.join([b"", *rows, b""])
+    starts = positions([row + between for row in rows])
     properties = Spans(
-        np.array([3 + start for start in positions([row + b"..." for row in rows])], np.int64),
+        np.array([len(between) + start for start in starts], np.int64),
         np.array([len(row) for row in rows], np.int64),
     )
     found = find_property(buffer, properties, name)
@@ -198,7 +222,16 @@ def test_a_property_is_found_as_java_finds_it(rows: list[bytes], name: bytes) ->
     ]
 
 
-def test_spans_outside_the_buffer_are_clipped() -> None:
+def test_many_rows_of_all_lengths() -> None:
+    rows = [b"KEYS\x01" + b"k" * (number % 300) + b"\x02N\x01v" for number in range(700)]
+    check_properties(rows, b"KEYS", b"")
+    check_properties(rows[:1] * 200, b"N", b"")
+    check_properties([*rows, b"KEYS\x01" + b"k" * 30_000], b"KEYS", b"..")
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_spans_outside_the_buffer_are_clipped(many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "_MANY_ROWS", 1 if many else 1000)
     buffer = b"KEYS\x01value"
     spans = Spans(np.array([-9, 0, 0, 99]), np.array([4, 99, 7, 5]))
     found = find_property(buffer, spans, b"KEYS")

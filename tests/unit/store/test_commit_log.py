@@ -74,6 +74,7 @@ def test_reads_at_every_boundary(log: CommitLog) -> None:
         (0, -5, b""),
     ):
         assert log.read(offset, size) == expected, (offset, size)
+        assert bytes(log.view(offset, size)) == expected, (offset, size)
     for offset, size, held in (
         (0, SIZE, True),
         (0, SIZE + 1, False),
@@ -187,6 +188,17 @@ def test_flush_moves_the_mark_only_when_every_file_is_synced(
     log.seal()
     log.flush()
     assert synced == [0, SIZE, SIZE]
+
+
+def test_a_segment_whose_file_was_removed_is_viewed_as_long_as_it_is_mapped(
+    log: CommitLog, tmp_path: Path
+) -> None:
+    append(log, b"still there")
+    log.seal()
+    path = log.segments.files[0].path
+    path.rename(tmp_path / "elsewhere")
+    assert bytes(log.view(6, 5)) == b"there"
+    (tmp_path / "elsewhere").rename(path)
 
 
 def test_old_pages_are_let_go_and_read_again(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +96,69 @@ def test_the_log_ends_at_what_is_no_record(written: WrittenLog, log: CommitLog, 
     walk = LogWalk(log, 0, check_crc=True)
     assert places(walk) == written.places[:37]
     assert walk.end == damaged
+
+
+def test_the_same_with_a_second_process(
+    written: WrittenLog, log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyromq.store.log_walk.PIECE", 500)
+    monkeypatch.setattr("pyromq.store.body_check.WORTH_A_PROCESS", 0)
+    monkeypatch.setattr("pyromq.store.body_check._cores", lambda: 2)
+    assert places(LogWalk(log, 0, check_crc=True)) == written.places
+    for number in (59, 40, 12, 1):
+        damaged = written.places[number]
+        file = log.segments.find(damaged)
+        assert file is not None
+        file.reserve(SEGMENT)
+        file.write(damaged - file.base + 88, b"\x7f")
+        walk = LogWalk(log, 0, check_crc=True)
+        assert places(walk) == written.places[:number]
+        assert walk.end == damaged
+
+
+def test_a_walk_that_is_broken_off_leaves_no_process(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr("pyromq.store.log_walk.PIECE", 500)
+    monkeypatch.setattr("pyromq.store.body_check.WORTH_A_PROCESS", 0)
+    monkeypatch.setattr("pyromq.store.body_check._cores", lambda: 2)
+    pieces = iter(LogWalk(log, 0, check_crc=True))
+    next(pieces)
+    pieces.close()
+    assert [process.returncode is not None for process in started] == [True]
+
+
+def test_a_record_longer_than_a_piece(written: WrittenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyromq.store.log_walk.PIECE", 200)
+    for size in (10, 1000, 50, 3000, 200, 3900, 5):
+        written.add(b"x" * size)
+    log = written.open()
+    walk = LogWalk(log, 0, check_crc=True, after_crash=True)
+    assert places(walk) == written.places
+    assert walk.end == written.end
+    log.segments.close()
+
+
+def test_a_segment_that_is_blank_from_its_beginning(written: WrittenLog) -> None:
+    written.add()
+    rest = SEGMENT - written.end
+    written.data += BLANK.pack(rest, BLANK_MAGIC).ljust(rest, b"\0")
+    written.data += BLANK.pack(SEGMENT, BLANK_MAGIC).ljust(SEGMENT, b"\0")
+    written.end = 2 * SEGMENT
+    written.add()
+    log = written.open()
+    walk = LogWalk(log, 0, check_crc=True)
+    assert places(walk) == written.places
+    assert walk.end == written.end
+    log.segments.close()
 
 
 def test_bodies_may_be_left_unchecked(written: WrittenLog, log: CommitLog) -> None:

@@ -93,6 +93,23 @@ def test_read_many_gives_each_record_of_the_entries(tmp_path: Path) -> None:
     file.close()
 
 
+@pytest.mark.parametrize("start", [0, 1, 4095, 4096, 10_000, SIZE - 1])
+def test_a_view_is_what_lies_there(tmp_path: Path, start: int) -> None:
+    content = bytes(number % 251 for number in range(SIZE))
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    file.reserve(SIZE)
+    file.write(0, content)
+    for end in (start, start + 1, start + 5000, SIZE, SIZE + 1):
+        view = file.view(start, end)
+        assert view.readonly
+        assert bytes(view) == content[start:end]
+    file.delete()
+    # The last one asked for lives on.
+    assert bytes(view) == content[start:]
+    with pytest.raises(FileNotFoundError):
+        file.view(0, 1)
+
+
 @pytest.mark.parametrize("holes", [True, False])
 def test_emptying_leaves_zeros_and_gives_the_blocks_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holes: bool

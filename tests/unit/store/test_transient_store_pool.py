@@ -59,6 +59,7 @@ def test_what_is_written_is_read_at_once_and_in_the_file_when_committed(
     file.write(3, b"two")
     assert file.read(0, 6) == b"onetwo"
     assert file.read_many((0, 3), (3, 3)) == [b"one", b"two"]
+    assert bytes(file.view(2, 4)) == b"et"
     assert not any(file.path.read_bytes())
     file.commit(3)
     assert file.path.read_bytes()[:7] == b"one\0\0\0\0"
@@ -67,6 +68,7 @@ def test_what_is_written_is_read_at_once_and_in_the_file_when_committed(
     file.release_buffer()
     assert not file.is_buffered
     assert file.read(0, 6) == b"onetwo"
+    assert bytes(file.view(2, 4)) == b"et"
     file.delete()
     assert not file.path.exists()
 
