@@ -97,7 +97,7 @@ SECTIONS = (
             "AllocateConsistentHash",
         ),
     ),
-    Section("Options of every client", ("options",), ("ClientOptions",)),
+    Section("Every client", ("client", "options"), ("Client", "ClientOptions")),
     Section(
         "Synchronous clients",
         ("sync",),
@@ -106,6 +106,7 @@ SECTIONS = (
             "SyncTransactionProducer",
             "SyncPushConsumer",
             "SyncLitePullConsumer",
+            "SyncPullConsumer",
         ),
     ),
     Section(

@@ -1,13 +1,13 @@
 """RocketMQ clients: producers, consumers and what they speak of.
 
 `Producer`, `TransactionProducer`, `PushConsumer`, `LitePullConsumer` and `PullConsumer` are for
-asyncio; `Producer.sync(...)` and so on give the same to programs without an event loop (but for
-single pulls: there, `LitePullConsumer.sync` with `assign` and `seek`).
+asyncio; `Producer.sync(...)` and so on give the same to programs without an event loop.
 """
 
 from __future__ import annotations
 
 from pyromq.client.accumulator import Batching
+from pyromq.client.client import Client
 from pyromq.client.errors import (
     AnswerError,
     BrokerError,
@@ -54,6 +54,7 @@ from pyromq.client.subscription import Subscription
 from pyromq.client.sync import (
     SyncLitePullConsumer,
     SyncProducer,
+    SyncPullConsumer,
     SyncPushConsumer,
     SyncTransactionProducer,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "AssignmentListener",
     "Batching",
     "BrokerError",
+    "Client",
     "ClientError",
     "ClientOptions",
     "ClientStateError",
@@ -119,6 +121,7 @@ __all__ = [
     "Subscription",
     "SyncLitePullConsumer",
     "SyncProducer",
+    "SyncPullConsumer",
     "SyncPushConsumer",
     "SyncTransactionProducer",
     "TopicNotFoundError",

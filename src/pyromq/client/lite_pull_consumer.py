@@ -40,6 +40,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar, Unpack
 
+from pyromq.client.client import Client
 from pyromq.client.client_requests import ClientRequests
 from pyromq.client.consumer_offsets import LocalOffsets
 from pyromq.client.errors import BrokerError, ClientError, ClientStateError, OptionError
@@ -84,7 +85,7 @@ AssignmentListener = Callable[[list[MessageQueue]], Awaitable[None] | None]
 LISTENER_SECONDS = 30.0
 
 
-class LitePullConsumer:
+class LitePullConsumer(Client):
     """Reads topics in the cluster of the NameServers `namesrv`.
 
     `group` owns the committed offsets; without one nothing is committed. For options see
@@ -180,10 +181,6 @@ class LitePullConsumer:
 
     # Life
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
     async def __aexit__(
         self,
         error_type: type[BaseException] | None,
@@ -213,11 +210,6 @@ class LitePullConsumer:
             self._wake_reader()
         # Shielded: whoever gives up waiting must not leave it half closed.
         await asyncio.shield(self._closing)
-
-    @property
-    def client_id(self) -> str:
-        """By which brokers know this client."""
-        return self._session.client_id
 
     # What it reads
 

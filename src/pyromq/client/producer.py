@@ -27,10 +27,10 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, Self, Unpack
+from typing import TYPE_CHECKING, ParamSpec, Unpack
 
 from pyromq.client.accumulator import Accumulator, Batching
+from pyromq.client.client import Client
 from pyromq.client.errors import (
     AnswerError,
     BrokerError,
@@ -104,7 +104,7 @@ class ProducerOptions(ClientOptions, total=False):
     avoid_slow_brokers: bool
 
 
-class Producer:
+class Producer(Client):
     """Sends messages to the cluster of the NameServers `namesrv` (`host:port[;host:port]`).
 
     `send_timeout` bounds one attempt, in seconds; `retries` is how many more follow a failed
@@ -176,18 +176,6 @@ class Producer:
 
     # Life
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
     async def start(self) -> None:
         """Make it ready to send; nothing is connected before the first message."""
         self._session.start()
@@ -204,11 +192,6 @@ class Producer:
         if self._trace is not None:
             await self._trace.close()
         await self._session.close(producer_group=self._group_name)
-
-    @property
-    def client_id(self) -> str:
-        """By which brokers know this client."""
-        return self._session.client_id
 
     # Sending
 

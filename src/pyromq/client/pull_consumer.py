@@ -6,18 +6,19 @@
 
 For programs that keep their own offsets: exports, repairs, engines that plan what is read
 where. It is no member of its group, so it takes no queue from one; `LitePullConsumer` is for
-those who want messages as they come. On the event loop of its owner; any number of pulls at
-once.
+those who want messages as they come. On the event loop of its owner, any number of pulls at
+once; `PullConsumer.sync` is for everyone without one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import Self, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec, Unpack
 
+from pyromq.client.client import Client
 from pyromq.client.errors import ClientStateError, OptionError
 from pyromq.client.expressions import check_expressions
 from pyromq.client.message import check_group, check_topic
@@ -27,8 +28,13 @@ from pyromq.client.session import Session
 from pyromq.client.subscription import Subscription
 from pyromq.protocol.bodies import HeartbeatData, MessageQueue
 
+if TYPE_CHECKING:
+    from pyromq.client.sync import SyncPullConsumer
 
-class PullConsumer:
+_Arguments = ParamSpec("_Arguments")
+
+
+class PullConsumer(Client):
     """Reads `topic` in the cluster of the NameServers `namesrv`.
 
     `group` owns the committed offsets; without one, nothing is committed. `subscription`
@@ -56,17 +62,16 @@ class PullConsumer:
         self._session = Session(Settings.of(namesrv, options), HeartbeatData)
         self._access = QueueAccess(self._session, group)
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
+    @classmethod
+    def sync(
+        cls: Callable[_Arguments, PullConsumer],
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> SyncPullConsumer:
+        """The same for programs without an event loop."""
+        from pyromq.client.sync import SyncPullConsumer
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
+        return SyncPullConsumer(partial(cls, *args, **kwargs))
 
     async def start(self) -> None:
         """Make it ready; nothing is connected before the first question."""

@@ -33,9 +33,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, Self, Unpack
+from typing import TYPE_CHECKING, ParamSpec, Unpack
 
+from pyromq.client.client import Client
 from pyromq.client.client_requests import ClientRequests
 from pyromq.client.concurrent import ConcurrentHandling
 from pyromq.client.consumer_info import running_info
@@ -101,7 +101,7 @@ _UNKNOWN_GROUP_CODES = frozenset(
 )
 
 
-class PushConsumer:
+class PushConsumer(Client):
     """Consumes topics in a group, in the cluster of the NameServers `namesrv`.
 
     `handler` gets each message; see `handling` for what it can be and return.
@@ -206,18 +206,6 @@ class PushConsumer:
 
     # Life
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
     async def start(self) -> None:
         """Join the group and begin to consume.
 
@@ -263,11 +251,6 @@ class PushConsumer:
     async def closed(self) -> None:
         """Come back when the consumer was closed."""
         await self._closed.wait()
-
-    @property
-    def client_id(self) -> str:
-        """By which brokers know this client."""
-        return self._session.client_id
 
     # What it consumes
 

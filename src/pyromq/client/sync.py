@@ -38,15 +38,18 @@ from collections.abc import (
 from concurrent.futures import Future, wait
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
+from pyromq.client.client import Client
 from pyromq.client.errors import ClientStateError
 from pyromq.client.handler_threads import is_handler_thread
 from pyromq.client.lite_pull_consumer import AssignmentListener, LitePullConsumer
 from pyromq.client.loop_thread import shared_loop
 from pyromq.client.message import Message
 from pyromq.client.producer import Producer, QueueSelector
+from pyromq.client.pull_consumer import PullConsumer
 from pyromq.client.push_consumer import PushConsumer
+from pyromq.client.queue_access import PullResult
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.results import SendResult
 from pyromq.client.subscription import Subscription
@@ -61,25 +64,7 @@ _Result = TypeVar("_Result")
 _MAX_SUBMITTED = 1024
 
 
-class _Client(Protocol):
-    """What all asynchronous clients have."""
-
-    @property
-    def client_id(self) -> str: ...
-
-    async def start(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-
-_ClientType = TypeVar("_ClientType", bound=_Client)
+_ClientType = TypeVar("_ClientType", bound=Client)
 
 
 class SyncClient(Generic[_ClientType]):
@@ -451,6 +436,45 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
     def offset_by_time(self, queue: MessageQueue, when: datetime) -> int:
         """The offset of the first message that was stored at this time or later."""
         return self._run(lambda it: it.offset_by_time(queue, when))
+
+
+class SyncPullConsumer(SyncClient[PullConsumer]):
+    """`PullConsumer` for programs without an event loop: made by `PullConsumer.sync(...)`.
+
+    with PullConsumer.sync("127.0.0.1:9876", "orders") as consumer:
+        for queue in consumer.queues():
+            result = consumer.pull(queue, consumer.min_offset(queue))
+    """
+
+    def queues(self) -> list[MessageQueue]:
+        """The topic's queues that can be read now; raises TopicNotFoundError."""
+        return self._run(lambda it: it.queues())
+
+    def pull(
+        self, queue: MessageQueue, offset: int, max_messages: int = 32, *, wait: float = 0.0
+    ) -> PullResult:
+        """Messages of `queue` from `offset` on: see `PullConsumer.pull`."""
+        return self._run(lambda it: it.pull(queue, offset, max_messages, wait=wait))
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """The offset of the oldest message that is still there."""
+        return self._run(lambda it: it.min_offset(queue))
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message will get."""
+        return self._run(lambda it: it.max_offset(queue))
+
+    def offset_by_time(self, queue: MessageQueue, when: datetime) -> int:
+        """The offset of the first message that was stored at that time or later."""
+        return self._run(lambda it: it.offset_by_time(queue, when))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """The offset from which the group goes on, None when it never consumed from `queue`."""
+        return self._run(lambda it: it.committed(queue))
+
+    def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Let the group go on from `offset`, whatever happens to this consumer."""
+        self._run(lambda it: it.commit(queue, offset))
 
 
 async def _next_or_none(messages: AsyncIterator[_Result]) -> _Result | None:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 
 import pytest
 
@@ -23,6 +24,7 @@ from pyromq.client import (
     MessageQueue,
     OptionError,
     Producer,
+    PullConsumer,
     PushConsumer,
     ReceivedMessage,
     RocketMQError,
@@ -327,6 +329,26 @@ def test_a_lite_pull_consumer_reads(cluster: Cluster, topic: str) -> None:
         consumer.close()
         with pytest.raises(ClientStateError):
             consumer.poll()
+
+
+def test_a_pull_consumer_pulls(cluster: Cluster, topic: str) -> None:
+    with Producer.sync(cluster.namesrv) as producer:
+        queue = producer.queues(topic)[0]
+        for number in range(3):
+            producer.send(Message(topic, b"%d" % number), queue)
+    began = datetime.fromtimestamp(0)
+    with PullConsumer.sync(cluster.namesrv, topic, group="pulling") as consumer:
+        assert queue in consumer.queues()
+        result = consumer.pull(queue, 1, max_messages=1, wait=0.1)
+        assert [message.body for message in result.messages] == [b"1"]
+        assert result.next_offset == 2
+        assert (consumer.min_offset(queue), consumer.max_offset(queue)) == (0, 3)
+        assert consumer.offset_by_time(queue, began) == 0
+        consumer.commit(queue, 2)
+        assert consumer.committed(queue) == 2
+        assert consumer.client_id
+    with pytest.raises(ClientStateError):
+        consumer.queues()
 
 
 def test_close_ends_a_reader_in_another_thread(cluster: Cluster, topic: str) -> None:
