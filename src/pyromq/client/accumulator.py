@@ -5,8 +5,8 @@
 A message waits at most `linger` seconds for company, less when the batch is full before.
 Each sender still gets the result of its own message. Messages of one topic are batched
 together and go to the topic's queues in turn, batch by batch; those with an ordering key
-are batched with others of their queue. What cannot be in a batch (delayed messages, large
-ones) is sent alone by the producer.
+are batched with others of their queue, and only sends with the same time-out share a batch.
+What cannot be in a batch (delayed messages, large ones) is sent alone by the producer.
 
 Invariants
 1. Every message that was taken gets exactly one result or exception.
@@ -31,7 +31,8 @@ from pyromq.protocol.names import RETRY_TOPIC_PREFIX
 from pyromq.protocol.properties import DELAY, MAX_PROPERTIES, MESSAGE_TYPE, REPLY
 from pyromq.protocol.record import INNER_HEAD_SIZE
 
-_Deliver = Callable[[Outgoing, MessageQueue | None], Awaitable[list[SendResult]]]
+#: Of a batch, the queue that it is for and the time-out of an attempt.
+_Deliver = Callable[[Outgoing, MessageQueue | None, float | None], Awaitable[list[SendResult]]]
 _PileKey = tuple[str, MessageQueue | None]
 
 
@@ -73,18 +74,23 @@ class Accumulator:
             or (properties and (DELAY in properties or properties.get(MESSAGE_TYPE) == REPLY))
         )
 
-    def add(self, message: Message, queue: MessageQueue | None) -> asyncio.Future[SendResult]:
-        """Put a message on the pile of its topic, or of its queue; its result comes later."""
+    def add(
+        self, message: Message, queue: MessageQueue | None, timeout: float | None = None
+    ) -> asyncio.Future[SendResult]:
+        """Put a message on the pile of its topic, or of its queue; its result comes later.
+
+        `timeout` is for each attempt to send the pile; None for the producer's own.
+        """
         key = create_unique_key()
         part = batched_message(message, key)
         where = (message.topic, queue)
         pile = self._piles.get(where)
-        if pile is not None and pile.size + len(part) > MAX_BODY:
+        if pile is not None and (pile.size + len(part) > MAX_BODY or pile.timeout != timeout):
             self._send(where)
             pile = None
         if pile is None:
             loop = asyncio.get_running_loop()
-            pile = self._piles[where] = _Pile(loop)
+            pile = self._piles[where] = _Pile(loop, timeout)
             pile.timer = loop.call_later(self._batching.linger, self._send, where)
         result = pile.create_future()
         pile.messages.append(message)
@@ -129,7 +135,7 @@ class Accumulator:
             if before is not None:
                 await asyncio.wait((before,))
             batch = Outgoing.batch(topic, pile.messages, pile.keys, pile.parts)
-            results = await self._deliver(batch, queue)
+            results = await self._deliver(batch, queue, pile.timeout)
         except BaseException as error:
             for result in pile.results:
                 if result.done():
@@ -149,9 +155,19 @@ class Accumulator:
 class _Pile:
     """Messages that wait for company."""
 
-    __slots__ = ("create_future", "keys", "messages", "parts", "results", "size", "timer")
+    __slots__ = (
+        "create_future",
+        "keys",
+        "messages",
+        "parts",
+        "results",
+        "size",
+        "timeout",
+        "timer",
+    )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout: float | None) -> None:
+        self.timeout = timeout
         self.create_future: Callable[[], asyncio.Future[SendResult]] = loop.create_future
         self.messages: list[Message] = []
         self.keys: list[str] = []

@@ -217,7 +217,7 @@ class Producer(Client):
             self._session.check_running()
             if message.ordering_key:
                 queue = await self._select(message, None)
-            return await self._accumulator.add(message, queue)
+            return await self._accumulator.add(message, queue, timeout)
         outgoing = Outgoing(message, self._compress_over)
         if queue is None and (select is not None or message.ordering_key):
             queue = await self._select(message, select)

@@ -9,6 +9,7 @@ from pyromq.client.errors import BrokerError, IllegalMessageError, OptionError
 from pyromq.client.message import MAX_BODY, Message
 from pyromq.client.producer import Producer
 from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.remoting.client import RemotingTimeoutError
 from tests.unit.client.fake_cluster import running_cluster
 
 BATCH = RequestCode.SEND_BATCH_MESSAGE
@@ -80,6 +81,33 @@ async def test_messages_of_one_ordering_key_stay_in_order_on_one_queue() -> None
         (queue,) = {result.queue for result in results}
         stored = cluster.brokers[0].queues["t", queue.queue_id]
         assert [int(record.body) for record in stored] == list(range(30))
+
+
+async def test_a_time_out_is_that_of_the_batch() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        Producer(
+            cluster.namesrv, batching=Batching(linger=0.01), retries=0, send_timeout=LONG
+        ) as producer,
+    ):
+        await producer.send(Message("t", b"the route is known"))
+        cluster.brokers[0].silent.add(BATCH)
+        with pytest.raises(RemotingTimeoutError, match=r"within 0\.02 s"):
+            await producer.send(Message("t", b"x"), timeout=0.02)
+
+
+async def test_only_sends_with_the_same_time_out_share_a_batch_and_order_is_kept() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        Producer(cluster.namesrv, batching=Batching(linger=0.01)) as producer,
+    ):
+        sends = [
+            producer.send(Message("t", b"%d" % n, ordering_key="k"), timeout=timeout)
+            for n, timeout in enumerate([None, None, LONG, LONG, LONG, None])
+        ]
+        await asyncio.gather(*sends)
+        assert [int(record.body) for record in cluster.brokers[0].queues["t", 0]] == [*range(6)]
+        assert len(cluster.brokers[0].seen(BATCH)) == 3
 
 
 async def test_a_refused_batch_is_everyones_refusal_and_one_that_gave_up_harms_nobody() -> None:
