@@ -39,7 +39,7 @@ from pyromq.protocol.headers import (
 from pyromq.protocol.names import is_system_topic
 from pyromq.protocol.sysflag import PULL_SUBSCRIPTION, is_readable
 from pyromq.remoting.blocking import BlockingConnection, Reply
-from pyromq.remoting.errors import RemotingError
+from pyromq.remoting.errors import RemotingConnectError, RemotingError
 from pyromq.remoting.tls import client_context
 from pyromq.spark.origin import (
     Bounds,
@@ -63,6 +63,7 @@ _SMALL: Final = 512 * 1024
 #: A busy broker is asked again after this, twice as long each time, so often.
 _BUSY_SECONDS: Final = 0.05
 _BUSY_TIMES: Final = 8
+_CONNECT_AGAIN_SECONDS: Final = 0.2
 #: Requests of a kind that go out before their answers are read.
 _ASKED_AT_ONCE: Final = 64
 
@@ -319,7 +320,7 @@ class BrokerOrigin:
         for address in self._settings.name_servers:
             connection: BlockingConnection | None = None
             try:
-                connection = self._connection(address)
+                connection = self._connect(address)
                 answer = connection.request(command)
                 if answer.code not in allowed:
                     _check(answer, f"{RequestCode(command.code).name} at {address}")
@@ -331,20 +332,27 @@ class BrokerOrigin:
         raise OriginError(f"no NameServer answers: {'; '.join(problems)}")
 
     def _connection(self, address: str) -> BlockingConnection:
+        """The connection to a broker; one that is just starting again is waited for."""
+        deadline = time.monotonic() + self._settings.request_timeout
+        while True:
+            try:
+                return self._connect(address)
+            except RemotingConnectError as error:
+                if time.monotonic() + _CONNECT_AGAIN_SECONDS > deadline:
+                    raise OriginError(str(error)) from error
+            time.sleep(_CONNECT_AGAIN_SECONDS)
+
+    def _connect(self, address: str) -> BlockingConnection:
         known = self._connections.get(address)
         if known is not None:
             return known
         settings = self._settings
-        try:
-            connection = BlockingConnection(
-                address,
-                timeout=settings.request_timeout,
-                tls=self._tls,
-                sign=self._sign if settings.access_key else None,
-            )
-        except RemotingError as error:
-            raise OriginError(str(error)) from error
-        self._connections[address] = connection
+        connection = self._connections[address] = BlockingConnection(
+            address,
+            timeout=settings.request_timeout,
+            tls=self._tls,
+            sign=self._sign if settings.access_key else None,
+        )
         return connection
 
     def _sign(self, command: RemotingCommand) -> None:

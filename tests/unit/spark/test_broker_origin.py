@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -217,4 +218,16 @@ def test_another_name_server_is_asked(cluster: Cluster) -> None:
     origin = BrokerOrigin(settings)
     cluster.create_topic("Second", queues=1)
     assert origin.queues("Second")
+    origin.close()
+
+
+def test_a_broker_that_starts_again_is_waited_for(cluster: Cluster) -> None:
+    origin = origin_of(cluster)
+    queue = filled(cluster, "Restarted", 3, lambda n: Message("Restarted", b"x"))
+    assert read(origin, QueueRange(queue, 0, 3)) == ([0, 1, 2], [])
+    cluster.brokers[0].stop()
+    with pytest.raises(OriginError):  # the connection of before
+        origin.bounds([queue])
+    threading.Timer(0.5, cluster.brokers[0].start).start()
+    assert origin.bounds([queue]) == {queue: Bounds(0, 3)}
     origin.close()
