@@ -22,7 +22,7 @@ test: $(STAMP)
 
 # -v shows each test's name, which holds its seed.
 soak: $(STAMP)
-	PYROMQ_SEED=$(SEED) $(BIN)/python -m pytest -m soak -v $(PYTEST_ARGS)
+	PYROMQ_SOAK=1 PYROMQ_SEED=$(SEED) $(BIN)/python -m pytest -m 'soak or hypothesis' -v $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

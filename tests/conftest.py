@@ -11,9 +11,10 @@ import pytest
 from hypothesis import settings
 
 from tests.support.clients import patient_clients
+from tests.support.examples import examples
 
 # How long an example takes says more about the machine's other work than about the code.
-settings.register_profile("pyromq", deadline=None)
+settings.register_profile("pyromq", deadline=None, max_examples=examples(100))
 settings.load_profile("pyromq")
 
 

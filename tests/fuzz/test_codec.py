@@ -32,6 +32,8 @@ from pyromq.protocol.record import (
     inner_count,
 )
 from tests.golden.golden_data import cut, read_bytes, read_index
+from tests.support.each import for_each
+from tests.support.examples import examples
 from tests.support.records import make_record
 
 FRAMES = read_index("frames")
@@ -50,8 +52,8 @@ BODIES = [
     if issubclass(member, Body) and member is not Body
 ]
 
-every_header = pytest.mark.parametrize("header", HEADERS, ids=lambda member: member.__name__)
-every_body = pytest.mark.parametrize("body", BODIES, ids=lambda member: member.__name__)
+every_header = for_each("header", HEADERS, lambda member: member.__name__)
+every_body = for_each("body", BODIES, lambda member: member.__name__)
 
 #: Numbers and texts that break naive code.
 ABSURD = [
@@ -114,7 +116,7 @@ def test_random_chunks(chunks: list[bytes]) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_damaged_frames(data: st.DataObject) -> None:
     entry = data.draw(st.sampled_from(FRAMES))
     frame = bytearray(cut(STREAM, entry))
@@ -210,7 +212,7 @@ class Known(list[str]):
         st.sampled_from(ABSURD) | st.text(max_size=10),
     )
 )
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_any_header_fields(header: type[Header], fields: dict[str, str]) -> None:
     try:
         header.decode(fields)
@@ -220,7 +222,7 @@ def test_any_header_fields(header: type[Header], fields: dict[str, str]) -> None
 
 @every_body
 @given(st.data())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_bodies_of_any_json(body: type[Body], data: st.DataObject) -> None:
     names = [*_names(body), "x"]
     value = data.draw(
@@ -236,7 +238,7 @@ def _names(body: type[Body]) -> list[str]:
 
 @every_body
 @given(st.binary(max_size=100))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_bodies_of_any_bytes(body: type[Body], data: bytes) -> None:
     _decode(body.decode, data)
     _decode(body.decode, b"{" + data + b"}")
@@ -321,7 +323,7 @@ def test_text_that_is_nearly_json(text: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_damaged_records(data: st.DataObject) -> None:
     sys_flag = data.draw(st.sampled_from([0, 0x10, 0x20, 0x30]))
     records = bytearray(

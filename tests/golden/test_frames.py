@@ -14,13 +14,16 @@ from pyromq.protocol.frame import Encoding, FrameReader, RemotingCommand, decode
 from pyromq.protocol.header_codec import Header
 from pyromq.protocol.wire_types import wire_name
 from tests.golden.golden_data import Entry, cut, read_bytes, read_index
+from tests.support.each import for_each
 
 FRAMES: list[Entry] = read_index("frames")
 STREAM = read_bytes("frames")
 
-every_frame = pytest.mark.parametrize("entry", FRAMES, ids=lambda entry: entry["name"])
-with_header = pytest.mark.parametrize(
-    "entry", [entry for entry in FRAMES if "header" in entry], ids=lambda entry: entry["name"]
+every_frame = for_each("entry", FRAMES, lambda entry: str(entry["name"]))
+with_header = for_each(
+    "entry",
+    [entry for entry in FRAMES if "header" in entry],
+    lambda entry: str(entry["name"]),
 )
 
 

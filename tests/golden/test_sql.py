@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pyromq.protocol.filter.sql import SqlError, compile_sql
 from pyromq.protocol.filter.sql_values import MismatchError
 from tests.golden.golden_data import read_index
+from tests.support.each import for_each
 
 GOLDEN = read_index("sql")
 LETTERS = {True: "T", False: "F", None: "N"}
@@ -29,8 +28,8 @@ def results_of(text: str) -> str:
     return "".join(letters)
 
 
-@pytest.mark.parametrize("text", GOLDEN["results"], ids=lambda text: f"{text!r:.60}")
-def test_expression(text: str) -> None:
+@for_each("text", GOLDEN["results"], repr)
+def test_expressions(text: str) -> None:
     assert results_of(text) == GOLDEN["results"][text]
 
 

@@ -9,8 +9,6 @@ import json
 import struct
 import zlib
 
-import pytest
-
 from pyromq.protocol import bodies, headers
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.fastjson import parse_json
@@ -19,6 +17,7 @@ from pyromq.protocol.header_codec import Header
 from pyromq.protocol.properties import decode_properties
 from pyromq.protocol.record import body_crc, decode_records, encode_inner_message
 from tests.golden.golden_data import Entry, cut, read_bytes, read_index
+from tests.support.each import for_each
 
 TRAFFIC: list[Entry] = read_index("traffic")
 STREAM = read_bytes("traffic")
@@ -72,10 +71,10 @@ HEADERS: dict[RequestCode, tuple[type[Header] | None, type[Header] | None]] = {
 #: (no server reads them), and whether a query by key means the unique key.
 BESIDE_HEADERS = ("bname", "ReqT", "_UNIQUE_KEY_QUERY")
 
-every_exchange = pytest.mark.parametrize(
+every_exchange = for_each(
     "entry",
     TRAFFIC,
-    ids=lambda entry: (
+    lambda entry: (
         f"{entry['link']}-{RequestCode(entry['code']).name}-{Encoding(entry['encoding']).name}"
         f"-{entry['request']['start']}"
     ),

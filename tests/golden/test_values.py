@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
-import pytest
 
 from pyromq.protocol.filter.tags import TagFilter, parse_tags
 from pyromq.protocol.java_hash import continue_hash, index_key_hash, java_hash, java_hash_bytes
@@ -13,14 +14,13 @@ from pyromq.protocol.properties import decode_properties, encode_properties
 from pyromq.protocol.record import body_crc
 from pyromq.store.mapped_file import file_name
 from tests.golden.golden_data import Entry, read_index
+from tests.support.each import for_each
 
 VALUES: dict[str, list[Entry]] = read_index("values")
 
 
-def rows(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(
-        "row", VALUES[name], ids=lambda row: ascii(str(next(iter(row.values()))))[:40]
-    )
+def rows(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return for_each("row", VALUES[name], ascii)
 
 
 @rows("hashes")

@@ -21,6 +21,20 @@ _LOOPS: dict[str, NewLoop] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloo
 
 def on_both_loops(test: AsyncTest) -> Callable[..., None]:
     """Run an asynchronous test on each loop; an exception that nobody handled fails it."""
+    return _on_loops(test, [pytest.param(new_loop, id=name) for name, new_loop in _LOOPS.items()])
+
+
+def on_uvloop_often(test: AsyncTest) -> Callable[..., None]:
+    """The same, but on asyncio's only in a soak: for many tests of one kind."""
+    marks = {"asyncio": [pytest.mark.soak]}
+    loops = [
+        pytest.param(new_loop, id=name, marks=marks.get(name, []))
+        for name, new_loop in _LOOPS.items()
+    ]
+    return _on_loops(test, loops)
+
+
+def _on_loops(test: AsyncTest, loops: list[Any]) -> Callable[..., None]:
 
     @functools.wraps(test)
     def run(new_loop: NewLoop, **fixtures: Any) -> None:
@@ -46,6 +60,6 @@ def on_both_loops(test: AsyncTest) -> Callable[..., None]:
     ]
     run.__signature__ = signature.replace(parameters=[loop, *parameters])  # type: ignore[attr-defined]
     del run.__wrapped__
-    mark = pytest.mark.parametrize("new_loop", list(_LOOPS.values()), ids=list(_LOOPS))
+    mark = pytest.mark.parametrize("new_loop", loops)
     marked: Callable[..., None] = mark(run)
     return marked

@@ -19,6 +19,7 @@ from pyromq.protocol.bodies import (
     TopicConfigSerializeWrapper,
     TopicList,
 )
+from tests.support.examples import examples
 
 
 class Peer:
@@ -389,7 +390,9 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
 
 
 TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
-TestAnyOrderOfEvents.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestAnyOrderOfEvents.settings = settings(
+    max_examples=examples(60), stateful_step_count=25, deadline=None
+)
 
 
 def test_topics_of_a_registration_that_are_known_as_they_are_can_be_left_out(

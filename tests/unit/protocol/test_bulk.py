@@ -29,6 +29,7 @@ from pyromq.protocol.record import (
     RecordError,
     decode_record,
 )
+from tests.support.examples import examples
 from tests.support.records import make_record, positions
 
 HEAD_FIELDS = (
@@ -110,7 +111,7 @@ def test_columns_are_what_the_record_decoder_reads(pieces: list[bytes]) -> None:
 
 
 @given(records, st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_damaged_bytes_are_no_rows(record: bytes, data: st.DataObject) -> None:
     damaged = bytearray(record)
     for _ in range(data.draw(st.integers(0, 3))):
@@ -189,7 +190,7 @@ def test_records_of_one_size_are_found_like_any_others(sizes: list[int], cut: in
 
 @pytest.mark.parametrize("many", [False, True])
 @given(rows=st.lists(properties_like, max_size=8), name=names, between=st.sampled_from([0, 3]))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_property_is_found_as_java_finds_it(
     many: bool, rows: list[bytes], name: bytes, between: int
 ) -> None:

@@ -460,7 +460,7 @@ def test_gatherer_joins_once() -> None:
 
 
 def test_memory_of_a_frame_in_tiny_pieces_is_that_of_the_frame() -> None:
-    size = 512 * 1024
+    size = 128 * 1024
     data = json_frame(b'{"code":1}', bytes(size))
     reader = FrameReader()
     for _ in range(2):

@@ -22,6 +22,7 @@ from pyromq.protocol.headers import (
     SendMessageRequestHeaderV2,
     UnregisterClientRequestHeader,
 )
+from tests.support.each import for_each
 
 CLASSES: dict[str, type[Header]] = {
     name: item
@@ -83,7 +84,7 @@ def test_the_classes_are_those_of_the_table() -> None:
     assert len(TABLE) == 80
 
 
-@pytest.mark.parametrize("name", TABLE)
+@for_each("name", TABLE)
 def test_all_fields_both_ways(name: str) -> None:
     ext_fields = {field.name: VALUES[field.kind] for field in TABLE[name]}
     header = CLASSES[name].decode(ext_fields)
@@ -92,10 +93,9 @@ def test_all_fields_both_ways(name: str) -> None:
     assert len(dataclasses.fields(header)) == len(ext_fields)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("name", "field"), [(name, field) for name, fields in TABLE.items() for field in fields]
-)
-def test_each_field_may_be_absent_or_not(name: str, field: Field) -> None:
+@for_each("place", [(name, field) for name, fields in TABLE.items() for field in fields])
+def test_each_field_may_be_absent_or_not(place: tuple[str, Field]) -> None:
+    name, field = place
     ext_fields = {
         other.name: VALUES[other.kind] for other in TABLE[name] if other.name != field.name
     }
@@ -106,8 +106,8 @@ def test_each_field_may_be_absent_or_not(name: str, field: Field) -> None:
             CLASSES[name].decode(ext_fields)
 
 
-@pytest.mark.parametrize(
-    ("name", "field"),
+@for_each(
+    "place",
     [
         (name, field)
         for name, fields in TABLE.items()
@@ -115,7 +115,8 @@ def test_each_field_may_be_absent_or_not(name: str, field: Field) -> None:
         if field.kind in ("Integer", "int", "Long", "long")
     ],
 )
-def test_each_number_has_its_range(name: str, field: Field) -> None:
+def test_each_number_has_its_range(place: tuple[str, Field]) -> None:
+    name, field = place
     ext_fields = {other.name: VALUES[other.kind] for other in TABLE[name]}
     bits = 32 if field.kind in ("Integer", "int") else 64
     ext_fields[field.name] = str(2 ** (bits - 1))

@@ -27,6 +27,7 @@ from pyromq.protocol.units import CONSUME_QUEUE_ENTRY
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.dispatch import dispatch_records
 from pyromq.store.index import KeyIndex
+from tests.support.examples import examples
 from tests.support.patience import wait_until
 from tests.support.records import BORN_TIME, make_record
 from tests.support.stores import FOREVER, TOPIC, open_store, put
@@ -236,7 +237,7 @@ RECORDS = st.fixed_dictionaries(
 STEPS = st.sampled_from([0] * 12 + [1, 3, -1, -(1 << 20)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(RECORDS, STEPS), min_size=1, max_size=60), st.lists(st.integers(1, 60)))
 def test_bulk_and_row_by_row_agree(
     records: list[tuple[dict[str, object], int]], cuts: list[int]

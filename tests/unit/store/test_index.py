@@ -25,6 +25,7 @@ from pyromq.protocol.record import decode_record
 from pyromq.store import index as index_module
 from pyromq.store.index import KeyIndex
 from pyromq.store.index_file import IndexFileError
+from tests.support.examples import examples
 from tests.support.records import make_record, positions
 
 SLOTS = 5
@@ -158,7 +159,9 @@ def log_of(rows: list[tuple[str, bytes, int, int, int]]) -> list[bytes]:
     at_once=st.sampled_from([1, 200, 1 << 20]),
 )
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_files_are_java_s_whatever_the_batches(
     rows: list[tuple[str, bytes, int, int, int]],
@@ -296,7 +299,7 @@ def test_a_file_of_other_settings_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @given(garbage=st.binary(min_size=40, max_size=40 + 4 * SLOTS + 20 * LIMIT))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_damaged_file_neither_hangs_nor_breaks(
     garbage: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyromq.store.index_file import IndexFile, IndexFileError
+from tests.support.examples import examples
 
 NOW = 1_700_000_000_000
 MAX_LONG = (1 << 63) - 1
@@ -44,7 +45,7 @@ def entry(file: IndexFile, slots: int, number: int) -> tuple[int, ...]:
     slots=st.integers(1, 9),
     garbage=st.binary(max_size=36),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_few_and_many_make_the_same_file(
     before: Key | None,
     batches: list[list[Key]],

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyromq.store import lookup
 from pyromq.store.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
+from tests.support.examples import examples
 from tests.support.stores import (
     BORN_HOST_V6,
     QUEUE_ENTRIES,
@@ -56,7 +57,7 @@ def nearest(times: list[int], first: int, wanted: int) -> int:
 
 
 @settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -30,6 +30,7 @@ from pyromq.store.allocation import AllocationService
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus, PutError, PutStatus, StoreError
 from tests.support import stores
+from tests.support.examples import examples
 from tests.support.patience import wait_until
 from tests.support.stores import (
     BORN_HOST,
@@ -966,7 +967,7 @@ def log_bodies(data: bytes) -> list[bytes]:
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
-    max_examples=40,
+    max_examples=examples(40),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -25,6 +25,7 @@ from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC
 from pyromq.protocol.properties import decode_properties
 from pyromq.protocol.record import encode_inner_message
 from pyromq.protocol.sysflag import COMPRESSED, MULTI_TAGS
+from tests.support.examples import examples
 from tests.unit.broker.wired import (
     BORN,
     STORE_HOST,
@@ -1307,7 +1308,9 @@ int32 = st.integers(-(2**31), 2**31 - 1)
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     code=st.sampled_from(ALL_FORMS),

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyromq.broker.state.transactions import TransactionTable
+from tests.support.examples import examples
 
 
 def table(half_offset: int = 0, op_offset: int = 0, **arguments: Any) -> TransactionTable:
@@ -146,7 +147,7 @@ def test_to_begin_is_to_forget() -> None:
     assert end(transactions, 1, 0) == [1, 0]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_a_table_is_like_a_plain_list_of_halves(data: st.DataObject) -> None:
     """Whatever happens in whatever order, against sets; and a restart at any time agrees."""
