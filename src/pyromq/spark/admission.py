@@ -29,7 +29,7 @@ def take_bytes(
     waiting: Sequence[QueueRange], limit: int, sizes: Mapping[str, float]
 ) -> list[QueueRange]:
     """The first messages of each queue, about `limit` bytes in all, given a size by topic."""
-    total = sum(wanted.size * sizes[wanted.queue.topic] for wanted in waiting)
+    total = sum(wanted.size * sizes[wanted.queue.topic] for wanted in waiting if wanted.size)
     return list(waiting) if total <= limit else _share(waiting, limit / total)
 
 
@@ -40,7 +40,7 @@ def bytes_per_offset(origin: Origin, waiting: Sequence[QueueRange]) -> dict[str,
     say so; those that a filter leaves out count as nothing.
     """
     fullest: dict[str, QueueRange] = {}
-    for wanted in waiting:
+    for wanted in (wanted for wanted in waiting if wanted.size):
         known = fullest.get(wanted.queue.topic)
         if known is None or wanted.size > known.size:
             fullest[wanted.queue.topic] = wanted

@@ -141,8 +141,11 @@ KNOWN: Final = {
     "fetchOffset.numRetries": _Known(Mode.ANY),
     "fetchOffset.retryInterval": _Known(Mode.ANY),
 }
-#: Spark's own, which mean nothing here: a table of the catalog has a place in the warehouse.
+#: Spark's own, which mean nothing here.
 _SPARKS_OWN: Final = frozenset({"path", "paths", "serialization.format"})
+#: The options of a table of the catalog come with this before their names, and once more without,
+#: among the table's properties.
+_TABLE_OPTION: Final = "option."
 _BY_LOWER_NAME: Final = {name.lower(): name for name in KNOWN}
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
@@ -238,11 +241,12 @@ class _Given:
 
     def __init__(self, options: Mapping[str, str], mode: Mode) -> None:
         self._values: dict[str, str] = {}
-        for name, value in options.items():
-            known = _BY_LOWER_NAME.get(name.lower())
-            if known is not None:
-                self._values[known] = value
-            elif name.lower() not in _SPARKS_OWN:
+        of_table = {name: value for name, value in options.items() if _is_table_option(name)}
+        for name, value in (of_table or options).items():
+            plain = name.lower().removeprefix(_TABLE_OPTION)
+            if plain in _BY_LOWER_NAME:
+                self._values[_BY_LOWER_NAME[plain]] = value
+            elif plain not in _SPARKS_OWN:
                 raise OptionError(_unknown(name))
         for name in self._values:
             self._check_possible(name, mode)
@@ -322,6 +326,10 @@ class _Given:
                 f"options storePath and {name} exclude each other: {name} is for reads from "
                 "brokers, by nameserver"
             )
+
+
+def _is_table_option(name: str) -> bool:
+    return name.lower().startswith(_TABLE_OPTION)
 
 
 def _unknown(name: str) -> str:

@@ -52,6 +52,12 @@ def test_sizes_are_sampled() -> None:
     assert found["T"] == pytest.approx(200 + heads, abs=10)
 
 
+def test_where_nothing_waits_nothing_is_read() -> None:
+    nothing = [QueueRange(QUEUES[0], 5, 5)]
+    assert bytes_per_offset(FakeOrigin(), nothing) == {}
+    assert take_bytes(nothing, 10, {}) == nothing
+
+
 def test_lost_and_unwanted_records_count_as_nothing() -> None:
     origin = FakeOrigin({QUEUES[0]: (1000, 1000)})
     assert bytes_per_offset(origin, [QueueRange(QUEUES[0], 0, 1000)]) == {"T": 1.0}

@@ -134,6 +134,7 @@ def test_most_bytes(origin: FakeOrigin) -> None:
     end = streaming.latestOffset(at(10, 0), ReadMaxBytes(285_000))
     # 140 messages of about 10,120 bytes wait.
     assert end == at(28, 10)
+    assert streaming.latestOffset(at(100, 50), ReadMaxBytes(285_000)) == at(100, 50)
     # Both limits count.
     streaming = reader(maxBytesPerTrigger="285000", maxOffsetsPerTrigger="14")
     assert streaming.latestOffset(at(10, 0), ReadMaxRows(14)) == at(19, 5)
