@@ -1,0 +1,33 @@
+"""A driver of the archive job for tests that kill it: archives until it dies.
+
+    python archive_driver.py NAMESERVER TOPIC DIRECTORY
+
+Says "ready" when its session is up, and begins when a line comes on its input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from pyromq.spark.archiver import ArchiveOptions, run_archive
+from pyromq.spark.broker_origin import ConnectionSettings
+from pyromq.spark.options import Topics
+from pyromq.spark.session import build_session
+from pyromq.spark.sources import BrokerSource
+
+
+def main(nameserver: str, topic: str, directory: str) -> None:
+    session = build_session("local[2,4]", conf=json.loads(os.environ["ARCHIVE_TEST_CONF"]))
+    session.range(2).rdd.map(lambda row: row).count()  # workers are there, too
+    print("ready", flush=True)  # noqa: T201
+    sys.stdin.readline()
+    # Small commits: many instants at which a kill may come, of every kind.
+    options = ArchiveOptions(Topics((topic,)), max_records=500, tasks=2)
+    source = BrokerSource(ConnectionSettings((nameserver,)))
+    run_archive(session, source, directory, options, interval=0.01)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
