@@ -47,8 +47,10 @@ from pyromq.spark.origin import (
     QueueRange,
     RecordBlock,
 )
+from pyromq.store.check import is_unclean
 from pyromq.store.check_files import SegmentFiles
-from pyromq.store.check_log import LogCheck
+from pyromq.store.check_log import CheckedPiece, LogCheck
+from pyromq.store.violation import Violation, ViolationKind
 
 #: A block holds so many records at most ...
 BLOCK_RECORDS: Final = 16_384
@@ -214,6 +216,23 @@ class StoreOrigin:
         rest = self._log.damage_at(position, wanted.end)
         if rest:
             yield LostRecords(log, position, wanted.end, rest)
+
+    def checked_log(self, wanted: LogRange) -> Iterator[CheckedPiece | Violation]:
+        """Every whole record of a segment, the system's own too, and all that is damaged there.
+
+        Bodies are held against their CRCs.
+        """
+        files = self._log.files(wanted)
+        walk = LogCheck(files, may_move=is_unclean(self._root))
+        for piece in walk.pieces():
+            yield piece
+            yield from walk.violations
+            walk.violations.clear()
+        yield from walk.violations
+        if walk.end < wanted.end <= self._log.bases[-1]:
+            path, position = files.place(walk.end)
+            message = "the records end here, though a segment follows"
+            yield Violation(ViolationKind.RECORD, path, position, message)
 
     def close(self) -> None:
         """Give the descriptors back."""
