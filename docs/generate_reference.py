@@ -123,6 +123,7 @@ SECTIONS = (
             "BrokerError",
             "AnswerError",
             "RequestTimeoutError",
+            "UnreadableBodyError",
             "RemotingError",
             "RemotingConnectError",
             "RemotingTimeoutError",

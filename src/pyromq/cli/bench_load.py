@@ -223,7 +223,7 @@ class ConsumeLoad:
             nonlocal consumed
             now = clock()
             recorder.latencies += [now - message.born_timestamp / 1e3 for message in messages]
-            recorder.size += sum(len(message.body) for message in messages)
+            recorder.size += sum(message.body_size for message in messages)
             recorder.messages += len(messages)
             consumed += len(messages)
             if limit is not None and consumed >= limit:

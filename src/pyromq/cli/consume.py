@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import sys
 import time
 from collections.abc import Iterator
@@ -182,14 +183,18 @@ def _as_text(message: ReceivedMessage) -> str:
     ]
     parts += [f"tags={message.tags}"] if message.tags else []
     parts += [f"keys={message.keys}"] if message.keys else []
+    if not message.is_readable:
+        return f"{' '.join(parts)} (compressed, cannot be read: {message.body_size} bytes)"
     return f"{' '.join(parts)} {message.body.decode(errors='backslashreplace')}"
 
 
 def _as_json(message: ReceivedMessage) -> str:
-    try:
-        body = {"body": message.body.decode()}
-    except UnicodeDecodeError:
-        body = {"bodyBase64": base64.b64encode(message.body).decode()}
+    body: dict[str, str | bool] = {"bodyBase64": base64.b64encode(message.raw_body).decode()}
+    if not message.is_readable:
+        body["bodyIsCompressed"] = True
+    else:
+        with contextlib.suppress(UnicodeDecodeError):
+            body = {"body": message.body.decode()}
     return orjson.dumps(
         {
             "topic": message.topic,

@@ -18,6 +18,7 @@ from pyromq.client.errors import (
     OptionError,
     RequestTimeoutError,
     TopicNotFoundError,
+    UnreadableBodyError,
 )
 from pyromq.client.handling import ConsumeResult, Handler, Retry
 from pyromq.client.hooks import (
@@ -129,6 +130,7 @@ __all__ = [
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",
+    "UnreadableBodyError",
     "allocate_averagely",
     "allocate_averagely_by_circle",
     "reply_to",

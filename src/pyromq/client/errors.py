@@ -47,6 +47,10 @@ class TopicNotFoundError(ClientError):
         self.topic = topic
 
 
+class UnreadableBodyError(ClientError, ValueError):
+    """A received message's body cannot be decompressed; `raw_body` has it as it was stored."""
+
+
 class RequestTimeoutError(ClientError, TimeoutError):
     """Nobody has replied to a request in time; whether somebody has got it is not known."""
 

@@ -85,7 +85,7 @@ class ProcessQueue:
             messages = [by_offset[offset] for offset in offsets]
         unfinished.update(offsets)
         self._order.extend(offsets)
-        self.size += sum([len(message.body) for message in messages])
+        self.size += sum([message.body_size for message in messages])
         self.next_offset = next_offset
         return messages
 
@@ -96,7 +96,7 @@ class ProcessQueue:
             offset = message.queue_offset
             if offset in unfinished:
                 unfinished.remove(offset)
-                self.size -= len(message.body)
+                self.size -= message.body_size
         if self.when_room is not None and not self.is_full():
             tell, self.when_room = self.when_room, None
             tell()

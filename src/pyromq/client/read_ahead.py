@@ -92,7 +92,7 @@ class Batch:
         self.messages = messages
         #: Where its queue goes on when all of it was consumed.
         self.next_offset = next_offset
-        self.size = sum([len(message.body) for message in messages])
+        self.size = sum([message.body_size for message in messages])
         #: Messages before `position` were consumed, those from there to `handed_out` are in hand.
         self.position = self.handed_out = 0
 

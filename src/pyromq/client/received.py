@@ -2,13 +2,21 @@
 
 A consumer may get hundreds of thousands a second and look at the body only: the head of a
 record is read at once, properties, hosts and ids when somebody asks. Bytes are copied out of
-the answer, so a message that is kept does not keep the others. Used on any thread.
+the answer, so a message that is kept does not keep the others.
+
+A body that cannot be decompressed (it is damaged, or of a kind for which a package is not
+installed) is never given as if it were plain: whoever reads `body` gets UnreadableBodyError. So
+a handler that needs it fails, and the message is consumed again later, here or by a member that
+can read it, or becomes a dead letter; nothing behind it is held up but where order asks for
+that. Used on any thread.
 """
 
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING, NoReturn
 
+from pyromq.client.errors import UnreadableBodyError
 from pyromq.protocol import properties as property_names
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.compression import CompressionError, decompress
@@ -37,7 +45,9 @@ class ReceivedMessage:
         "_properties",
         "_raw_properties",
         "_store_host",
+        "_unreadable",
         "body",
+        "body_size",
         "born_timestamp",
         "flag",
         "physical_offset",
@@ -51,7 +61,10 @@ class ReceivedMessage:
     )
 
     topic: str
+    #: Reading it raises UnreadableBodyError when it cannot be decompressed.
     body: bytes
+    #: Bytes of the body, or of `raw_body` where it cannot be read.
+    body_size: int
     #: The queue that it was read from.
     queue: MessageQueue
     queue_offset: int
@@ -70,6 +83,18 @@ class ReceivedMessage:
     _store_host: bytes
     _raw_properties: bytes
     _properties: dict[str, str] | None
+    #: What was stored and why it cannot be read; of such a message, `body` is not set.
+    _unreadable: tuple[bytes, CompressionError]
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the body is there, decompressed where that was needed."""
+        return not hasattr(self, "_unreadable")
+
+    @property
+    def raw_body(self) -> bytes:
+        """The body, or what was stored where it cannot be decompressed (see `sys_flag`)."""
+        return self.body if self.is_readable else self._unreadable[0]
 
     @property
     def properties(self) -> dict[str, str]:
@@ -112,8 +137,18 @@ class ReceivedMessage:
     def __repr__(self) -> str:
         return (
             f"<message {self.msg_id} of {self.topic}, {self.queue.broker_name}:"
-            f"{self.queue.queue_id}:{self.queue_offset}, {len(self.body)} bytes>"
+            f"{self.queue.queue_id}:{self.queue_offset}, {self.body_size} bytes>"
         )
+
+    if not TYPE_CHECKING:  # for type checkers there is nothing beyond what is declared
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Called for what is not set: the body of a message that cannot be read."""
+            if name == "body" and not self.is_readable:
+                raise UnreadableBodyError(
+                    f"body of {self!r} cannot be read: {self._unreadable[1]}"
+                ) from self._unreadable[1]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ReceivedMessage):
@@ -190,21 +225,21 @@ def decode_messages(data: bytes, queue: MessageQueue, topic: str = "") -> list[R
         message._raw_properties = data[properties_at:following]
         message._properties = None
         body = data[head_end:topic_at]
-        message.body = body
+        message.body_size = body_length
         if sys_flag & COMPRESSED:
-            message.body = _decompressed(message, body)
+            _decompress(message, body)
+        else:
+            message.body = body
         add(message)
         position = following
     return messages
 
 
-def _decompressed(message: ReceivedMessage, body: bytes) -> bytes:
+def _decompress(message: ReceivedMessage, body: bytes) -> None:
     try:
-        return decompress(body, message.sys_flag)
+        message.body = decompress(body, message.sys_flag)
     except CompressionError as error:
-        logger.warning(
-            "%r: body marked as compressed cannot be decompressed, given as it is: %s",
-            message,
-            error,
-        )
-        return body
+        message._unreadable = body, error
+        logger.warning("body of %r cannot be read: %s", message, error)
+    else:
+        message.body_size = len(message.body)

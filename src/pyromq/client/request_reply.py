@@ -49,7 +49,7 @@ from pyromq.protocol.properties import (
     encode_properties,
 )
 from pyromq.protocol.record import MessageRecord, encode_record
-from pyromq.protocol.sysflag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
+from pyromq.protocol.sysflag import BORN_HOST_V6, COMPRESSED, COMPRESSION_MASK, STORE_HOST_V6
 from pyromq.remoting.address import AddressError, parse_address
 
 logger = logging.getLogger(__name__)
@@ -187,7 +187,7 @@ def _message_of(command: RemotingCommand) -> ReceivedMessage:
         ARRIVE_TIME: str(time.time_ns() // 1_000_000),
     }
     born, stored = _host_of(header.born_host), _host_of(header.store_host)
-    sys_flag = header.sys_flag & COMPRESSED
+    sys_flag = header.sys_flag & (COMPRESSED | COMPRESSION_MASK)
     if len(born) == _HOST_SIZE_V6:
         sys_flag |= BORN_HOST_V6
     if len(stored) == _HOST_SIZE_V6:

@@ -24,6 +24,7 @@ from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
 from pyromq.protocol.names import retry_topic
 from pyromq.protocol.properties import encode_properties
+from pyromq.protocol.sysflag import COMPRESSED, COMPRESSION_MASK
 from pyromq.remoting.client import RemotingError
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ _TIMEOUT_SECONDS = 5.0
 _INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 #: The first delay of a message that is sent by ourselves: level 3, then longer ones.
 _FIRST_DELAY_LEVEL = 3
+#: The bits that say how a body is compressed.
+_COMPRESSION = COMPRESSED | COMPRESSION_MASK
 
 
 class SendBack:
@@ -113,7 +116,8 @@ class SendBack:
             default_topic=TEMPLATE_TOPIC,
             default_topic_queue_nums=1,
             queue_id=queue.queue_id,
-            sys_flag=0,
+            # What could not be decompressed here goes on as it is.
+            sys_flag=0 if message.is_readable else message.sys_flag & _COMPRESSION,
             born_timestamp=time.time_ns() // 1_000_000,
             flag=message.flag,
             properties=encode_properties(properties).decode(),
@@ -127,7 +131,7 @@ class SendBack:
         await session.ask(
             route.address_of(queue.broker_name),
             RemotingCommand(
-                RequestCode.SEND_MESSAGE_V2, ext_fields=header.encode(), body=message.body
+                RequestCode.SEND_MESSAGE_V2, ext_fields=header.encode(), body=message.raw_body
             ),
             _TIMEOUT_SECONDS,
         )

@@ -50,6 +50,15 @@ def test_messages_as_json(cluster: FakeCluster) -> None:
     assert second["bodyBase64"] == "/w=="
 
 
+def test_a_body_that_cannot_be_read_is_told(cluster: FakeCluster) -> None:
+    cluster.call(cluster.brokers[0].put("t", 0, b"no LZ4", sys_flag=0x101))
+    result = invoke(cluster, "--from", "first", "--count", "1")
+    assert result.output.splitlines()[-1].endswith("(compressed, cannot be read: 6 bytes)")
+    result = invoke(cluster, "--from", "first", "--count", "1", "--json")
+    found = json.loads(result.output.splitlines()[-1])
+    assert (found["bodyBase64"], found["bodyIsCompressed"]) == ("bm8gTFo0", True)
+
+
 def test_a_group_goes_on(cluster: FakeCluster) -> None:
     put(cluster, b"one", b"two", b"three")
     first = invoke(cluster, "--group", "g", "--from", "first", "--count", "2")

@@ -18,6 +18,7 @@ def received(
     queue: MessageQueue = QUEUE,
     properties: bytes = b"",
     reconsume_times: int = 0,
+    sys_flag: int = 0,
 ) -> ReceivedMessage:
     """A message at an offset of a queue."""
     record = MessageRecord(
@@ -28,7 +29,7 @@ def received(
         body=body,
         properties=decode_properties(properties),
         flag=3,
-        sys_flag=0,
+        sys_flag=sys_flag,
         born_timestamp=1,
         born_host=("127.0.0.1", 1),
         store_timestamp=2,

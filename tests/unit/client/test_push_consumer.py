@@ -345,6 +345,20 @@ async def test_a_retry_goes_back_to_the_broker() -> None:
         assert request.ext_fields["maxReconsumeTimes"] == "16"
 
 
+async def test_a_body_that_cannot_be_read_goes_back_and_holds_up_nobody() -> None:
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        await broker.put("t", 0, b"no LZ4", sys_flag=0x101)
+        await broker.put("t", 0, b"plain")
+        async with make(cluster, handler):
+            await until(lambda: handler.seen == [b"plain"])
+            await until(lambda: bool(broker.seen(RequestCode.CONSUMER_SEND_MSG_BACK)))
+            (back,) = broker.seen(RequestCode.CONSUMER_SEND_MSG_BACK)
+            assert back.ext_fields["offset"] == "1000"
+        assert broker.offsets["g", "t", 0] == 2
+
+
 async def test_broadcasting_asks_brokers_for_messages_only(tmp_path: Any) -> None:
     handler = Handler()
     async with running_cluster(TOPICS.copy()) as cluster:

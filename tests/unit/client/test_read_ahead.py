@@ -13,7 +13,7 @@ def messages(*offsets: int, size: int = 1) -> list[ReceivedMessage]:
     for offset in offsets:
         message = ReceivedMessage()
         message.queue_offset = offset
-        message.body = b"x" * size
+        message.body_size = size
         found.append(message)
     return found
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import zlib
 
 import lz4.frame
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyromq.client.errors import UnreadableBodyError
 from pyromq.client.received import ReceivedMessage, decode_messages
 from pyromq.protocol import compression
 from pyromq.protocol.bodies import MessageQueue
@@ -73,26 +75,42 @@ def test_compressed_bodies_are_decompressed() -> None:
 
 
 @pytest.mark.parametrize("body", [b"no zlib", zlib.compress(b"cut off")[:-3], b""])
-def test_what_cannot_be_decompressed_is_given_as_it_is(
+def test_a_body_that_cannot_be_decompressed_is_not_given_as_if_it_were_plain(
     body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert received_of(record(body, 1)).body == body
-    assert "cannot be decompressed" in caplog.text
+    message = received_of(record(body, 1, b"TAGS\x01a"))
+    with pytest.raises(UnreadableBodyError, match=r"of t, b:3:7, .* cannot be read: zlib: "):
+        message.body  # noqa: B018 - reading it is the matter
+    assert "cannot be read" in caplog.text
+    assert not message.is_readable
+    assert message.raw_body == body
+    assert message.body_size == len(body)
+    assert message.tags == "a"
 
 
-def test_another_compression_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    assert received_of(record(b"no LZ4", 0x101)).body == b"no LZ4"
-    assert "LZ4: " in caplog.text
+def test_what_must_be_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lz4.frame", None)
+    message = received_of(record(lz4.frame.compress(b"some LZ4"), 0x101))
+    with pytest.raises(UnreadableBodyError, match=r"LZ4, .* pip install 'pyromq\[compression\]'"):
+        message.body  # noqa: B018 - reading it is the matter
+
+
+def test_a_body_that_is_readable_is_its_own_raw_one() -> None:
+    message = received_of(record(zlib.compress(b"body"), 1))
+    assert (message.is_readable, message.raw_body, message.body_size) == (True, b"body", 4)
+    with pytest.raises(AttributeError, match="nothing"):
+        message.nothing  # type: ignore[attr-defined]  # noqa: B018 - there is none
 
 
 def test_lz4_of_newer_producers_is_read() -> None:
     assert received_of(record(lz4.frame.compress(b"some LZ4"), 0x101)).body == b"some LZ4"
 
 
-def test_a_decompression_bomb_stays_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decompression_bomb_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "MAX_DECOMPRESSED", 1000)
     bomb = zlib.compress(bytes(1001))
-    assert received_of(record(bomb, 1)).body == bomb
+    with pytest.raises(UnreadableBodyError, match="larger than 1000 bytes"):
+        received_of(record(bomb, 1)).body  # noqa: B018 - reading it is the matter
 
 
 @pytest.mark.parametrize("sys_flag", [0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6])

@@ -92,6 +92,18 @@ async def test_when_nobody_takes_it_the_caller_keeps_it(
         assert not await send_back(gone)
 
 
+async def test_a_body_that_cannot_be_read_goes_on_as_it_is() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}, "%RETRY%g": {"b0": 1}}) as cluster,
+        session_at(cluster.namesrv) as session,
+    ):
+        gone = received(7, b"no ZSTD", queue=MessageQueue("t", "b7", 0), sys_flag=0x201)
+        assert await SendBack(session, "g", 5, unit_mode=False)(gone)
+        (request,) = cluster.brokers[0].seen(RequestCode.SEND_MESSAGE_V2)
+        header = SendMessageRequestHeaderV2.decode(request.ext_fields)
+        assert (request.body, header.sys_flag) == (b"no ZSTD", 0x201)
+
+
 async def test_a_mistake_does_not_lose_the_message(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
