@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pyromq.client import Message, Producer
+from pyromq.spark.jobs.replay import command
+from pyromq.testing import Cluster
+from tests.support.patience import PATIENT_PROPERTIES
+
+CLUSTER = ["--source-nameserver", "a:1", "--topic", "T"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "--archive or --source-nameserver"),
+        (["--source-nameserver", "a:1"], "name topics with --topic"),
+        ([*CLUSTER, "--pattern", "x"], "exclude each other"),
+        (["--source-nameserver", "a:1", "--pattern", "("], "--pattern '('"),
+        ([*CLUSTER, "--nameserver", "a:1"], "give another --to-topic"),
+        ([*CLUSTER, "--nameserver", "a:1", "--to-topic", "T"], "give another --to-topic"),
+        ([*CLUSTER, "--to-topic", "a b"], "--to-topic: topic 'a b' is not possible"),
+        ([*CLUSTER, "--since", "yesterday"], "--since 'yesterday': expected a time"),
+        ([*CLUSTER, "--shift", "later"], "--shift 'later': expected now, or a duration"),
+        ([*CLUSTER, "--pace", "0"], "--pace"),
+        ([*CLUSTER, "--rate", "0"], "--rate"),
+        (["--archive", "/no/such/directory"], "does not exist"),
+    ],
+)
+def test_mistakes_are_told_before_anything_begins(arguments: list[str], problem: str) -> None:
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 2
+    assert problem in result.output
+
+
+def test_a_dry_run_says_what_would_be_replayed() -> None:
+    with Cluster(settings=PATIENT_PROPERTIES) as cluster:
+        with Producer.sync(cluster.namesrv) as producer:
+            producer.send_batch([Message("Orders", b"x")] * 5)
+        result = CliRunner().invoke(
+            command,
+            [
+                *("--source-nameserver", cluster.namesrv, "--topic", "Orders", "--dry-run"),
+                *("--nameserver", cluster.namesrv, "--to-topic", "Again"),
+            ],
+        )
+    assert result.exit_code == 0, result.output
+    assert "would be replayed: Orders" in result.output
+    assert "up to offset 5" in result.output
+    assert f"to Again of {cluster._namesrv}" in result.output
+
+
+def test_what_is_no_archive(tmp_path: Path) -> None:
+    result = CliRunner().invoke(command, ["--archive", str(tmp_path), "--dry-run"])
+    assert result.exit_code == 1
+    assert "is no archive" in result.output
