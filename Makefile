@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 # Children of the tests, and the next run, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test soak lint fmt bench clean
+.PHONY: run test soak lint fmt bench bench-spark clean
 
 run: $(STAMP)
 	@exec $(BIN)/pyromq standalone --data data
@@ -35,6 +35,10 @@ fmt: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench $(BENCH_ARGS)
+
+# Beside Spark's Kafka connector: make bench-spark BENCH_ARGS="--messages 1,4,16 --rounds 1"
+bench-spark: $(STAMP)
+	$(BIN)/python -m bench.spark $(BENCH_ARGS)
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || { \

@@ -1,0 +1,1 @@
+"""`make bench-spark`: topics on Spark, beside Spark's own Kafka connector."""

@@ -1,0 +1,254 @@
+"""`make bench-spark`: the same work with Spark's Kafka connector and with pyromq, in one run.
+
+Both brokers run on this machine, on empty stores. In each round a process of its own makes a
+session for one side, then one for the other (`program`): the sink writes a topic, the other cases
+read it. Seconds are medians over the rounds; the ratio is of rows per second, with the one that
+is asked for beside it. Several sizes (`--messages 1,4,16`, in millions) show how costs grow. Full
+runs are kept under bench/results/. The exit status is 1 when a ratio is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from bench.report import environment
+from bench.servers import PyromqServer, ServerError, create_topic, wait_for_first_send
+from bench.spark.cases import BODY_SIZE, CASES, KAFKA, KAFKA_CASES, PYROMQ, WARM_UP
+from bench.spark.kafka import KafkaBroker, connector_jars, kafka_classpath
+from bench.spark.program import Order
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+#: Beside the code and not in the system's temporary directory, which may be memory.
+DATA = REPOSITORY / ".cache" / "bench-spark"
+_MILLION = 1_000_000
+_WIDTH = 110
+
+#: Seconds by case.
+Figures = Mapping[str, float]
+#: Rounds by side.
+Rounds = dict[str, list[Figures]]
+
+
+def main() -> int:
+    """Measure, print, keep."""
+    options = _options()
+    console = Console(stderr=True, soft_wrap=True)
+    kafka_classpath(), connector_jars()  # fetched before anything is measured
+    measured: dict[int, Rounds] = {}
+    for messages in options.messages:
+        shutil.rmtree(DATA, ignore_errors=True)
+        try:
+            measured[messages] = _measure(messages, options, console)
+        finally:
+            shutil.rmtree(DATA, ignore_errors=True)
+    facts = environment(REPOSITORY, messages=max(measured), rounds=options.rounds)
+    text, missed = _render(measured, facts)
+    sys.stdout.write(text)
+    if options.keep:
+        _save(facts, measured, text)
+    return 1 if missed else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
+    parser.add_argument(
+        "--messages",
+        type=lambda text: [int(float(part) * _MILLION) for part in text.split(",")],
+        default=[_MILLION],
+        metavar="MILLIONS",
+        help="how many, in millions; several with commas (1,4,16)",
+    )
+    names = [case.name for case in CASES]
+    parser.add_argument(
+        "--cases",
+        type=lambda text: text.split(","),
+        default=names,
+        help=f"some of {','.join(names)}; the sink always runs, since it writes what is read",
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--master", default=f"local[{os.cpu_count()},4]", help="of both sides' sessions"
+    )
+    parser.add_argument("--only", choices=(KAFKA, PYROMQ), help="one side")
+    parser.add_argument(
+        "--no-keep", dest="keep", action="store_false", help="do not keep the results"
+    )
+    options = parser.parse_args()
+    unknown = set(options.cases) - set(names)
+    if unknown:
+        parser.error(f"--cases: there is no {', '.join(sorted(unknown))}, only {', '.join(names)}")
+    return options
+
+
+def _measure(messages: int, options: argparse.Namespace, console: Console) -> Rounds:
+    rounds: Rounds = {side: [] for side in (KAFKA, PYROMQ) if options.only in (None, side)}
+    server = PyromqServer()
+    with KafkaBroker(DATA / KAFKA) as kafka:
+        pid = server.start(DATA / PYROMQ)
+        try:
+            wait_for_first_send(server, pid)
+            for number in range(options.rounds):
+                for side, figures in rounds.items():
+                    console.print(
+                        f"{messages:,} messages, round {number + 1} of {options.rounds}: {side}"
+                    )
+                    order = _order(side, number, messages, options, kafka, server)
+                    figures.append(_run(order))
+                    console.print("  " + _seconds(figures[-1]))
+        finally:
+            server.stop()
+    return rounds
+
+
+def _order(
+    side: str,
+    number: int,
+    messages: int,
+    options: argparse.Namespace,
+    kafka: KafkaBroker,
+    server: PyromqServer,
+) -> Order:
+    wanted = {"sink", *options.cases}
+    topics = [f"{name}-{number}" for name in ("bench", "warm-up")]
+    if side == PYROMQ:
+        for topic in topics:
+            create_topic(server.port, topic)
+        names = [case.name for case in CASES if case.name in wanted]
+    else:
+        beside = {case.beside for case in CASES if case.name in wanted}
+        names = [name for name in KAFKA_CASES if name in beside]
+    return Order(
+        side=side,
+        master=options.master,
+        address=kafka.address if side == KAFKA else server.namesrv,
+        topic=topics[0],
+        warm_up_topic=topics[1],
+        messages=messages,
+        warm_up=min(messages, WARM_UP),
+        directory=str(DATA / "written"),
+        store=str(server.store),
+        cases=names,
+        jars=connector_jars() if side == KAFKA else [],
+    )
+
+
+def _run(order: Order) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.spark.program", orjson.dumps(asdict(order)).decode()],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ServerError(f"the session of {order.side} failed:\n{done.stderr[-5000:]}")
+    figures: dict[str, float] = orjson.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def _seconds(figures: Figures) -> str:
+    return ", ".join(f"{case} {seconds:.2f} s" for case, seconds in figures.items())
+
+
+def _render(measured: Mapping[int, Rounds], facts: Mapping[str, object]) -> tuple[str, list[str]]:
+    text = io.StringIO()
+    console = Console(file=text, width=_WIDTH, color_system=None)
+    missed: list[str] = []
+    for messages, rounds in measured.items():
+        medians = {side: _medians(figures) for side, figures in rounds.items()}
+        table, short = _table(messages, medians)
+        console.print(table)
+        # What is asked holds for a million; others show how costs grow.
+        missed += short
+    if len(measured) > 1:
+        console.print(_growth(measured))
+    console.print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    for line in missed:
+        console.print(f"MISSED  {line}")
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n", missed
+
+
+def _medians(rounds: Sequence[Figures]) -> Figures:
+    return {case: median(each[case] for each in rounds) for case in rounds[0]}
+
+
+def _table(messages: int, medians: Mapping[str, Figures]) -> tuple[Table, list[str]]:
+    table = Table(title=f"{messages:,} messages of {BODY_SIZE} B", show_edge=False)
+    table.add_column("case")
+    for side in ("Kafka", "pyromq"):
+        table.add_column(f"{side} s", justify="right")
+        table.add_column("rows/s", justify="right")
+    for name in ("ratio", "asked"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    missed = []
+    for case in CASES:
+        base = medians.get(KAFKA, {}).get(case.beside)
+        ours = medians.get(PYROMQ, {}).get(case.name)
+        row = [
+            text
+            for seconds in (base, ours)
+            for text in (
+                ("", "") if seconds is None else (f"{seconds:.2f}", f"{messages / seconds:,.0f}")
+            )
+        ]
+        verdict = ""
+        if base is not None and ours is not None:
+            ratio = base / ours
+            verdict = "ok" if ratio >= case.asked else "MISSED"
+            row.append(f"{ratio:.2f}")
+            if ratio < case.asked:
+                missed.append(f"{messages:,}: {case.title}: {ratio:.2f}, asked {case.asked:g}")
+        else:
+            row.append("")
+        if base is not None or ours is not None:
+            table.add_row(case.title, *row, f"{case.asked:g}", verdict)
+    return table, missed
+
+
+def _growth(measured: Mapping[int, Rounds]) -> Table:
+    table = Table(title="microseconds per message", show_edge=False)
+    table.add_column("case")
+    for messages in measured:
+        table.add_column(f"{messages / _MILLION:g} million", justify="right")
+    first = next(iter(measured.values()))
+    for side, rounds in first.items():
+        for case in rounds[0]:
+            table.add_row(
+                f"{side} {case}",
+                *(
+                    f"{_medians(sizes[side])[case] / messages * 1e6:.2f}"
+                    for messages, sizes in measured.items()
+                ),
+            )
+    return table
+
+
+def _save(facts: Mapping[str, object], measured: Mapping[int, Rounds], text: str) -> None:
+    directory = REPOSITORY / "bench" / "results"
+    directory.mkdir(parents=True, exist_ok=True)
+    stem = directory / f"{facts['date']}-{facts['commit']}-spark"
+    content = {
+        "environment": facts,
+        "seconds": {str(messages): rounds for messages, rounds in measured.items()},
+    }
+    as_json = orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n"
+    stem.with_name(stem.name + ".json").write_bytes(as_json)
+    stem.with_name(stem.name + ".txt").write_text(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
