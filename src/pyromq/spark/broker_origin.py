@@ -393,11 +393,13 @@ def _pull(
 class _Slot:
     """A part of the range, asked for with one pull; its answer when it has come."""
 
-    __slots__ = ("asked", "busy", "end", "reply", "start")
+    __slots__ = ("asked", "busy", "end", "is_single", "reply", "start")
 
     def __init__(self, start: int, end: int) -> None:
         self.start = start
         self.end = end
+        #: Asks for one message only, which is damaged.
+        self.is_single = False
         self.asked = 0
         self.busy = 0
         self.reply: Reply | None = None
@@ -464,7 +466,7 @@ class _Window:
 
     def _ask(self, slot: _Slot) -> None:
         slot.reply = None
-        slot.asked = slot.end - slot.start
+        slot.asked = 1 if slot.is_single else slot.end - slot.start
         self._by_opaque[self._connection.send(self._pull(slot.start, slot.asked))] = slot
 
     def _take(self, slot: _Slot) -> Sequence[RecordBlock | LostRecords]:
@@ -497,7 +499,7 @@ class _Window:
             return self._lost(start, self._end, f"the queue ends at {header.max_offset}")
         if slot.start >= slot.end:
             self._slots.popleft()
-        elif len(self._slots) == 1:
+        elif len(self._slots) == 1 and not slot.is_single:
             # Nothing behind it was asked for: its rest is dealt out anew.
             self._next = self._slots.popleft().start
         else:
@@ -508,15 +510,20 @@ class _Window:
         self, slot: _Slot, next_offset: int, body: bytearray
     ) -> Sequence[RecordBlock | LostRecords]:
         starts, end = record_starts(body)
+        columns = read_columns(body, starts)
         if end != len(body):
-            raise OriginError(
-                f"{self._queue}: the answer for offset {slot.start} has what is no record at "
-                f"byte {end} of {len(body)}"
-            )
-        self._learn(slot, next_offset, len(body))
+            # Sizes lead no further. What is whole comes out; the next pull begins behind it.
+            starts = starts[: starts.size if columns.valid.all() else int(columns.valid.argmin())]
+            if not starts.size:
+                return self._damaged(slot, next_offset)
+            columns = read_columns(body, starts)
+            next_offset = int(columns.column("queue_offset")[-1]) + 1
+        else:
+            self._learn(slot, next_offset, len(body))
+        slot.is_single = False
         found: list[RecordBlock | LostRecords] = []
         if starts.size:
-            offsets = read_columns(body, starts).column("queue_offset")
+            offsets = columns.column("queue_offset")
             inside = (offsets >= slot.start) & (offsets < slot.end)
             if not inside.all():
                 starts, offsets = starts[inside], offsets[inside]
@@ -525,6 +532,20 @@ class _Window:
             found.append(RecordBlock(body, starts))
         slot.start = max(next_offset, slot.start + 1)
         return found
+
+    def _damaged(self, slot: _Slot, next_offset: int) -> Sequence[LostRecords]:
+        """What is known when the first record of an answer is none.
+
+        Where everything is wanted, it is the one that was asked for; behind a filter its
+        offset is known when it has come alone.
+        """
+        if slot.asked > 1 and not self._is_complete:
+            slot.is_single = True
+            return ()
+        slot.is_single = False
+        offset = slot.start if self._is_complete else max(next_offset - 1, slot.start)
+        slot.start = offset + 1
+        return self._lost(offset, min(offset + 1, slot.end), "the bytes of its record are damaged")
 
     def _learn(self, slot: _Slot, next_offset: int, size: int) -> None:
         """Fit the pulls to what the broker gives."""

@@ -162,6 +162,63 @@ def test_what_retention_took_is_lost(origin: BrokerOrigin, cluster: Cluster) -> 
     assert [(loss.start, loss.end) for loss in lost] == [(0, first)]
 
 
+@pytest.mark.parametrize("wanted", [None, "even"])
+def test_damaged_records_are_lost_alone(wanted: str | None) -> None:
+    with Cluster(settings=PATIENT_PROPERTIES) as cluster:
+        queue = filled(
+            cluster,
+            "Damaged",
+            500,
+            lambda n: Message("Damaged", b"x" * 50, tags="even" if n % 2 == 0 else "odd"),
+            batch=100,
+        )
+        # The first one, two neighbours, two with wrong sizes, one that is wrong inside, the last.
+        for offset, position in (
+            (0, 4),
+            (200, 4),
+            (202, 4),
+            (300, 2),
+            (302, 3),
+            (400, 87),
+            (498, 0),
+        ):
+            damage(cluster, queue, offset, position)
+        origin = origin_of(cluster, None if wanted is None else Subscription.tags(wanted))
+        offsets: list[int] = []
+        lost: list[int] = []
+        for block in origin.blocks(QueueRange(queue, 0, 499)):
+            if isinstance(block, LostRecords):
+                lost += range(block.start, block.end)
+            else:
+                columns = read_columns(block.buffer, block.starts)
+                offsets += columns.column("queue_offset")[columns.valid].tolist()
+        origin.close()
+    damaged = {0, 200, 202, 300, 302, 400, 498}
+    every = range(499) if wanted is None else range(0, 499, 2)
+    assert offsets == [offset for offset in every if offset not in damaged]
+    # What only the decoder sees is its own to tell.
+    assert set(lost) | {400} == damaged
+    assert len(lost) == len(set(lost))
+
+
+def damage(cluster: Cluster, queue: Queue, offset: int, position: int) -> None:
+    """Change a byte of a record in the log."""
+
+    async def change() -> None:
+        broker = cluster.brokers[0]._broker
+        assert broker is not None
+        entry = broker.store.queue(queue.topic, queue.queue_id).entry(offset)
+        assert entry is not None
+        log = min((cluster.brokers[0].directory / "commitlog").iterdir())
+        with log.open("r+b") as file:
+            file.seek(entry[0] + position)
+            (byte,) = file.read(1)
+            file.seek(entry[0] + position)
+            file.write(bytes([byte ^ 0x55]))
+
+    cluster._run(change())
+
+
 def test_offsets_by_time_are_exact(cluster: Cluster, origin: BrokerOrigin) -> None:
     name = "ByTime"
     cluster.create_topic(name, queues=1)
