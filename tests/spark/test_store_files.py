@@ -9,17 +9,37 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pyromq.protocol.names import TRANSACTION_GIVEN_UP_TOPIC as GIVEN_UP
+from pyromq.protocol.names import TRANSACTION_HALF_TOPIC as HALF
+from pyromq.protocol.names import TRANSACTION_OP_TOPIC as OP
+from pyromq.protocol.record import QueueOffset
+from pyromq.spark.jobs.audit import DeadLetters, DuplicateKey, Finding, audit
+from pyromq.spark.jobs.options import ClusterSettings
 from pyromq.spark.jobs.rebuild import rebuild_stores
 from pyromq.spark.jobs.verify import verify_stores
+from pyromq.spark.sources import BrokerSource, StoreSource
 from pyromq.store.check import guess_config
+from pyromq.store.message_store import MessageStore
 from pyromq.store.results import StoreError
 from tests.golden.golden_data import read_index
 from tests.golden.test_store import GoldenStore
-from tests.support.stores import TOPIC, open_store, put, read_all, small_config
+from tests.spark.conftest import SendMany
+from tests.support.stores import (
+    BORN_HOST,
+    BORN_TIME,
+    SEGMENT,
+    TOPIC,
+    open_store,
+    put,
+    read_all,
+    small_config,
+)
 from tests.unit.store.test_rebuild import derived
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pyromq.testing import Cluster
 
 COUNT = 300
 
@@ -128,3 +148,70 @@ def test_a_store_in_use_is_refused_and_can_be_verified(spark: SparkSession, tmp_
     assert {path: path.stat().st_ino for path in queues.rglob("*")} == files
     assert not list(store.config.root.glob("*.*"))
     store.stop()
+
+
+def put_with(store: MessageStore, topic: str, body: bytes, **properties: str) -> int:
+    raw = "\x02".join(f"{name}\x01{value}" for name, value in properties.items()).encode()
+    queue = store.queue(topic, 0)
+    return store.put(queue, body, raw, 0, 0, 0, BORN_TIME, BORN_HOST, 0)
+
+
+def test_an_audit_finds_what_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
+    store = open_store(tmp_path / "broker-a")
+    for number in range(100):
+        put_with(store, "Orders", b"body", UNIQ_KEY=f"KEY{number % 98}")
+    for number in range(4):
+        put_with(store, HALF, b"half", UNIQ_KEY=f"T{number}", REAL_TOPIC="Paid", PGROUP="pay")
+    put_with(store, OP, b"1", TAGS="d")
+    # Put back, and ended then: the end names the later half.
+    put_with(store, HALF, b"half", UNIQ_KEY="T2", REAL_TOPIC="Paid", PGROUP="pay")
+    put_with(store, OP, b"4", TAGS="d")
+    put_with(store, GIVEN_UP, b"half", UNIQ_KEY="T3", REAL_TOPIC="Paid", PGROUP="pay")
+    for number in range(3):
+        put_with(store, "%DLQ%workers", b"dead", UNIQ_KEY=f"D{number}", RETRY_TOPIC="Orders")
+    place = put_with(store, "Orders", b"damaged body", UNIQ_KEY="KEY999")
+    store.seal()
+    skipping = store.queue("Orders", 0)
+    skipping.skip_to(QueueOffset(skipping.next_offset + 5))
+    put_with(store, "Orders", b"behind a gap", UNIQ_KEY="KEY1000")
+    store.seal()
+    store.stop()
+    root = store.config.root
+    segment = root / "commitlog" / f"{place - place % SEGMENT:020d}"
+    content = segment.read_bytes().replace(b"damaged body", b"dAmaged body")
+    segment.write_bytes(content)
+    (root / "config").mkdir(exist_ok=True)
+    offsets = {"offsetTable": {"Orders@readers": {"0": 90}, "Gone@readers": {"0": 1}}}
+    (root / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
+
+    report = audit(spark, [StoreSource(str(root))])
+    assert not report.is_clean
+    [dead_letters, orders] = report.topics
+    assert (orders.topic, orders.messages, orders.queues) == ("Orders", 102, 1)
+    assert orders.producers == {"127.0.0.1": 102}
+    assert orders.consumers == {"readers": 107 - 90}
+    assert dead_letters.topic == "%DLQ%workers"
+    assert report.gaps == [Finding("Orders", "broker-a", 0, 101, 106)]
+    assert report.repeated_offsets == []
+    assert report.duplicate_key_count == 2
+    assert report.duplicate_keys == [
+        DuplicateKey("Orders", "KEY0", 2),
+        DuplicateKey("Orders", "KEY1", 2),
+    ]
+    assert report.damage_count == 1
+    assert report.damage[0][0] == f"{segment} at {place % SEGMENT}"
+    assert [(each.offset, each.is_given_up) for each in report.open_transactions] == [(3, True)]
+    assert report.dead_letters == [DeadLetters("workers", "Orders", 3)]
+    assert json.loads(report.to_json())["topics"][1]["producers"] == {"127.0.0.1": 102}
+
+
+def test_an_audit_of_a_cluster(
+    spark: SparkSession, cluster: Cluster, topic: str, send_many: SendMany
+) -> None:
+    send_many(topic, 500)
+    settings = ClusterSettings(cluster.namesrv)
+    report = audit(spark, [BrokerSource(settings.connection())], topics=[topic], cluster=settings)
+    [found] = report.topics
+    assert (found.topic, found.messages) == (topic, 500)
+    assert sum(found.producers.values()) == 500
+    assert report.is_clean
