@@ -26,10 +26,17 @@ from pyromq.client import (
     TransactionProducer,
     TransactionState,
 )
+from pyromq.protocol.sysflag import (
+    COMPRESSED,
+    COMPRESSION_LZ4,
+    COMPRESSION_MASK,
+    COMPRESSION_ZSTD,
+)
 from tests.clients.cases import Case, Inbox
 from tests.interop.client_driver import ClientDriver, Line
+from tests.interop.client_programs import java_driver
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 LARGE = "compressed äöü 消息 🚀 " * 2000
 KINDS: dict[str, tuple[str, Line]] = {
@@ -163,6 +170,24 @@ async def test_our_consumers_see_what_java_sent(
         assert message.keys == description.get("keys", "")
         for name, value in description.get("properties", {}).items():
             assert message.properties[name] == value
+
+
+@pytest.mark.parametrize("cluster", ["pyromq"], indirect=True)
+@pytest.mark.parametrize("compression", ["LZ4", "ZSTD"])
+async def test_bodies_that_newer_producers_compress_are_read(case: Case, compression: str) -> None:
+    option = f"-Drocketmq.message.compressType={compression}"
+    with java_driver("5.3.3", "-Djava.net.preferIPv4Stack=true", option) as java:
+        await send_java(case, java, f"{case.group}-p", *KINDS["compressed"])
+    (message,) = await case.wait_stored(1)
+    assert message.sys_flag & COMPRESSED
+    assert (
+        message.sys_flag & COMPRESSION_MASK
+        == {
+            "LZ4": COMPRESSION_LZ4,
+            "ZSTD": COMPRESSION_ZSTD,
+        }[compression]
+    )
+    assert message.body.decode() == LARGE
 
 
 async def test_a_message_that_goes_back_is_the_same(case: Case, java_clients: ClientDriver) -> None:
