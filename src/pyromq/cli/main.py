@@ -23,6 +23,7 @@ COMMANDS = {
     "consume": ("pyromq.cli.consume:consume", "Read a topic's messages as they come."),
     "bench": ("pyromq.cli.bench:bench", "Make load on a cluster and measure it."),
     "store": ("pyromq.cli.store:store", "Look into the files of a broker's store."),
+    "spark": ("pyromq.cli.spark:spark", "Archive, replay, audit and rebuild with Spark."),
 }
 
 

@@ -26,6 +26,7 @@ JOBS: dict[str, tuple[str, str]] = {
         "Compare consume queues and key indexes with their logs.",
     ),
     "audit": ("pyromq.spark.jobs.audit:command", "Find gaps, duplicates, damage, dead letters."),
+    "report": ("pyromq.spark.jobs.report:command", "Write a page about topics, with charts."),
 }
 
 

@@ -51,7 +51,13 @@ _MIB: Final = 1024 * 1024
     metavar="HOURS",
     help="Only hours that ended so many hours ago, to which hardly anything is added.",
 )
-@click.option("--compression", type=click.Choice(COMPRESSIONS), default="auto", show_default=True)
+@click.option(
+    "--compression",
+    type=click.Choice(COMPRESSIONS),
+    default="auto",
+    show_default=True,
+    help="Of the joined files.",
+)
 @click.option(
     "--allow-gaps",
     is_flag=True,
