@@ -38,7 +38,7 @@ from pyromq.protocol.frame import FrameReader, RemotingCommand
 from tests.clients.cases import Case, Inbox, against_all_brokers, numbered
 from tests.support.apache_rocketmq import free_port
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

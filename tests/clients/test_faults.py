@@ -33,7 +33,7 @@ from tests.clients.test_bad_input import name_server_of, server
 from tests.interop.cluster import Cluster, Kind
 from tests.support.crash import seeds
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 BROKERS = ("broker-a", "broker-b")
 #: What is seconds for an operator is half of one here.

@@ -23,7 +23,7 @@ from pyromq.client import (
 from tests.clients.cases import Case, Inbox, eventually, numbered
 from tests.interop.client_driver import ClientDriver
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 QUEUES = 10
 

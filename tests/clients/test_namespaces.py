@@ -10,7 +10,7 @@ from pyromq.client import LitePullConsumer, Message, Producer, PushConsumer, Sta
 from tests.clients.cases import Case, Inbox, against_all_brokers
 from tests.interop.client_driver import ClientDriver
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 
 @against_all_brokers

@@ -25,7 +25,7 @@ from pyromq.protocol.sysflag import COMPRESSED
 from tests.clients.cases import Case, against_all_brokers, numbered
 from tests.interop.cluster import Cluster
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 
 def rich_messages(topic: str, way: str, count: int = 8) -> list[Message]:

@@ -24,7 +24,7 @@ from pyromq.client import (
 from tests.clients.cases import Case, against_all_brokers, eventually, numbered
 from tests.support.patience import DEADLINE
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 SQL = "(size BETWEEN 3 AND 7 AND colour IN ('red', 'blue')) OR extra IS NOT NULL"
 SQL_FINDS = [b"m-3", b"m-5", b"m-6", b"with extra"]

@@ -26,7 +26,7 @@ from tests.clients.cases import Case, Inbox, against_all_brokers, eventually, nu
 from tests.clients.test_pulling import SQL, SQL_FINDS, send_coloured, send_twice
 from tests.support.patience import DEADLINE
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 
 @against_all_brokers

@@ -29,7 +29,7 @@ from tests.clients.cases import Case, Inbox, numbered
 from tests.support.apache_rocketmq import ApacheRocketMQ, java_or_skip
 from tests.support.patience import DEADLINE
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 ACCOUNTS = """accounts:
 - accessKey: operator

@@ -24,7 +24,7 @@ from tests.clients.cases import Case, Inbox, eventually
 from tests.interop.client_driver import ClientDriver
 from tests.interop.mqadmin import mqadmin, run
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 against_apache = pytest.mark.parametrize("cluster", ["apache"], indirect=True)
 #: What differs with each message and each moment.

@@ -17,7 +17,7 @@ from pyromq.client import (
 from tests.clients.cases import Case, against_all_brokers, eventually
 from tests.interop.client_driver import ClientDriver
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 STATES = {
     "commit": TransactionState.COMMIT,

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.crash import BrokerProcess, Load, check_files, check_wire, seeds
+from tests.support.crash import (
+    BrokerProcess,
+    Load,
+    check_files,
+    check_wire,
+    seeds,
+    until_more_than,
+)
 
 #: Longer than a start takes.
 _START_SECONDS = 1.2
@@ -30,6 +37,8 @@ async def kill_again_and_again(directory: Path, seed: int, rounds: int) -> None:
         try:
             sending = asyncio.create_task(load.run(broker.address))
             await asyncio.sleep(chooser.random() ** 2 * _LOAD_SECONDS)
+            if round_number == rounds - 1:
+                await until_more_than(10 * rounds, load.acknowledged, sending)
         finally:
             printed = await broker.kill()
         await sending

@@ -22,7 +22,7 @@ from pyromq.protocol.names import TRANSACTION_GROUP, TRANSACTION_HALF_TOPIC
 from pyromq.protocol.record import decode_records
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
-from tests.support.crash import BrokerProcess, seeds
+from tests.support.crash import BrokerProcess, seeds, until_more_than
 from tests.support.patience import DEADLINE
 from tests.unit.broker.transactional import (
     COMMIT,
@@ -155,7 +155,9 @@ async def kill_again_and_again(directory: Path, seed: int, rounds: int) -> None:
         broker = await BrokerProcess.start(directory, **SETTINGS)
         try:
             sending = asyncio.create_task(producer.run(broker.address))
-            await asyncio.sleep(0.05 + chooser.random() * _LOAD_SECONDS)
+            enough = len(producer.acknowledged) + 25
+            await asyncio.sleep(chooser.random() * _LOAD_SECONDS)
+            await until_more_than(enough, producer.acknowledged, sending)
         finally:
             printed = await broker.kill()
         await sending

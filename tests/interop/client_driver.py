@@ -51,8 +51,8 @@ from typing import Any, Self
 
 Line = dict[str, Any]
 
-_CALL_SECONDS = 45.0
-_REPORT_SECONDS = 30.0
+_CALL_SECONDS = 90.0
+_REPORT_SECONDS = 60.0
 
 
 class ClientError(AssertionError):

@@ -45,7 +45,6 @@ SETTINGS = {
     "transactionCheckInterval": "1000",
 }
 
-_ROUTE_SECONDS = 20.0
 _READ_WRITE = 6
 
 
@@ -204,7 +203,7 @@ class Cluster:
             await client.close()
 
     async def _wait_for_route(self, client: RemotingClient, topic: str, brokers: int) -> None:
-        deadline = time.monotonic() + _ROUTE_SECONDS
+        deadline = time.monotonic() + DEADLINE
         query = GetRouteInfoRequestHeader(topic=topic).encode()
         while True:
             answer = await client.request(

@@ -139,7 +139,7 @@ class JavaProgram:
         self._stderr.close()
         shutil.rmtree(self._home, ignore_errors=True)
 
-    def wait_for(self, event: str, timeout: float = 30.0) -> None:
+    def wait_for(self, event: str, timeout: float = 60.0) -> None:
         """Block until the program reports the event; fail when it ends or takes too long."""
         deadline = time.monotonic() + timeout
         while (line := self._next(deadline)) is not None:

@@ -43,7 +43,6 @@ QUEUES = 4
 #: sysFlag of a pull whose subscription is in its header.
 _PULL_WITH_SUBSCRIPTION = 0x4
 _COMPRESSED = 0x1
-_PATIENCE_SECONDS = 20.0
 
 
 @dataclass
@@ -139,7 +138,7 @@ class RawBroker:
 
     async def _wait_for_dispatch(self, topic: str, queue_id: int, count: int) -> None:
         """Java fills consume queues behind the log: ask until the queue has all its messages."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + DEADLINE
         while (await self._limits(topic, queue_id))[1] < count:
             assert time.monotonic() < deadline, f"{topic} {queue_id} never had {count} messages"
             await asyncio.sleep(0.02)
@@ -205,7 +204,7 @@ class RawBroker:
         header = QueryMessageRequestHeader(
             topic=topic, key=key, max_num=64, begin_timestamp=0, end_timestamp=1 << 50
         )
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + DEADLINE
         while True:
             answer = await self.ask(RequestCode.QUERY_MESSAGE, header, ResponseCode.QUERY_NOT_FOUND)
             records = decode_records(answer.body)

@@ -23,7 +23,7 @@ from tests.support.patience import PATIENT_PROPERTIES
 
 _NAMESRV_LINE = re.compile(r"The Name Server boot success.* listening on \S+:(\d+)")
 _BROKER_LINE = re.compile(r"The broker\[(\S+), (\S+)\] boot success")
-_START_SECONDS = 60.0
+_START_SECONDS = 150.0
 
 
 class PyromqServer:

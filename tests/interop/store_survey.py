@@ -38,6 +38,7 @@ from pyromq.protocol.record import (
 )
 from tests.interop.java_programs import BROKER, INTEROP_SOURCES, compiled, run_program
 from tests.interop.raw_broker import GROUP, QUEUES, RawBroker, Seed, expected_keys
+from tests.support.patience import DEADLINE
 
 SEGMENT = 256 * 1024
 QUEUE_ENTRIES = 50
@@ -59,7 +60,6 @@ DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 _COMPRESSED = 0x1
 _PULL_WITH_SUBSCRIPTION = 0x4
-_PATIENCE_SECONDS = 30.0
 
 Place = tuple[str, int]
 
@@ -161,7 +161,7 @@ async def survey(broker: RawBroker, sent: Sequence[Seed], *more: Place) -> Surve
 async def _read_queue(
     broker: RawBroker, found: Survey, topic: str, queue_id: int, count: int
 ) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + DEADLINE
     while (limits := await queue_limits(broker, topic, queue_id))[1] < count:
         assert time.monotonic() < deadline, f"{topic} {queue_id} ends at {limits}, not {count}"
         await asyncio.sleep(0.02)
@@ -233,7 +233,7 @@ async def _query(broker: RawBroker, topic: str, key: str, count: int) -> list[by
     header = QueryMessageRequestHeader(
         topic=topic, key=key, max_num=64, begin_timestamp=0, end_timestamp=1 << 50
     )
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + DEADLINE
     while True:
         answer = await broker.ask(RequestCode.QUERY_MESSAGE, header, ResponseCode.QUERY_NOT_FOUND)
         records, position = [], 0

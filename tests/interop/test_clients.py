@@ -15,7 +15,7 @@ from tests.interop.cases import Case, with_clients
 from tests.interop.client_driver import Line
 from tests.interop.client_programs import CLIENTS
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 MODES = ("sync", "async", "oneway", "batch")
 

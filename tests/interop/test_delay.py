@@ -18,8 +18,9 @@ from pyromq.protocol.record import MessageRecord, decode_records
 from tests.interop.raw_broker import GROUP, RawBroker, Seed
 from tests.interop.servers import PyromqServer
 from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
+from tests.support.patience import DEADLINE
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 TOPIC = "Delayed"
 PROPERTIES = {
@@ -30,7 +31,6 @@ PROPERTIES = {
     "own": "消息",
     "DELAY": "1",
 }
-_PATIENCE_SECONDS = 30.0
 
 Server = PyromqServer | ApacheRocketMQ
 
@@ -85,7 +85,7 @@ async def connected(server: Server) -> AsyncIterator[RawBroker]:
 
 async def pull(broker: RawBroker, count: int, tags: str = "*") -> list[MessageRecord]:
     """Wait for so many messages of queue 1."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + DEADLINE
     while True:
         header = PullMessageRequestHeader(
             consumer_group=GROUP,

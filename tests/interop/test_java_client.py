@@ -16,7 +16,7 @@ from tests.interop.java_programs import Line, interop_client, javac_or_skip
 from tests.interop.servers import PyromqServer
 from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 MODES = ("sync", "async", "oneway", "batch")
 ENCODINGS = {"json": (), "binary": ("-Drocketmq.serialize.type=ROCKETMQ",)}

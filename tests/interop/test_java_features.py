@@ -16,7 +16,7 @@ from tests.interop.client_programs import java_driver
 from tests.interop.cluster import Cluster
 from tests.support.patience import wait_until
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 

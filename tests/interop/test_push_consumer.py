@@ -11,7 +11,7 @@ from tests.interop.mqadmin import Outcome, mqadmin, run
 from tests.interop.servers import PyromqServer
 from tests.support.patience import until
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 
 async def test_mqadmin_looks_resets_and_gives_messages() -> None:

@@ -20,7 +20,7 @@ from tests.interop.client_programs import CLIENTS
 from tests.interop.cluster import Cluster
 from tests.support.apache_rocketmq import VERSION
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 COUNT = 60
 PACE_MILLISECONDS = 40

@@ -51,7 +51,7 @@ from tests.interop.store_survey import (
 from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
 from tests.support.stores import put
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 LOAD_TOPIC = "CompatLoad"
 #: The broker is killed when so many messages of the load were acknowledged. Not where a file of

@@ -19,7 +19,7 @@ from tests.interop.raw_broker import RawBroker, Seed, Snapshot, seeds
 from tests.interop.servers import PyromqServer
 from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 TOPICS = ("ExchangeSingle", "ExchangeBare", "ExchangeBatch")
 ROUNDS = 12

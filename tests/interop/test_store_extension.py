@@ -16,7 +16,7 @@ from tests.interop.store_survey import SETTINGS, differing, java_opens
 from tests.support.apache_rocketmq import java_or_skip
 from tests.support.stores import put
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 COUNT = 600
 #: So small that each queue has units in several files.

@@ -21,7 +21,7 @@ from tests.interop.java_programs import (
 from tests.interop.servers import PyromqServer
 from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 #: Checks within seconds instead of minutes; files of a size that both brokers find quickly.
 SETTINGS = {

@@ -170,7 +170,7 @@ class ApacheRocketMQ:
         broker_port: int = 0,
         jvm_options: Sequence[str] = TEST_JVM_OPTIONS,
         log_level: str = "WARN",
-        start_timeout: float = 60.0,
+        start_timeout: float = 150.0,
         version: str = VERSION,
         files: Mapping[str, str] | None = None,
         patient: bool = True,

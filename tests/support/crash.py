@@ -18,6 +18,7 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Sized
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,7 +35,7 @@ from pyromq.protocol.message_id import decode_message_id
 from pyromq.protocol.record import MessageRecord, decode_records, encode_inner_message
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
-from tests.support.patience import DEADLINE, PATIENT_PROPERTIES
+from tests.support.patience import DEADLINE, PATIENT_PROPERTIES, until
 from tests.support.stores import audit, open_store
 
 REPOSITORY: Final = Path(__file__).parents[2]
@@ -182,6 +183,11 @@ class Load:
                 )
                 for at, number in enumerate(numbers)
             ]
+
+
+async def until_more_than(count: int, acknowledged: Sized, sending: asyncio.Future[None]) -> None:
+    """Wait for that much of a load, however slow the machine is."""
+    await until(lambda: len(acknowledged) > count or sending.done())
 
 
 def send_command(numbers: list[int]) -> RemotingCommand:

@@ -29,7 +29,7 @@ func newProducer(command *call) (*sender, error) {
 		producer.WithGroupName(command.Group),
 		producer.WithInstanceName(command.Name),
 		producer.WithNamespace(command.Namespace),
-		producer.WithSendMsgTimeout(5 * time.Second),
+		producer.WithSendMsgTimeout(30 * time.Second),
 		producer.WithQueueSelector(&shards{producer.NewRoundRobinQueueSelector()}),
 	}
 	if command.Transactional {

@@ -57,7 +57,8 @@ public final class InteropClient {
     private int produce() throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(option("group", "interop_producer"));
         producer.setNamesrvAddr(option("namesrv", null));
-        producer.setSendMsgTimeout(5000);
+        producer.setSendMsgTimeout(30000);
+        producer.setMqClientApiTimeout(30000);
         producer.setRetryTimesWhenSendFailed(0);
         producer.setRetryTimesWhenSendAsyncFailed(0);
         producer.start();

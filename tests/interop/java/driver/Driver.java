@@ -78,6 +78,7 @@ public final class Driver {
     static void configure(ClientConfig client, JSONObject call) {
         client.setNamesrvAddr(call.getString("namesrv"));
         client.setInstanceName(call.getString("name") + "-" + ProcessHandle.current().pid());
+        client.setMqClientApiTimeout(30000);
         client.setPollNameServerInterval(1000);
         client.setHeartbeatBrokerInterval(1000);
         client.setPersistConsumerOffsetInterval(500);

@@ -38,7 +38,7 @@ final class Producer implements AutoCloseable {
             producer = new DefaultMQProducer(group, null, call.getBooleanValue("trace"), null);
         }
         Driver.configure(producer, call);
-        producer.setSendMsgTimeout(5000);
+        producer.setSendMsgTimeout(30000);
         producer.start();
     }
 

@@ -55,7 +55,8 @@ public final class Transactions {
         TransactionMQProducer producer = new TransactionMQProducer("transactors");
         producer.setNamesrvAddr(options.get("namesrv"));
         producer.setHeartbeatBrokerInterval(500);
-        producer.setSendMsgTimeout(5000);
+        producer.setSendMsgTimeout(30000);
+        producer.setMqClientApiTimeout(30000);
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
