@@ -49,7 +49,6 @@ class ConcurrentHandling:
         self._send_back = send_back
         self._batch_size = batch_size
         self._workers: Workers[_Job] = Workers(max_handlers, self._handle)
-        self._later: set[asyncio.TimerHandle] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def submit(
@@ -83,8 +82,6 @@ class ConcurrentHandling:
 
     async def stop(self, grace: float) -> None:
         """Begin nothing more, let running handlers end within `grace` seconds."""
-        for timer in self._later:
-            timer.cancel()
         await self._workers.stop(grace)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace)
@@ -138,19 +135,9 @@ class ConcurrentHandling:
             logger.warning("%r was not consumed: in broadcasting it does not come again", message)
         elif not await self._send_back(message, delay_level):
             message.reconsume_times += 1
-            self._again_later(process_queue, stats, message)
+            self._workers.add_later((process_queue, stats, [message]), AGAIN_SECONDS)
             return
         process_queue.finish([message])
-
-    def _again_later(
-        self, process_queue: ProcessQueue, stats: TopicStats, message: ReceivedMessage
-    ) -> None:
-        def again() -> None:
-            self._later.discard(timer)
-            self._workers.add([(process_queue, stats, [message])])
-
-        timer = asyncio.get_running_loop().call_later(AGAIN_SECONDS, again)
-        self._later.add(timer)
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

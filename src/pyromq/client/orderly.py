@@ -61,7 +61,6 @@ class OrderlyHandling:
         self._suspend = suspend
         self._max_reconsume_times = max_reconsume_times
         self._workers: Workers[_Job] = Workers(max_handlers, self._handle)
-        self._later: set[asyncio.TimerHandle] = set()
 
     def submit(
         self, process_queue: ProcessQueue, stats: TopicStats, messages: list[ReceivedMessage]
@@ -89,8 +88,6 @@ class OrderlyHandling:
 
     async def stop(self, grace: float) -> None:
         """Begin nothing more, let running handlers end within `grace` seconds."""
-        for timer in self._later:
-            timer.cancel()
         await self._workers.stop(grace)
         self._call.close()
 
@@ -103,7 +100,7 @@ class OrderlyHandling:
             process_queue.is_scheduled = False
             return
         if self._has_lock is not None and not self._has_lock(process_queue):
-            self._again_later(job, _LOCK_LOOK_SECONDS)
+            self._workers.add_later(job, _LOCK_LOOK_SECONDS)
             return
         count = min(self._batch_size, len(waiting))
         messages = [waiting.popleft() for _ in range(count)]
@@ -125,7 +122,7 @@ class OrderlyHandling:
             if process_queue.when_idle is not None:
                 process_queue.when_idle()
         if rest:
-            self._again_later(job, rest)
+            self._workers.add_later(job, rest)
         elif waiting:
             self._workers.add([job])
         else:
@@ -154,11 +151,3 @@ class OrderlyHandling:
             return True
         logger.warning("%r failed %d times: dead letter", message, message.reconsume_times)
         return await self._send_back(message, DEAD_LETTER)
-
-    def _again_later(self, job: _Job, seconds: float) -> None:
-        def again() -> None:
-            self._later.discard(timer)
-            self._workers.add([job])
-
-        timer = asyncio.get_running_loop().call_later(seconds, again)
-        self._later.add(timer)

@@ -56,7 +56,7 @@ from pyromq.client.session import Session
 from pyromq.client.trace import TraceRole, message_trace
 from pyromq.protocol.bodies import HeartbeatData, MessageQueue, ProducerData
 from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import FLAG_ONEWAY, RawFrame
+from pyromq.protocol.frame import FLAG_ONEWAY, RawFrame, frame_from
 from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.names import REPLY_TOPIC_SUFFIX
 from pyromq.remoting.client import ClientHandler, RemotingError, RemotingTimeoutError
@@ -412,12 +412,8 @@ class Producer(Client):
         """Ask for somebody who looks at requests, or over a connection that is not there yet."""
         remoting = self._session.remoting
         if not self._is_plain:
-            answer = await remoting.request(target.address, target.command(outgoing), timeout)
-            return (
-                0,
-                {"code": answer.code, "remark": answer.remark, "extFields": answer.ext_fields},
-                b"",
-            )
+            command = target.command(outgoing)
+            return frame_from(await remoting.request(target.address, command, timeout))
         # Connecting counts, too.
         began = time.monotonic()
         try:

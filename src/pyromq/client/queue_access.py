@@ -20,7 +20,7 @@ from pyromq.client.session import Session
 from pyromq.client.subscription import Subscription
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, ResponseCode
-from pyromq.protocol.frame import RawFrame, RemotingCommand, pack_prefix
+from pyromq.protocol.frame import RawFrame, RemotingCommand, frame_from, pack_prefix
 from pyromq.protocol.headers import (
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
@@ -207,15 +207,8 @@ class QueueAccess:
         session = self._session
         connection = session.remoting.ready(address)
         if connection is None or session.settings.access_key:
-            answer = await session.remoting.request(
-                address, self._command(queue, subscription, version, numbers), seconds
-            )
-            header = {
-                "code": answer.code,
-                "remark": answer.remark,
-                "extFields": answer.ext_fields,
-            }
-            return 0, header, answer.body
+            command = self._command(queue, subscription, version, numbers)
+            return frame_from(await session.remoting.request(address, command, seconds))
         opaque = connection.next_opaque()
         request = self._template(queue, subscription, version) % (*numbers, opaque)
         length = len(request)

@@ -35,6 +35,7 @@ class Workers(Generic[Job]):
         self._jobs: deque[Job] = deque()
         self._workers: list[_Worker[Job]] = []
         self._idle: list[asyncio.Future[None]] = []
+        self._later: set[asyncio.TimerHandle] = set()
         self._is_help_coming = False
         self._is_stopped = False
 
@@ -43,6 +44,16 @@ class Workers(Generic[Job]):
         if not self._is_stopped:
             self._jobs.extend(jobs)
             self._wake_one()
+
+    def add_later(self, job: Job, seconds: float) -> None:
+        """This is to be done after a while; not at all when they are stopped before."""
+
+        def add() -> None:
+            self._later.discard(timer)
+            self.add([job])
+
+        timer = asyncio.get_running_loop().call_later(seconds, add)
+        self._later.add(timer)
 
     @property
     def waiting(self) -> int:
@@ -73,6 +84,8 @@ class Workers(Generic[Job]):
         """Begin no more jobs; let those that run end within `grace` seconds, then cancel them."""
         self._is_stopped = True
         self._jobs.clear()
+        for timer in self._later:
+            timer.cancel()
         tasks = [worker.task for worker in self._workers]
         busy = [worker.task for worker in self._workers if worker.job is not None]
         for worker in self._workers:

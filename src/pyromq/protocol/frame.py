@@ -187,6 +187,12 @@ def frame_size(buffer: bytes) -> int | None:
     return _TOTAL_SIZE + int.from_bytes(buffer[:_TOTAL_SIZE], "big")
 
 
+def frame_from(command: RemotingCommand) -> RawFrame:
+    """A command as a raw frame, for those who read answers without making commands of them."""
+    header = {"code": command.code, "remark": command.remark, "extFields": command.ext_fields}
+    return command.encoding, header, command.body
+
+
 def command_from(frame: RawFrame) -> RemotingCommand:
     """A raw frame as a command; raises FrameError when a field is of no use."""
     encoding, header, body = frame

@@ -8,6 +8,22 @@ from pyromq.client.workers import Workers
 from tests.support.patience import until
 
 
+async def test_a_job_for_later_comes_later_but_not_behind_the_end() -> None:
+    done: list[int] = []
+
+    async def run(job: int) -> None:
+        done.append(job)
+
+    workers: Workers[int] = Workers(1, run)
+    workers.add_later(2, 0.01)
+    workers.add([1])
+    await until(lambda: done == [1, 2])
+    workers.add_later(3, 0.0)
+    await workers.stop(1.0)
+    await asyncio.sleep(0.01)
+    assert done == [1, 2]
+
+
 async def test_jobs_are_done_in_order_by_one_worker_when_nothing_waits() -> None:
     done: list[int] = []
     tasks: set[object] = set()

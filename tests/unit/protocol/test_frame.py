@@ -21,7 +21,9 @@ from pyromq.protocol.frame import (
     FrameReader,
     RemotingCommand,
     RequestError,
+    command_from,
     decode_frame,
+    frame_from,
     frame_prefix,
     frame_size,
     split_frames,
@@ -493,3 +495,11 @@ def test_work_for_a_frame_in_tiny_pieces_is_linear(monkeypatch: pytest.MonkeyPat
     assert len(found) == 1
     # For the first byte, for the prefix, and for the whole.
     assert calls <= 4
+
+
+def test_a_command_is_an_answer_s_frame() -> None:
+    answer = RemotingCommand(1).answer(2, "remark", {"a": "b"}, b"body")
+    encoding, header, body = frame_from(answer)
+    assert (encoding, header["code"], header["remark"]) == (Encoding.JSON, 2, "remark")
+    assert (header["extFields"], body) == ({"a": "b"}, b"body")
+    assert command_from((encoding, header, body)).ext_fields == {"a": "b"}
