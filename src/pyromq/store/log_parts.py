@@ -246,7 +246,8 @@ def _log_files(config: MessageStoreConfig) -> SegmentFiles:
     )
     for violation in files.load():
         raise StoreError(
-            f"{violation.file} {violation.message}: move it away, or bring back what is missing"
+            f"{violation.file} {violation.message}: name the settings that the store was written "
+            "with, or bring back what is missing"
         )
     return files
 
