@@ -1,0 +1,369 @@
+"""The data source on the real engine: tables, streams, and everything that may go wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pyromq.client import (
+    HalfMessage,
+    Message,
+    Producer,
+    TransactionProducer,
+    TransactionState,
+)
+from pyromq.protocol.codes import RequestCode
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.headers import QueryConsumerOffsetRequestHeader
+from pyromq.remoting.blocking import BlockingConnection
+from pyromq.spark.broker_origin import BrokerOrigin, ConnectionSettings
+from pyromq.spark.columns import COLUMN_NAMES
+from pyromq.testing import Cluster
+from tests.spark.conftest import SendMany
+from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
+from tests.support.patience import PATIENT_PROPERTIES, wait_until
+
+NARROW = "queueId int, queueOffset long, body binary"
+PATIENT_OPTIONS = {"requestTimeout": "60s"}
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def read(spark: SparkSession, namesrv: str, topic: str, **options: str) -> DataFrame:
+    reader = spark.read.format("rocketmq").options(
+        nameserver=namesrv, subscribe=topic, **PATIENT_OPTIONS
+    )
+    return reader.options(**options).schema(NARROW).load()
+
+
+def bodies(frame: DataFrame) -> list[bytes]:
+    return sorted(bytes(row.body) for row in frame.select("body").collect())
+
+
+def texts(numbers: range) -> list[bytes]:
+    return sorted(b"%d" % number for number in numbers)
+
+
+class Stream:
+    """A streaming query and its rows. A batch that is run again replaces itself."""
+
+    def __init__(self, spark: SparkSession, namesrv: str, topic: str, checkpoint: Path) -> None:
+        self._spark = spark
+        self._checkpoint = checkpoint
+        self._options = {
+            "nameserver": namesrv,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            **PATIENT_OPTIONS,
+        }
+        self._batches: dict[int, list[Row]] = {}
+
+    def start(self, *, now: bool = False, **options: str) -> StreamingQuery:
+        reader = self._spark.readStream.format("rocketmq").options(**{**self._options, **options})
+        writer = reader.schema(NARROW).load().writeStream.foreachBatch(self._take)
+        writer = writer.option("checkpointLocation", str(self._checkpoint))
+        return (writer.trigger(availableNow=True) if now else writer).start()
+
+    def run(self, **options: str) -> StreamingQuery:
+        """Read what is there, to the end."""
+        query = self.start(now=True, **options)
+        query.awaitTermination()
+        return query
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return sorted(bytes(row.body) for rows in self._batches.values() for row in rows)
+
+    def _take(self, frame: DataFrame, batch_id: int) -> None:
+        self._batches[batch_id] = frame.collect()
+
+
+def wait_for(query: StreamingQuery, condition: Callable[[], object]) -> None:
+    """Wait as long as the query runs well."""
+
+    def is_met() -> object:
+        failure = query.exception()
+        if failure is not None:
+            raise failure
+        return condition()
+
+    wait_until(is_met)
+
+
+@pytest.fixture
+def origin(cluster: Cluster) -> Iterator[BrokerOrigin]:
+    origin = BrokerOrigin(ConnectionSettings((cluster.namesrv,), request_timeout=60.0))
+    yield origin
+    origin.close()
+
+
+def stored(origin: BrokerOrigin, topic: str) -> int:
+    """How many messages a consumer of the topic could see."""
+    bounds = origin.bounds(origin.queues(topic)).values()
+    return sum(end - first for first, end in bounds)
+
+
+def test_a_topic_as_a_table(
+    spark: SparkSession, cluster: Cluster, topic: str, send_many: SendMany
+) -> None:
+    def message(number: int) -> Message:
+        return Message(
+            topic,
+            b"%d" % number,
+            tags="odd" if number % 2 else "even",
+            keys=[f"key-{number}"],
+            properties={"price": str(number)},
+        )
+
+    send_many(topic, 2000, message)
+    source = spark.read.format("rocketmq").options(nameserver=cluster.namesrv, subscribe=topic)
+    frame = source.option("includeProperties", "map").load()
+    assert frame.columns == list(COLUMN_NAMES)
+    rows = frame.where("queueOffset < 250 or queueOffset >= 490").collect()
+    assert len(rows) == 4 * 260
+    for row in rows:
+        number = int(bytes(row.body))
+        assert (row.topic, row.brokerName) == (topic, "broker-0")
+        assert row.tags == ("odd" if number % 2 else "even")
+        assert row["keys"] == f"key-{number}"
+        assert row.properties["price"] == str(number)
+        assert row.bornTimestamp <= row.storeTimestamp
+        assert row.properties["UNIQ_KEY"] == row.uniqueKey
+    assert len({(row.queueId, row.queueOffset) for row in rows}) == len(rows)
+
+    # With and without push-down, the same rows.
+    condition = (
+        "tags = 'odd' and queueId in (1, 3) and queueOffset >= 100 "
+        "and storeTimestamp > timestamp'2020-01-01 00:00:00'"
+    )
+    narrow = source.schema("queueId int, queueOffset long, tags string, storeTimestamp timestamp")
+    found = []
+    for pushed in ("true", "false"):
+        spark.conf.set(PUSH_DOWN, pushed)
+        found.append(
+            sorted(narrow.load().where(condition).select("queueId", "queueOffset").collect())
+        )
+    spark.conf.set(PUSH_DOWN, "true")
+    assert found[0] == found[1]
+    assert len(found[0]) == 2 * 200
+    assert read(spark, cluster.namesrv, topic, minPartitions="6").rdd.getNumPartitions() == 6
+
+
+def test_a_table_of_the_catalog(
+    spark: SparkSession, cluster: Cluster, topic: str, send_many: SendMany
+) -> None:
+    send_many(topic, 100)
+    spark.sql(
+        f"CREATE TABLE messages USING rocketmq OPTIONS "
+        f"(nameserver '{cluster.namesrv}', subscribe '{topic}')"
+    )
+    try:
+        (row,) = spark.sql("SELECT count(*) AS messages FROM messages").collect()
+    finally:
+        spark.sql("DROP TABLE messages")
+    assert row.messages == 100
+
+
+def test_mistakes_are_told(spark: SparkSession, cluster: Cluster) -> None:
+    source = spark.read.format("rocketmq").option("nameserver", cluster.namesrv)
+    with pytest.raises(PySparkException, match="'subscribbe': is subscribe meant"):
+        source.option("subscribbe", "T").load()
+    with pytest.raises(PySparkException, match="there is no topic 'Nowhere'"):
+        read(spark, cluster.namesrv, "Nowhere").count()
+    stream = spark.readStream.format("rocketmq").options(
+        nameserver=cluster.namesrv, subscribe="T", endingOffsets="latest"
+    )
+    with pytest.raises(PySparkException, match="endingOffsets is for batch reads"):
+        stream.load().writeStream.format("noop").start().awaitTermination()
+
+
+def test_long_bodies(spark: SparkSession, cluster: Cluster, topic: str) -> None:
+    size = 4 * 1024 * 1024
+    with Producer.sync(cluster.namesrv, max_message_size=size) as producer:
+        for number in range(6):
+            producer.send(Message(topic, bytes([number]) * (size - 1000)))
+    rows = read(spark, cluster.namesrv, topic).selectExpr("length(body) as size", "body").collect()
+    assert [row.size for row in rows] == [size - 1000] * 6
+    assert sorted(row.body[-1] for row in rows) == list(range(6))
+
+
+def test_what_is_not_due_is_not_seen(
+    spark: SparkSession, cluster: Cluster, topic: str, origin: BrokerOrigin
+) -> None:
+    seen: list[list[bytes]] = []
+
+    def look(half: HalfMessage) -> TransactionState:
+        """What can be read while a transaction is open."""
+        seen.append(bodies(read(spark, cluster.namesrv, topic)))
+        return TransactionState.ROLLBACK if half.body == b"undone" else TransactionState.COMMIT
+
+    def check(message: object) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    with Producer.sync(cluster.namesrv) as producer:
+        producer.send(Message(topic, b"plain"))
+        producer.send(Message(topic, b"in two hours", delay_level=18))
+    with TransactionProducer.sync(cluster.namesrv, group=topic, check=check) as producer:
+        producer.send_in_transaction(Message(topic, b"undone"), look)
+        producer.send_in_transaction(Message(topic, b"done"), look)
+    with Producer.sync(cluster.namesrv) as producer:
+        producer.send(Message(topic, b"in a second", delay_level=1))
+    wait_until(lambda: stored(origin, topic) == 3)
+    assert seen == [[b"plain"], [b"plain"]]
+    assert bodies(read(spark, cluster.namesrv, topic)) == [b"done", b"in a second", b"plain"]
+
+
+def test_a_stream_goes_on_and_its_topic_grows(spark: SparkSession, tmp_path: Path) -> None:
+    topic = "Growing"
+
+    with Cluster(settings=PATIENT_PROPERTIES) as cluster:
+
+        def send(numbers: range) -> None:
+            with Producer.sync(cluster.namesrv) as producer:
+                for first in range(numbers.start, numbers.stop, 10):
+                    producer.send_batch(
+                        [Message(topic, b"%d" % number) for number in range(first, first + 10)]
+                    )
+
+        cluster.create_topic(topic, queues=2)
+        send(range(100))
+        stream = Stream(spark, cluster.namesrv, topic, tmp_path / "checkpoint")
+        query = stream.start(maxOffsetsPerTrigger="60", group="followers")
+        try:
+            wait_for(query, lambda: stream.bodies == texts(range(100)))
+            # More queues, and another broker, while it runs.
+            cluster.add_broker()
+            cluster.create_topic(topic, queues=4)
+            send(range(100, 300))
+            wait_for(query, lambda: len(stream.bodies) >= 300)
+            wait_for(query, lambda: group_offset(cluster, "followers", topic) == 300)
+        finally:
+            query.stop()
+        assert stream.bodies == texts(range(300))
+        # It was away for a while.
+        send(range(300, 360))
+        query = stream.run()
+        assert stream.bodies == texts(range(360))
+        progress = query.lastProgress
+        assert progress is not None
+        (source,) = progress["sources"]
+        latest = source["latestOffset"]
+        latest = json.loads(latest) if isinstance(latest, str) else latest
+        assert latest[topic].keys() == {f"broker-{b}:{q}" for b in range(2) for q in range(4)}
+        assert sum(latest[topic].values()) == 360
+
+
+def group_offset(cluster: Cluster, group: str, topic: str) -> int:
+    """How far a consumer group is, over all queues."""
+    total = 0
+    for broker in cluster.brokers:
+        connection = BlockingConnection(broker.address, timeout=60.0)
+        for queue_id in range(4):
+            header = QueryConsumerOffsetRequestHeader(group, topic, queue_id)
+            command = RemotingCommand(RequestCode.QUERY_CONSUMER_OFFSET, ext_fields=header.encode())
+            answer = connection.request(command)
+            total += int(answer.ext_fields.get("offset", 0)) if answer.code == 0 else 0
+        connection.close()
+    return total
+
+
+def test_retention_overtakes_the_reader(spark: SparkSession, tmp_path: Path) -> None:
+    topic = "Expiring"
+    settings = {**PATIENT_PROPERTIES, "mappedFileSizeCommitLog": str(64 * 1024)}
+    with Cluster(settings=settings) as cluster:
+        cluster.create_topic(topic, queues=1)
+
+        def send(numbers: range) -> None:
+            with Producer.sync(cluster.namesrv) as producer:
+                for number in numbers:
+                    producer.send(Message(topic, b"%05d" % number + bytes(2000)))
+
+        def numbers(found: list[bytes]) -> list[int]:
+            return [int(body[:5]) for body in found]
+
+        send(range(10))
+        stream = Stream(spark, cluster.namesrv, topic, tmp_path / "checkpoint")
+        stream.run()
+        assert numbers(stream.bodies) == list(range(10))
+        send(range(10, 60))
+        first = remove_first_segment(cluster, topic)
+        assert 10 < first < 60
+        with pytest.raises(PySparkException, match=f"offsets 10 to {first - 1} have expired"):
+            stream.run()
+        stream.run(failOnDataLoss="false")
+        assert numbers(stream.bodies) == [*range(10), *range(first, 60)]
+
+        early = {"startingOffsets": json.dumps({topic: {"broker-0:0": 3}})}
+        with pytest.raises(PySparkException, match=f"offsets 3 to {first - 1} have expired"):
+            read(spark, cluster.namesrv, topic, **early).count()
+        frame = read(spark, cluster.namesrv, topic, failOnDataLoss="false", **early)
+        assert numbers(bodies(frame)) == list(range(first, 60))
+
+
+def remove_first_segment(cluster: Cluster, topic: str) -> int:
+    """As retention does; says which offset is the first one then."""
+
+    async def remove() -> int:
+        broker = cluster.brokers[0]._broker
+        assert broker is not None
+        log = broker.store._log
+        log.segments.files.pop(0).delete()
+        await broker.store.retention._trim(log.min_offset)
+        return int(broker.store.queue(topic, 0).min_offset)
+
+    return cluster._run(remove())
+
+
+def test_damaged_records(spark: SparkSession) -> None:
+    topic = "Damaged"
+    with Cluster(settings=PATIENT_PROPERTIES) as cluster:
+        cluster.create_topic(topic, queues=1)
+        with Producer.sync(cluster.namesrv) as producer:
+            for first in (0, 50):
+                producer.send_batch(
+                    [Message(topic, b"%d" % number) for number in range(first, first + 50)]
+                )
+
+        async def damage() -> None:
+            broker = cluster.brokers[0]._broker
+            assert broker is not None
+            entry = broker.store.queue(topic, 0).entry(42)
+            assert entry is not None
+            log = min((cluster.brokers[0].directory / "commitlog").iterdir())
+            with log.open("r+b") as file:
+                file.seek(entry[0] + 4)
+                file.write(b"\x55")
+
+        cluster._run(damage())
+        with pytest.raises(PySparkException, match="Damaged@broker-0:0: offsets 42 to 42 are lost"):
+            read(spark, cluster.namesrv, topic).count()
+        found = bodies(read(spark, cluster.namesrv, topic, failOnDataLoss="false"))
+        assert found == sorted(set(texts(range(100))) - {b"42"})
+
+
+@pytest.mark.interop
+def test_apaches_broker(spark: SparkSession, tmp_path: Path) -> None:
+    """It gives 32 messages at a time, and knows nothing of larger pulls."""
+    java_or_skip()
+    with ApacheRocketMQ(jvm_options=QUICK_JVM_OPTIONS) as java:
+        topic = "FromSpark"
+        with Producer.sync(java.namesrv_address, send_timeout=60.0) as producer:
+            for first in range(0, 3000, 500):
+                producer.send_batch(
+                    [
+                        Message(topic, b"%d" % number, tags="odd" if number % 2 else "even")
+                        for number in range(first, first + 500)
+                    ]
+                )
+        frame = read(spark, java.namesrv_address, topic, maxRecordsPerPartition="400")
+        assert bodies(frame) == texts(range(3000))
+        odd = bodies(read(spark, java.namesrv_address, topic, tags="odd"))
+        assert odd == sorted(b"%d" % number for number in range(1, 3000, 2))
+        stream = Stream(spark, java.namesrv_address, topic, tmp_path / "checkpoint")
+        stream.run(group="followers")
+        assert stream.bodies == texts(range(3000))
