@@ -525,17 +525,13 @@ class Producer(Client):
         route = await self._route(name, fresh=fresh)
         plan = self._plans.get(topic)
         if plan is None or plan.route is not route:
-            if not route.write_queues:
-                raise TopicNotFoundError(topic, "none of its brokers takes messages for it now")
             targets = [
-                Target(
-                    queue,
-                    route.address_of(queue.broker_name),
-                    self._group_name,
-                    self._topic_queues,
-                )
+                Target(queue, address, self._group_name, self._topic_queues)
                 for queue in route.write_queues
+                if (address := route.master_of(queue.broker_name)) is not None
             ]
+            if not targets:
+                raise TopicNotFoundError(topic, "none of its brokers takes messages for it now")
             turn = plan.turn if plan is not None else random.randrange(len(targets))  # noqa: S311
             plan = self._plans[topic] = _Plan(route, topic, name, targets, turn)
         return plan
@@ -595,11 +591,14 @@ class _Plan:
         self.topic = topic
         self.targets = targets
         self.turn = turn
+        #: Under the application's names. Those of an ordered topic may be without a target now.
         self.queues = tuple(
-            MessageQueue(name, target.queue.broker_name, target.queue.queue_id)
-            for target in targets
+            MessageQueue(name, queue.broker_name, queue.queue_id) for queue in route.write_queues
         )
-        self._by_queue = dict(zip(self.queues, targets, strict=True))
+        self._by_queue = {
+            MessageQueue(name, target.queue.broker_name, target.queue.queue_id): target
+            for target in targets
+        }
 
     def next(self) -> Target:
         turn = self.turn = self.turn + 1
@@ -608,6 +607,12 @@ class _Plan:
 
     def target(self, queue: MessageQueue) -> Target:
         found = self._by_queue.get(queue)
+        if found is None and queue in self.queues:
+            raise TopicNotFoundError(
+                queue.topic,
+                f"broker {queue.broker_name!r} cannot be reached, and in an ordered topic no other "
+                "takes its messages",
+            )
         if found is None:
             raise TopicNotFoundError(
                 queue.topic,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import GetRouteInfoRequestHeader
 from pyromq.protocol.sysflag import is_readable, is_writable
+from pyromq.protocol.wire_types import shorten
 from pyromq.remoting.client import RemotingClient, RemotingError
 
 logger = logging.getLogger(__name__)
@@ -45,6 +47,7 @@ MASTER_ID = 0
 FORGOTTEN_AFTER = 90.0
 #: More queues than any topic has: a route with more of them is a mistake or an attack.
 _MAX_QUEUES = 65_536
+_NUMBER = re.compile("[0-9]{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,9 @@ class TopicRoute:
     """The brokers of one topic and the queues on them."""
 
     topic: str
-    #: Queues that take messages, in order; a broker without a master has none.
+    #: Queues that take messages, in order; a broker without a master has none. Of a topic with
+    #: an order configuration they are those of the configuration, in its order, whether their
+    #: brokers are there or not: so that keys keep their queues when a broker is lost.
     write_queues: tuple[MessageQueue, ...]
     #: Queues that can be read, in order.
     read_queues: tuple[MessageQueue, ...]
@@ -70,12 +75,14 @@ class TopicRoute:
         ):
             raise BodyError(f"route of topic {topic!r} has more than {_MAX_QUEUES} queues")
         addresses = {broker.broker_name: dict(broker.broker_addrs) for broker in body.broker_datas}
-        write_queues = [
+        write_queues = sorted(
             MessageQueue(topic, data.broker_name, queue_id)
             for data in body.queue_datas
             if is_writable(data.perm) and MASTER_ID in addresses.get(data.broker_name, {})
             for queue_id in range(data.write_queue_nums)
-        ]
+        )
+        if body.order_topic_conf:
+            write_queues = _configured_queues(topic, body.order_topic_conf)
         read_queues = [
             MessageQueue(topic, data.broker_name, queue_id)
             for data in body.queue_datas
@@ -83,9 +90,7 @@ class TopicRoute:
             for queue_id in range(data.read_queue_nums)
         ]
         clusters = frozenset(broker.cluster for broker in body.broker_datas)
-        return cls(
-            topic, tuple(sorted(write_queues)), tuple(sorted(read_queues)), addresses, clusters
-        )
+        return cls(topic, tuple(write_queues), tuple(sorted(read_queues)), addresses, clusters)
 
     def for_new_topic(self, topic: str, queue_count: int) -> TopicRoute:
         """Where `topic` will be once a broker of this template's route has created it."""
@@ -100,6 +105,10 @@ class TopicRoute:
         """The address of that broker, or of another of its replicas when it has none."""
         replicas = self.addresses[broker_name]
         return replicas.get(broker_id) or replicas[min(replicas)]
+
+    def master_of(self, broker_name: str) -> str | None:
+        """The address of that broker's master, None when it is not there."""
+        return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
     def masters(self) -> set[str]:
         """The addresses of all masters."""
@@ -257,3 +266,17 @@ def _renamed(
     queues: Iterable[MessageQueue], topic: str, queue_count: int
 ) -> tuple[MessageQueue, ...]:
     return tuple(replace(queue, topic=topic) for queue in queues if queue.queue_id < queue_count)
+
+
+def _configured_queues(topic: str, configuration: str) -> list[MessageQueue]:
+    """The queues of an ordered topic: `broker:queues;broker:queues`, as its NameServers have it."""
+    queues: list[MessageQueue] = []
+    for part in filter(None, configuration.split(";")):
+        broker_name, _, count = part.partition(":")
+        if not (broker_name and _NUMBER.fullmatch(count)) or len(queues) + int(count) > _MAX_QUEUES:
+            raise BodyError(
+                f"order configuration of topic {topic!r}: {shorten(part)} is not a broker's name, "
+                "a colon and a number of queues"
+            )
+        queues += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(int(count))]
+    return queues

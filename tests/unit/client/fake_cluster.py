@@ -151,6 +151,7 @@ class FakeBroker:
         route = TopicRouteData(
             [QueueData(b.name, counts[b.name], counts[b.name], perm=6) for b in brokers],
             [BrokerData("cluster", b.name, {0: b.address}) for b in brokers],
+            order_topic_conf=self.cluster.order_configurations.get(topic),
         )
         return command.answer(body=route.encode(standard_json=True))
 
@@ -309,6 +310,8 @@ class FakeCluster:
         self.brokers: list[FakeBroker] = []
         #: topic -> broker name -> how many queues it has there
         self.topics: dict[str, dict[str, int]] = {}
+        #: topic -> the order of its queues, as NameServers have it
+        self.order_configurations: dict[str, str] = {}
         #: Runs a coroutine on the loop of a cluster in a thread.
         self.call: Callable[[Coroutine[Any, Any, None]], None]
 

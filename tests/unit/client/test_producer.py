@@ -26,6 +26,7 @@ from tests.support.patience import until
 from tests.unit.client.fake_cluster import running_cluster
 
 SEND = RequestCode.SEND_MESSAGE_V2
+FIRST = MessageQueue("t", "b0", 0)
 
 
 async def test_a_sent_message_is_stored_with_its_properties() -> None:
@@ -330,6 +331,28 @@ async def test_another_attempt_does_not_wait_for_a_name_server_that_hangs() -> N
         cluster.brokers[0].refusals[SEND] = [(ResponseCode.SYSTEM_BUSY, "busy")]
         await producer.send(Message("t", b"x"))
         assert len(cluster.brokers[0].seen(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 2
+
+
+async def test_keys_of_an_ordered_topic_keep_their_queue_when_a_broker_is_lost() -> None:
+    async with (
+        running_cluster({"t": {"b0": 4, "b1": 4}}, brokers=2) as cluster,
+        Producer(cluster.namesrv, route_interval=0.01) as producer,
+    ):
+        cluster.order_configurations["t"] = "b1:2;b0:1"
+        queues = [MessageQueue("t", "b1", 0), MessageQueue("t", "b1", 1), FIRST]
+        assert await producer.queues("t") == queues
+        # "a" is 97: as Java's SelectMessageQueueByHash, 97 % 3 is 1.
+        assert (await producer.send(Message("t", b"x", ordering_key="a"))).queue == queues[1]
+        assert (await producer.send(Message("t", b"x", ordering_key="b"))).queue == queues[2]
+        await cluster.brokers[1].stop()
+        del cluster.topics["t"]["b1"]
+        await until(lambda: "b1" not in producer._session.routes.known()[0].addresses)
+        assert await producer.queues("t") == queues
+        assert (await producer.send(Message("t", b"x", ordering_key="b"))).queue == queues[2]
+        with pytest.raises(TopicNotFoundError, match="broker 'b1' cannot be reached"):
+            await producer.send(Message("t", b"x", ordering_key="a"))
+        # Those without a key go to whoever is there.
+        assert {(await producer.send(Message("t", b"x"))).queue for _ in range(3)} == {FIRST}
 
 
 async def test_queues_are_the_callers_own() -> None:

@@ -66,6 +66,32 @@ def test_queues_follow_permissions_and_masters() -> None:
     assert route.clusters == {"c"}
 
 
+def test_the_queues_of_an_ordered_topic_are_those_of_its_configuration_whoever_is_there() -> None:
+    body = TopicRouteData(
+        [QueueData("a", 8, 8, perm=6), QueueData("c", 8, 8, perm=6)],
+        [BrokerData("x", "a", {0: "a:1"}), BrokerData("x", "c", {1: "c:2"})],
+        order_topic_conf="c:2;lost:1;a:1;",
+    )
+    route = TopicRoute.from_body("t", body)
+    assert route.write_queues == (
+        MessageQueue("t", "c", 0),
+        MessageQueue("t", "c", 1),
+        MessageQueue("t", "lost", 0),
+        MessageQueue("t", "a", 0),
+    )
+    assert len(route.read_queues) == 16
+    assert [route.master_of(name) for name in ("a", "c", "lost")] == ["a:1", None, None]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a", "a:", "a:x", "a:-1", ":3", "a:65537", "a:1:2", "a:٣", "a:65536", "a:" + "9" * 5000],
+)
+def test_an_order_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(BodyError, match="order configuration of topic 't'"):
+        TopicRoute.from_body("t", TopicRouteData(order_topic_conf=f"b:1;{text}"))
+
+
 def test_a_new_topic_is_where_the_template_is_with_at_most_as_many_queues() -> None:
     template = TopicRoute.from_body(
         "TBW102",
