@@ -143,8 +143,8 @@ KNOWN: Final = {
 }
 #: Spark's own, which mean nothing here.
 _SPARKS_OWN: Final = frozenset({"path", "paths", "serialization.format"})
-#: The options of a table of the catalog come with this before their names, and once more without,
-#: among the table's properties.
+#: The options of a table of the catalog come with this before their names, or without it, or
+#: both; beside them come the table's properties, which may be called anything.
 _TABLE_OPTION: Final = "option."
 _BY_LOWER_NAME: Final = {name.lower(): name for name in KNOWN}
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
@@ -241,12 +241,12 @@ class _Given:
 
     def __init__(self, options: Mapping[str, str], mode: Mode) -> None:
         self._values: dict[str, str] = {}
-        of_table = {name: value for name, value in options.items() if _is_table_option(name)}
-        for name, value in (of_table or options).items():
+        is_table = any(map(_is_table_option, options))
+        for name, value in options.items():
             plain = name.lower().removeprefix(_TABLE_OPTION)
             if plain in _BY_LOWER_NAME:
                 self._values[_BY_LOWER_NAME[plain]] = value
-            elif plain not in _SPARKS_OWN:
+            elif plain not in _SPARKS_OWN and (_is_table_option(name) or not is_table):
                 raise OptionError(_unknown(name))
         for name in self._values:
             self._check_possible(name, mode)
