@@ -88,7 +88,7 @@ _MIB: Final = 1024 * 1024
     type=click.Choice(COMPRESSIONS),
     default="auto",
     show_default=True,
-    help="auto: zstd, and snappy for bodies that zstd makes hardly smaller.",
+    help="auto: zstd, but snappy for bodies of which zstd leaves hardly less.",
 )
 @click.option(
     "--max-records",
