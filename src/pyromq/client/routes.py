@@ -1,14 +1,14 @@
 """Which brokers serve a topic: asked of the NameServers, kept for a while.
 
-`Routes` is shared by everything in one client, on its event loop. Only the
-first question for a topic is waited for: a route that has become old is given
-as it is, while NameServers are asked again in the background, so one that
-hangs holds up no send and no pull. Callers that ask for the same topic at the
-same time share one request. NameServers
-share nothing among themselves, so the first that answers is believed, and
-kept until it fails. One that does not know a topic may have started a moment ago: the
-others are asked, too, and a route that was good until now is given up only when nobody
-knew it for so long that every broker must have registered again.
+`Routes` is shared by everything in one client, on its event loop. Only the first question for a
+topic is waited for: a route that has become old is given as it is, while the NameServers are
+asked again in the background, so one that hangs holds up no send and no pull. Callers that ask
+for the same topic at the same time share one request.
+
+NameServers share nothing among themselves, so the first that answers is believed, and kept until
+it fails. One that does not know a topic may have started a moment ago: the others are asked, too,
+and a route that was good until now is given up only when nobody knew it for so long that every
+broker must have registered again.
 """
 
 from __future__ import annotations
