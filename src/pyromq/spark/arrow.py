@@ -186,11 +186,21 @@ class _Rows:
 
     def born_hosts(self) -> pa.Array:
         """The column of `host:port` of who sent the messages."""
-        return _hosts(_gather(self._buffer, self.columns.born_hosts()))
+        return self._hosts("born_host", self.columns.born_hosts)
 
     def store_hosts(self) -> pa.Array:
         """The column of `host:port` of the broker that stored the messages."""
-        return _hosts(_gather(self._buffer, self.columns.store_hosts()))
+        return self._hosts("store_host", self.columns.store_hosts)
+
+    def _hosts(self, field: str, spans: Callable[[], Spans]) -> pa.Array:
+        heads = self.columns.heads
+        # Most blocks have one host, of IPv4: nothing is gathered for that.
+        if field in (heads.dtype.names or ()):
+            hosts = np.ascontiguousarray(heads[field]).view(np.int64)
+            if (hosts == hosts[0]).all():
+                name = format_address(*decode_host(hosts[:1].tobytes()))
+                return pa.repeat(pa.scalar(name, pa.string()), self.count)
+        return _hosts(_gather(self._buffer, spans()))
 
     def message_ids(self) -> pa.Array:
         """The column of ids that say where a message is stored."""
