@@ -138,12 +138,17 @@ def _append_each(
 
 
 def queue_runs(
-    log_bytes: bulk.Buffer, base: int, columns: RecordColumns, delay_levels: DelayLevels
+    log_bytes: bulk.Buffer,
+    base: int,
+    columns: RecordColumns,
+    delay_levels: DelayLevels,
+    properties: bulk.JoinedProperties | None = None,
 ) -> Iterator[QueueRun]:
     """What the consume queues hold of these records, queue by queue.
 
     Records that are not valid or that consumers never see are left out, and those whose
-    topic or queue id cannot be the name of a folder.
+    topic or queue id cannot be the name of a folder. `properties` are those of the records,
+    when they are joined already.
     """
     transaction = columns.heads["sys_flag"] & TRANSACTION_MASK
     rows = np.flatnonzero(
@@ -161,7 +166,7 @@ def queue_runs(
     entries = np.empty(rows.size, _ENTRY)
     entries["physical_offset"] = columns.starts[rows] + base
     entries["size"] = columns.heads["total_size"][rows]
-    entries["tags_code"] = _tags_codes(log_bytes, data, columns)[rows]
+    entries["tags_code"] = _tags_codes(log_bytes, data, columns, properties)[rows]
     offsets = columns.column("queue_offset")[rows]
     begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
     follows = np.append(True, offsets[1:] == offsets[:-1] + 1)
@@ -218,13 +223,18 @@ def _gather(data: bulk.Bytes, starts: Longs, length: int) -> bulk.Bytes:
     return windows[starts].view(np.uint8).reshape(starts.size, length)
 
 
-def _tags_codes(log_bytes: bulk.Buffer, data: bulk.Bytes, columns: RecordColumns) -> Longs:
+def _tags_codes(
+    log_bytes: bulk.Buffer,
+    data: bulk.Bytes,
+    columns: RecordColumns,
+    properties: bulk.JoinedProperties | None,
+) -> Longs:
     """Java's hash of every record's tags, 0 without."""
-    tags = bulk.find_property(log_bytes, columns.properties, _TAGS)
+    properties = properties or bulk.JoinedProperties(log_bytes, columns.properties)
+    rows, tags = properties.find(_TAGS)
     codes = np.zeros(columns.starts.size, np.int64)
-    tagged = np.flatnonzero(tags.lengths > 0)
-    hashes, _ = java_hashes(data, tags.starts[tagged], tags.lengths[tagged])
-    codes[tagged] = hashes.view(np.int32)
+    hashes, _ = java_hashes(data, *tags)
+    codes[rows] = hashes.view(np.int32)
     return codes
 
 

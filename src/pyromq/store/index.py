@@ -401,15 +401,22 @@ def read_keys(buffer: Buffer, starts: Longs) -> Iterator[RecordKeys]:
     columns = read_columns(buffer, starts)
     if np.count_nonzero(columns.valid) < starts.size:
         columns = read_columns(buffer, starts[columns.valid])
+    yield from keys_in(buffer, columns, join_properties(buffer, columns))
+
+
+def keys_in(
+    buffer: Buffer, columns: RecordColumns, properties: JoinedProperties | None
+) -> Iterator[RecordKeys]:
+    """The same of records that are read, and all whole; `properties` as they were joined."""
     records = columns.starts.size
     if not records:
         return
-    if records > 1 and int(np.add.reduce(columns.properties.lengths)) > MAX_PROPERTIES_AT_ONCE:
-        half = records // 2
-        yield from read_keys(buffer, columns.starts[:half])
-        yield from read_keys(buffer, columns.starts[half:])
+    if properties is None and records > 1:
+        for half in (slice(0, records // 2), slice(records // 2, records)):
+            part = columns.rows(half)
+            yield from keys_in(buffer, part, join_properties(buffer, part))
         return
-    rows, hashes = keys_of_records(buffer, columns)
+    rows, hashes = keys_of_records(buffer, columns, properties)
     yield RecordKeys(
         hashes,
         columns.column("physical_offset")[rows],
@@ -418,9 +425,18 @@ def read_keys(buffer: Buffer, starts: Longs) -> Iterator[RecordKeys]:
     )
 
 
-def keys_of_records(buffer: Buffer, columns: RecordColumns) -> tuple[Longs, NDArray[np.int32]]:
+def join_properties(buffer: Buffer, columns: RecordColumns) -> JoinedProperties | None:
+    """The properties of all these records, joined; None when they are too many at once."""
+    if int(np.add.reduce(columns.properties.lengths)) > MAX_PROPERTIES_AT_ONCE:
+        return None
+    return JoinedProperties(buffer, columns.properties)
+
+
+def keys_of_records(
+    buffer: Buffer, columns: RecordColumns, properties: JoinedProperties | None = None
+) -> tuple[Longs, NDArray[np.int32]]:
     """The hashes of all keys in the order of the index, and the row that each belongs to."""
-    properties = JoinedProperties(buffer, columns.properties)
+    properties = properties or JoinedProperties(buffer, columns.properties)
     unique_rows, unique = properties.find(_UNIQ_KEY)
     word_rows, words = properties.find_words(_KEYS)
     topics = columns.topics

@@ -46,7 +46,7 @@ from pyromq.store.check_log import LogCheck
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.dispatch import QueueRun, append_run, queue_runs
-from pyromq.store.index import read_keys
+from pyromq.store.index import join_properties, keys_in
 from pyromq.store.index_file import IndexEnd, IndexFile
 from pyromq.store.log_walk import LogPiece, LogWalk
 from pyromq.store.mapped_file import MappedFile
@@ -331,9 +331,11 @@ class _PartContent:
         if not piece.columns.starts.size:
             return
         self.records += piece.columns.starts.size
-        for run in queue_runs(piece.data, piece.base, piece.columns, self._delay_levels):
+        _, data, columns = piece
+        properties = join_properties(data, columns)
+        for run in queue_runs(data, piece.base, columns, self._delay_levels, properties):
             self._runs.setdefault((run.topic, run.queue_id), []).append(run)
-        for found in read_keys(piece.data, piece.columns.starts):
+        for found in keys_in(data, columns, properties):
             keys = np.empty(found.hashes.size, _KEY)
             keys["hash"] = found.hashes
             keys["offset"] = found.offsets
