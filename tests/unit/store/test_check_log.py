@@ -145,14 +145,14 @@ def test_a_log_that_grows_while_it_is_checked(
     for path, data in whole.items():
         seen = max(0, end - int(path.name))
         path.write_bytes(data[:seen].ljust(SEGMENT, b"\0"))
-    search = LogCheck._next_record
+    search = LogCheck.next_record
 
     def growing(self: LogCheck, position: int, segment_end: int) -> int | None:
         for path, data in whole.items():
             path.write_bytes(data)
         return search(self, position, segment_end)
 
-    monkeypatch.setattr(LogCheck, "_next_record", growing)
+    monkeypatch.setattr(LogCheck, "next_record", growing)
     places, log = check(written, may_move=True)
     assert places == written.places
     assert log.violations == []
