@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,10 +28,12 @@ from pyromq.spark.columns import COLUMN_NAMES
 from pyromq.testing import Cluster
 from tests.spark.conftest import SendMany
 from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
-from tests.support.patience import PATIENT_PROPERTIES, wait_until
+from tests.support.patience import PATIENT_PROPERTIES
 
 NARROW = "queueId int, queueOffset long, body binary"
 PATIENT_OPTIONS = {"requestTimeout": "60s"}
+#: A micro-batch takes seconds on a busy machine.
+DEADLINE = 400.0
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -83,16 +86,15 @@ class Stream:
         self._batches[batch_id] = frame.collect()
 
 
-def wait_for(query: StreamingQuery, condition: Callable[[], object]) -> None:
-    """Wait as long as the query runs well."""
-
-    def is_met() -> object:
-        failure = query.exception()
+def wait_for(condition: Callable[[], object], query: StreamingQuery | None = None) -> None:
+    """Wait, as long as the query runs well."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        failure = None if query is None else query.exception()
         if failure is not None:
             raise failure
-        return condition()
-
-    wait_until(is_met)
+        assert time.monotonic() < deadline, "what should have come did not"
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -213,7 +215,7 @@ def test_what_is_not_due_is_not_seen(
         producer.send_in_transaction(Message(topic, b"done"), look)
     with Producer.sync(cluster.namesrv) as producer:
         producer.send(Message(topic, b"in a second", delay_level=1))
-    wait_until(lambda: stored(origin, topic) == 3)
+    wait_for(lambda: stored(origin, topic) == 3)
     assert seen == [[b"plain"], [b"plain"]]
     assert bodies(read(spark, cluster.namesrv, topic)) == [b"done", b"in a second", b"plain"]
 
@@ -235,13 +237,13 @@ def test_a_stream_goes_on_and_its_topic_grows(spark: SparkSession, tmp_path: Pat
         stream = Stream(spark, cluster.namesrv, topic, tmp_path / "checkpoint")
         query = stream.start(maxOffsetsPerTrigger="60", group="followers")
         try:
-            wait_for(query, lambda: stream.bodies == texts(range(100)))
+            wait_for(lambda: stream.bodies == texts(range(100)), query)
             # More queues, and another broker, while it runs.
             cluster.add_broker()
             cluster.create_topic(topic, queues=4)
             send(range(100, 300))
-            wait_for(query, lambda: len(stream.bodies) >= 300)
-            wait_for(query, lambda: group_offset(cluster, "followers", topic) == 300)
+            wait_for(lambda: len(stream.bodies) >= 300, query)
+            wait_for(lambda: group_offset(cluster, "followers", topic) == 300, query)
         finally:
             query.stop()
         assert stream.bodies == texts(range(300))
@@ -270,6 +272,21 @@ def group_offset(cluster: Cluster, group: str, topic: str) -> int:
             total += int(answer.ext_fields.get("offset", 0)) if answer.code == 0 else 0
         connection.close()
     return total
+
+
+def test_a_stream_from_the_end(
+    spark: SparkSession, cluster: Cluster, topic: str, send_many: SendMany, tmp_path: Path
+) -> None:
+    send_many(topic, 100)
+    stream = Stream(spark, cluster.namesrv, topic, tmp_path / "checkpoint")
+    query = stream.start(startingOffsets="latest")
+    try:
+        # From when it is kept on, nothing is passed over.
+        wait_for((tmp_path / "checkpoint" / "offsets" / "0").exists, query)
+        send_many(topic, [Message(topic, b"%d" % number) for number in range(100, 150)])
+        wait_for(lambda: stream.bodies == texts(range(100, 150)), query)
+    finally:
+        query.stop()
 
 
 def test_retention_overtakes_the_reader(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ checkpoint is `{"topic": {"broker:queue": offset}}`.
 Invariants
 1. What a batch reads follows from its two offsets alone: a batch that is run again after a crash
    reads the same. So a queue that is new appears in an end first, with its earliest offset, and is
-   read from there by the next batch.
+   read from there by the next batch. So does the latest offset at which a query begins: Spark keeps
+   the ends of batches, and asks again where the first one begins if it was not finished.
 2. A queue's offset never moves over messages that were not read, but for losses, which are
    reported as `failOnDataLoss` wants. A queue whose broker is away keeps its offset.
 3. An end below the start says that a queue has begun anew (its topic was deleted and made again):
@@ -36,7 +37,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pyromq.spark.admission import bytes_per_offset, take_bytes, take_offsets
-from pyromq.spark.options import Topics
+from pyromq.spark.options import LATEST_OFFSET, AtOffsets, Edge, Position, Topics
 from pyromq.spark.origin import Bounds, Origin, OriginError, Queue, QueueRange
 from pyromq.spark.partitions import RangePartition, split
 from pyromq.spark.positions import (
@@ -78,6 +79,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._gone: frozenset[Queue] = frozenset()
         #: Where a query with Trigger.AvailableNow ends.
         self._target: Offsets | None = None
+        #: Where this process would begin, if that depends on when it is asked.
+        self._latest_start: Offsets | None = None
+        self._is_start_kept = True
         self._last_batch = -plan.options.max_trigger_delay
         #: What the consumer group was told.
         self._told: Offsets = {}
@@ -92,7 +96,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> OffsetsByTopic:  # noqa: N802
         """Where a query without a checkpoint begins."""
-        return offsets_to_dict(self._ask(self._first_offsets))
+        offsets = self._ask(self._first_offsets)
+        if _is_latest(self._plan.options.starting):
+            self._latest_start, self._is_start_kept = offsets, False
+        return offsets_to_dict(offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """From now on, nothing that comes later is there."""
@@ -114,6 +121,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> OffsetsByTopic:
         """Where the batch that begins at `start` ends; `start` itself while there is none."""
         starts = offsets_from_dict(start)
+        if not self._is_start_kept:
+            # The first batch is empty: its end is in the checkpoint, whatever happens now.
+            self._is_start_kept = True
+            return start
         # Everything before the start has been processed. Spark commits a batch only when the
         # next one is there: in tools, the last one would seem to wait for ever.
         self._tell_group(starts)
@@ -128,6 +139,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The parts of a batch."""
         starts, ends = offsets_from_dict(start), offsets_from_dict(end)
         moved = {queue for queue, offset in starts.items() if ends.get(queue, offset) != offset}
+        if starts == self._latest_start and all(ends[queue] < starts[queue] for queue in moved):
+            return []  # the empty first batch of an earlier run: there is more now
         ranges = (
             self._ask(lambda origin: self._ranges(origin, starts, ends, moved)) if moved else []
         )
@@ -307,3 +320,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             logger.warning(
                 "offsets were not committed for group %s, only to the checkpoint: %s", group, error
             )
+
+
+def _is_latest(position: Position) -> bool:
+    if isinstance(position, AtOffsets):
+        return LATEST_OFFSET in position.offsets.values()
+    return position is Edge.LATEST

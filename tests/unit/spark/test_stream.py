@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +17,13 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pyromq.spark import reading, stream
-from pyromq.spark.options import Mode, ReadOptions
+from pyromq.spark.options import Mode, ReadOptions, Topics
 from pyromq.spark.origin import Bounds, OriginError, Queue
 from pyromq.spark.partitions import RangePartition
 from pyromq.spark.positions import DataLossError, PositionError
 from pyromq.spark.reading import ReadPlan
 from pyromq.spark.stream import StreamReader
+from tests.support.stores import TOPIC, open_store, put
 from tests.unit.spark.fake_origin import FakeOrigin
 
 A0, A1, B0 = Queue("T", "a", 0), Queue("T", "a", 1), Queue("T", "b", 0)
@@ -201,9 +203,34 @@ def test_available_now_while_a_topic_is_gone(origin: FakeOrigin) -> None:
     assert streaming.latestOffset(at(100, 50), ALL) == at(100, 50)
 
 
-def test_new_queues_begin_at_their_earliest(origin: FakeOrigin) -> None:
+@pytest.mark.parametrize("starting", ["latest", json.dumps(at(100, -1))])
+def test_the_latest_start_is_kept(origin: FakeOrigin, starting: str) -> None:
+    streaming = reader(startingOffsets=starting)
+    start = streaming.initialOffset()
+    origin.all[A1] = Bounds(0, 60)
+    # Spark runs a batch for it, and keeps its end.
+    assert streaming.latestOffset(start, ALL) == start == at(100, 50)
+    assert streaming.partitions(start, start) == []
+    # A crash: Spark asks again where to begin, and runs the batch again.
+    streaming = reader(startingOffsets=starting)
+    later = streaming.initialOffset()
+    assert later == at(100, 60)
+    assert streaming.partitions(later, start) == []
+    streaming = reader(startingOffsets=starting)
+    end = streaming.latestOffset(start, ALL)
+    assert rows(streaming, start, end) == expected(1, 50, 60)
+
+
+def test_a_first_batch_that_is_not_empty_is_read(origin: FakeOrigin) -> None:
     streaming = reader(startingOffsets="latest")
     start = streaming.initialOffset()
+    origin.all[A0] = Bounds(10, 110)
+    assert rows(streaming, start, at(110, 50)) == expected(0, 100, 110)
+
+
+def test_new_queues_begin_at_their_earliest(origin: FakeOrigin) -> None:
+    streaming = reader()
+    start = at(100, 50)
     origin.all[B0] = Bounds(5, 20)
     # It appears first, so that the batch that reads it begins at a known offset.
     appeared = streaming.latestOffset(start, ALL)
@@ -421,3 +448,25 @@ def test_a_reader_travels_without_what_it_holds(origin: FakeOrigin) -> None:
     streaming.stop()
     streaming.stop()
     assert origin.closed == 1
+
+
+def test_a_stream_of_a_stores_files(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store")
+
+    def fill(count: int) -> None:
+        for _ in range(count):
+            put(store, b"x")
+        store.seal()
+
+    fill(10)
+    options = ReadOptions(wanted=Topics((TOPIC,)), store_path=str(tmp_path / "store"))
+    streaming = StreamReader(ReadPlan(options, ("queueId", "queueOffset")))
+    start = streaming.initialOffset()
+    assert start == {TOPIC: {"store:0": 0}}
+    end = streaming.latestOffset(start, ALL)
+    assert rows(streaming, start, end) == expected(0, 0, 10)
+    fill(5)
+    later = streaming.latestOffset(end, ALL)
+    assert rows(streaming, end, later) == expected(0, 10, 15)
+    streaming.stop()
+    store.stop()
