@@ -1,4 +1,7 @@
-"""Every module has its test: src/pyromq/a/b.py is tested by tests/unit/a/test_b.py."""
+"""Every module has its test: src/pyromq/a/b.py is tested by tests/unit/a/test_b.py.
+
+A long test may be several files, with the subject behind the module's name: test_b_subject.py.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,13 @@ def test_every_test_has_its_module() -> None:
     orphans = [
         str(path.relative_to(UNIT_TESTS))
         for path in sorted(UNIT_TESTS.rglob("test_*.py"))
-        if not (SOURCE / path.relative_to(UNIT_TESTS).with_name(path.name[5:])).is_file()
+        if not any(module.is_file() for module in _modules_of(path))
     ]
     assert orphans == []
+
+
+def _modules_of(test: Path) -> list[Path]:
+    """The modules that a test may be of, by its name."""
+    words = test.stem.removeprefix("test_").split("_")
+    directory = SOURCE / test.relative_to(UNIT_TESTS).parent
+    return [directory / f"{'_'.join(words[:count])}.py" for count in range(len(words), 0, -1)]

@@ -1,0 +1,35 @@
+"""What the tests of sends share: their forms, and how one comes to the hot path."""
+
+from __future__ import annotations
+
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import Encoding
+from pyromq.protocol.record import encode_inner_message
+from tests.unit.broker.wired import (
+    Wired,
+    send_request,
+)
+
+SINGLE = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2)
+ALL_FORMS = (*SINGLE, RequestCode.SEND_BATCH_MESSAGE)
+BOTH_ENCODINGS = (Encoding.JSON, Encoding.ROCKETMQ)
+BOTH_PATHS = ("fast", "slow")
+MIB = 1024 * 1024
+CLUSTER = b"CLUSTER\x01DefaultCluster"
+
+
+def warm(broker: Wired, topic: str = "T", queue_id: int = 1) -> None:
+    """Let the next messages to a queue take the hot path."""
+    answer = broker.fast.ask(send_request(topic=topic, queueId=str(queue_id), body=b"first"))
+    assert answer.code == ResponseCode.SUCCESS
+
+
+def body_for(code: RequestCode, body: bytes = b"body", properties: bytes = b"") -> bytes:
+    return encode_inner_message(body, properties, 7) if code == ALL_FORMS[2] else body
+
+
+def inner_batch(count: int = 3) -> bytes:
+    return b"".join(
+        encode_inner_message(b"body %d" % number, b"K\x01%d" % number, number)
+        for number in range(count)
+    )
