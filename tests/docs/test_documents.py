@@ -143,14 +143,14 @@ def test_reference_page_is_up_to_date() -> None:
 
 
 def test_readme_s_test_works(rocketmq: Cluster, rocketmq_topic: str) -> None:
-    _, _, snippet = snippets(README, "python")
+    _, _, snippet, _ = snippets(README, "python")
     names: dict[str, Any] = {"__name__": "readme"}
     exec(compile(snippet, "README.md", "exec"), names)
     names["test_an_order_arrives"](rocketmq, rocketmq_topic)
 
 
 def test_readme_s_python_clients_work(rocketmq: Cluster) -> None:
-    asynchronous, synchronous, _ = snippets(README, "python")
+    asynchronous, synchronous, *_ = snippets(README, "python")
     first, second = printed_by(asynchronous, rocketmq).splitlines()
     assert first.startswith("SEND_OK MessageQueue(topic='orders'")
     assert second == "new one book"

@@ -25,6 +25,8 @@ from pyromq.testing import Cluster
 from tests.spark.conftest import JVM_OPTIONS, TIMEOUT_SECONDS, SendMany
 from tests.support.apache_rocketmq import ChildProcess, free_port
 
+README = Path(__file__).resolve().parents[2] / "README.md"
+NAMESRV = "127.0.0.1:9876"
 SPARK_HOME = Path(pyspark.__file__).parent
 MESSAGES = 100
 
@@ -63,6 +65,19 @@ def test_local(spark: SparkSession, cluster: Cluster, sent: str) -> None:
     frame = spark.read.format("rocketmq").option("nameserver", cluster.namesrv)
     bodies = [bytes(row.body) for row in frame.option("subscribe", sent).load().collect()]
     assert sorted(map(int, bodies)) == list(range(MESSAGES))
+
+
+def test_the_readme_s_quick_start(
+    spark: SparkSession, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = README.read_text().split("```python\n")[1:]
+    (program,) = [code for block in blocks if "build_session" in (code := block.split("```")[0])]
+    assert NAMESRV in program
+    exec(compile(program.replace(NAMESRV, cluster.namesrv), "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "|paid|  250|" in printed
+    assert "| new|  750|" in printed
+    assert printed.endswith("1000 messages\n")
 
 
 def test_local_cluster(cluster: Cluster, sent: str, tmp_path: Path) -> None:
