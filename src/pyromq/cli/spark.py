@@ -17,6 +17,7 @@ JOBS: dict[str, tuple[str, str]] = {
         "pyromq.spark.jobs.replay:command",
         "Send messages of an archive or of a cluster again.",
     ),
+    "sql": ("pyromq.spark.jobs.sql:command", "A shell, or statements, over topics as tables."),
     "rebuild": (
         "pyromq.spark.jobs.rebuild:command",
         "Make consume queues and key indexes of stores again.",

@@ -48,7 +48,7 @@ _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_00
 @click.command("replay")
 @click.option(
     "--archive",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=click.Path(path_type=Path, file_okay=False),
     help="Replay this archive, as `pyromq spark archive` writes them.",
 )
 @click.option(

@@ -27,7 +27,7 @@ CLUSTER = ["--source-nameserver", "a:1", "--topic", "T"]
         ([*CLUSTER, "--shift", "later"], "--shift 'later': expected now, or a duration"),
         ([*CLUSTER, "--pace", "0"], "--pace"),
         ([*CLUSTER, "--rate", "0"], "--rate"),
-        (["--archive", "/no/such/directory"], "does not exist"),
+        (["--archive", __file__], "is a file"),
     ],
 )
 def test_mistakes_are_told_before_anything_begins(arguments: list[str], problem: str) -> None:
