@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 WORTH_A_PROCESS: Final = 128 * 1024 * 1024
 _ASKED: Final = 3
 _PIPE_SIZE: Final = 1024 * 1024
+_USUAL_PIPE_SIZE: Final = 64 * 1024
 _PAGE: Final = 4096
 _ANSWER_SECONDS: Final = 60.0
 _END_SECONDS: Final = 5.0
@@ -211,7 +212,7 @@ def _is_interpreter(executable: str | None) -> bool:
     """Not a program that has Python in it: to start that again would be something else."""
     if not executable or getattr(sys, "frozen", False):
         return False
-    return Path(executable).name.startswith(("python", "pypy"))
+    return Path(executable).name.lower().startswith(("python", "pypy"))
 
 
 def _widen(pipe: int) -> int:
@@ -220,8 +221,8 @@ def _widen(pipe: int) -> int:
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
     try:
         return fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
-    except (OSError, AttributeError):
-        return _PAGE
+    except (OSError, AttributeError):  # a system that does not tell
+        return _USUAL_PIPE_SIZE
 
 
 def _spans(columns: RecordColumns) -> tuple[array[int], array[int], array[int]]:
