@@ -89,7 +89,8 @@ class Traffic:
             LitePullConsumer(
                 self.namesrv, group=f"lite-{self.topic}", start_from=StartFrom.FIRST, **QUICK
             ) as lite,
-            Producer(self.namesrv, send_timeout=1.0, **QUICK) as producer,
+            # More attempts than the fault asks for: the machine may stall, too.
+            Producer(self.namesrv, send_timeout=1.0, retries=9, **QUICK) as producer,
         ):
             await lite.subscribe(self.topic)
             self._producing = [
@@ -196,7 +197,7 @@ async def test_a_path_that_was_cut_without_a_word(pair: Cluster) -> None:
     ):
         stack.callback(cut.set)
         inbox = Inbox()
-        options: ClientOptions = {**QUICK, "request_timeout": 1.0}
+        options: ClientOptions = {**QUICK, "request_timeout": 3.0}
         producer = await stack.enter_async_context(
             Producer(namesrv, send_timeout=1.0, retries=9, **options)
         )

@@ -170,7 +170,7 @@ async def test_a_certificate_that_nobody_signed_can_be_refused(
 
 async def test_tls_to_a_server_without(case: Case) -> None:
     """pyromq's servers take plain connections only; Java's take both."""
-    async with Producer(case.namesrv, tls=True, request_timeout=5.0) as producer:
+    async with Producer(case.namesrv, tls=True) as producer:
         if case.cluster.kind == "pyromq":
             with pytest.raises(RocketMQError):
                 await producer.send(Message(case.topic, b"x"))

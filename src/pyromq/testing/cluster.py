@@ -50,8 +50,11 @@ _SETTINGS: Final = {
     "brokerIP1": HOST,
     "brokerIP2": HOST,
     "enablePropertyFilter": "true",
-    # A test that keeps the interpreter busy is no reason to refuse its messages.
+    # A test that keeps the interpreter busy, or a machine that stalls, is no reason to refuse
+    # its messages.
     "brokerFastFailureEnable": "false",
+    "osPageCacheBusyTimeOutMills": str(10 * 60 * 1000),
+    "syncFlushTimeout": str(10 * 60 * 1000),
     # Small files are quick to make; a message of the largest size still fits.
     "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
     "mappedFileSizeConsumeQueue": str(20 * 4096),
