@@ -1,9 +1,9 @@
 """An event loop in a thread of its own, for programs that have none.
 
 `shared_loop` is the process's one: all synchronous clients use it. It is started when first
-asked for, and its thread does not keep the interpreter from ending. A fork has no threads but
-the one that forked, so a child begins anew: what it inherited is never touched again, since
-sockets and pollers are still the parent's, too.
+asked for, and ended with the interpreter, which it does not keep from ending. A fork has no
+threads but the one that forked, so a child begins anew: what it inherited is never touched
+again, since sockets and pollers are still the parent's, too.
 
 Used by `sync` and by `pyromq.testing`, from any thread.
 """
@@ -11,6 +11,7 @@ Used by `sync` and by `pyromq.testing`, from any thread.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import threading
@@ -195,6 +196,15 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+@atexit.register
+def _stop_shared() -> None:
+    """End the thread while there is an interpreter: one that wakes up behind it crashes."""
+    global _shared
+    found, _shared = _shared, None
+    if found is not None:
+        found.stop()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

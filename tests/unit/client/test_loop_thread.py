@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +29,20 @@ async def _where() -> str:
 
 async def _fail() -> None:
     raise LookupError("not here")
+
+
+def test_the_shared_loop_ends_before_the_interpreter() -> None:
+    """A thread that wakes up when the interpreter is gone crashes the process."""
+    program = """if True:
+        import atexit, threading
+        atexit.register(lambda: print([thread.name for thread in threading.enumerate()]))
+        from pyromq.client.loop_thread import shared_loop  # its end comes before that line
+        shared_loop()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "['MainThread']\n"
 
 
 def test_coroutines_run_in_the_thread(loop_thread: LoopThread) -> None:
