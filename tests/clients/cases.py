@@ -76,6 +76,14 @@ class Case:
             found = {queue: await consumer.committed(queue) for queue in await consumer.queues()}
         return {queue: offset for queue, offset in found.items() if offset is not None}
 
+    async def until_committed(self, count: int) -> None:
+        """Wait for the sum of the group's offsets: brokers are told, and do not answer."""
+
+        async def all_are() -> bool:
+            return sum((await self.committed()).values()) == count
+
+        await eventually(all_are)
+
 
 class Inbox:
     """A handler that keeps everything it gets.
