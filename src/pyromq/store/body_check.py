@@ -9,7 +9,8 @@ Invariants
 1. A body counts as right only after its CRC was computed, there or here, and as wrong only
    after it was computed here: the log is cut at such a one.
 2. Whatever happens to the other process (it cannot be started, dies, does not answer), its
-   pieces are checked here, and it is asked no more. Nothing is ever waited for without end.
+   pieces are checked here. Its answer is waited for no longer than checking a few pieces takes,
+   and passed over when it comes later.
 3. At most `_ASKED` pieces are asked for at a time, and never more bytes than fit in the pipe:
    when the other process is the slower one, this one checks pieces, too.
 
@@ -45,7 +46,7 @@ _ASKED: Final = 3
 _PIPE_SIZE: Final = 1024 * 1024
 _USUAL_PIPE_SIZE: Final = 64 * 1024
 _PAGE: Final = 4096
-_ANSWER_SECONDS: Final = 60.0
+_PATIENCE_MS: Final = 10
 _END_SECONDS: Final = 5.0
 _NUMBER: Final = np.dtype(np.uint32)
 
@@ -93,12 +94,12 @@ class BodyCheck:
         bodies, right = self._added.popleft()
         if right is None and self._process is not None:
             right = self._process.answer()
-            if right is None:
+            if self._process.is_gone:
                 logger.warning("the process that checks CRCs is gone: they are checked here")
                 self.close()
-            elif right < bodies.columns.starts.size:
-                right = None
-        return check_bodies(bodies) if right is None else right
+        if right is None or right < bodies.columns.starts.size:
+            right = check_bodies(bodies)
+        return right
 
     def close(self) -> None:
         """End the other process, if there is one."""
@@ -125,12 +126,16 @@ class _CrcProcess:
         self._room = _widen(self._requests)
         #: The sizes of the requests that are not answered yet, as they count in the pipe.
         self._sizes: deque[int] = deque()
+        #: How many answers are to come that nobody waits for.
+        self._late = 0
         self._path: Path | None = None
+        self.is_gone = False
         self._poll = select.poll()
         self._poll.register(self._answers, select.POLLIN)
 
     def ask(self, bodies: Bodies) -> bool:
         """Have a piece checked; False when it shall be done here."""
+        self._pass_over_late_ones()
         if len(self._sizes) >= _ASKED:
             return False
         path = os.fsencode(bodies.path.absolute()) if bodies.path != self._path else b""
@@ -154,16 +159,28 @@ class _CrcProcess:
     @property
     def has_answer(self) -> bool:
         """Whether `answer` would not wait."""
-        return bool(self._poll.poll(0))
+        self._pass_over_late_ones()
+        return self.is_gone or bool(self._poll.poll(0))
 
     def answer(self) -> int | None:
-        """The oldest answer that was not taken yet; None when there is none to come."""
-        self._sizes.popleft()
-        if not self._poll.poll(_ANSWER_SECONDS * 1000):
+        """The answer to the oldest request; None when there is none in time."""
+        self._pass_over_late_ones()
+        if self._late or not self._poll.poll(_PATIENCE_MS):
+            self._late += 1
             return None
+        return self._read()
+
+    def _pass_over_late_ones(self) -> None:
+        while self._late and not self.is_gone and self._poll.poll(0):
+            self._read()
+            self._late -= 1
+
+    def _read(self) -> int | None:
         answer = os.read(self._answers, crc_process.ANSWER.size)
         if len(answer) < crc_process.ANSWER.size:
+            self.is_gone = True
             return None
+        self._sizes.popleft()
         (right,) = crc_process.ANSWER.unpack(answer)
         return int(right)
 
