@@ -24,6 +24,7 @@ Called by Spark's tasks and their driver, each on its own thread.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import uuid
@@ -111,7 +112,7 @@ def plan_parts(config: MessageStoreConfig, part_size: int = PART_SIZE) -> list[L
     return [
         LogPart(str(files.path(base)), start, min(start + part_size, base + size), start == base)
         for base in files.bases
-        for start in range(base, base + size, part_size)
+        for start in range(base, base + _written_end(files.path(base), size), part_size)
     ]
 
 
@@ -143,6 +144,8 @@ def join_parts(
     for part, found in zip(parts, decoded, strict=True):
         if position >= part.end:
             continue  # one record fills it
+        if position < part.segment_base:
+            break  # the rest of the segment before was never written
         if found.start != position:
             exact = part._replace(start=position, is_exact=True)
             found = decode_part(config, exact, scratch)
@@ -250,6 +253,23 @@ def _log_files(config: MessageStoreConfig) -> SegmentFiles:
             "with, or bring back what is missing"
         )
     return files
+
+
+def _written_end(path: Path, size: int) -> int:
+    """Where a segment has nothing but a hole up to its end, as far as the file system tells.
+
+    The last segment is made in its full size: tasks need not read what was never written.
+    """
+    with path.open("rb") as file:
+        end = 0
+        while end < size:
+            try:
+                data = os.lseek(file.fileno(), end, os.SEEK_DATA)
+            except OSError as error:
+                # No data behind `end`; or a file system that does not know.
+                return max(end, 1) if error.errno == errno.ENXIO else size
+            end = os.lseek(file.fileno(), data, os.SEEK_HOLE)
+    return size
 
 
 def _log_paths(config: MessageStoreConfig) -> list[str]:

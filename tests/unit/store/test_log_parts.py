@@ -183,6 +183,23 @@ def test_a_log_with_a_hole_is_refused(root: Path) -> None:
         plan_parts(guess_config(root / "nowhere"))
 
 
+def test_what_was_never_written_is_no_part(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store", mapped_file_size_commit_log=64 * 1024 * 1024)
+    put(store, b"x" * 90, keys="k")
+    store.seal()
+    store.stop()
+    config = small_config(store.config.root, mapped_file_size_commit_log=64 * 1024 * 1024)
+    whole = len(plan_parts(config, 1 << 20))
+    # File systems that know no holes have all of it.
+    assert whole in range(1, 65)
+    assert both_ways(store.config.root, config, 1 << 20) == store.max_physical_offset
+    segment = config.commit_log_directory / f"{0:020d}"
+    record = segment.read_bytes()[: store.max_physical_offset]
+    segment.write_bytes(record.ljust(64 * 1024 * 1024, b"\0"))
+    assert len(plan_parts(config, 1 << 20)) == 64
+    assert both_ways(store.config.root, config, 1 << 20) == len(record)
+
+
 def test_extensions_are_made_too(tmp_path: Path) -> None:
     settings = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 4096}
     store = open_store(tmp_path / "store", **settings)
