@@ -143,8 +143,7 @@ KNOWN: Final = {
 }
 #: Spark's own, which mean nothing here.
 _SPARKS_OWN: Final = frozenset({"path", "paths", "serialization.format"})
-#: The options of a table of the catalog come with this before their names, or without it, or
-#: both; beside them come the table's properties, which may be called anything.
+#: How Spark names the options of a table that it is to keep in its catalog.
 _TABLE_OPTION: Final = "option."
 _BY_LOWER_NAME: Final = {name.lower(): name for name in KNOWN}
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
@@ -241,12 +240,11 @@ class _Given:
 
     def __init__(self, options: Mapping[str, str], mode: Mode) -> None:
         self._values: dict[str, str] = {}
-        is_table = any(map(_is_table_option, options))
         for name, value in options.items():
-            plain = name.lower().removeprefix(_TABLE_OPTION)
-            if plain in _BY_LOWER_NAME:
-                self._values[_BY_LOWER_NAME[plain]] = value
-            elif plain not in _SPARKS_OWN and (_is_table_option(name) or not is_table):
+            known = _BY_LOWER_NAME.get(name.lower())
+            if known is not None:
+                self._values[known] = value
+            elif name.lower() not in _SPARKS_OWN:
                 raise OptionError(_unknown(name))
         for name in self._values:
             self._check_possible(name, mode)
@@ -328,11 +326,12 @@ class _Given:
             )
 
 
-def _is_table_option(name: str) -> bool:
-    return name.lower().startswith(_TABLE_OPTION)
-
-
 def _unknown(name: str) -> str:
+    if name.lower().startswith(_TABLE_OPTION):
+        return (
+            "a topic cannot be a table of Spark's catalog, which does not give its options back "
+            "when the table is read: take CREATE TEMPORARY VIEW ... USING rocketmq OPTIONS (...)"
+        )
     near = difflib.get_close_matches(name.lower(), _BY_LOWER_NAME, n=1)
     if near:
         return f"there is no option {name!r:.80}: is {_BY_LOWER_NAME[near[0]]} meant?"

@@ -148,15 +148,8 @@ def test_what_spark_says_itself_is_passed_over() -> None:
     assert parse(path="/warehouse/t", paths='["/x"]') == parse()
 
 
-def test_a_table_of_the_catalog_has_properties_beside_its_options() -> None:
-    table = {**PLAIN, **{f"option.{name}": value for name, value in PLAIN.items()}}
-    table |= {"owner": "me", "location": "/warehouse/t", "provider": "rocketmq", "note": "x"}
-    assert ReadOptions.parse(table, Mode.BATCH) == parse()
-    # When it is read, not all of them come twice.
-    table = {**PLAIN, "option.serialization.format": "1", "owner": "me"}
-    assert ReadOptions.parse(table, Mode.BATCH) == parse()
-    with pytest.raises(OptionError, match=r"'option\.subscribbe': is subscribe meant"):
-        ReadOptions.parse({**table, "option.subscribbe": "x"}, Mode.BATCH)
+def test_a_table_of_the_catalog_would_forget_its_options() -> None:
+    assert "CREATE TEMPORARY VIEW" in refused(**{"option.subscribe": "T", "owner": "me"})
 
 
 def test_while_the_columns_are_asked_for_both_kinds_are_possible() -> None:
