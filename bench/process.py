@@ -17,9 +17,12 @@ _REST_STEP_SECONDS = 0.5
 _REST_LIMIT_SECONDS = 20.0
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of all threads, living and ended, since the process began."""
-    return sum(_cpu_ticks(member) for member in _family(pid)) / _TICKS_PER_SECOND
+def cpu_seconds(pid: int, *, with_ended: bool = False) -> float:
+    """User and system time of all threads, living and ended, since the process began.
+
+    Descendants that live count; `with_ended` counts those that have ended, too.
+    """
+    return sum(_cpu_ticks(member, with_ended) for member in _family(pid)) / _TICKS_PER_SECOND
 
 
 def memory_mib(pid: int) -> dict[str, float]:
@@ -62,10 +65,15 @@ def _family(pid: int) -> list[int]:
     return members
 
 
-def _cpu_ticks(pid: int) -> int:
+def _cpu_ticks(pid: int, with_ended: bool) -> int:
     # The command's name may hold blanks and brackets: count fields after its last bracket.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        if with_ended:  # a child that ended this moment is among its parent's
+            return 0
+        raise
+    return sum(map(int, fields[11 : 15 if with_ended else 13]))
 
 
 def syncs_per_second(directory: Path, seconds: float = 2.0, size: int = 20_000) -> float:

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import orjson
 from rich.console import Console
@@ -29,15 +30,17 @@ from bench.servers import PyromqServer, ServerError, create_topic, wait_for_firs
 from bench.spark.cases import BODY_SIZE, CASES, KAFKA, KAFKA_CASES, PYROMQ, WARM_UP
 from bench.spark.kafka import KafkaBroker, connector_jars, kafka_classpath
 from bench.spark.program import Order
+from bench.spark.rebuild import measure_rebuild
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: Beside the code and not in the system's temporary directory, which may be memory.
 DATA = REPOSITORY / ".cache" / "bench-spark"
+_REBUILD = "rebuild"
 _MILLION = 1_000_000
-_WIDTH = 110
+_WIDTH = 130
 
-#: Seconds by case.
-Figures = Mapping[str, float]
+#: By case: seconds, and seconds of processor time.
+Figures = Mapping[str, Mapping[str, float]]
 #: Rounds by side.
 Rounds = dict[str, list[Figures]]
 
@@ -48,17 +51,23 @@ def main() -> int:
     console = Console(stderr=True, soft_wrap=True)
     kafka_classpath(), connector_jars()  # fetched before anything is measured
     measured: dict[int, Rounds] = {}
-    for messages in options.messages:
+    for messages in options.messages if options.cases != [_REBUILD] else ():
         shutil.rmtree(DATA, ignore_errors=True)
         try:
             measured[messages] = _measure(messages, options, console)
         finally:
             shutil.rmtree(DATA, ignore_errors=True)
-    facts = environment(REPOSITORY, messages=max(measured), rounds=options.rounds)
+    facts = environment(REPOSITORY, messages=max(options.messages), rounds=options.rounds)
     text, missed = _render(measured, facts)
+    rebuilt: dict[str, Any] = {}
+    if _REBUILD in options.cases:
+        console.print("rebuild")
+        DATA.mkdir(parents=True, exist_ok=True)
+        rebuilt = measure_rebuild(directory=DATA)
+        text += "\n" + rebuilt["text"]
     sys.stdout.write(text)
     if options.keep:
-        _save(facts, measured, text)
+        _save(facts, measured, rebuilt, text)
     return 1 if missed else 0
 
 
@@ -71,7 +80,7 @@ def _options() -> argparse.Namespace:
         metavar="MILLIONS",
         help="how many, in millions; several with commas (1,4,16)",
     )
-    names = [case.name for case in CASES]
+    names = [*(case.name for case in CASES), _REBUILD]
     parser.add_argument(
         "--cases",
         type=lambda text: text.split(","),
@@ -105,7 +114,7 @@ def _measure(messages: int, options: argparse.Namespace, console: Console) -> Ro
                     console.print(
                         f"{messages:,} messages, round {number + 1} of {options.rounds}: {side}"
                     )
-                    order = _order(side, number, messages, options, kafka, server)
+                    order = _order(side, number, messages, options, kafka, server, pid)
                     figures.append(_run(order))
                     console.print("  " + _seconds(figures[-1]))
         finally:
@@ -120,6 +129,7 @@ def _order(
     options: argparse.Namespace,
     kafka: KafkaBroker,
     server: PyromqServer,
+    pid: int,
 ) -> Order:
     wanted = {"sink", *options.cases}
     topics = [f"{name}-{number}" for name in ("bench", "warm-up")]
@@ -142,10 +152,11 @@ def _order(
         store=str(server.store),
         cases=names,
         jars=connector_jars() if side == KAFKA else [],
+        broker_pid=kafka.pid if side == KAFKA else pid,
     )
 
 
-def _run(order: Order) -> dict[str, float]:
+def _run(order: Order) -> Figures:
     done = subprocess.run(
         [sys.executable, "-m", "bench.spark.program", orjson.dumps(asdict(order)).decode()],
         cwd=REPOSITORY,
@@ -155,12 +166,15 @@ def _run(order: Order) -> dict[str, float]:
     )
     if done.returncode != 0:
         raise ServerError(f"the session of {order.side} failed:\n{done.stderr[-5000:]}")
-    figures: dict[str, float] = orjson.loads(done.stdout.splitlines()[-1])
+    figures: Figures = orjson.loads(done.stdout.splitlines()[-1])
     return figures
 
 
 def _seconds(figures: Figures) -> str:
-    return ", ".join(f"{case} {seconds:.2f} s" for case, seconds in figures.items())
+    return ", ".join(
+        f"{case} {each['seconds']:.2f} s (CPU {each['cpu_seconds']:.2f})"
+        for case, each in figures.items()
+    )
 
 
 def _render(measured: Mapping[int, Rounds], facts: Mapping[str, object]) -> tuple[str, list[str]]:
@@ -171,7 +185,6 @@ def _render(measured: Mapping[int, Rounds], facts: Mapping[str, object]) -> tupl
         medians = {side: _medians(figures) for side, figures in rounds.items()}
         table, short = _table(messages, medians)
         console.print(table)
-        # What is asked holds for a million; others show how costs grow.
         missed += short
     if len(measured) > 1:
         console.print(_growth(measured))
@@ -182,41 +195,45 @@ def _render(measured: Mapping[int, Rounds], facts: Mapping[str, object]) -> tupl
 
 
 def _medians(rounds: Sequence[Figures]) -> Figures:
-    return {case: median(each[case] for each in rounds) for case in rounds[0]}
+    return {
+        case: {name: median(each[case][name] for each in rounds) for name in figures}
+        for case, figures in rounds[0].items()
+    }
 
 
 def _table(messages: int, medians: Mapping[str, Figures]) -> tuple[Table, list[str]]:
     table = Table(title=f"{messages:,} messages of {BODY_SIZE} B", show_edge=False)
     table.add_column("case")
     for side in ("Kafka", "pyromq"):
-        table.add_column(f"{side} s", justify="right")
-        table.add_column("rows/s", justify="right")
+        for name in (f"{side} s", "rows/s", "CPU s"):
+            table.add_column(name, justify="right")
     for name in ("ratio", "asked"):
         table.add_column(name, justify="right")
     table.add_column("")
+    table.add_column("ratio of CPU", justify="right")
     missed = []
     for case in CASES:
         base = medians.get(KAFKA, {}).get(case.beside)
         ours = medians.get(PYROMQ, {}).get(case.name)
-        row = [
-            text
-            for seconds in (base, ours)
-            for text in (
-                ("", "") if seconds is None else (f"{seconds:.2f}", f"{messages / seconds:,.0f}")
-            )
-        ]
-        verdict = ""
+        if base is None and ours is None:
+            continue
+        row = [*_cells(base, messages), *_cells(ours, messages)]
         if base is not None and ours is not None:
-            ratio = base / ours
-            verdict = "ok" if ratio >= case.asked else "MISSED"
-            row.append(f"{ratio:.2f}")
-            if ratio < case.asked:
+            ratio = base["seconds"] / ours["seconds"]
+            is_kept = ratio >= case.asked
+            row += [f"{ratio:.2f}", f"{case.asked:g}", "ok" if is_kept else "MISSED"]
+            row.append(f"{base['cpu_seconds'] / ours['cpu_seconds']:.2f}")
+            if not is_kept:
                 missed.append(f"{messages:,}: {case.title}: {ratio:.2f}, asked {case.asked:g}")
-        else:
-            row.append("")
-        if base is not None or ours is not None:
-            table.add_row(case.title, *row, f"{case.asked:g}", verdict)
+        table.add_row(case.title, *row)
     return table, missed
+
+
+def _cells(figures: Mapping[str, float] | None, messages: int) -> tuple[str, str, str]:
+    if figures is None:
+        return "", "", ""
+    seconds = figures["seconds"]
+    return f"{seconds:.2f}", f"{messages / seconds:,.0f}", f"{figures['cpu_seconds']:.2f}"
 
 
 def _growth(measured: Mapping[int, Rounds]) -> Table:
@@ -230,20 +247,26 @@ def _growth(measured: Mapping[int, Rounds]) -> Table:
             table.add_row(
                 f"{side} {case}",
                 *(
-                    f"{_medians(sizes[side])[case] / messages * 1e6:.2f}"
+                    f"{_medians(sizes[side])[case]['seconds'] / messages * 1e6:.2f}"
                     for messages, sizes in measured.items()
                 ),
             )
     return table
 
 
-def _save(facts: Mapping[str, object], measured: Mapping[int, Rounds], text: str) -> None:
+def _save(
+    facts: Mapping[str, object],
+    measured: Mapping[int, Rounds],
+    rebuilt: Mapping[str, object],
+    text: str,
+) -> None:
     directory = REPOSITORY / "bench" / "results"
     directory.mkdir(parents=True, exist_ok=True)
     stem = directory / f"{facts['date']}-{facts['commit']}-spark"
     content = {
         "environment": facts,
-        "seconds": {str(messages): rounds for messages, rounds in measured.items()},
+        "rounds": {str(messages): rounds for messages, rounds in measured.items()},
+        "rebuild": {key: value for key, value in rebuilt.items() if key != "text"},
     }
     as_json = orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n"
     stem.with_name(stem.name + ".json").write_bytes(as_json)

@@ -82,6 +82,12 @@ class KafkaBroker:
     ) -> None:
         self.stop()
 
+    @property
+    def pid(self) -> int:
+        """Of the broker's process."""
+        assert self._child is not None
+        return self._child.process.pid
+
     def start(self) -> None:
         """Format the directory, start the process, wait until it accepts connections."""
         self._directory.mkdir(parents=True, exist_ok=True)

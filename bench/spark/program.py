@@ -1,6 +1,6 @@
 """One side of the comparison, in a process of its own: a session, a warm-up, the cases in turn.
 
-    python -m bench.spark.program ORDER        # JSON; prints {case: seconds} as its last line
+    python -m bench.spark.program ORDER        # JSON; prints {case: figures} as its last line
 
 Both sides have the same session: two settings apart, Kafka's jars and nothing else. Every case
 runs once with fewer messages before, so that the JVM has compiled what it needs and Python's
@@ -10,6 +10,7 @@ commit. What was read and written is counted afterwards, outside of the clock.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -23,6 +24,7 @@ import pyarrow.dataset
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from bench.process import cpu_seconds
 from bench.spark.cases import ARCHIVE, BODY_SIZE, KAFKA, NOOP, PARQUET, SINK, STORE
 from pyromq.spark.archiver import ArchiveOptions, run_archive
 from pyromq.spark.broker_origin import ConnectionSettings
@@ -49,6 +51,8 @@ class Order:
     store: str
     cases: list[str]
     jars: list[str]
+    #: Of the broker, whose processor time counts as well.
+    broker_pid: int
 
 
 def main() -> None:
@@ -74,14 +78,14 @@ class Side:
         self.order = order
         self.directory = Path(order.directory)
 
-    def run(self, case: str, topic: str, messages: int) -> float:
-        """Seconds of one case."""
+    def run(self, case: str, topic: str, messages: int) -> dict[str, float]:
+        """Seconds of one case, and of processor time: of the session and of the broker."""
         target = self.directory / f"{case}-{topic}"
         shutil.rmtree(target, ignore_errors=True)
         action = self.action(case, topic, messages, target)
-        began = time.perf_counter()
+        used, began = self._cpu_seconds(), time.perf_counter()
         action()
-        seconds = time.perf_counter() - began
+        seconds, used = time.perf_counter() - began, self._cpu_seconds() - used
         if target.exists():
             found = pyarrow.dataset.dataset(target, format="parquet").count_rows()
             shutil.rmtree(target)
@@ -89,7 +93,12 @@ class Side:
             found = self.count(topic)
         if found != messages:
             raise RuntimeError(f"{case}: {found:,} messages instead of {messages:,}")
-        return seconds
+        return {"seconds": seconds, "cpu_seconds": used}
+
+    def _cpu_seconds(self) -> float:
+        # The JVM and Python's workers are below this process.
+        session = cpu_seconds(os.getpid(), with_ended=True)
+        return session + cpu_seconds(self.order.broker_pid, with_ended=True)
 
     def action(self, case: str, topic: str, messages: int, target: Path) -> Callable[[], object]:
         """What a case does between two looks at the clock."""
@@ -139,7 +148,11 @@ class Kafka(Side):
         return reader.option("includeHeaders", "true").option("subscribe", topic).load()
 
     def _options(self) -> dict[str, Any]:
-        return {"kafka.bootstrap.servers": self.order.address}
+        return {
+            "kafka.bootstrap.servers": self.order.address,
+            # Of what waits to be sent; two minutes are not enough on a crowded machine.
+            "kafka.delivery.timeout.ms": "900000",
+        }
 
 
 class Pyromq(Side):
