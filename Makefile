@@ -17,7 +17,12 @@ run: $(STAMP)
 	@exec $(BIN)/pyromq standalone --data data
 
 # A worker for each core; the tests of one file stay together and share their servers.
+# The workers would all compile the same tests at once: before the first run, two do it for all.
+COLLECT := $(BIN)/python -m pytest --collect-only --quiet
 test: $(STAMP)
+	@test -d tests/__pycache__ || { \
+	  $(COLLECT) tests/unit >/dev/null 2>&1 & $(COLLECT) tests --ignore=tests/unit >/dev/null 2>&1; \
+	  wait; }
 	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
 # -v shows each test's name, which holds its seed.
