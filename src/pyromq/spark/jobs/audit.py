@@ -453,7 +453,7 @@ def _keys_frame(session: SparkSession, source: Source, topics: Sequence[str]) ->
 @click.option(
     "--store",
     "stores",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=click.Path(path_type=Path, file_okay=False),
     multiple=True,
     help="The directory of a broker's store; repeatable. Without, the cluster is asked.",
 )

@@ -202,7 +202,7 @@ def _write_report(report: Path, parts: Sequence[str]) -> None:
 )
 @click.option(
     "--scratch",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=click.Path(path_type=Path, file_okay=False),
     help="Where files are made for the comparison, on a path that all tasks see; by default in "
     "each store's directory. A tenth of the logs' size is enough.",
 )
@@ -231,6 +231,8 @@ def command(
     from pyromq.store.results import StoreError
 
     configs = load_configs(stores, config_file)
+    if scratch is not None and not scratch.is_dir():
+        raise click.BadParameter(f"{scratch} is no directory", param_hint="--scratch")
     if dry_run:
         show_plan(configs, part_size * _MIB)
         click.echo("nothing was read; without --dry-run queues and indexes would be compared")
