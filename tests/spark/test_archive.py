@@ -27,8 +27,9 @@ from pyromq.spark.archiver import ArchiveOptions, run_archive
 from pyromq.spark.broker_origin import ConnectionSettings
 from pyromq.spark.columns import COLUMN_NAMES, MAP
 from pyromq.spark.compactor import CompactOptions, run_compact
-from pyromq.spark.fan_out import fan_out, parallelism
+from pyromq.spark.fan_out import TaskFailedError, fan_out, parallelism
 from pyromq.spark.options import Topics
+from pyromq.spark.origin import OriginError
 from pyromq.spark.sources import BrokerSource, StoreSource
 from pyromq.testing import Cluster
 from tests.spark.conftest import SPARK_CONF, SendMany
@@ -132,6 +133,16 @@ def test_the_files_of_a_store(
 def test_fan_out(spark: SparkSession) -> None:
     assert fan_out(spark, lambda number: number * number, range(5)) == [0, 1, 4, 9, 16]
     assert parallelism(spark) == 2
+
+
+def test_tasks_that_fail_for_good(spark: SparkSession) -> None:
+    def fail(number: int) -> None:
+        raise OriginError("no broker answers")
+
+    with pytest.raises(TaskFailedError, match=r"^pyromq\.spark\.origin\.OriginError: no broker"):
+        fan_out(spark, fail, [1])
+    with pytest.raises(TaskFailedError, match="worker exited unexpectedly"):
+        fan_out(spark, lambda number: os.kill(os.getpid(), signal.SIGKILL), [1])
 
 
 class Driver:

@@ -22,14 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pyspark.errors import PySparkException
-
 from pyromq.spark.archive_directory import ArchiveDirectory, ArchiveError, StagedFile
 from pyromq.spark.archive_files import FileSettings, ParquetFiles, archive_ranges
 from pyromq.spark.archive_manifest import ARCHIVE, Manifest
 from pyromq.spark.archive_plan import CommitPlan, plan_commit, plan_tasks
 from pyromq.spark.durable_files import remove_tree
-from pyromq.spark.fan_out import fan_out, parallelism
+from pyromq.spark.fan_out import TaskFailedError, fan_out, parallelism
 from pyromq.spark.options import Edge, Time, TopicPattern, Topics
 from pyromq.spark.origin import Bounds, LostRecords, Origin, OriginError, Queue, QueueRange
 from pyromq.spark.positions import DataLossError, find_queues
@@ -43,7 +41,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_MAX_RECORDS: Final = 4_000_000
 #: More tasks than cores: the last ones to end wait for each other less.
 _TASKS_PER_CORE: Final = 2
-_MAX_FAILURES: Final = 10
+#: Seconds until a failed round is tried again, at the most, unless the interval is longer.
+_LONGEST_WAIT: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,8 @@ def run_archive(
 ) -> Archived:
     """Archive what there is now; with an `interval` in seconds, go on until `stop` is set.
 
-    Raises ArchiveError, OriginError, DataLossError, PositionError, and what Spark raises. In
-    a run that goes on, brokers that are away and tasks that failed are tried again.
+    Raises ArchiveError, OriginError, DataLossError, PositionError and TaskFailedError. In a
+    run that goes on, brokers that are away and tasks that failed are tried again, and logged.
     """
     directory = ArchiveDirectory(path)
     directory.create()
@@ -156,12 +155,10 @@ class _Archiver:
                         failures = 0
                         if not more:
                             stop.wait(interval)
-            except (OriginError, PySparkException, ConnectionError, TimeoutError) as error:
+            except (OriginError, TaskFailedError) as error:
                 failures += 1
-                if failures >= _MAX_FAILURES:
-                    raise
                 logger.warning("nothing is archived now, and tried again: %s", error)
-                stop.wait(min(interval, float(2**failures)))
+                stop.wait(min(max(interval, _LONGEST_WAIT), 2.0 ** min(failures, 10)))
 
     def _commit(self, origin: Origin, ends: Mapping[Queue, int] | None) -> bool:
         """One round; returns whether more is left."""

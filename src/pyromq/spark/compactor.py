@@ -96,7 +96,7 @@ def run_compact(
     *,
     on_progress: Callable[[Compacted], None] | None = None,
 ) -> Compacted:
-    """Compact what is there now. Raises ArchiveError, and what Spark raises."""
+    """Compact what is there now. Raises ArchiveError and TaskFailedError."""
     directory = ArchiveDirectory(path)
     directory.need()
     compacted = Compacted()

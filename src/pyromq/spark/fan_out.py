@@ -4,7 +4,8 @@
 
 `work` and the items travel by pickle; results come back the same way, so they should be
 small: names and numbers, not data. A task that fails is tried again as often as Spark was
-told; `work` must bear being run more than once, also twice at a time.
+told; `work` must bear being run more than once, also twice at a time. When it fails for good
+`TaskFailedError` says why in the words of the task, without the stacks of two languages.
 
 A classic session runs it as an RDD; through Spark Connect there are none, and it runs as
 `mapInArrow`, which needs pandas (as Connect itself does). Called in the driver.
@@ -16,26 +17,47 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+
+
+class TaskFailedError(Exception):
+    """A task failed as often as Spark was to try it: what it said the last time."""
+
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 #: How many tasks at a time are assumed of a server that does not tell.
 _UNKNOWN_PARALLELISM: Final = 8
+_TRACEBACK: Final = "Traceback (most recent call last)"
+#: Of an error.
+_LINES: Final = 6
+_CHARACTERS: Final = 1000
 
 
 def fan_out(
     session: SparkSession, work: Callable[[_Item], _Result], items: Sequence[_Item]
 ) -> list[_Result]:
-    """What `work` makes of each item; one task for each."""
+    """What `work` makes of each item; one task for each. Raises TaskFailedError."""
     if not items:
         return []
-    if not is_connect(session):
+    try:
+        if is_connect(session):
+            return _over_connect(session, work, items)
         context = session.sparkContext
         return context.parallelize(items, len(items)).map(work).collect()
+    except (PySparkException, Py4JJavaError) as error:
+        raise TaskFailedError(_in_short(str(error))) from error
+
+
+def _over_connect(
+    session: SparkSession, work: Callable[[_Item], _Result], items: Sequence[_Item]
+) -> list[_Result]:
     call = _ArrowCall(work, items)
     count = len(items)
     rows = (
@@ -57,6 +79,19 @@ def parallelism(session: SparkSession) -> int:
 def is_connect(session: SparkSession) -> bool:
     """Whether a session is one of Spark Connect's."""
     return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def _in_short(text: str) -> str:
+    """What a Python worker raised, or else the beginning of what Spark says."""
+    lines = text.splitlines()
+    if _TRACEBACK in text:
+        # What is raised stands behind the last line of the traceback's frames, which are indented.
+        last = max(number for number, line in enumerate(lines) if line.startswith("  "))
+        lines = lines[last + 1 :]
+    else:
+        lines = [line.strip() for line in lines if not line.startswith("\t")]
+    said = [line for line in lines if line.strip() and "SQLSTATE:" not in line]
+    return "\n".join(said[:_LINES])[:_CHARACTERS] or text[:_CHARACTERS]
 
 
 class _ArrowCall:

@@ -6,8 +6,10 @@ import pickle
 from typing import Any
 
 import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
 
-from pyromq.spark.fan_out import fan_out, is_connect, parallelism
+from pyromq.spark.fan_out import TaskFailedError, fan_out, is_connect, parallelism
 
 
 def double(number: int) -> int:
@@ -19,6 +21,7 @@ class FakeRows:
 
     def __init__(self) -> None:
         self.conf: dict[str, str] = {}
+        self.error: Exception | None = None
         self._frames: list[pa.RecordBatch] = []
 
     def range(self, start: int, end: int, step: int, partitions: int) -> FakeRows:
@@ -36,6 +39,8 @@ class FakeRows:
         return self
 
     def collect(self) -> list[dict[str, Any]]:
+        if self.error is not None:
+            raise self.error
         return [row for frame in self._frames for row in frame.to_pylist()]
 
 
@@ -54,3 +59,35 @@ def test_how_many_at_a_time() -> None:
     assert parallelism(session) == 8
     session.conf = {"spark.sql.leafNodeDefaultParallelism": "3"}
     assert parallelism(session) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            (
+                "An exception was thrown from the Python worker:\n"
+                "Traceback (most recent call last):\n"
+                '  File "a.py", line 7, in work\n'
+                "    raise OriginError(text)\n"
+                "pyromq.spark.origin.OriginError: no broker answers\n"
+                "try again\n SQLSTATE: 38000\n"
+            ),
+            "pyromq.spark.origin.OriginError: no broker answers\ntry again",
+        ),
+        (
+            (
+                "Job aborted due to stage failure: Task 0 failed 4 times\n"
+                "\tat org.apache.spark.api\n\tat org.apache.spark.rdd\n\nDriver stacktrace:"
+            ),
+            "Job aborted due to stage failure: Task 0 failed 4 times\nDriver stacktrace:",
+        ),
+        ("", ""),
+    ],
+)
+def test_errors_of_tasks_are_short(text: str, said: str) -> None:
+    session: Any = FakeRows()
+    session.error = PySparkException(text)
+    with pytest.raises(TaskFailedError) as failed:
+        fan_out(session, double, [1])
+    assert str(failed.value) == said

@@ -27,6 +27,7 @@ from pyromq.spark.archiver import (
     run_archive,
 )
 from pyromq.spark.columns import MAP, RAW
+from pyromq.spark.fan_out import TaskFailedError
 from pyromq.spark.jobs.options import (
     ClusterSettings,
     SparkSettings,
@@ -233,4 +234,4 @@ def _starting(text: str) -> Edge | Time:
 
 
 def _clear_errors() -> AbstractContextManager[None]:
-    return clear_errors(ArchiveError, DataLossError)
+    return clear_errors(ArchiveError, DataLossError, TaskFailedError)

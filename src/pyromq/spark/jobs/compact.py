@@ -23,6 +23,7 @@ from pyromq.spark.compactor import (
     plan_groups,
     run_compact,
 )
+from pyromq.spark.fan_out import TaskFailedError
 from pyromq.spark.jobs.options import (
     SparkSettings,
     clear_errors,
@@ -127,4 +128,4 @@ def _show(groups: list[FileGroup], directory: Path) -> None:
 
 
 def _clear_errors() -> AbstractContextManager[None]:
-    return clear_errors(ArchiveError)
+    return clear_errors(ArchiveError, TaskFailedError)
