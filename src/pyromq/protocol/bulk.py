@@ -55,6 +55,8 @@ _HEAD_FIELDS: Final = (
     ("prepared_transaction_offset", ">i8"),
     ("body_length", ">i4"),
 )
+#: Fields 1 to 7, all that differs between the records of a batch: `record.BATCH_HEAD`.
+BATCH_HEAD_DTYPE: Final = np.dtype(list(_HEAD_FIELDS[:7]))
 _HOST_FORMATS: Final = {False: "V8", True: "V20"}
 _MIN_RECORD: Final = HEAD_SIZE_V4 + 3
 _MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")

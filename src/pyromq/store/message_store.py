@@ -57,6 +57,7 @@ from pyromq.store.config import FlushDiskType, MessageStoreConfig
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.consume_queue_ext import BitMapOf, ConsumeQueueExt, refuse_other_size
 from pyromq.store.dispatch import IndexLane
+from pyromq.store.even_batch import EvenRecords, Place, even_records
 from pyromq.store.flush import FlushOutcome, FlushService
 from pyromq.store.growth import SLOW_SEAL_NS, Growth
 from pyromq.store.index import KeyIndex
@@ -363,6 +364,12 @@ class MessageStore:
         queue_id, topic = queue.queue_id, queue.topic_part
         physical: int = log.position
         offset = queue.next_offset
+        if not shared_tags_code:
+            place = Place(fixed, shared, topic, joined_properties, queue_id, offset, physical)
+            even = even_records(batch, place, self._find_tags)
+            if even is not None:
+                self._add_even(queue, even)
+                return even.offsets
         position, end = 0, len(batch)
         parts: list[bytes] = []
         entries: list[bytes] = []
@@ -443,6 +450,18 @@ class MessageStore:
         queue.next_offset = offset
         log.position = physical
         return offsets
+
+    def _add_even(self, queue: ConsumeQueue, even: EvenRecords) -> None:
+        """Gather the records of a batch that were made at once."""
+        count = len(even.offsets)
+        if queue.next_offset + count > queue.room:
+            queue.extend(count)
+        self._log.add([even.records])
+        if not queue.pending:
+            self._touched.append(queue)
+        queue.pending += even.entries
+        queue.next_offset += count
+        self._log.position += len(even.records)
 
     def seal(self) -> None:
         """Write what was gathered: the log first, then the consume queues."""
