@@ -15,9 +15,11 @@ import pytest
 from pyromq.protocol import bulk
 from pyromq.store import body_check, crc_process
 from pyromq.store.body_check import Bodies, BodyCheck, check_bodies
-from tests.support.patience import DEADLINE, wait_until
+from tests.support.patience import wait_until
 from tests.support.records import make_record
 
+#: So long that only a test's own time limit ends it.
+VERY_PATIENT_MS = 1_000_000
 RECORDS = 50
 PIECES = 12
 
@@ -109,7 +111,7 @@ def test_right_bodies_are_not_checked_twice_and_wrong_ones_are(
         return check_bodies(bodies)
 
     monkeypatch.setattr(body_check, "check_bodies", check_here)
-    monkeypatch.setattr(body_check, "_PATIENCE_MS", DEADLINE * 1000)
+    monkeypatch.setattr(body_check, "_PATIENCE_MS", VERY_PATIENT_MS)
     check = BodyCheck(worth_a_process=0)
     for bodies, expected in zip(pieces, EXPECTED, strict=True):
         check.add(bodies)
@@ -155,7 +157,7 @@ def test_a_process_that_dies_with_requests(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(body_check, "_PATIENCE_MS", DEADLINE * 1000)
+    monkeypatch.setattr(body_check, "_PATIENCE_MS", VERY_PATIENT_MS)
     check = BodyCheck(worth_a_process=0)
     check.add(pieces[0])
     assert check.take() == EXPECTED[0]
