@@ -56,6 +56,12 @@ def open_store(root: Path, **changes: Any) -> MessageStore:
     return store
 
 
+def reopened(store: MessageStore, **changes: Any) -> MessageStore:
+    """The same directory again, after a clean stop."""
+    store.stop()
+    return open_store(store.config.root, **changes)
+
+
 def properties_of(tags: str = "", keys: str = "", **others: str) -> bytes:
     """Properties as a record holds them."""
     named = {**others, **({"TAGS": tags} if tags else {}), **({"KEYS": keys} if keys else {})}

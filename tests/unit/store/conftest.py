@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from pyromq.store.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
+from tests.support.stores import open_store
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +46,11 @@ def stores_are_stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for store in started:
         store.stop()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MessageStore]:
+    """An open store with small files."""
+    store = open_store(tmp_path / "store")
+    yield store
+    store.stop()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,23 +36,11 @@ from tests.support.stores import (
     put,
     put_batch,
     read_all,
+    reopened,
     small_config,
 )
 
 ENOSPC = OSError(errno.ENOSPC, "No space left on device")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[MessageStore]:
-    store = open_store(tmp_path / "store")
-    yield store
-    store.stop()
-
-
-def reopened(store: MessageStore, **changes: Any) -> MessageStore:
-    """The same directory again, after a clean stop."""
-    store.stop()
-    return open_store(store.config.root, **changes)
 
 
 # One message and one batch

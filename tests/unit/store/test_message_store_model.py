@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,14 +30,6 @@ from tests.support.stores import (
     put,
     put_batch,
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[MessageStore]:
-    store = open_store(tmp_path / "store")
-    yield store
-    store.stop()
-
 
 # Against a plain model
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +30,9 @@ from tests.support.stores import (
     put,
     put_batch,
     read_all,
+    reopened,
     small_config,
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[MessageStore]:
-    store = open_store(tmp_path / "store")
-    yield store
-    store.stop()
-
-
-def reopened(store: MessageStore, **changes: Any) -> MessageStore:
-    """The same directory again, after a clean stop."""
-    store.stop()
-    return open_store(store.config.root, **changes)
-
 
 # Getting
 

@@ -26,13 +26,6 @@ ANSWER_FIELDS = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Wired]:
-    wired = Wired(tmp_path)
-    yield wired
-    await wired.close()
-
-
-@pytest.fixture
 async def without_store(tmp_path: Path) -> AsyncIterator[Wired]:
     wired = Wired(tmp_path, dataclasses.replace(CONFIG, store_reply_message_enable=False))
     yield wired

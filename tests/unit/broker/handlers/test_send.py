@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,14 +36,6 @@ from tests.unit.broker.wired import (
     Wired,
     send_request,
 )
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Wired]:
-    wired = Wired(tmp_path)
-    yield wired
-    await wired.close()
-
 
 # What is stored and answered
 

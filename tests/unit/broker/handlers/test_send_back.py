@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ from tests.support.patience import until
 from tests.unit.broker.wired import BORN, STORE_HOST, Wired, send_request
 
 CONFIG = BrokerConfig(broker_ip1="127.0.0.1", broker_ip2="127.0.0.1")
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Wired]:
-    wired = Wired(tmp_path)
-    yield wired
-    await wired.close()
 
 
 def send(broker: Wired, **values: Any) -> MessageRecord:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import tracemalloc
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,14 +22,6 @@ from tests.unit.broker.wired import (
     send_fields,
     send_request,
 )
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Wired]:
-    wired = Wired(tmp_path)
-    yield wired
-    await wired.close()
-
 
 # Requests of no use
 

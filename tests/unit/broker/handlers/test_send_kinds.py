@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -33,14 +32,6 @@ from tests.unit.broker.wired import (
     Wired,
     send_request,
 )
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Wired]:
-    wired = Wired(tmp_path)
-    yield wired
-    await wired.close()
-
 
 # Retries and dead letters
 
