@@ -118,6 +118,8 @@ def test_commands_and_options_exist(document: Path) -> None:
         except click.MissingParameter:
             assert not is_whole, f"{document.name}: {line}"
         except click.UsageError as error:
+            if "does not exist" in error.format_message() and "Directory '/" in str(error):
+                continue  # a directory of the reader's
             pytest.fail(f"{document.name}: {line}: {error.format_message()}")
 
 
