@@ -190,6 +190,17 @@ def test_a_crash_while_a_pending_commit_is_carried_out(
         assert contents(archive) == ["1", "2", "3"]
 
 
+def test_what_a_pending_commit_needs_is_not_cleared_away(
+    archive: ArchiveDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = stage(archive, "1", "2")
+    with killed_before(4, monkeypatch), pytest.raises(Killed):
+        archive.commit_archive(staged, [QueueRange(QUEUE, 0, 2)])
+    assert archive.peek().number == 1
+    archive.new_staging(ARCHIVE)
+    assert contents(archive) == ["1", "2"]
+
+
 def compacted(archive: ArchiveDirectory) -> Compaction:
     staged = stage(archive, "a+b", kind=COMPACT)
     names = sorted(path.name for path in archive.path.glob(f"topic=Orders/hour={HOUR}/*"))
