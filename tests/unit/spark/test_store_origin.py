@@ -16,6 +16,7 @@ from pyromq.spark import store_origin
 from pyromq.spark.origin import Bounds, LostRecords, OriginError, Queue, QueueRange, RecordBlock
 from pyromq.spark.store_origin import LOG_TOPIC, LogRange, StoreOrigin
 from pyromq.store.message_store import MessageStore
+from pyromq.store.violation import Violation, ViolationKind
 from tests.golden.golden_data import read_index, unpack_store
 from tests.support.stores import (
     BORN_TIME,
@@ -307,3 +308,24 @@ def test_a_log_in_several_directories(tmp_path: Path) -> None:
     assert read_whole(origin, Queue(TOPIC, origin.broker_name, 0)) == read_all(store)
     store.stop()
     origin.close()
+
+
+def test_the_whole_log_is_checked(store: MessageStore, origin: StoreOrigin) -> None:
+    for number in range(600):
+        put(store, b"body %d." % number * 10, topic="RMQ_SYS_TRANS_HALF_TOPIC")
+        store.seal()
+    store.stop()
+    first, second = segments(store)[:2]
+    damage(first, first.read_bytes().index(b"body 7."), b"BODY")
+    ranges = origin.log_ranges()
+    found = [each for wanted in ranges for each in origin.checked_log(wanted)]
+    wrong = [each for each in found if isinstance(each, Violation)]
+    assert [each.kind for each in wrong] == [ViolationKind.BODY_CRC]
+    pieces = [each for each in found if not isinstance(each, Violation)]
+    assert sum(piece.columns.starts.size for piece in pieces) == 600
+    # A segment that others follow must be full.
+    damage(first, 30_000, bytes(SEGMENT - 30_000))
+    wrong = [each for each in origin.checked_log(ranges[0]) if isinstance(each, Violation)]
+    assert wrong[-1].message == "the records end here, though a segment follows"
+    assert not list(origin.checked_log(ranges[-1]))[1:]
+    assert second.exists()
