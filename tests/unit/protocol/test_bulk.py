@@ -261,6 +261,17 @@ def test_no_view_of_a_mapping_is_left() -> None:
     assert found.lengths.tolist() == [3, 3]
 
 
+def test_places_are_what_records_say() -> None:
+    record = make_record()
+    data = record * 3 + b"no record" * 20
+    starts = np.array([0, len(record), 2 * len(record), 3 * len(record)], np.int64)
+    places = bulk.record_places(data, starts)
+    columns = read_columns(data, starts)
+    assert places.sizes.tolist() == [len(record)] * 3 + [-1]
+    assert (places.queue_offsets[:3] == columns.column("queue_offset")[:3]).all()
+    assert (places.physical_offsets[:3] == columns.column("physical_offset")[:3]).all()
+
+
 def span(buffer: bytes, spans: Spans, row: int) -> bytes:
     start = int(spans.starts[row])
     return buffer[start : start + int(spans.lengths[row])]
