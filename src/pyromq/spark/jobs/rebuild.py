@@ -45,10 +45,18 @@ def rebuild_stores(
     Raises StoreError when a store is in use, has no log or has a hole in it; nothing has
     changed then. Whatever fails later leaves the old files as they are.
     """
+    configs = absolute(configs)
     with stores_locked(configs):
         return _rebuild(
             session, configs, queues=queues, index=index, part_size=part_size, progress=progress
         )
+
+
+def absolute(configs: Sequence[MessageStoreConfig]) -> list[MessageStoreConfig]:
+    """The same with whole paths: tasks run in other directories."""
+    from dataclasses import replace
+
+    return [replace(each, store_path_root_dir=str(each.root.resolve())) for each in configs]
 
 
 @contextmanager
@@ -80,7 +88,7 @@ def _rebuild(
         StoreBuild(
             config,
             Targets.beside(config, queues=queues, index=index),
-            config.root.resolve() / SCRATCH,
+            config.root / SCRATCH,
         )
         for config in configs
     ]
@@ -100,8 +108,6 @@ def _rebuild(
 
 def load_configs(stores: Sequence[Path], config_file: Path | None) -> list[MessageStoreConfig]:
     """Settings of stores: of a broker's properties file, or those that their files show."""
-    from dataclasses import replace
-
     from pyromq.protocol.java_properties import parse_properties
     from pyromq.store.check import guess_config
     from pyromq.store.config import MessageStoreConfig
@@ -110,16 +116,16 @@ def load_configs(stores: Sequence[Path], config_file: Path | None) -> list[Messa
     for store in stores:
         if not store.is_dir():
             raise click.ClickException(f"{store} is no directory: name that of a broker's store")
-        # Tasks run in other directories.
-        root = str(store.resolve())
         if config_file is None:
-            configs.append(replace(guess_config(store), store_path_root_dir=root))
+            configs.append(guess_config(store))
             continue
         try:
             properties = parse_properties(config_file.read_bytes())
-            configs.append(MessageStoreConfig.load({**properties, "storePathRootDir": root})[0])
+            properties["storePathRootDir"] = str(store)
+            configs.append(MessageStoreConfig.load(properties)[0])
         except (OSError, ValueError) as error:
             raise click.ClickException(f"{config_file}: {error}") from error
+    configs = absolute(configs)
     if len({config.root for config in configs}) < len(configs):
         raise click.ClickException("a store is named twice: name each one once")
     return configs

@@ -22,6 +22,7 @@ import click
 
 from pyromq.spark.jobs.options import SparkSettings, open_session, progress_bars, spark_options
 from pyromq.spark.jobs.rebuild import (
+    absolute,
     bar_updater,
     config_option,
     load_configs,
@@ -74,6 +75,7 @@ def verify_stores(
     from pyromq.spark.store_builds import StoreBuild, build_stores, watched
     from pyromq.store.rebuild import Targets, require_log
 
+    configs = absolute(configs)
     with ExitStack() as clean_up:
         builds: list[StoreBuild] = []
         known_ends: list[int | None] = []

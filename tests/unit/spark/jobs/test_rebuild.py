@@ -65,6 +65,16 @@ def test_settings_are_taken_from_the_files(root: Path) -> None:
     assert derived(root) == before
 
 
+def test_paths_may_be_relative(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = derived(root)
+    monkeypatch.chdir(root.parent)
+    result = invoke(root.name)
+    assert result.exit_code == 0, result.output
+    [config] = job.absolute([small_config(Path(root.name))])
+    assert config.root == root
+    assert derived(root) == before
+
+
 def test_a_dry_run_changes_nothing(root: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     result = invoke(root, "--dry-run", "--part-size", "1")
