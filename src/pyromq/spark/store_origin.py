@@ -221,6 +221,8 @@ class StoreOrigin:
         Bodies are held against their CRCs.
         """
         files = self._log.files(wanted)
+        if not files.bases:
+            return  # it has expired since the job began
         walk = LogCheck(files, may_move=is_unclean(self._root))
         for piece in walk.pieces():
             yield piece
