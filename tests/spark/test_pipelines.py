@@ -21,6 +21,8 @@ STORAGE = "file:///tmp/pyromq-orders"
 #: Spark's own limit for the start of a Python process, which a crowded machine does not keep.
 TOO_BUSY = "Python worker failed to connect back"
 ATTEMPTS = 3
+#: One that outlives a run.
+CATALOG = "spark.sql.catalogImplementation=hive"
 
 
 @pytest.mark.soak  # two JVMs, one after the other
@@ -60,7 +62,7 @@ def run(project: Path, cluster: Cluster) -> None:
     }
     for _ in range(ATTEMPTS):
         done = subprocess.run(
-            [Path(sys.executable).parent / "spark-pipelines", "run"],
+            [Path(sys.executable).parent / "spark-pipelines", "run", "--conf", CATALOG],
             cwd=project,
             env=environment,
             stdin=subprocess.DEVNULL,
