@@ -2,7 +2,8 @@
 
     python archive_driver.py NAMESERVER TOPIC DIRECTORY
 
-Says "ready" when its session is up, and begins when a line comes on its input.
+Says "ready" when its session is up, and begins when a line comes on its input. When its input
+ends, its test has ended, and so does it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 
 from pyromq.spark.archiver import ArchiveOptions, run_archive
 from pyromq.spark.broker_origin import ConnectionSettings
@@ -22,11 +24,18 @@ def main(nameserver: str, topic: str, directory: str) -> None:
     session = build_session("local[2,4]", conf=json.loads(os.environ["ARCHIVE_TEST_CONF"]))
     session.range(2).rdd.map(lambda row: row).count()  # workers are there, too
     print("ready", flush=True)  # noqa: T201
-    sys.stdin.readline()
+    if not sys.stdin.readline():
+        return
+    threading.Thread(target=end_with_the_test, daemon=True).start()
     # Small commits: many instants at which a kill may come, of every kind.
     options = ArchiveOptions(Topics((topic,)), max_records=500, tasks=2)
     source = BrokerSource(ConnectionSettings((nameserver,)))
     run_archive(session, source, directory, options, interval=0.01)
+
+
+def end_with_the_test() -> None:
+    sys.stdin.read()
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -169,8 +169,12 @@ class ArchiveDirectory:
 
     def peek(self) -> Manifest:
         """The last commit, carried out or only decided; nothing is changed or locked."""
-        found = [*self._manifests(_DONE), *self._manifests(_PENDING)] if self.exists else []
-        return self._read(found[-1]) if found else Manifest(0, ARCHIVE, 0)
+        while True:
+            found = [*self._manifests(_DONE), *self._manifests(_PENDING)] if self.exists else []
+            try:
+                return self._read(found[-1]) if found else Manifest(0, ARCHIVE, 0)
+            except FileNotFoundError:
+                continue  # it was carried out between the two looks, and has its final name
 
     def commit_archive(
         self,

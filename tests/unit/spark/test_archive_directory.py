@@ -362,3 +362,20 @@ def test_peek_of_nothing_changes_nothing(tmp_path: Path) -> None:
     archive = ArchiveDirectory(tmp_path / "none")
     assert archive.peek().number == 0
     assert not archive.path.exists()
+
+
+def test_peek_while_a_commit_gets_its_final_name(
+    archive: ArchiveDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive.commit_archive([], [QueueRange(QUEUE, 0, 1)])
+    commits = archive.path / "_pyromq/commits"
+    (commits / "0000000001.json").rename(commits / "0000000001.pending")
+    read_bytes = Path.read_bytes
+
+    def renamed_meanwhile(path: Path) -> bytes:
+        if path.suffix == ".pending":
+            path.rename(path.with_suffix(".json"))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", renamed_meanwhile)
+    assert archive.peek().number == 1
