@@ -56,6 +56,7 @@ def texts(numbers: range) -> list[bytes]:
 
 #: What Spark says after ten seconds, which cannot be set.
 _TOO_SLOW = "Python worker failed to connect back"
+_STARTS = 20
 
 
 class Stream:
@@ -74,11 +75,13 @@ class Stream:
 
     def start(self, *, now: bool = False, **options: str) -> StreamingQuery:
         """Start a query; again, where its Python process comes up later than Spark waits."""
-        while True:
+        for _ in range(_STARTS):
             query = self._start(now=now, **options)
-            wait_for(lambda query=query: query.lastProgress is not None or not query.isActive)  # type: ignore[misc]
+            while query.isActive and query.lastProgress is None:
+                time.sleep(0.02)
             if _TOO_SLOW not in str(query.exception()):
-                return query
+                break
+        return query
 
     def _start(self, *, now: bool, **options: str) -> StreamingQuery:
         reader = self._spark.readStream.format("rocketmq").options(**{**self._options, **options})
