@@ -8,13 +8,20 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.clients import patient_clients
-from tests.support.examples import examples
+from tests.support.examples import examples, is_soak
 
-# How long an example takes says more about the machine's other work than about the code.
-settings.register_profile("pyromq", deadline=None, max_examples=examples(100))
+# How long an example takes says more about the machine's other work than about the code. The
+# same ones in each run: who changes nothing sees nothing new fail. A soak looks for new ones.
+settings.register_profile(
+    "pyromq",
+    deadline=None,
+    max_examples=examples(100),
+    derandomize=not is_soak(),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("pyromq")
 
 

@@ -7,4 +7,9 @@ import os
 
 def examples(number: int) -> int:
     """Around `number` in the end: a third of it in each run, ten times as many in a soak."""
-    return 10 * number if os.environ.get("PYROMQ_SOAK") else max(1, number // 3)
+    return 10 * number if is_soak() else max(1, number // 3)
+
+
+def is_soak() -> bool:
+    """Whether this run is one of `make soak`."""
+    return bool(os.environ.get("PYROMQ_SOAK"))
