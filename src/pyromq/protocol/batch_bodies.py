@@ -29,7 +29,8 @@ _HEAD: Final = np.dtype(
     ]
 )
 assert _HEAD.itemsize == INNER_HEAD_SIZE
-assert _HEAD.fields is not None and _HEAD.fields["body_length"][1] == INNER_BODY_LENGTH
+assert _HEAD.fields is not None
+assert _HEAD.fields["body_length"][1] == INNER_BODY_LENGTH
 #: propertiesLength.
 LENGTH_SIZE: Final = INNER_FIXED_SIZE - INNER_HEAD_SIZE
 
