@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyromq.spark.java import provide_java
@@ -45,8 +46,11 @@ _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
 }
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LOG_SETTING: Final = "-Dlog4j2.configurationFile="
+#: Errors only, from the first line on: `spark.log.level` comes after what a start has to say.
+_LOG_CONFIGURATION: Final = Path(__file__).with_name("log4j2.properties")
 
 
 def build_session(
@@ -87,8 +91,16 @@ def session_settings(master: str | None, conf: Mapping[str, str] | None = None) 
     elif master is not None:
         if _is_local(master):
             settings |= _LOCAL
+            own[_JAVA_OPTIONS] = _quiet(own.get(_JAVA_OPTIONS, ""))
         settings["spark.master"] = master
     return settings | {key: value for key, value in own.items() if key != "spark.master"}
+
+
+def _quiet(java_options: str) -> str:
+    """The user's options of Java, and ours about the log, unless they have one."""
+    if _LOG_SETTING in java_options:
+        return java_options
+    return f"{java_options} {_LOG_SETTING}{_LOG_CONFIGURATION.as_uri()}".strip()
 
 
 def _is_local(master: str) -> bool:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from pathlib import Path
+from urllib.parse import urlsplit
+
 import pytest
 
 from pyromq.spark.session import session_settings
@@ -43,6 +46,18 @@ def test_the_user_s_own_go_before_ours() -> None:
     own = {"spark.ui.enabled": "true", "spark.executor.memory": "4g"}
     settings = session_settings(None, own)
     assert own.items() <= settings.items()
+
+
+def test_the_log_is_quiet_whatever_java_is_told() -> None:
+    ((name, value),) = [
+        item for item in session_settings("local").items() if "JavaOptions" in item[0]
+    ]
+    setting, _, uri = value.partition("=")
+    assert setting == "-Dlog4j2.configurationFile"
+    assert Path(urlsplit(uri).path).read_text().count("rootLogger.level = error") == 1
+    assert session_settings("local", {name: "-Xss4m"})[name] == f"-Xss4m {value}"
+    own = "-Dlog4j2.configurationFile=mine.xml"
+    assert session_settings("local", {name: own})[name] == own
 
 
 def test_a_master_among_the_user_s_settings_counts_as_one() -> None:
