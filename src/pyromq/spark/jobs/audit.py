@@ -417,14 +417,12 @@ def _add_duplicates(
         .agg(fn.count("*").alias("messages"))
         .where("messages > 1")
     )
-    report.duplicate_key_count = repeated.count()
-    if report.duplicate_key_count:
-        report.duplicate_keys = [
-            DuplicateKey(row["topic"], row["uniqueKey"], row["messages"])
-            for row in repeated.orderBy(fn.desc("messages"), "topic", "uniqueKey")
-            .limit(_LISTED)
-            .collect()
-        ]
+    order = (fn.desc("messages"), "topic", "uniqueKey")
+    found = repeated.orderBy(*order).limit(_LISTED + 1).collect()
+    report.duplicate_key_count = len(found) if len(found) <= _LISTED else repeated.count()
+    report.duplicate_keys = [
+        DuplicateKey(row["topic"], row["uniqueKey"], row["messages"]) for row in found[:_LISTED]
+    ]
 
 
 def _keys_frame(session: SparkSession, source: Source, topics: Sequence[str]) -> DataFrame | None:
