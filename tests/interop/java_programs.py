@@ -139,7 +139,7 @@ class JavaProgram:
         self._stderr.close()
         shutil.rmtree(self._home, ignore_errors=True)
 
-    def wait_for(self, event: str, timeout: float = 60.0) -> None:
+    def wait_for(self, event: str, timeout: float = 150.0) -> None:
         """Block until the program reports the event; fail when it ends or takes too long."""
         deadline = time.monotonic() + timeout
         while (line := self._next(deadline)) is not None:
@@ -148,7 +148,7 @@ class JavaProgram:
             self._seen.append(line)
         raise AssertionError(f"{self.command} ended before {event!r}: {self._errors()}")
 
-    def lines(self, timeout: float = 60.0, expected_code: int = 0) -> list[Line]:
+    def lines(self, timeout: float = 150.0, expected_code: int = 0) -> list[Line]:
         """Wait for the end; return all lines but events. The exit code must be the expected one."""
         deadline = time.monotonic() + timeout
         while (line := self._next(deadline)) is not None:

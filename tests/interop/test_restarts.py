@@ -155,7 +155,7 @@ def test_other_clients_at_work(cluster: Cluster, client: str) -> None:
         driver.wait_reports("consumer", lambda lines: len(lines) >= COUNT // 4)
         run.restart("killed")
         run.finish_sends()
-        received = driver.wait_bodies("consumer", run.bodies(case), timeout=90.0)
+        received = driver.wait_bodies("consumer", run.bodies(case), timeout=150.0)
         assert_at_least_once(received, run.bodies(case))
 
 
@@ -205,7 +205,7 @@ class Run:
 
     def finish_sends(self) -> None:
         for call in self._sends:
-            results = self._driver.finish(call, timeout=90.0)
+            results = self._driver.finish(call, timeout=150.0)
             assert {result["status"] for result in results} == {"SEND_OK"}
 
 

@@ -181,7 +181,7 @@ def run(
         options,
     )
     with program:
-        return program.lines(timeout=90.0)
+        return program.lines(timeout=240.0)
 
 
 def comparable(lines: list[Line]) -> list[str]:

@@ -146,7 +146,7 @@ public final class InteropClient {
                 }
             });
         }
-        boolean all = answers.await(20, TimeUnit.SECONDS);
+        boolean all = answers.await(60, TimeUnit.SECONDS);
         failures.forEach(Throwable::printStackTrace);
         if (!all || !failures.isEmpty()) {
             throw new IllegalStateException(failures.size() + " sends failed, " + answers.getCount() + " without answer");
@@ -155,7 +155,7 @@ public final class InteropClient {
 
     private int consume() throws Exception {
         int expected = Integer.parseInt(option("count", "1"));
-        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(Long.parseLong(option("deadline", "30")));
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(Long.parseLong(option("deadline", "90")));
         long settle = TimeUnit.MILLISECONDS.toNanos(Long.parseLong(option("settle", "300")));
         Set<String> distinct = ConcurrentHashMap.newKeySet();
         long[] last = {System.nanoTime()};

@@ -131,7 +131,7 @@ public final class Transactions {
     }
 
     private int waitForTheRest() throws InterruptedException {
-        long end = System.currentTimeMillis() + TimeUnit.MINUTES.toMillis(1);
+        long end = System.currentTimeMillis() + TimeUnit.MINUTES.toMillis(3);
         long settle = Long.parseLong(options.getOrDefault("settle", "3000"));
         int expected = Integer.parseInt(options.get("expect"));
         while (System.currentTimeMillis() < end) {
