@@ -183,33 +183,29 @@ class BrokerOrigin:
 
     def blocks(self, wanted: QueueRange) -> Iterator[RecordBlock | LostRecords]:
         """The records of a range, by pulls that overlap."""
-        connection = self._connection(self._address(wanted.queue))
-        window = _Window(
-            connection,
-            self._pull_of(wanted.queue),
-            wanted,
-            is_complete=self._subscription == Subscription(),
-        )
-        try:
-            yield from window.blocks()
-        finally:
-            if not window.is_finished:
-                # Answers are on their way that nobody waits for.
-                self._drop(connection)
+        return self._blocks(wanted, self._subscription)
 
     def close(self) -> None:
         """Close all connections."""
         while self._connections:
             self._connections.popitem()[1].close()
 
-    def _pull_of(self, queue: Queue) -> Callable[[int, int], RemotingCommand]:
-        """Makes a pull from an offset, for so many messages at most."""
-        subscription = self._subscription
+    def _blocks(
+        self, wanted: QueueRange, subscription: Subscription
+    ) -> Iterator[RecordBlock | LostRecords]:
+        connection = self._connection(self._address(wanted.queue))
 
         def pull(offset: int, count: int) -> RemotingCommand:
-            return _pull(ANONYMOUS_GROUP, queue, offset, count, subscription, _BULK_BYTES)
+            return _pull(ANONYMOUS_GROUP, wanted.queue, offset, count, subscription, _BULK_BYTES)
 
-        return pull
+        is_complete = subscription == Subscription()
+        window = _Window(connection, pull, wanted, is_complete=is_complete)
+        try:
+            yield from window.blocks()
+        finally:
+            if not window.is_finished:
+                # Answers are on their way that nobody waits for.
+                self._drop(connection)
 
     def _introduce(self, group: str, queue: Queue, offset: int) -> None:
         """Have a broker know a group: it lists only groups that have once asked for messages."""
@@ -243,7 +239,7 @@ class BrokerOrigin:
         return low
 
     def _store_time(self, queue: Queue, offset: int) -> int:
-        for block in self.blocks(QueueRange(queue, offset, offset + 1)):
+        for block in self._blocks(QueueRange(queue, offset, offset + 1), Subscription()):
             if isinstance(block, RecordBlock) and block.starts.size:
                 return int(read_columns(block.buffer, block.starts).column("store_timestamp")[0])
         return -1  # taken by retention meanwhile: it is older than anything that is left

@@ -237,6 +237,9 @@ def test_offsets_by_time_are_exact(cluster: Cluster, origin: BrokerOrigin) -> No
     for wanted in {0, *times, *(moment + 1 for moment in times), times[-1] + 10_000}:
         expected = next((at for at, moment in enumerate(times) if moment >= wanted), 12)
         assert origin.offsets_at({queue: wanted}) == {queue: expected}
+    selecting = origin_of(cluster, Subscription.tags("none"))
+    assert selecting.offsets_at({queue: times[5]}) == origin.offsets_at({queue: times[5]})
+    selecting.close()
 
 
 def test_offsets_of_a_group_are_committed(cluster: Cluster, origin: BrokerOrigin) -> None:
