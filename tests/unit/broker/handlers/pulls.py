@@ -1,0 +1,50 @@
+"""What the tests of pulls share: how answers are read, and who subscribes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyromq.broker.state.connections import Client as Member
+from pyromq.protocol.bodies import (
+    ConsumerData,
+    MessageModel,
+    SubscriptionData,
+)
+from pyromq.protocol.codes import LanguageCode
+from pyromq.protocol.frame import Encoding, RemotingCommand
+from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.record import decode_records
+from pyromq.protocol.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
+from tests.unit.broker.wired import Wired
+
+BOTH_ENCODINGS = (Encoding.JSON, Encoding.ROCKETMQ)
+#: A pull with its subscription that waits.
+WAITING = str(PULL_SUSPEND | PULL_SUBSCRIPTION)
+
+
+def bodies(answer: RemotingCommand) -> list[bytes]:
+    return [record.body for record in decode_records(answer.body)]
+
+
+def offsets_of(answer: RemotingCommand) -> tuple[int, int, int]:
+    fields = answer.ext_fields
+    return tuple(int(fields[f"{name}Offset"]) for name in ("nextBegin", "min", "max"))  # type: ignore[return-value]
+
+
+def subscribe(
+    broker: Wired,
+    expression: str,
+    *,
+    version: int = 1,
+    model: MessageModel = MessageModel.CLUSTERING,
+    **values: Any,
+) -> None:
+    """A heartbeat of a member of the group `consumers`."""
+    tags = {tag.strip() for tag in expression.split("||")} - {"*", ""}
+    subscription = SubscriptionData(
+        "T", expression, tags, {java_hash(tag) for tag in tags}, version, **values
+    )
+    broker.consumers.register(
+        ConsumerData("consumers", message_model=model, subscription_data_set=[subscription]),
+        Member(broker.fast.connection, "id", LanguageCode.JAVA, 407),
+    )

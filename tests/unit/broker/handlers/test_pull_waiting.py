@@ -1,0 +1,224 @@
+"""Pulls that wait: until something comes, or their time is over."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.services import long_poll as long_poll_module
+from pyromq.protocol.bodies import (
+    TopicConfig,
+)
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.frame import Encoding
+from tests.support.patience import until
+from tests.unit.broker.handlers.pulls import BOTH_ENCODINGS, WAITING, bodies, offsets_of, subscribe
+from tests.unit.broker.wired import Wired, pull_request, send_request
+
+
+@pytest.fixture(autouse=True)
+def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_poll_module, "_TICK_SECONDS", 0.01)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Wired]:
+    wired = Wired(tmp_path)
+    wired.topics.update(TopicConfig("T", 4, 4))
+    yield wired
+    await wired.close()
+
+
+# Waiting
+
+
+@pytest.mark.parametrize("encoding", BOTH_ENCODINGS)
+async def test_a_waiting_pull_gets_the_next_message(broker: Wired, encoding: Encoding) -> None:
+    client = broker.connect()
+    assert client.exchange(pull_request(opaque=7, sysFlag=WAITING, encoding=encoding)) == []
+
+    broker.put(b"beside", queue_id=1)
+    await asyncio.sleep(0)
+    assert client.received() == []
+    broker.put(b"new")
+    await until(lambda: client.transport.written)
+
+    (answer,) = client.received()
+    assert (answer.code, answer.opaque, answer.encoding) == (0, 7, encoding)
+    assert bodies(answer) == [b"new"]
+    assert offsets_of(answer) == (1, 0, 1)
+    assert len(broker.long_poll) == 0
+
+
+async def test_a_waiting_pull_is_answered_when_its_time_is_over(broker: Wired) -> None:
+    broker.put(b"x")
+    client = broker.connect()
+    client.exchange(
+        pull_request(sysFlag=WAITING, queueOffset="1", suspendTimeoutMillis="40", opaque=3)
+    )
+
+    await until(lambda: client.transport.written)
+
+    (answer,) = client.received()
+    assert (answer.code, answer.opaque) == (ResponseCode.PULL_NOT_FOUND, 3)
+    assert offsets_of(answer) == (1, 0, 1)
+
+
+async def test_nothing_waits_in_a_broker_that_stops(broker: Wired) -> None:
+    """Not told that nothing was found: clients would ask at once on a connection that closes."""
+    broker.put(b"x")
+    client = broker.connect()
+    waiting = pull_request(sysFlag=WAITING, queueOffset="1", opaque=3)
+    assert client.exchange(waiting) == []
+
+    broker.long_poll.stop()
+    (refused,) = client.received()
+    (again,) = client.exchange(waiting)
+    (found,) = client.exchange(pull_request(sysFlag=WAITING, queueOffset="0", opaque=4))
+
+    for answer in (refused, again):
+        assert (answer.code, answer.opaque) == (ResponseCode.SERVICE_NOT_AVAILABLE, 3)
+    assert bodies(found) == [b"x"]
+    assert len(broker.long_poll) == 0
+
+
+@pytest.mark.parametrize("millis", ["0", "-1", str(-(2**63))])
+async def test_a_pull_that_may_not_wait_is_answered_soon(broker: Wired, millis: str) -> None:
+    broker.fast.exchange(pull_request(sysFlag=WAITING, suspendTimeoutMillis=millis))
+    await until(lambda: broker.fast.transport.written)
+
+    assert broker.fast.received()[0].code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_the_longest_wait_is_possible(broker: Wired) -> None:
+    broker.fast.exchange(pull_request(sysFlag=WAITING, suspendTimeoutMillis=str(2**63 - 1)))
+    assert len(broker.long_poll) == 1
+    broker.put(b"x")
+    await until(lambda: broker.fast.transport.written)
+    assert bodies(broker.fast.received()[0]) == [b"x"]
+
+
+async def test_filtered_messages_do_not_end_the_wait(broker: Wired) -> None:
+    client = broker.connect()
+    client.exchange(pull_request(sysFlag=WAITING, subscription="red"))
+
+    for tags in ("blue", "", "green"):
+        broker.put(b"x", tags=tags)
+        await asyncio.sleep(0)
+    assert client.received() == []
+    assert len(broker.long_poll) == 1
+    broker.put(b"wanted", tags="red")
+    await until(lambda: client.transport.written)
+
+    (answer,) = client.received()
+    assert bodies(answer) == [b"wanted"]
+    assert offsets_of(answer) == (4, 0, 4)
+
+
+async def test_a_wait_in_which_all_was_filtered_ends_behind_it(broker: Wired) -> None:
+    client = broker.connect()
+    client.exchange(
+        pull_request(sysFlag=WAITING, subscription="red", suspendTimeoutMillis="60", opaque=8)
+    )
+    broker.put(b"x", b"y", tags="blue")
+    await until(lambda: client.transport.written)
+
+    (answer,) = client.received()
+    assert (answer.code, answer.opaque) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 8)
+    assert offsets_of(answer) == (2, 0, 2)
+
+
+async def test_a_wanted_message_behind_many_others_of_its_chunk_ends_the_wait(
+    broker: Wired,
+) -> None:
+    """More than one look at the queue is needed to come to it."""
+    client = broker.connect()
+    client.exchange(pull_request(sysFlag=WAITING, subscription="red"))
+    others = [send_request(queueId="0", properties="TAGS\x01blue")] * 2000
+    wanted = send_request(body=b"wanted", queueId="0", properties="TAGS\x01red")
+
+    broker.connect().exchange(*others, wanted)
+    await until(lambda: client.transport.written)
+
+    (answer,) = client.received()
+    if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:  # RocketMQ's way
+        answer = client.ask(
+            pull_request(subscription="red", queueOffset=answer.ext_fields["nextBeginOffset"])
+        )
+    assert bodies(answer) == [b"wanted"]
+
+
+async def test_short_polling_waits_its_own_time(tmp_path: Path) -> None:
+    config = BrokerConfig(
+        broker_ip1="127.0.0.1", long_polling_enable=False, short_polling_time_mills=30
+    )
+    broker = Wired(tmp_path, config)
+    broker.topics.update(TopicConfig("T", 4, 4))
+
+    broker.fast.exchange(pull_request(sysFlag=WAITING, suspendTimeoutMillis="900000"))
+    await until(lambda: broker.fast.transport.written)
+
+    assert broker.fast.received()[0].code == ResponseCode.PULL_NOT_FOUND
+    await broker.close()
+
+
+async def test_a_pull_of_a_wrong_offset_does_not_wait(broker: Wired) -> None:
+    broker.put(b"x")
+    answer = broker.fast.ask(pull_request(sysFlag=WAITING, queueOffset="9"))
+    assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+    assert len(broker.long_poll) == 0
+
+
+async def test_a_pull_waits_in_a_queue_that_has_no_message_yet_and_may_be_deleted(
+    broker: Wired,
+) -> None:
+    client = broker.connect()
+    client.exchange(pull_request(sysFlag=WAITING, suspendTimeoutMillis="60"))
+    broker.topics.delete("T")
+    broker.store.remove_topic("T")
+
+    await until(lambda: client.transport.written)
+
+    assert client.received()[0].code in (
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.TOPIC_NOT_EXIST,
+    )
+    assert len(broker.long_poll) == 0
+
+
+async def test_waiting_pulls_keep_nothing_large(broker: Wired) -> None:
+    client = broker.connect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(30):
+            request = pull_request(sysFlag=WAITING, useless="x" * 200_000)
+            request.body = bytes(300_000)
+            assert client.exchange(request) == []
+        del request
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(broker.long_poll) == 30
+    assert after - before < 2 * 1024 * 1024
+
+
+async def test_a_changed_subscription_is_never_skipped_by_a_waiting_pull(broker: Wired) -> None:
+    """What the old expression filtered out may be what the new one wants."""
+    subscribe(broker, "red", version=1)
+    client = broker.connect()
+    client.exchange(pull_request(sysFlag="2", subVersion="1", suspendTimeoutMillis="100"))
+    subscribe(broker, "blue", version=2)
+    broker.put(b"wanted now", tags="blue")
+    await until(lambda: client.transport.written)
+
+    (answer,) = client.received()
+    if answer.code != ResponseCode.SUCCESS:
+        following = answer.ext_fields["nextBeginOffset"]
+        answer = client.ask(pull_request(sysFlag="0", subVersion="2", queueOffset=following))
+    assert bodies(answer) == [b"wanted now"]
