@@ -27,6 +27,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pyromq.spark.scripts import cache_directory, write_script
+
 #: The oldest Java that Spark 4 runs on.
 MINIMUM_VERSION: Final = 17
 
@@ -141,8 +143,7 @@ def _shim(home: Path, environment: Mapping[str, str]) -> Path:
     """A directory like `home` whose java drops the argument; the same one at every call."""
     script = _SHIM.format(java=shlex.quote(str(home / "bin" / "java")))
     name = "java-" + hashlib.sha256(script.encode()).hexdigest()[:16]
-    cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    shim = Path(cache) / "pyromq" / name
+    shim = cache_directory(environment) / name
     try:
         _make_shim(shim, home, script)
     except OSError:
@@ -153,15 +154,7 @@ def _shim(home: Path, environment: Mapping[str, str]) -> Path:
 
 
 def _make_shim(shim: Path, home: Path, script: str) -> None:
-    program = shim / "bin" / "java"
-    if not program.is_file() or program.read_text() != script:
-        program.parent.mkdir(parents=True, exist_ok=True)
-        # Whole or not at all: another process may start Java from here meanwhile.
-        descriptor, temporary = tempfile.mkstemp(dir=program.parent)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(script)
-        Path(temporary).chmod(0o755)
-        Path(temporary).replace(program)
+    write_script(shim / "bin" / "java", script)
     for part in ("lib", "conf", "release"):
         link = shim / part
         if (home / part).exists() and not link.is_symlink():

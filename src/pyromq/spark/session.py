@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyromq.spark.java import provide_java
+from pyromq.spark.worker_python import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +76,8 @@ def build_session(
         provide_java()
     if _is_local(settings.get("spark.master", "")):
         # Workers must find what this interpreter finds: pyromq, pyarrow.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if "PYSPARK_PYTHON" not in os.environ:
+            os.environ["PYSPARK_PYTHON"] = worker_python(os.environ)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     return builder.getOrCreate()
 
