@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pyromq.client import Message
+from pyromq.protocol.properties import decode_properties
 from pyromq.spark.archiver import ArchiveOptions, run_archive
 from pyromq.spark.broker_origin import ConnectionSettings
 from pyromq.spark.options import Topics
-from pyromq.spark.replay_rows import Filters, Order
+from pyromq.spark.replay_rows import Changes, Filters, Order, Schedule, replayed
 from pyromq.spark.replayer import (
     ArchivedTopics,
     ClusterTopics,
@@ -21,12 +29,13 @@ from pyromq.spark.replayer import (
 )
 from pyromq.spark.sources import BrokerSource
 from pyromq.testing import Cluster
-from tests.spark.conftest import SendMany
+from tests.spark.conftest import SPARK_CONF, SendMany
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
 MESSAGES = 600
+SEED = int(os.environ.get("PYROMQ_SEED") or 7)
 
 
 def message(topic: str, number: int) -> Message:
@@ -145,3 +154,98 @@ def test_a_replay_at_its_old_pace(
     run_replay(spark, from_cluster(cluster, topic), sink(cluster), options)
     rows = read(spark, cluster, target)
     assert sorted(int(row.body) for row in rows) == list(range(50))
+
+
+@pytest.mark.parametrize("kind", ["string", "map<string,string>"])
+def test_what_becomes_of_a_message(kind: str, spark: SparkSession) -> None:
+    properties = {"a": "b", "__SHARDINGKEY": "k", "ORIGIN_PLACE": "of an earlier replay"}
+    raw = "\x02".join(f"{name}\x01{value}" for name, value in properties.items())
+    at = datetime(2026, 11, 16, 5, tzinfo=UTC)
+    rows = [
+        ("T", "b", 1, 300, b"x", 5, raw if kind == "string" else properties, at, at, "OLD"),
+        ("T", "b", 1, 301, b"y", 5, None, at, at, None),
+    ]
+    frame = spark.createDataFrame(
+        rows,
+        "topic string, brokerName string, queueId int, queueOffset long, body binary, flag int, "
+        f"properties {kind}, bornTimestamp timestamp, storeTimestamp timestamp, uniqueKey string",
+    )
+    start = int(at.timestamp() * 1000)
+    schedule = Schedule(origin=start - 4000, start=start, pace=2.0)
+    one, other = replayed(frame, Changes("id", "To", 250, Order.KEYS), schedule).collect()
+
+    def found(row: Row) -> dict[str, str]:
+        return row.properties if kind != "string" else decode_properties(row.properties)
+
+    added = {
+        "ORIGIN_PLACE": "T@b:1:300",
+        "ORIGIN_BORN_TIME": str(start + 250),
+        "ORIGIN_STORE_TIME": str(start + 250),
+    }
+    assert found(one) == {"a": "b", "__SHARDINGKEY": "k", **added}
+    assert found(other) == {**added, "ORIGIN_PLACE": "T@b:1:301"}
+    assert (one.topic, one.flag, one.orderingKey, other.orderingKey) == ("To", 5, "k", None)
+    assert [key[20:] for key in (one.uniqueKey, other.uniqueKey)] == [
+        "00000000012C",
+        "00000000012D",
+    ]
+    assert one.sendAt.timestamp() * 1000 == start + 2000
+    kept, made = replayed(frame, Changes("id", keep_unique_keys=True)).collect()
+    assert (kept.topic, kept.uniqueKey, made.uniqueKey) == ("T", "OLD", other.uniqueKey)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(SEED, SEED + 3))
+def test_the_command_is_killed_and_started_again_until_it_is_done(
+    seed: int,
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: str,
+    send_many: SendMany,
+    tmp_path: Path,
+) -> None:
+    choice = random.Random(seed)
+    send_many(topic, 4000)
+    target = f"{topic}-again"
+    cluster.create_topic(target)
+    state = tmp_path / "state"
+    command = [
+        *(sys.executable, "-m", "pyromq", "spark", "replay", "--state", str(state)),
+        *("--source-nameserver", cluster.namesrv, "--topic", topic, "--to-topic", target),
+        *("--nameserver", cluster.namesrv, "--part-messages", "500", "--master", "local[2,4]"),
+        *("--conf", f"spark.local.dir={tmp_path}"),
+        *(part for item in SPARK_CONF.items() for part in ("--conf", "=".join(item))),
+    ]
+    kills = 0
+    while kills < 6:
+        saved = (state / "replay.json").read_bytes() if (state / "replay.json").exists() else b""
+        with (tmp_path / f"{kills}.log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            # Some way into the parts that are left.
+            while process.poll() is None and not is_changed(state, saved):
+                time.sleep(0.05)
+            time.sleep(choice.uniform(0, 1.5))
+            ended = process.poll()
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if ended is not None:
+            assert ended == 0, (tmp_path / f"{kills}.log").read_text()
+            break
+        kills += 1
+    assert kills > 0
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    rows = read(spark, cluster, target)
+    kept = {row.uniqueKey: row.body for row in rows}
+    assert sorted(int(body) for body in kept.values()) == list(range(4000))
+    assert len(rows) <= 4000 + kills * 500
+
+
+def is_changed(state: Path, before: bytes) -> bool:
+    """Whether a replay has written progress down."""
+    path = state / "replay.json"
+    return path.exists() and path.read_bytes() != before
