@@ -11,14 +11,14 @@ from collections.abc import Iterable
 import pytest
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-#: Their files share brokers, ours and Java's.
-_TOGETHER = ("tests/clients/",)
+#: Their files share brokers, ours and Java's, or Spark's session.
+_TOGETHER = ("tests/clients/", "tests/spark/")
 #: In the order in which they begin; everything else follows.
 _LONG = (
     "tests/clients/",
+    "tests/spark/",
     "tests/interop/test_mqadmin.py",
     "tests/interop/test_store_compat.py",
-    "tests/spark/",
     "tests/interop/",
     "tests/crash/",
     "tests/fuzz/",
