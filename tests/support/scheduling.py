@@ -13,10 +13,13 @@ from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 #: Their files share brokers, ours and Java's, or Spark's session.
 _TOGETHER = ("tests/clients/", "tests/spark/")
+#: Files of these folders that have programs of their own instead.
+_ALONE = ("tests/spark/test_deployment.py",)
 #: In the order in which they begin; everything else follows.
 _LONG = (
-    "tests/clients/",
+    "tests/spark/test_deployment.py",
     "tests/spark/",
+    "tests/clients/",
     "tests/interop/test_mqadmin.py",
     "tests/interop/test_store_compat.py",
     "tests/interop/",
@@ -31,10 +34,10 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc]
     """`--dist loadfile`, but for folders that stay together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next(
-            (folder for folder in _TOGETHER if nodeid.startswith(folder)),
-            super()._split_scope(nodeid),
-        )
+        alone: str = super()._split_scope(nodeid)
+        if alone in _ALONE:
+            return alone
+        return next((folder for folder in _TOGETHER if nodeid.startswith(folder)), alone)
 
 
 def long_first(items: Iterable[pytest.Item]) -> list[pytest.Item]:
