@@ -157,8 +157,10 @@ def record_starts(buffer: Buffer, offset: int = 0, end: int | None = None) -> tu
     """
     size = len(buffer)
     end = size if end is None else min(end, size)
-    chained, position = _chain_by_magic(buffer, offset, end)
-    found = [chained]
+    alike = _alike_from(buffer, offset, end)
+    position = int(alike[-1]) + int(alike[1] - alike[0]) if alike.size else offset
+    chained, position = _chain_by_magic(buffer, position, end)
+    found = [alike, chained]
     walked: list[int] = []
     unpack = BLANK.unpack_from
     last = end - _MIN_RECORD
@@ -184,6 +186,17 @@ def record_starts(buffer: Buffer, offset: int = 0, end: int | None = None) -> tu
     if walked:
         found.append(np.array(walked, np.int64))
     return np.concatenate(found), position
+
+
+def _alike_from(buffer: Buffer, offset: int, end: int) -> Longs:
+    """The records at the head that are as long as the first one, if they are many."""
+    if 0 <= offset <= end - _WORTH_SEARCHING:
+        size, magic = BLANK.unpack_from(buffer, offset)
+        if magic == MESSAGE_MAGIC and size >= _MIN_RECORD:
+            run = _equal_records(buffer, offset, size, end)
+            if run.size >= _MANY_ROWS:
+                return run
+    return np.empty(0, np.int64)
 
 
 def _equal_records(buffer: Buffer, position: int, size: int, end: int) -> Longs:

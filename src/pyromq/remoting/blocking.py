@@ -23,6 +23,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+import numpy as np
+
 from pyromq.protocol.frame import (
     MAX_FRAME,
     FrameError,
@@ -48,7 +50,7 @@ class Reply(NamedTuple):
     """An answer; its body stands beside it, in memory of its own."""
 
     command: RemotingCommand
-    body: bytearray
+    body: memoryview
 
 
 class BlockingConnection:
@@ -127,7 +129,7 @@ class BlockingConnection:
             header = self._exactly(header_length)
             body = self._exactly(body_length)
             try:
-                command = decode_frame(pack_prefix(4 + header_length, word) + header)
+                command = decode_frame(pack_prefix(4 + header_length, word) + bytes(header))
             except FrameError as error:
                 raise self._lost(f"sent what is no frame: {error}") from None
             if command.is_response:
@@ -138,9 +140,9 @@ class BlockingConnection:
         with contextlib.suppress(OSError):
             self._socket.close()
 
-    def _exactly(self, size: int) -> bytearray:
-        data = bytearray(size)
-        view = memoryview(data)
+    def _exactly(self, size: int) -> memoryview:
+        # Memory that nobody fills with zeros first: answers are megabytes long.
+        view = np.empty(size, np.uint8).data
         position = 0
         try:
             while position < size:
@@ -152,7 +154,7 @@ class BlockingConnection:
             raise self._timed_out(f"said nothing for {self._timeout:g} s") from None
         except OSError as error:
             raise self._lost(str(error)) from None
-        return data
+        return view
 
     def _timed_out(self, what: str) -> RemotingTimeoutError:
         self.close()

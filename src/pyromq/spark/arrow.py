@@ -125,10 +125,11 @@ class RecordDecoder:
 
 def batches(decoded: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The same rows in batches of a size that is good for Spark."""
-    if decoded.nbytes <= BATCH_BYTES:
-        step = BATCH_ROWS
-    else:
+    step = BATCH_ROWS
+    if decoded.nbytes > BATCH_BYTES:
         step = max(1, min(BATCH_ROWS, decoded.num_rows * BATCH_BYTES // decoded.nbytes))
+    # Parts of one size, instead of full ones and a small rest.
+    step = -(-decoded.num_rows // max(1, -(-decoded.num_rows // step)))
     for start in range(0, decoded.num_rows, step):
         yield decoded.slice(start, step)
 

@@ -22,7 +22,7 @@ from pyromq.client.queue_access import ANONYMOUS_GROUP
 from pyromq.client.subscription import Subscription
 from pyromq.protocol import acl
 from pyromq.protocol.bodies import ClusterInfo, TopicList, TopicRouteData
-from pyromq.protocol.bulk import read_columns, record_starts
+from pyromq.protocol.bulk import read_columns, record_places, record_starts
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.header_codec import Header
@@ -503,23 +503,22 @@ class _Window:
         return found
 
     def _records(
-        self, slot: _Slot, next_offset: int, body: bytearray
+        self, slot: _Slot, next_offset: int, body: memoryview
     ) -> Sequence[RecordBlock | LostRecords]:
         starts, end = record_starts(body)
-        columns = read_columns(body, starts)
         if end != len(body):
             # Sizes lead no further. What is whole comes out; the next pull begins behind it.
-            starts = starts[: starts.size if columns.valid.all() else int(columns.valid.argmin())]
+            valid = read_columns(body, starts).valid
+            starts = starts[: starts.size if valid.all() else int(valid.argmin())]
             if not starts.size:
                 return self._damaged(slot, next_offset)
-            columns = read_columns(body, starts)
-            next_offset = int(columns.column("queue_offset")[-1]) + 1
+            next_offset = int(record_places(body, starts).queue_offsets[-1]) + 1
         else:
             self._learn(slot, next_offset, len(body))
         slot.is_single = False
         found: list[RecordBlock | LostRecords] = []
         if starts.size:
-            offsets = columns.column("queue_offset")
+            offsets = record_places(body, starts).queue_offsets
             inside = (offsets >= slot.start) & (offsets < slot.end)
             if not inside.all():
                 starts, offsets = starts[inside], offsets[inside]

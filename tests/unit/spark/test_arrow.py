@@ -172,7 +172,7 @@ def test_batches_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = RecordDecoder(("queueOffset", "body")).decode(block_of(*records)).batch
     monkeypatch.setattr(arrow, "BATCH_ROWS", 7)
     parts = list(batches(whole))
-    assert [part.num_rows for part in parts] == [7, 7, 7, 7, 2]
+    assert [part.num_rows for part in parts] == [6, 6, 6, 6, 6]
     assert pa.Table.from_batches(parts) == pa.Table.from_batches([whole])
     monkeypatch.setattr(arrow, "BATCH_BYTES", 300)
     assert max(part.num_rows for part in batches(whole)) == 2
