@@ -25,7 +25,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from bench.process import cpu_seconds
-from bench.spark.cases import ARCHIVE, BODY_SIZE, KAFKA, NOOP, PARQUET, SINK, STORE
+from bench.spark.cases import (
+    ARCHIVE,
+    BODY_SIZE,
+    KAFKA,
+    KAFKAS_COLUMNS,
+    NOOP,
+    NOOP_AS_KAFKA,
+    PARQUET,
+    PARQUET_AS_KAFKA,
+    SINK,
+    STORE,
+    STORE_AS_KAFKA,
+)
 from pyromq.spark.archiver import ArchiveOptions, run_archive
 from pyromq.spark.broker_origin import ConnectionSettings
 from pyromq.spark.options import Topics
@@ -165,8 +177,7 @@ class Pyromq(Side):
 
     def frame(self, topic: str) -> DataFrame:
         """All columns."""
-        reader = self.spark.read.format("rocketmq").option("nameserver", self.order.address)
-        return reader.option("subscribe", topic).load()
+        return self._read(topic)
 
     def action(self, case: str, topic: str, messages: int, target: Path) -> Callable[[], object]:
         """The archive and the store's files, which Kafka's side has not, and what both have."""
@@ -174,13 +185,23 @@ class Pyromq(Side):
             source = BrokerSource(ConnectionSettings((self.order.address,)))
             options = ArchiveOptions(Topics((topic,)))
             return lambda: run_archive(self.spark, source, target, options)
-        if case == STORE:
-            return lambda: self._stored(topic).write.format("noop").mode("overwrite").save()
+        if case in (STORE, STORE_AS_KAFKA, NOOP_AS_KAFKA):
+            stored = case != NOOP_AS_KAFKA
+            columns = "" if case == STORE else KAFKAS_COLUMNS
+            return lambda: (
+                self._read(topic, columns, stored=stored)
+                .write.format("noop")
+                .mode("overwrite")
+                .save()
+            )
+        if case == PARQUET_AS_KAFKA:
+            return lambda: self._read(topic, KAFKAS_COLUMNS).write.parquet(str(target))
         return super().action(case, topic, messages, target)
 
-    def _stored(self, topic: str) -> DataFrame:
-        reader = self.spark.read.format("rocketmq").option("storePath", self.order.store)
-        return reader.option("subscribe", topic).load()
+    def _read(self, topic: str, columns: str = "", *, stored: bool = False) -> DataFrame:
+        where = ("storePath", self.order.store) if stored else ("nameserver", self.order.address)
+        reader = self.spark.read.format("rocketmq").option(*where).option("subscribe", topic)
+        return (reader.schema(columns) if columns else reader).load()
 
 
 if __name__ == "__main__":
