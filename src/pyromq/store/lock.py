@@ -1,4 +1,4 @@
-"""One process on a store directory: the lock file.
+"""One process on a store directory: the lock file, and the file that says that it runs.
 
 The lock is Java's, on the first byte of the file `lock`, so that neither system starts on a
 store that the other one uses. Used by whoever writes to a store: the store itself and the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 from pathlib import Path
 from typing import IO
 
@@ -46,3 +47,17 @@ def unlock_store(file: IO[bytes]) -> None:
     """Let others have the store."""
     file.close()
     _held_locks.discard(Path(file.name))
+
+
+def mark_running(root: Path) -> None:
+    """Make the abort file. It is on the disk before any message is: no cut of the power may
+    look like a clean stop.
+    """
+    path = root / "abort"
+    path.touch()
+    for synced in (path, root):
+        descriptor = os.open(synced, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

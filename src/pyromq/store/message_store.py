@@ -18,12 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from time import monotonic_ns, time_ns
 from typing import IO
 from zlib import crc32
@@ -61,7 +59,7 @@ from pyromq.store.even_batch import EvenRecords, Place, even_records
 from pyromq.store.flush import FlushOutcome, FlushService
 from pyromq.store.growth import SLOW_SEAL_NS, Growth
 from pyromq.store.index import KeyIndex
-from pyromq.store.lock import lock_store, unlock_store
+from pyromq.store.lock import lock_store, mark_running, unlock_store
 from pyromq.store.reading import MessageFilter, Reader
 from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus, StoreError
 from pyromq.store.retention import Retention
@@ -148,7 +146,7 @@ class MessageStore:
         try:
             clean = not (root / "abort").exists()
             end, dispatched_from = self._recover(clean=clean)
-            _mark_running(root / "abort")
+            mark_running(root)
         except BaseException:
             self._close_files()
             raise
@@ -799,16 +797,3 @@ def _pool_of(config: MessageStoreConfig) -> TransientStorePool | None:
 
 def _torn(position: int) -> PutError:
     return PutError(PutStatus.MESSAGE_ILLEGAL, f"message at byte {position} of the batch is torn")
-
-
-def _mark_running(path: Path) -> None:
-    """Make the abort file. It is on the disk before any message is: no cut of the power may
-    look like a clean stop.
-    """
-    path.touch()
-    for synced in (path, path.parent):
-        descriptor = os.open(synced, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

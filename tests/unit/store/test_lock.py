@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.store.lock import lock_store, unlock_store
+from pyromq.store.lock import lock_store, mark_running, unlock_store
 from pyromq.store.results import StoreError
 
 _TRY = """
@@ -47,3 +47,9 @@ def test_another_process_is_refused_until_it_is_free(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         lock_store(tmp_path / "nowhere")
+
+
+def test_who_runs_says_so(tmp_path: Path) -> None:
+    mark_running(tmp_path)
+    mark_running(tmp_path)
+    assert (tmp_path / "abort").read_bytes() == b""
