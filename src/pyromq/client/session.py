@@ -214,11 +214,14 @@ class Session:
         await asyncio.gather(*map(self._beat_one, addresses))
 
     def _sign(self, _address: str, command: RemotingCommand) -> None:
-        fields = command.ext_fields
-        fields[acl.ACCESS_KEY] = self.settings.access_key
-        if self.settings.security_token:
-            fields[acl.SECURITY_TOKEN] = self.settings.security_token
-        fields[acl.SIGNATURE] = acl.signature_of(fields, command.body, self.settings.secret_key)
+        settings = self.settings
+        acl.sign(
+            command.ext_fields,
+            command.body,
+            settings.access_key,
+            settings.secret_key,
+            settings.security_token,
+        )
 
 
 #: The sessions in use: a fork has copies of them that share sockets with the original.

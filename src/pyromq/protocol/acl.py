@@ -22,3 +22,17 @@ def signature_of(ext_fields: Mapping[str, str], body: bytes, secret_key: str) ->
     values = (ext_fields[name] for name in sorted(ext_fields) if name != SIGNATURE)
     content = "".join(values).encode() + body
     return base64.b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()
+
+
+def sign(
+    ext_fields: dict[str, str],
+    body: bytes,
+    access_key: str,
+    secret_key: str,
+    security_token: str = "",
+) -> None:
+    """Add to a request's fields who sends it, and the signature."""
+    ext_fields[ACCESS_KEY] = access_key
+    if security_token:
+        ext_fields[SECURITY_TOKEN] = security_token
+    ext_fields[SIGNATURE] = signature_of(ext_fields, body, secret_key)

@@ -352,9 +352,8 @@ class BrokerOrigin:
         return connection
 
     def _sign(self, command: RemotingCommand) -> None:
-        fields = command.ext_fields
-        fields[acl.ACCESS_KEY] = self._settings.access_key
-        fields[acl.SIGNATURE] = acl.signature_of(fields, command.body, self._settings.secret_key)
+        settings = self._settings
+        acl.sign(command.ext_fields, command.body, settings.access_key, settings.secret_key)
 
     def _drop(self, connection: BlockingConnection) -> None:
         connection.close()

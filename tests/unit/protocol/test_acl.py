@@ -4,7 +4,7 @@ import base64
 import hashlib
 import hmac
 
-from pyromq.protocol.acl import signature_of
+from pyromq.protocol.acl import sign, signature_of
 
 
 def test_values_in_the_order_of_their_names_then_the_body() -> None:
@@ -17,3 +17,13 @@ def test_a_signature_does_not_sign_itself() -> None:
     fields = {"a": "ä"}
     signature = signature_of(fields, b"", "k")
     assert signature_of({**fields, "Signature": signature}, b"", "k") == signature
+
+
+def test_a_request_is_signed() -> None:
+    fields = {"a": "1"}
+    sign(fields, b"body", "me", "secret")
+    signature = signature_of({"a": "1", "AccessKey": "me"}, b"body", "secret")
+    assert fields == {"a": "1", "AccessKey": "me", "Signature": signature}
+    sign(fields, b"body", "me", "secret", "token")
+    assert fields["SecurityToken"] == "token"
+    assert fields["Signature"] == signature_of(fields, b"body", "secret") != signature

@@ -17,6 +17,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -196,6 +197,21 @@ def clear_errors(*others: type[Exception]) -> Iterator[None]:
 def _is_traceback(lines: list[str]) -> bool:
     """Whether Spark handed on what a Python worker printed: its end is what matters."""
     return any(line.startswith("Traceback (most recent call last)") for line in lines)
+
+
+def milliseconds_of(option: str, text: str | None) -> int | None:
+    """A time that a user gave to an option, as 2026-11-16T05:00:00Z; without a zone it is UTC."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(
+            f"{option} {text!r}: expected a time as 2026-11-16T05:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
 
 
 def missing_package(error: ImportError) -> str:

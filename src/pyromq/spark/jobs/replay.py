@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +20,7 @@ from pyromq.spark.jobs.options import (
     SparkSettings,
     clear_errors,
     cluster_options,
+    milliseconds_of,
     open_session,
     progress_bars,
     spark_options,
@@ -165,7 +165,7 @@ def command(
         except IllegalMessageError as error:
             raise click.UsageError(f"--to-topic: {error}") from error
     options = ReplayOptions(
-        Filters(where, tags, _time("--since", since), _time("--until", until)),
+        Filters(where, tags, milliseconds_of("--since", since), milliseconds_of("--until", until)),
         to_topic,
         rate,
         pace,
@@ -264,20 +264,6 @@ def _check_circle(
         raise click.UsageError(
             "source and target are the same topics of the same cluster: give another --to-topic"
         )
-
-
-def _time(option: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(
-            f"{option} {text!r}: expected a time as 2026-11-16T05:00:00Z"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
 
 
 def _shift(text: str) -> int | None:

@@ -21,6 +21,7 @@ from pyromq.spark.jobs.options import (
     SparkSettings,
     clear_errors,
     cluster_options,
+    milliseconds_of,
     open_session,
     progress_bars,
     spark_options,
@@ -79,7 +80,7 @@ def command(
         raise click.UsageError("--archive and --store-path: messages come from one of them")
     if topics and pattern:
         raise click.UsageError("--topic and --pattern: give one of them")
-    since_ms, until_ms = _moment("--since", since), _moment("--until", until)
+    since_ms, until_ms = milliseconds_of("--since", since), milliseconds_of("--until", until)
     place = str(archive or store_path or cluster.nameserver)
     with clear_errors():
         chosen = None if archive is not None else _choose(cluster, store_path, topics, pattern)
@@ -191,17 +192,3 @@ def _add_lags(data: ReportData, cluster: ClusterSettings) -> None:
 
     with closing(BrokerOrigin(cluster.connection())) as origin:
         data.lags = group_lags(origin, {each.topic for each in data.topics})
-
-
-def _moment(option: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(
-            f"{option} {text!r}: expected a time as 2026-11-16T05:00:00Z"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)

@@ -12,6 +12,7 @@ from pyromq.spark.jobs.options import (
     SparkSettings,
     clear_errors,
     cluster_options,
+    milliseconds_of,
     missing_package,
     progress_bars,
     spark_options,
@@ -119,3 +120,11 @@ def test_progress_is_silent_where_nobody_looks(capsys: pytest.CaptureFixture[str
     with progress_bars() as bars:
         bars.advance(bars.add_task("reading", total=10))
     assert capsys.readouterr() == ("", "")
+
+
+def test_times_that_options_say() -> None:
+    assert milliseconds_of("--since", None) is None
+    assert milliseconds_of("--since", "1970-01-01T00:00:01") == 1000
+    assert milliseconds_of("--since", "1970-01-01T01:00:01+01:00") == 1000
+    with pytest.raises(click.UsageError, match="--since 'noon': expected a time as"):
+        milliseconds_of("--since", "noon")
