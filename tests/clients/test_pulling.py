@@ -293,3 +293,14 @@ async def test_readers_share_the_queues(case: Case) -> None:
             return len(first.assignment()) == 4
 
         await eventually(alone)
+
+
+async def test_first_commits_of_many_queues_at_once(case: Case) -> None:
+    """Java's broker forgets some when the first ones of a group reach it together."""
+    topic = await case.create_topic(f"{case.topic}-wide", 16)
+    for number in range(25):
+        async with PullConsumer(case.namesrv, topic, group=f"{case.group}-{number}") as consumer:
+            queues = await consumer.queues()
+            await asyncio.gather(*(consumer.commit(queue, 7) for queue in queues))
+            offsets = [await consumer.committed(queue) for queue in queues]
+        assert offsets == [7] * 16

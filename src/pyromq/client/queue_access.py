@@ -1,13 +1,19 @@
 """Everything that a consumer asks of one queue: messages, offsets, how far its group is.
 
-Stateless but for which replica a broker suggested to read from. The three consumers stand
-on this; so does everybody else who wants messages without a group. Queues and topics have
-the application's names here, the namespace is put on when a request leaves. On the
-consumer's event loop.
+Stateless but for which replica a broker suggested to read from, and which brokers keep an
+offset of the group. The three consumers stand on this; so does everybody else who wants
+messages without a group. Queues and topics have the application's names here, the namespace
+is put on when a request leaves. On the consumer's event loop.
+
+A group's first commit in a topic goes to its broker alone. Java's brokers handle commits in
+several threads and make a table for the first one: of first ones that come together, each
+makes its own table, and all but one are lost although they were answered.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
 from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
@@ -78,6 +84,9 @@ class QueueAccess:
         self._group = session.wrap(group) if group else ANONYMOUS_GROUP
         self._suggested: dict[MessageQueue, int] = {}
         self._templates: dict[tuple[MessageQueue, Subscription, int], bytes] = {}
+        #: (broker, topic) where the group has an offset, and who sets the first one.
+        self._with_offsets: set[tuple[str, str]] = set()
+        self._first_commits: dict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def pull(
         self,
@@ -93,14 +102,15 @@ class QueueAccess:
         """Messages of `queue` from `offset` on.
 
         When there is none yet, the broker waits up to `wait` seconds for one. With a
-        `commit_offset` the group's offset is set by the way (a master only does that).
+        `commit_offset` the group's offset is set by the way: only a master does that, and
+        only when it has an offset of the group already (see above).
         """
         broker_id = self._suggested.get(queue, 0)
         address = await self._address(queue, broker_id)
         sys_flag = PULL_SUBSCRIPTION
         if wait > 0:
             sys_flag |= PULL_SUSPEND
-        if commit_offset is not None and broker_id == 0:
+        if commit_offset is not None and broker_id == 0 and _place(queue) in self._with_offsets:
             sys_flag |= PULL_COMMIT_OFFSET
         numbers = (offset, max_messages, sys_flag, commit_offset or 0, int(wait * 1000))
         seconds = self._session.request_timeout + (wait + _GRACE_SECONDS if wait > 0 else 0)
@@ -168,14 +178,20 @@ class QueueAccess:
             raise
         with reading_answer(address):
             offset = QueryConsumerOffsetResponseHeader.decode(answer.ext_fields).offset
+        if offset > 0:  # brokers say 0 of queues that nobody has consumed, too
+            self._with_offsets.add(_place(queue))
         return offset if offset >= 0 else None
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Let the group go on from `offset`, whatever happens to this consumer."""
-        header = UpdateConsumerOffsetRequestHeader(
-            self._group, self._session.wrap(queue.topic), queue.queue_id, offset
-        )
-        await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
+        place = _place(queue)
+        if place not in self._with_offsets:
+            async with self._first_commits[place]:
+                if place not in self._with_offsets:
+                    await self._set_offset(queue, offset)
+                    self._with_offsets.add(place)
+                    return
+        await self._set_offset(queue, offset)
 
     def forget(self, queue: MessageQueue) -> None:
         """The queue is not read any more: keep nothing of it."""
@@ -184,6 +200,12 @@ class QueueAccess:
             del self._templates[key]
 
     # Helpers, in call order.
+
+    async def _set_offset(self, queue: MessageQueue, offset: int) -> None:
+        header = UpdateConsumerOffsetRequestHeader(
+            self._group, self._session.wrap(queue.topic), queue.queue_id, offset
+        )
+        await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
 
     async def _address(self, queue: MessageQueue, broker_id: int = 0) -> str:
         topic = self._session.wrap(queue.topic)
@@ -301,3 +323,7 @@ class QueueAccess:
         if suggested != self._suggested.get(queue, 0):
             self._suggested[queue] = suggested
         return PullResult(status, messages, following, first, last)
+
+
+def _place(queue: MessageQueue) -> tuple[str, str]:
+    return queue.broker_name, queue.topic

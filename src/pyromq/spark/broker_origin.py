@@ -90,7 +90,9 @@ class BrokerOrigin:
         self._tls = client_context(settings.tls)
         self._connections: dict[str, BlockingConnection] = {}
         self._routes: dict[str, TopicRouteData] = {}
+        #: (group, address) that know each other; (group, topic, address) with an offset there.
         self._introduced: set[tuple[str, str]] = set()
+        self._with_offsets: set[tuple[str, str, str]] = set()
 
     def topics(self) -> list[str]:
         """All topics but those of the system; retry and dead-letter topics are among them."""
@@ -171,15 +173,16 @@ class BrokerOrigin:
 
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Tell the brokers how far a consumer group is, so that its lag can be seen."""
+        first: dict[tuple[str, str, str], Queue] = {}
         for queue, offset in offsets.items():
             self._introduce(group, queue, offset)
-        self._ask_each(
-            {
-                queue: UpdateConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, offset)
-                for queue, offset in offsets.items()
-            },
-            RequestCode.UPDATE_CONSUMER_OFFSET,
-        )
+            place = (group, queue.topic, self._address(queue))
+            if place not in self._with_offsets:
+                first.setdefault(place, queue)
+        # Java's brokers lose some of the first ones of a topic that reach them together.
+        self._set_offsets(group, {queue: offsets[queue] for queue in first.values()})
+        self._with_offsets.update(first)
+        self._set_offsets(group, offsets)
 
     def blocks(self, wanted: QueueRange) -> Iterator[RecordBlock | LostRecords]:
         """The records of a range, by pulls that overlap."""
@@ -219,6 +222,15 @@ class BrokerOrigin:
             self._drop(connection)
             raise OriginError(f"first pull of {group} at {address}: {error}") from error
         self._introduced.add((group, address))
+
+    def _set_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
+        self._ask_each(
+            {
+                queue: UpdateConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, offset)
+                for queue, offset in offsets.items()
+            },
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+        )
 
     def _exact_offset(self, queue: Queue, bounds: Bounds, hint: int, timestamp: int) -> int:
         """The first offset stored at or after a time.

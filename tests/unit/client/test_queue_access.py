@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -23,6 +24,7 @@ from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import PullMessageResponseHeader
 from pyromq.remoting.client import RemotingError
+from tests.support.patience import until
 from tests.unit.client.fake_cluster import FakeCluster, running_cluster
 
 QUEUE = MessageQueue("t", "b0", 0)
@@ -52,6 +54,7 @@ async def test_both_ways_of_asking_say_the_same() -> None:
     """The first pull connects and takes the careful way, the second one the template."""
     subscription = Subscription.tags('a || 100%d"')
     async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
+        access._with_offsets.add(("b0", "t"))
         for _ in range(2):
             await access.pull(
                 QUEUE, 5, subscription, version=7, max_messages=9, wait=0.01, commit_offset=3
@@ -163,3 +166,42 @@ async def test_nothing_is_asked_after_the_end() -> None:
             access.forget(QUEUE)
         with pytest.raises(ClientStateError):
             await access.commit(QUEUE, 1)
+
+
+async def test_the_first_commit_at_a_broker_goes_alone() -> None:
+    """Java's broker makes a group's table anew for each of those that come together."""
+    queues = [MessageQueue("t", "b0", number) for number in range(4)]
+    async with running_cluster({"t": {"b0": 4}}) as cluster, accessing(cluster) as access:
+        broker = cluster.brokers[0]
+        under_way: list[int] = []
+        held = asyncio.Event()
+        answer = broker._update_consumer_offset
+
+        async def answer_later(command: RemotingCommand, writer: object) -> RemotingCommand:
+            under_way.append(int(command.ext_fields["queueId"]))
+            await held.wait()
+            return answer(command, writer)
+
+        broker._update_consumer_offset = answer_later  # type: ignore[assignment, method-assign]
+        commits = asyncio.gather(*(access.commit(queue, 7) for queue in queues))
+        await until(lambda: bool(under_way))
+        # By the way of a pull it would come together with the other one.
+        await access.pull(queues[1], 0, EVERYTHING, commit_offset=3)
+        assert broker.seen(PULL)[0].ext_fields["sysFlag"] == "4"
+        assert under_way == [0]
+        held.set()
+        await commits
+        assert [await access.committed(queue) for queue in queues] == [7] * 4
+        await access.pull(queues[1], 0, EVERYTHING, commit_offset=8)
+        assert broker.seen(PULL)[1].ext_fields["sysFlag"] == "5"
+
+
+async def test_a_first_commit_that_fails_lets_the_others_go_on() -> None:
+    queues = [MessageQueue("t", "b0", number) for number in range(3)]
+    async with running_cluster({"t": {"b0": 3}}) as cluster, accessing(cluster) as access:
+        refusals = cluster.brokers[0].refusals
+        refusals[RequestCode.UPDATE_CONSUMER_OFFSET] = [(ResponseCode.SYSTEM_BUSY, "later")]
+        results = await asyncio.gather(
+            *(access.commit(queue, 7) for queue in queues), return_exceptions=True
+        )
+        assert [type(result) for result in results] == [BrokerError, type(None), type(None)]
