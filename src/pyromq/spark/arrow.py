@@ -61,9 +61,8 @@ _NAMED_PROPERTIES: Final = {
 }
 #: Milliseconds that microseconds in 64 bits can hold.
 _LAST_MILLISECOND: Final = (1 << 63) // 1000 - 1
-_HEX: Final = np.frombuffer(
-    "".join(f"{byte:02X}" for byte in range(256)).encode(), np.uint16
-)  # two digits as one number
+#: Four digits as one number.
+_HEX: Final = np.frombuffer("".join(f"{number:04X}" for number in range(1 << 16)).encode(), "<u4")
 _SEPARATOR: Final = 2
 _NAME_END: Final = 1
 
@@ -117,7 +116,7 @@ class RecordDecoder:
         if name in _NAMED_PROPERTIES:
             return rows.named_property(_NAMED_PROPERTIES[name])
         if name == "brokerName":
-            return pa.repeat(pa.scalar(self._broker_name, pa.string()), rows.count)
+            return _repeated(self._broker_name, rows.count)
         if name == "properties" and self._with_map:
             return rows.property_map()
         return _MAKERS[name](rows)
@@ -179,6 +178,16 @@ class _Rows:
 
     def topics(self) -> pa.Array:
         """The column of topics."""
+        starts, lengths = self.columns.topics
+        # A queue's records have one topic, with its length before it: nothing is gathered.
+        first, size = int(starts[0]) - 1, int(lengths[0]) + 1
+        if (lengths == size - 1).all():
+            data = np.frombuffer(self._bytes, np.uint8)
+            whole = data[first : first + size].tobytes()
+            layout = np.dtype(f"V{size}")
+            windows = np.ndarray((data.size - size + 1,), layout, data, 0, (1,))
+            if windows[starts - 1].tobytes() == whole * self.count:
+                return _repeated(whole[1:].decode(errors="replace"), self.count)
         return _text(_gather(self._buffer, self.columns.topics))
 
     def raw_properties(self) -> pa.Array:
@@ -194,36 +203,37 @@ class _Rows:
         return self._hosts("store_host", self.columns.store_hosts)
 
     def _hosts(self, field: str, spans: Callable[[], Spans]) -> pa.Array:
-        heads = self.columns.heads
-        # Most blocks have one host, of IPv4: nothing is gathered for that.
-        if field in (heads.dtype.names or ()):
-            hosts = np.ascontiguousarray(heads[field]).view(np.int64)
-            if (hosts == hosts[0]).all():
-                name = format_address(*decode_host(hosts[:1].tobytes()))
-                return pa.repeat(pa.scalar(name, pa.string()), self.count)
+        host = self._one_host(field)
+        if host is not None:
+            return _repeated(format_address(*decode_host(host)), self.count)
         return _hosts(_gather(self._buffer, spans()))
+
+    def _one_host(self, field: str) -> bytes | None:
+        """The host of all rows, as in most blocks; None when there are several, or of IPv6."""
+        heads = self.columns.heads
+        if field not in (heads.dtype.names or ()):
+            return None
+        hosts = np.ascontiguousarray(heads[field]).view(np.int64)
+        return hosts[:1].tobytes() if (hosts == hosts[0]).all() else None
 
     def message_ids(self) -> pa.Array:
         """The column of ids that say where a message is stored."""
-        hosts = self.columns.store_hosts()
         offsets = self.columns.heads["physical_offset"]
-        if self.count and (hosts.lengths == hosts.lengths[0]).all():
-            width = int(hosts.lengths[0])
-            ids = np.empty((self.count, width + 8), np.uint8)
-            ids[:, :width] = _bytes_of(_gather(self._buffer, hosts)).reshape(self.count, width)
-            ids[:, width:] = np.ascontiguousarray(offsets).view(np.uint8).reshape(self.count, 8)
-            digits = _HEX[ids]
-            ends = np.arange(self.count + 1, dtype=np.int32) * (2 * (width + 8))
-            return pa.StringArray.from_buffers(self.count, pa.py_buffer(ends), pa.py_buffer(digits))
-        # IPv4 and IPv6 mixed: that is a cluster on the move, nobody's daily bread.
-        found = _gather(self._buffer, hosts).to_pylist()
-        return pa.array(
-            [
+        host = self._one_host("store_host")
+        if host is None:
+            found = _gather(self._buffer, self.columns.store_hosts()).to_pylist()
+            ids = [
                 encode_message_id(host, offset & (1 << 64) - 1)
                 for host, offset in zip(found, offsets.tolist(), strict=True)
-            ],
-            pa.string(),
-        )
+            ]
+            return pa.array(ids, pa.string())
+        digits = np.empty((self.count, 8), np.uint32)
+        digits[:, :4] = np.frombuffer(host.hex().upper().encode(), np.uint32)
+        quarters = offsets.astype("<i8").view("<u2").reshape(self.count, 4)
+        for quarter in range(4):
+            digits[:, 7 - quarter] = _HEX[quarters[:, quarter]]
+        ends = np.arange(self.count + 1, dtype=np.int32) * 32
+        return pa.StringArray.from_buffers(self.count, pa.py_buffer(ends), pa.py_buffer(digits))
 
     def cut_properties(self) -> None:
         """Get ready for `named_property`."""
@@ -310,6 +320,10 @@ def _gather(buffer: pa.Buffer, spans: Spans) -> pa.Array:
         pa.binary(), 2 * rows - 1, [None, pa.py_buffer(bounds), buffer.slice(base)]
     )
     return pieces.take(pa.array(np.arange(0, 2 * rows - 1, 2, dtype=np.int32)))
+
+
+def _repeated(text: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
 def _text(found: pa.Array) -> pa.Array:
