@@ -14,7 +14,6 @@ import asyncio
 import hashlib
 import logging
 import time
-import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +31,7 @@ from pyromq.protocol.bodies import (
     TopicList,
 )
 from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.crc import CRC_MASK, crc32
 from pyromq.protocol.fastjson import parse_json
 from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.protocol.headers import (
@@ -64,9 +64,6 @@ logger = logging.getLogger(__name__)
 #: Ordinals in RocketMQ's list of versions, as frames carry them.
 VERSION_3_0_11 = 37
 VERSION_4_9_4 = 401
-
-#: RocketMQ's CRCs are never negative: the highest bit is dropped.
-_CRC_MASK = 0x7FFFFFFF
 
 _NO_ROUTE_HELP = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
@@ -138,7 +135,7 @@ class NameServerHandlers:
     def register_broker(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """A broker says that it lives and what it has."""
         header = RegisterBrokerRequestHeader.decode(request.ext_fields)
-        if header.body_crc32 not in (0, zlib.crc32(request.body) & _CRC_MASK):
+        if header.body_crc32 not in (0, crc32(request.body) & CRC_MASK):
             logger.warning("registration from %s: CRC does not match", connection.remote_address)
             raise RequestError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         identity = _identity(header)

@@ -37,11 +37,11 @@ knows an offset of this layout, except `bulk`, which reads many records at once,
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NewType
 
+from pyromq.protocol.crc import CRC_MASK, crc32
 from pyromq.protocol.message_id import (
     HOST_SIZE_V4,
     HOST_SIZE_V6,
@@ -56,7 +56,6 @@ QueueOffset = NewType("QueueOffset", int)
 
 MESSAGE_MAGIC: Final = 0xDAA320A7
 BLANK_MAGIC: Final = 0xCBD43194
-CRC_MASK: Final = 0x7FFFFFFF
 MAX_TOPIC: Final = 127
 
 #: Fields 1 and 2, all that a blank record has.
@@ -138,7 +137,7 @@ class MessageRecord:
 
 def body_crc(body: bytes) -> int:
     """The record's bodyCRC."""
-    return zlib.crc32(body) & CRC_MASK
+    return crc32(body) & CRC_MASK
 
 
 def head_packer(sys_flag: int) -> Callable[..., bytes]:

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
-from zlib import crc32
 
 import numpy as np
 
 from pyromq.protocol.bulk import Buffer, RecordColumns
+from pyromq.protocol.crc import CRC_MASK, crc32
 from pyromq.protocol.delay import DelayLevels
 from pyromq.protocol.message_id import HOST_SIZE_V4, decode_host
 from pyromq.protocol.names import (
@@ -29,7 +29,7 @@ from pyromq.protocol.names import (
     TRANSACTION_OP_TOPIC,
 )
 from pyromq.protocol.properties import PRODUCER_GROUP, REAL_TOPIC, RETRY_TOPIC, UNIQ_KEY
-from pyromq.protocol.record import CRC_MASK, MessageRecord, decode_record
+from pyromq.protocol.record import MessageRecord, decode_record
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.dispatch import QueueRun, queue_runs
 

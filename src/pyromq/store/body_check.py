@@ -1,6 +1,6 @@
 """Whether the bodies of records have the CRCs that stand in their heads, on two cores.
 
-`zlib.crc32` of a body keeps the interpreter's lock, and takes half of a recovery's time.
+The CRC of a body keeps the interpreter's lock, and takes up to half of a recovery's time.
 So once a walk has become long, a second process (`crc_process`) checks pieces of the log,
 while this one makes queues of those that are checked. It maps the same files, for reading
 only, and is told where the bodies are: what a record looks like it does not know.
@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pyromq.protocol.bulk import Buffer, RecordColumns
-from pyromq.protocol.record import CRC_MASK
+from pyromq.protocol.crc import CRC_MASK, LIBRARY, crc32
 from pyromq.store import crc_process
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class BodyCheck:
 def check_bodies(bodies: Bodies) -> int:
     """How many records at the head of a piece have bodies with the right CRC."""
     with memoryview(bodies.data) as view:
-        return crc_process.count_right(view, *_spans(bodies.columns), CRC_MASK)
+        return crc_process.count_right(crc32, view, *_spans(bodies.columns), CRC_MASK)
 
 
 class _CrcProcess:
@@ -204,7 +204,7 @@ def _start() -> _CrcProcess | None:
     """The other process; None where there is no second core or no interpreter to start."""
     if _cores() < 2 or not _is_interpreter(sys.executable):
         return None
-    command = [sys.executable, "-I", "-S", crc_process.__file__, str(CRC_MASK)]
+    command = [sys.executable, "-I", "-S", crc_process.__file__, str(CRC_MASK), LIBRARY]
     try:
         process = subprocess.Popen(  # noqa: S603 - this interpreter and a file of this package
             command,

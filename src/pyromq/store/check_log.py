@@ -15,14 +15,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from typing import Final, NamedTuple
-from zlib import crc32
 
 import numpy as np
 
 from pyromq.protocol import bulk
+from pyromq.protocol.crc import CRC_MASK, crc32
 from pyromq.protocol.record import (
     BLANK_MAGIC,
-    CRC_MASK,
     HEAD_SIZE_V4,
     MESSAGE_MAGIC,
     RecordError,

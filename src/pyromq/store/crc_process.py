@@ -1,8 +1,8 @@
 """CRC-32 of many spans of a file, held against what they should be: a program of its own.
 
-`body_check` runs it beside a long recovery, because `zlib.crc32` of a message keeps the
-interpreter's lock and threads would take turns. It imports nothing but the standard library,
-is run by its path, and is ready within a few hundredths of a second.
+`body_check` runs it beside a long recovery, because the CRC of a message keeps the
+interpreter's lock and threads would take turns. It imports the standard library and what
+`protocol.crc` has found, is run by its path, and is ready within a few hundredths of a second.
 
 A request on the standard input, in the machine's byte order:
 
@@ -15,9 +15,9 @@ A request on the standard input, in the machine's byte order:
     ends          4 * count
     CRCs          4 * count   those that the spans should have, under the mask
 
-The answer is the number of spans at the head of the list that are right, in 4 bytes. The mask
-is the only argument. It ends with its input, and at whatever goes wrong: who asked finds no
-answer then, and checks by itself.
+The answer is the number of spans at the head of the list that are right, in 4 bytes. The
+arguments are the mask and the directory of the library, empty for none. It ends with its input,
+and at whatever goes wrong: who asked finds no answer then, and checks by itself.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import os
 import struct
 import sys
 from array import array
-from typing import IO, Final
-from zlib import crc32
+from collections.abc import Callable
+from typing import IO, Final, TypeAlias
 
 REQUEST: Final = struct.Struct("=IQQI")
 ANSWER: Final = struct.Struct("=I")
@@ -36,7 +36,10 @@ NUMBER: Final = "I"
 assert array(NUMBER).itemsize == 4
 
 
-def serve(requests: IO[bytes], answers: IO[bytes], mask: int) -> None:
+Crc32: TypeAlias = Callable[[memoryview], int]
+
+
+def serve(requests: IO[bytes], answers: IO[bytes], mask: int, crc32: Crc32) -> None:
     """Answer until there are no more requests."""
     mapping: mmap.mmap | None = None
     while head := requests.read(REQUEST.size):
@@ -50,9 +53,8 @@ def serve(requests: IO[bytes], answers: IO[bytes], mask: int) -> None:
         if len(numbers) < 3 * count:
             raise EOFError("the request is not whole")
         with memoryview(mapping) as whole, whole[base : base + size] as piece:
-            right = count_right(
-                piece, numbers[:count], numbers[count : 2 * count], numbers[2 * count :], mask
-            )
+            begins, ends, crcs = numbers[:count], numbers[count:-count], numbers[-count:]
+            right = count_right(crc32, piece, begins, ends, crcs, mask)
         answers.write(ANSWER.pack(right))
         answers.flush()
         # The kernel keeps these pages; they need not count as this process's.
@@ -60,7 +62,12 @@ def serve(requests: IO[bytes], answers: IO[bytes], mask: int) -> None:
 
 
 def count_right(
-    piece: memoryview, begins: array[int], ends: array[int], crcs: array[int], mask: int
+    crc32: Crc32,
+    piece: memoryview,
+    begins: array[int],
+    ends: array[int],
+    crcs: array[int],
+    mask: int,
 ) -> int:
     """How many of these spans, from the first on, have the CRC that they should have."""
     found = array(
@@ -82,5 +89,17 @@ def _map(path: bytes) -> mmap.mmap:
         os.close(descriptor)
 
 
+def find_crc32(library: str) -> Crc32:
+    """The library's in this directory; without, zlib's."""
+    if library:
+        sys.path.append(library)
+        from isal.isal_zlib import crc32
+
+        return crc32
+    from zlib import crc32
+
+    return crc32
+
+
 if __name__ == "__main__":
-    serve(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[1]))
+    serve(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[1]), find_crc32(sys.argv[2]))

@@ -14,16 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyromq.protocol.bulk import BATCH_HEAD_DTYPE
+from pyromq.protocol.crc import CRC_MASK, crc32
 from pyromq.protocol.properties import MAX_PROPERTIES, NAME_VALUE_SEPARATOR, TAGS
 from pyromq.protocol.record import (
     BATCH_HEAD,
-    CRC_MASK,
     INNER_BODY_LENGTH,
     INNER_FIXED_SIZE,
     INNER_HEAD,

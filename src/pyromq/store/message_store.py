@@ -24,15 +24,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from time import monotonic_ns, time_ns
 from typing import IO
-from zlib import crc32
 
+from pyromq.protocol.crc import CRC_MASK, crc32
 from pyromq.protocol.delay import DelayLevels
 from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.message_id import HOST_SIZE_V4, HOST_SIZE_V6
 from pyromq.protocol.properties import MAX_PROPERTIES, TAGS, decode_properties
 from pyromq.protocol.record import (
     BATCH_HEAD,
-    CRC_MASK,
     HEAD_SIZE_V4,
     INNER_BODY_LENGTH,
     INNER_FIXED_SIZE,

@@ -12,6 +12,7 @@ from zlib import crc32
 
 import pytest
 
+from pyromq.protocol import crc
 from pyromq.store import crc_process
 from pyromq.store.crc_process import ANSWER, NUMBER, REQUEST, count_right, serve
 
@@ -44,10 +45,10 @@ def test_the_first_wrong_one_counts(wrong: int) -> None:
     crcs = right_crcs(0)
     begins, ends = (array(NUMBER, numbers) for numbers in zip(*SPANS, strict=True))
     view = memoryview(CONTENT)
-    assert count_right(view, begins, ends, array(NUMBER, crcs), MASK) == len(SPANS)
+    assert count_right(crc32, view, begins, ends, array(NUMBER, crcs), MASK) == len(SPANS)
     crcs[wrong] ^= 1 << wrong
     crcs[-1] ^= 0x1000
-    assert count_right(view, begins, ends, array(NUMBER, crcs), MASK) == wrong
+    assert count_right(crc32, view, begins, ends, array(NUMBER, crcs), MASK) == wrong
 
 
 def test_one_request_after_the_other(path: Path, tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_one_request_after_the_other(path: Path, tmp_path: Path) -> None:
         )
     )
     answers = io.BytesIO()
-    serve(io.BytesIO(requests), answers, MASK)
+    serve(io.BytesIO(requests), answers, MASK, crc32)
     given = [right for (right,) in ANSWER.iter_unpack(answers.getvalue())]
     # An empty body and one of zeros are alike everywhere.
     assert given == [5, 5, 2, 2, 5]
@@ -73,11 +74,12 @@ def test_one_request_after_the_other(path: Path, tmp_path: Path) -> None:
 
 def test_a_request_without_a_file() -> None:
     with pytest.raises(ValueError, match="names no file"):
-        serve(io.BytesIO(request(None, 0, 9000, right_crcs(0))), io.BytesIO(), MASK)
+        serve(io.BytesIO(request(None, 0, 9000, right_crcs(0))), io.BytesIO(), MASK, crc32)
 
 
-def test_as_a_process_of_its_own(path: Path) -> None:
-    command = [sys.executable, "-I", "-S", crc_process.__file__, str(MASK)]
+@pytest.mark.parametrize("library", [crc.LIBRARY, ""])
+def test_as_a_process_of_its_own(path: Path, library: str) -> None:
+    command = [sys.executable, "-I", "-S", crc_process.__file__, str(MASK), library]
     requests = request(path, 0, 9000, right_crcs(0)) + request(None, 1, 9000, right_crcs(0))
     done = subprocess.run(command, input=requests, capture_output=True, check=True)
     assert done.stdout == ANSWER.pack(5) + ANSWER.pack(1)

@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -34,6 +33,7 @@ from pyromq.protocol.bodies import (
     TopicConfigSerializeWrapper,
 )
 from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.crc import CRC_MASK, crc32
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import (
     QueryDataVersionRequestHeader,
@@ -53,8 +53,6 @@ _LONGEST_PERIOD = 60.0
 _RETRY_DELAY = 10.0
 #: Seconds that the stop of a broker waits for NameServers.
 _UNREGISTER_TIMEOUT = 3.0
-#: RocketMQ's checksum is a CRC-32 without its highest bit.
-_CRC_MASK = 0x7FFFFFFF
 
 
 class NameServerClient(Protocol):
@@ -219,7 +217,7 @@ class Registration:
     def _encode_all(self, wrapper: TopicConfigSerializeWrapper) -> tuple[bytes, int]:
         """In a thread: the body of a registration and its checksum."""
         body = self._encode(wrapper)
-        return body, zlib.crc32(body) & _CRC_MASK
+        return body, crc32(body) & CRC_MASK
 
     def _encode(self, wrapper: TopicConfigSerializeWrapper) -> bytes:
         permission = self._config.broker_permission
