@@ -102,15 +102,17 @@ class QueueAccess:
         """Messages of `queue` from `offset` on.
 
         When there is none yet, the broker waits up to `wait` seconds for one. With a
-        `commit_offset` the group's offset is set by the way: only a master does that, and
-        only when it has an offset of the group already (see above).
+        `commit_offset` the group's offset is set by the way (a master only does that); the
+        first one of a topic before it (see above).
         """
         broker_id = self._suggested.get(queue, 0)
         address = await self._address(queue, broker_id)
         sys_flag = PULL_SUBSCRIPTION
         if wait > 0:
             sys_flag |= PULL_SUSPEND
-        if commit_offset is not None and broker_id == 0 and _place(queue) in self._with_offsets:
+        if commit_offset is not None and broker_id == 0:
+            if _place(queue) not in self._with_offsets:
+                await self.commit(queue, commit_offset)
             sys_flag |= PULL_COMMIT_OFFSET
         numbers = (offset, max_messages, sys_flag, commit_offset or 0, int(wait * 1000))
         seconds = self._session.request_timeout + (wait + _GRACE_SECONDS if wait > 0 else 0)

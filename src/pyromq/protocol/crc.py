@@ -9,21 +9,14 @@ Pure; on any thread.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 try:
-    import isal
     from isal.isal_zlib import crc32
 except ImportError:
     from zlib import crc32
 
-    LIBRARY = ""
-else:
-    #: The directory in which Python finds the library; empty: there is none.
-    LIBRARY = str(Path(isal.__file__).parents[1])
-
-__all__ = ["CRC_MASK", "LIBRARY", "crc32"]
+__all__ = ["CRC_MASK", "crc32"]
 
 #: A record keeps 31 bits: Java has no unsigned numbers.
 CRC_MASK: Final = 0x7FFFFFFF

@@ -17,6 +17,7 @@ class DelayLevels:
 
     def __init__(self, text: str) -> None:
         """`text` as in messageDelayLevel; raises ValueError for what is none."""
+        self.text = text
         self._delays_ms = [_milliseconds(level) for level in text.split()]
 
     def __len__(self) -> int:

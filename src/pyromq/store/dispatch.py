@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -64,25 +64,20 @@ class QueueRun(NamedTuple):
     is_consecutive: bool
 
 
-def dispatch_records(
-    log_bytes: bulk.Buffer,
-    base: int,
-    columns: RecordColumns,
+def append_runs(
+    runs: Iterable[QueueRun],
     queue_of: Callable[[str, int], ConsumeQueue | None],
-    delay_levels: DelayLevels,
-    *,
     on_missing: Callable[[ConsumeQueue, str], None] | None = None,
 ) -> None:
-    """Make the entries of these records, one write for each queue.
+    """Give queues, which have nothing pending, the entries that they lack, in one write each.
 
-    `base` is the physical offset of the first byte; the queues have nothing pending. A
-    record that its queue has already is passed over. One that wants to be the first of a
+    A record that its queue has already is passed over. One that wants to be the first of a
     queue which has messages belongs to a topic that was deleted and made anew: what the
     queue has then goes. Where entries are missing they are left blank; with `on_missing` the
     queue gets no more, and that is called with the reason. `queue_of` gives None for a queue
     that is not wanted.
     """
-    for run in queue_runs(log_bytes, base, columns, delay_levels):
+    for run in runs:
         queue = queue_of(run.topic, run.queue_id)
         if queue is not None:
             append_run(queue, run, on_missing)

@@ -49,7 +49,8 @@ from pyromq.store.config import MessageStoreConfig
 from pyromq.store.dispatch import QueueRun, append_run, queue_runs
 from pyromq.store.index import join_properties, keys_in
 from pyromq.store.index_file import IndexEnd, IndexFile
-from pyromq.store.log_walk import LogPiece, LogWalk
+from pyromq.store.log_piece import LogPiece
+from pyromq.store.log_walk import LogWalk
 from pyromq.store.mapped_file import MappedFile
 from pyromq.store.rebuild import Targets, finish_queue, open_queue, require_log
 from pyromq.store.results import StoreError
@@ -300,13 +301,19 @@ def _walk(
     position = start
     for limit in (min(part.end + _SLACK, segment_end), segment_end):
         log.watermarks.written = limit
-        walk = LogWalk(log, position, check_crc=config.check_crc_on_recover)
+        walk = LogWalk(
+            log,
+            position,
+            delay_levels=DelayLevels(config.message_delay_level),
+            check_crc=config.check_crc_on_recover,
+            alone=True,
+        )
         with contextlib.closing(iter(walk)) as pieces:
             for piece in pieces:
-                starts = piece.columns.starts
+                starts = piece.starts
                 count = int(np.searchsorted(starts, part.end - piece.base))
                 if count < starts.size:
-                    content.add(piece._replace(columns=piece.columns.rows(slice(0, count))))
+                    content.add(piece.rows(slice(0, count)))
                     return piece.base + int(starts[count])
                 content.add(piece)
                 if walk.end >= part.end:
@@ -348,10 +355,10 @@ class _PartContent:
 
     def add(self, piece: LogPiece) -> None:
         """Take the next records."""
-        if not piece.columns.starts.size:
+        if not piece.starts.size:
             return
-        self.records += piece.columns.starts.size
-        _, data, columns = piece
+        self.records += piece.starts.size
+        data, columns = piece.data, piece.columns
         properties = join_properties(data, columns)
         for run in queue_runs(data, piece.base, columns, self._delay_levels, properties):
             self._runs.setdefault((run.topic, run.queue_id), []).append(run)

@@ -7,50 +7,41 @@ segment stands a blank one that reaches to its end.
 
 The log is read once, front to back: what a piece is needed for (consume queues, the key
 index) is done while its bytes are in the processor's cache. It is read where it lies, each
-piece by a mapping of its own, so memory does not grow with the log. The bodies of a long log
-are checked by a second process (`body_check`), some pieces ahead of those that are given.
+piece by a mapping of its own, so memory does not grow with the log. The pieces of a long log
+are examined by two processes (`piece_helper`), some ahead of those that are given.
 
-Used by `recovery` and `rebuild`, on the thread that starts the store, before others run.
+Used by `recovery` and `rebuild`, on the thread that starts the store, before others run, and
+by the parts of a log that tasks of Spark decode.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pyromq.protocol import bulk
+from pyromq.protocol.delay import DelayLevels
 from pyromq.protocol.record import BLANK_MAGIC, BLANK_SIZE, peek
 from pyromq.store import lookup
-from pyromq.store.body_check import Bodies, BodyCheck
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.dispatch import PIECE
+from pyromq.store.log_piece import LogPiece, Rules
 from pyromq.store.mapped_file import MappedFile
+from pyromq.store.piece_helper import FilePiece, PieceHelper
 
 logger = logging.getLogger(__name__)
 
-#: So many pieces at most wait for their bodies to be checked.
+#: So many pieces at most wait to be examined.
 _STEPS_AHEAD: Final = 6
 _SECONDS_BETWEEN_LINES: Final = 2.0
 _MB: Final = 1_000_000
-#: A disk writes these whole or not at all.
-_SECTOR: Final = 512
-
-
-class LogPiece(NamedTuple):
-    """Valid records, one behind the other from the head of `data` on."""
-
-    #: The physical offset of the first byte of `data`.
-    base: int
-    #: The bytes where they are mapped; not to be kept.
-    data: memoryview
-    columns: bulk.RecordColumns
 
 
 class LogWalk:
@@ -64,50 +55,54 @@ class LogWalk:
         log: CommitLog,
         offset: int,
         *,
+        delay_levels: DelayLevels,
         check_crc: bool,
         after_crash: bool = False,
+        alone: bool = False,
         on_progress: Callable[[int], None] | None = None,
     ) -> None:
-        """`offset` is where a record or a segment begins; `on_progress` hears `end`."""
+        """`offset` is where a record or a segment begins; `on_progress` hears `end`.
+
+        `alone`: no second process, for those who have no core to spare.
+        """
         self._log = log
-        self._check_crc = check_crc
-        self._after_crash = after_crash
+        self._rules = Rules(log.segments.segment_size, delay_levels, check_crc, after_crash)
+        self._alone = alone
         self._on_progress = on_progress
         self.end = offset
 
     def __iter__(self) -> Generator[LogPiece, None, None]:
-        check = BodyCheck()
+        helper = PieceHelper(self._rules, worth_a_process=sys.maxsize if self._alone else None)
         try:
-            for step in self._checked(check) if self._check_crc else self._steps():
-                self.end = step.end
-                if not step.piece.columns.starts.size:
+            for piece, end in self._examined(helper):
+                self.end = end
+                if not piece.starts.size:
                     continue
-                yield step.piece
+                yield piece
                 if self._on_progress is not None:
-                    self._on_progress(step.end)
+                    self._on_progress(end)
         finally:
-            check.close()
+            helper.close()
 
-    def _checked(self, check: BodyCheck) -> Iterator[_Step]:
-        """The steps up to the first wrong body; the walk is some ahead while it is looked for."""
-        ahead: deque[_Step] = deque()
-        for step in itertools.chain(self._steps(), (None,)):
-            if step is not None:
-                ahead.append(step)
-                _, data, columns = step.piece
-                check.add(Bodies(step.file.path, step.piece.base - step.file.base, data, columns))
-            while ahead and (step is None or len(ahead) > _STEPS_AHEAD or check.is_ready):
+    def _examined(self, helper: PieceHelper) -> Iterator[tuple[LogPiece, int]]:
+        """Pieces up to the first wrong record; the walk is some ahead of those that are given."""
+        ahead: deque[_Found] = deque()
+        for found in itertools.chain(self._pieces(), (None,)):
+            if found is not None:
+                ahead.append(found)
+                position = found.piece.base - found.file.base
+                helper.add(FilePiece(found.file.path, position, found.piece))
+            while ahead and (found is None or len(ahead) > _STEPS_AHEAD or helper.is_ready):
                 oldest = ahead.popleft()
-                base, data, columns = oldest.piece
-                right = check.take()
-                if right < columns.starts.size:
-                    piece = LogPiece(base, data, columns.rows(slice(0, right)))
-                    yield _Step(oldest.file, piece, base + int(columns.starts[right]))
+                starts = oldest.piece.starts
+                piece = helper.take()
+                if piece.starts.size < starts.size:
+                    yield piece, piece.base + int(starts[piece.starts.size])
                     return
-                yield oldest
+                yield piece, oldest.end
 
-    def _steps(self) -> Iterator[_Step]:
-        """Piece after piece of whole records, whatever their bodies are."""
+    def _pieces(self) -> Iterator[_Found]:
+        """Piece after piece of what looks like records."""
         position = self.end
         for file in list(self._log.segments.files):
             segment_end = file.base + file.size
@@ -116,33 +111,24 @@ class LogWalk:
                 if end == position:
                     return
                 position = end
-                yield _Step(file, piece, position)
+                yield _Found(file, piece, position)
 
     def _next_piece(self, base: int, segment_end: int) -> tuple[LogPiece, int]:
-        """The valid records from `base` on, if there are any, and where to go on."""
+        """The records from `base` on, if there are any, and where to go on."""
         data = self._log.view(base, min(PIECE, segment_end - base))
         if _is_blank(data, segment_end - base):
-            return LogPiece(base, data, bulk.read_columns(b"", np.empty(0, np.int64))), segment_end
+            return LogPiece(base, memoryview(b""), np.empty(0, np.int64), self._rules), segment_end
         starts, size = bulk.record_starts(data)
         if not starts.size:
             # A record longer than a piece, or the end.
             data = memoryview(lookup.record_at(self._log, base) or b"")
             starts, size = bulk.record_starts(data)
-        columns = bulk.read_columns(data, starts)
-        good = columns.valid & (columns.column("physical_offset") == starts + base)
-        if self._after_crash:
-            in_segment = base % self._log.segments.segment_size
-            good &= ~_lost_properties(data, columns, in_segment)
-        if not good.all():
-            count = int(good.argmin())
-            size = int(starts[count])
-            columns = columns.rows(slice(0, count))
-        return LogPiece(base, data, columns), base + size
+        return LogPiece(base, data[:size], starts, self._rules), base + size
 
 
-class _Step(NamedTuple):
+class _Found(NamedTuple):
     file: MappedFile
-    #: Without a row where the blank record is.
+    #: Without a record where the blank one is.
     piece: LogPiece
     #: Where the walk is then.
     end: int
@@ -179,23 +165,3 @@ class ProgressLog:
                 (self._total - self._begin) // _MB,
                 (end - self._begin) / (now - self._started) // _MB,
             )
-
-
-def _lost_properties(data: memoryview, columns: bulk.RecordColumns, base: int) -> NDArray[np.bool_]:
-    """Which records have properties that are empty from a sector's beginning to its end.
-
-    No CRC is over them. `base` is the place of `data` in its file.
-    """
-    lost = np.zeros(columns.starts.size, np.bool_)
-    content = np.frombuffer(data, np.uint8)
-    begins, lengths = columns.properties
-    ends = begins + lengths
-    sectors = -(-(begins + base) // _SECTOR) * _SECTOR - base
-    rows = np.flatnonzero(sectors < ends)
-    while rows.size:
-        for row in rows[content[sectors[rows]] == 0].tolist():
-            begin = int(sectors[row])
-            lost[row] |= not any(data[begin : min(begin + _SECTOR, int(ends[row]))])
-        sectors[rows] += _SECTOR
-        rows = rows[sectors[rows] < ends[rows]]
-    return lost

@@ -25,10 +25,11 @@ from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.consume_queue_ext import ConsumeQueueExt
-from pyromq.store.dispatch import dispatch_records
+from pyromq.store.dispatch import append_runs
 from pyromq.store.index import KeyIndex
 from pyromq.store.lock import lock_store, unlock_store
-from pyromq.store.log_walk import LogPiece, LogWalk
+from pyromq.store.log_piece import LogPiece
+from pyromq.store.log_walk import LogWalk
 from pyromq.store.results import StoreError
 
 
@@ -72,6 +73,7 @@ def rebuild_store(
         walk = LogWalk(
             log,
             log.min_offset,
+            delay_levels=DelayLevels(config.message_delay_level),
             check_crc=config.check_crc_on_recover,
             on_progress=_progress(log, on_progress),
         )
@@ -147,7 +149,6 @@ class Builder:
     def __init__(self, config: MessageStoreConfig, log: CommitLog, targets: Targets) -> None:
         self._config = config
         self._log = log
-        self._delay_levels = DelayLevels(config.message_delay_level)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._targets = targets
         self._index = None if targets.index is None else open_index(config, targets.index)
@@ -155,12 +156,12 @@ class Builder:
     def add(self, piece: LogPiece) -> None:
         """Take the next records of the log."""
         if self._targets.queues is not None:
-            dispatch_records(piece.data, piece.base, piece.columns, self._queue, self._delay_levels)
+            append_runs(piece.runs(), self._queue)
             for queue in self._queues.values():
                 if queue.pending:
                     queue.write_pending()
         if self._index is not None:
-            self._index.put(piece.data, piece.columns.starts)
+            self._index.put(piece.data, piece.starts)
 
     def finish(self, log_begin: int, log_end: int) -> Rebuilt:
         """Bring everything to the disk."""

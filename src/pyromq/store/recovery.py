@@ -29,9 +29,10 @@ from pyromq.protocol.record import HEAD_SIZE_V4, MESSAGE_MAGIC, peek
 from pyromq.store import lookup
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
-from pyromq.store.dispatch import dispatch_records, queue_runs
+from pyromq.store.dispatch import append_runs
 from pyromq.store.index import KeyIndex
-from pyromq.store.log_walk import LogPiece, LogWalk, ProgressLog
+from pyromq.store.log_piece import LogPiece
+from pyromq.store.log_walk import LogWalk, ProgressLog
 from pyromq.store.queue_damage import damage_of, lacks
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,14 @@ def recover(
     if not clean:
         logger.warning("the last stop was not clean: the log is checked from %d on", walk_from)
     progress = ProgressLog("checking the log", walk_from, log.watermarks.written)
-    walk = LogWalk(log, walk_from, check_crc=check_crc, after_crash=not clean, on_progress=progress)
+    walk = LogWalk(
+        log,
+        walk_from,
+        delay_levels=delay_levels,
+        check_crc=check_crc,
+        after_crash=not clean,
+        on_progress=progress,
+    )
     with contextlib.closing(iter(walk)) as pieces:
         for piece in pieces:
             restorer.take(piece, dispatched)
@@ -153,13 +161,13 @@ class _QueueRestorer:
 
         Records below `dispatched` have their entries already: the queues are only asked.
         """
-        columns = piece.columns
         if piece.base < dispatched:
-            known = int(np.searchsorted(columns.starts, dispatched - piece.base))
-            self._ask(piece._replace(columns=columns.rows(slice(0, known))))
-            if known == columns.starts.size:
+            known = int(np.searchsorted(piece.starts, dispatched - piece.base))
+            if known == piece.starts.size:
+                self._ask(piece)
                 return
-            piece = piece._replace(columns=columns.rows(slice(known, None)))
+            self._ask(piece.rows(slice(0, known)))
+            piece = piece.rows(slice(known, None))
         self._dispatch(piece, self._queue_if_sound, self._give_up)
 
     def finish(self, end: int) -> None:
@@ -171,13 +179,21 @@ class _QueueRestorer:
             log = self._log
             logger.warning("%d consume queues are made again from the log", len(self._damaged))
             progress = ProgressLog("making consume queues", log.min_offset, end)
-            for piece in LogWalk(log, log.min_offset, check_crc=False, on_progress=progress):
-                self._dispatch(piece, self._queue_if_damaged, None)
+            walk = LogWalk(
+                log,
+                log.min_offset,
+                delay_levels=self._delay_levels,
+                check_crc=False,
+                on_progress=progress,
+            )
+            with contextlib.closing(iter(walk)) as pieces:
+                for piece in pieces:
+                    self._dispatch(piece, self._queue_if_damaged, None)
         for queue in self._queues.values():
             queue.correct_min_offset(self._log.min_offset)
 
     def _ask(self, piece: LogPiece) -> None:
-        for run in queue_runs(piece.data, piece.base, piece.columns, self._delay_levels):
+        for run in piece.runs():
             queue = self._queues.get((run.topic, run.queue_id))
             if queue is None:
                 if self._topics is not None and run.topic in self._topics:
@@ -191,14 +207,7 @@ class _QueueRestorer:
         queue_of: Callable[[str, int], ConsumeQueue | None],
         on_missing: Callable[[ConsumeQueue, str], None] | None,
     ) -> None:
-        dispatch_records(
-            piece.data,
-            piece.base,
-            piece.columns,
-            queue_of,
-            self._delay_levels,
-            on_missing=on_missing,
-        )
+        append_runs(piece.runs(), queue_of, on_missing)
         for queue in self._touched:
             if queue.pending:
                 queue.write_pending()

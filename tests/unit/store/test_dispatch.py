@@ -25,7 +25,7 @@ from pyromq.protocol.sysflag import (
 )
 from pyromq.protocol.units import CONSUME_QUEUE_ENTRY
 from pyromq.store.consume_queue import ConsumeQueue
-from pyromq.store.dispatch import dispatch_records
+from pyromq.store.dispatch import append_runs, queue_runs
 from pyromq.store.index import KeyIndex
 from tests.support.examples import examples
 from tests.support.patience import wait_until
@@ -53,7 +53,7 @@ class Queues:
     ) -> int:
         starts, taken = bulk.record_starts(data)
         columns = bulk.read_columns(data, starts)
-        dispatch_records(data, base, columns, self, LEVELS, on_missing=on_missing)
+        append_runs(queue_runs(data, base, columns, LEVELS), self, on_missing)
         for queue in self.made.values():
             queue.write_pending()
         return taken
@@ -288,7 +288,7 @@ def test_a_record_whose_queue_cannot_be_is_passed_over(
 def test_a_queue_that_is_not_wanted_gets_nothing(tmp_path: Path) -> None:
     data = run_of({"queue_offset": 0})
     columns = bulk.read_columns(data, bulk.record_starts(data)[0])
-    dispatch_records(data, 0, columns, lambda topic, queue_id: None, LEVELS)
+    append_runs(queue_runs(data, 0, columns, LEVELS), lambda topic, queue_id: None)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from pyromq.protocol.delay import DelayLevels
 from pyromq.protocol.record import BLANK, BLANK_MAGIC
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.log_walk import LogWalk, ProgressLog
 from tests.support.records import make_record
 
 SEGMENT = 4096
+LEVELS = DelayLevels("1s 5s")
 
 
 class WrittenLog:
@@ -67,22 +69,30 @@ def places(walk: LogWalk) -> list[int]:
     return [piece.base + start for piece in walk for start in piece.columns.starts.tolist()]
 
 
+def entries(walk: LogWalk) -> list[tuple[str, int, list[int], bytes, bool]]:
+    return [
+        (run.topic, run.queue_id, run.offsets.tolist(), run.entries.tobytes(), run.is_consecutive)
+        for piece in walk
+        for run in piece.runs()
+    ]
+
+
 @pytest.mark.parametrize("piece", [150, 1000, 1 << 20])
 def test_every_record_once(
     written: WrittenLog, log: CommitLog, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
     monkeypatch.setattr("pyromq.store.log_walk.PIECE", piece)
     assert len(log.segments.files) > 2
-    walk = LogWalk(log, 0, check_crc=True)
+    walk = LogWalk(log, 0, delay_levels=LEVELS, check_crc=True)
     assert places(walk) == written.places
     assert walk.end == written.end
 
 
 def test_a_walk_may_begin_at_any_record(written: WrittenLog, log: CommitLog) -> None:
     for number in range(0, 60, 7):
-        walk = LogWalk(log, written.places[number], check_crc=True)
+        walk = LogWalk(log, written.places[number], delay_levels=LEVELS, check_crc=True)
         assert places(walk) == written.places[number:]
-    walk = LogWalk(log, SEGMENT, check_crc=True)
+    walk = LogWalk(log, SEGMENT, delay_levels=LEVELS, check_crc=True)
     assert places(walk) == [place for place in written.places if place >= SEGMENT]
 
 
@@ -93,7 +103,7 @@ def test_the_log_ends_at_what_is_no_record(written: WrittenLog, log: CommitLog, 
     assert file is not None
     file.reserve(SEGMENT)
     file.write(damaged - file.base + at, b"\x7f")
-    walk = LogWalk(log, 0, check_crc=True)
+    walk = LogWalk(log, 0, delay_levels=LEVELS, check_crc=True)
     assert places(walk) == written.places[:37]
     assert walk.end == damaged
 
@@ -102,16 +112,18 @@ def test_the_same_with_a_second_process(
     written: WrittenLog, log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyromq.store.log_walk.PIECE", 500)
-    monkeypatch.setattr("pyromq.store.body_check.WORTH_A_PROCESS", 0)
-    monkeypatch.setattr("pyromq.store.body_check._cores", lambda: 2)
-    assert places(LogWalk(log, 0, check_crc=True)) == written.places
+    monkeypatch.setattr("pyromq.store.piece_helper.WORTH_A_PROCESS", 0)
+    monkeypatch.setattr("pyromq.store.piece_helper._cores", lambda: 2)
+    assert places(LogWalk(log, 0, delay_levels=LEVELS, check_crc=True)) == written.places
+    alone = LogWalk(log, 0, delay_levels=LEVELS, check_crc=True, alone=True)
+    assert entries(LogWalk(log, 0, delay_levels=LEVELS, check_crc=True)) == entries(alone)
     for number in (59, 40, 12, 1):
         damaged = written.places[number]
         file = log.segments.find(damaged)
         assert file is not None
         file.reserve(SEGMENT)
         file.write(damaged - file.base + 88, b"\x7f")
-        walk = LogWalk(log, 0, check_crc=True)
+        walk = LogWalk(log, 0, delay_levels=LEVELS, check_crc=True)
         assert places(walk) == written.places[:number]
         assert walk.end == damaged
 
@@ -128,9 +140,9 @@ def test_a_walk_that_is_broken_off_leaves_no_process(
 
     monkeypatch.setattr(subprocess, "Popen", start)
     monkeypatch.setattr("pyromq.store.log_walk.PIECE", 500)
-    monkeypatch.setattr("pyromq.store.body_check.WORTH_A_PROCESS", 0)
-    monkeypatch.setattr("pyromq.store.body_check._cores", lambda: 2)
-    pieces = iter(LogWalk(log, 0, check_crc=True))
+    monkeypatch.setattr("pyromq.store.piece_helper.WORTH_A_PROCESS", 0)
+    monkeypatch.setattr("pyromq.store.piece_helper._cores", lambda: 2)
+    pieces = iter(LogWalk(log, 0, delay_levels=LEVELS, check_crc=True))
     next(pieces)
     pieces.close()
     assert [process.returncode is not None for process in started] == [True]
@@ -141,7 +153,7 @@ def test_a_record_longer_than_a_piece(written: WrittenLog, monkeypatch: pytest.M
     for size in (10, 1000, 50, 3000, 200, 3900, 5):
         written.add(b"x" * size)
     log = written.open()
-    walk = LogWalk(log, 0, check_crc=True, after_crash=True)
+    walk = LogWalk(log, 0, delay_levels=LEVELS, check_crc=True, after_crash=True)
     assert places(walk) == written.places
     assert walk.end == written.end
     log.segments.close()
@@ -155,7 +167,7 @@ def test_a_segment_that_is_blank_from_its_beginning(written: WrittenLog) -> None
     written.end = 2 * SEGMENT
     written.add()
     log = written.open()
-    walk = LogWalk(log, 0, check_crc=True)
+    walk = LogWalk(log, 0, delay_levels=LEVELS, check_crc=True)
     assert places(walk) == written.places
     assert walk.end == written.end
     log.segments.close()
@@ -167,25 +179,25 @@ def test_bodies_may_be_left_unchecked(written: WrittenLog, log: CommitLog) -> No
     assert file is not None
     file.reserve(SEGMENT)
     file.write(damaged - file.base + 90, b"\x7f")
-    assert places(LogWalk(log, 0, check_crc=False)) == written.places
+    assert places(LogWalk(log, 0, delay_levels=LEVELS, check_crc=False)) == written.places
 
 
 def test_what_is_not_written_is_not_read(written: WrittenLog, log: CommitLog) -> None:
     log.watermarks.written = written.places[20]
-    walk = LogWalk(log, 0, check_crc=True)
+    walk = LogWalk(log, 0, delay_levels=LEVELS, check_crc=True)
     assert places(walk) == written.places[:20]
     assert walk.end == written.places[20]
 
 
 def test_an_empty_log(tmp_path: Path) -> None:
-    walk = LogWalk(CommitLog(tmp_path, SEGMENT), 0, check_crc=True)
+    walk = LogWalk(CommitLog(tmp_path, SEGMENT), 0, delay_levels=LEVELS, check_crc=True)
     assert places(walk) == []
     assert walk.end == 0
 
 
 def test_progress_is_told(log: CommitLog) -> None:
     seen: list[int] = []
-    walk = LogWalk(log, 0, check_crc=True, on_progress=seen.append)
+    walk = LogWalk(log, 0, delay_levels=LEVELS, check_crc=True, on_progress=seen.append)
     assert len(list(walk)) == len(seen)
     assert seen == sorted(seen)
     assert seen[-1] == walk.end
