@@ -67,6 +67,7 @@ PURE = frozenset(
         "ipaddress",
         "itertools",
         "math",
+        "isal",
         "numpy",
         "operator",
         "orjson",
@@ -171,7 +172,7 @@ def test_layers_have_no_cycle() -> None:
 
 
 def test_pure_modules_exist() -> None:
-    known = sys.stdlib_module_names | {"lz4", "numpy", "orjson", "zstandard"}
+    known = sys.stdlib_module_names | {"isal", "lz4", "numpy", "orjson", "zstandard"}
     assert known >= PURE
 
 
