@@ -72,6 +72,8 @@ _SPACE: Final = 0x20
 _BEHIND_THE_END: Final = bytes(8)
 #: From so many rows on they are joined by numpy.
 _MANY_ROWS: Final = 64
+#: So many different values are looked for one after the other.
+_FEW_VALUES: Final = 8
 
 
 class Spans(NamedTuple):
@@ -407,6 +409,43 @@ def _side_by_side(buffer: Buffer, properties: Spans, width: int) -> Bytes:
     joined[rows * stride] = _SEPARATOR
     joined[rows * stride + 1 :] = 0
     return joined
+
+
+def few_values(data: Bytes, spans: Spans) -> tuple[Longs, Longs] | None:
+    """A number for each row, the same for the same bytes, and a row of each number.
+
+    None when there are too many different ones to look for them one after the other, or
+    when they are not all of one length.
+    """
+    starts, lengths = spans
+    rows = starts.size
+    width = int(lengths[0]) if rows else 0
+    if not rows or not _all(lengths == width):
+        return None
+    # Eight bytes are compared at a time.
+    words = np.zeros((-(-width // 8), rows), np.uint64)
+    if width:
+        layout = np.dtype((np.void, width))
+        padded = np.zeros((rows, 8 * len(words)), np.uint8)
+        padded[:, :width] = _windows(data, layout)[starts].view(np.uint8).reshape(rows, width)
+        words[:] = padded.view(np.uint64).T
+    numbers = np.full(rows, -1)
+    firsts: list[int] = []
+    found, first = 0, 0
+    while found < rows:
+        if len(firsts) == _FEW_VALUES:
+            return None
+        same = np.ones(rows, np.bool_)
+        for word in words:
+            same &= word == word[first]
+        count = int(np.count_nonzero(same))
+        if count * _FEW_VALUES * 4 < rows - found:
+            return None
+        numbers[same] = len(firsts)
+        firsts.append(first)
+        found += count
+        first = int(numbers.argmin())  # -1 where nothing was found yet
+    return numbers, np.array(firsts, np.int64)
 
 
 def find_property(buffer: Buffer, properties: Spans, name: bytes) -> Spans:

@@ -190,6 +190,9 @@ def queue_runs(
 def _topic_keys(log_bytes: bulk.Buffer, data: bulk.Bytes, topics: Spans) -> Longs:
     """A number below 2 ** 31 for each row, the same for the same topic only."""
     starts, lengths = topics
+    few = bulk.few_values(data, topics)
+    if few is not None and _are_ascii(data, topics, few[1]):
+        return few[0]
     hashes, units = java_hashes(data, starts, lengths)
     keys = hashes.astype(np.int64) & 0x7FFFFFFF
     _, firsts, numbers = np.unique(keys, return_index=True, return_inverse=True)
@@ -211,6 +214,11 @@ def _topic_keys(log_bytes: bulk.Buffer, data: bulk.Bytes, topics: Spans) -> Long
     return np.array([known.setdefault(name, len(known)) for name in names_of], np.int64)
 
 
+def _are_ascii(data: bulk.Bytes, spans: Spans, rows: Longs) -> bool:
+    bounds = zip(spans.starts[rows].tolist(), spans.lengths[rows].tolist(), strict=True)
+    return all(data[start : start + length].tobytes().isascii() for start, length in bounds)
+
+
 def _gather(data: bulk.Bytes, starts: Longs, length: int) -> bulk.Bytes:
     """The bytes of spans of one length, a row each."""
     layout = np.dtype((np.void, length))
@@ -228,8 +236,14 @@ def _tags_codes(
     properties = properties or bulk.JoinedProperties(log_bytes, columns.properties)
     rows, tags = properties.find(_TAGS)
     codes = np.zeros(columns.starts.size, np.int64)
-    hashes, _ = java_hashes(data, *tags)
-    codes[rows] = hashes.view(np.int32)
+    few = bulk.few_values(data, tags)
+    if few is not None:
+        numbers, firsts = few
+        hashes, _ = java_hashes(data, tags.starts[firsts], tags.lengths[firsts])
+        codes[rows] = hashes.view(np.int32)[numbers]
+    else:
+        hashes, _ = java_hashes(data, *tags)
+        codes[rows] = hashes.view(np.int32)
     return codes
 
 

@@ -94,12 +94,12 @@ class LogPiece:
 def _count_right(data: memoryview, columns: RecordColumns) -> int:
     """How many records at the head have bodies with the CRC that they should have."""
     begins, lengths = columns.bodies
-    ends = (begins + lengths).tolist()
-    found = [
-        crc32(data[begin:end]) & CRC_MASK for begin, end in zip(begins.tolist(), ends, strict=True)
-    ]
-    wrong = np.flatnonzero(np.array(found, np.int64) != columns.column("body_crc"))
-    return int(wrong[0]) if wrong.size else len(found)
+    # Without a step of the interpreter for each body: that would take longer than its CRC.
+    places = map(slice, begins.tolist(), (begins + lengths).tolist())
+    crcs = map(crc32, map(data.__getitem__, places))
+    found = np.fromiter(crcs, np.int64, begins.size) & CRC_MASK
+    wrong = np.flatnonzero(found != columns.column("body_crc"))
+    return int(wrong[0]) if wrong.size else found.size
 
 
 def _lost_properties(data: memoryview, columns: RecordColumns, base: int) -> NDArray[np.bool_]:

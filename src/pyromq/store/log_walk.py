@@ -39,7 +39,7 @@ from pyromq.store.piece_helper import FilePiece, PieceHelper
 logger = logging.getLogger(__name__)
 
 #: So many pieces at most wait to be examined.
-_STEPS_AHEAD: Final = 6
+_STEPS_AHEAD: Final = 16
 _SECONDS_BETWEEN_LINES: Final = 2.0
 _MB: Final = 1_000_000
 

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 #: So much is examined here before another process is started: short walks are done by then.
 WORTH_A_PROCESS: Final = 128 * 1024 * 1024
-_ASKED: Final = 3
+_ASKED: Final = 5
 _PIPE_SIZE: Final = 1024 * 1024
 _PATIENCE_MS: Final = 10
 #: For the rest of an answer that has begun to come.

@@ -14,6 +14,7 @@ from pyromq.protocol.bulk import (
     JoinedProperties,
     RecordParts,
     Spans,
+    few_values,
     find_property,
     last_property,
     read_columns,
@@ -315,3 +316,34 @@ def test_columns_of_some_rows() -> None:
     assert some.column("queue_offset").tolist() == [2, 3, 4]
     for mine, other in zip(some, again, strict=True):
         np.testing.assert_array_equal(mine, other)
+
+
+@given(
+    st.lists(st.sampled_from([b"", b"a", b"orders", b"payments", b"orders-of-2026", b"x" * 64])),
+    st.integers(0, 20),
+)
+def test_few_values_have_numbers(values: list[bytes], before: int) -> None:
+    data = np.frombuffer(bytes(before) + b"".join(values), np.uint8)
+    lengths = np.array([len(value) for value in values], np.int64)
+    starts = before + lengths.cumsum() - lengths
+    found = few_values(data, Spans(starts, lengths))
+    if len({len(value) for value in values}) != 1:
+        assert found is None
+        return
+    assert found is not None
+    numbers, firsts = found
+    assert [values[firsts[number]] for number in numbers] == values
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 9, 16, 31])
+@pytest.mark.parametrize("different", [1, 2, 8, 9, 200])
+def test_values_of_one_length(width: int, different: int) -> None:
+    values = [b"%d" % (number % different % 10) * width for number in range(400)]
+    values = [value[:-1] + bytes([number % different]) for number, value in enumerate(values)]
+    data = np.frombuffer(b"".join(values), np.uint8)
+    spans = Spans(np.arange(400) * width, np.full(400, width))
+    found = few_values(data, spans)
+    assert (found is None) == (different > 8)
+    if found is not None:
+        numbers, firsts = found
+        assert [values[firsts[number]] for number in numbers] == values

@@ -174,7 +174,7 @@ def test_more_than_it_can_take_is_done_here(pieces: list[FilePiece], started: St
     helper = helping()
     for piece in pieces:
         helper.add(piece)
-    assert len(started.here) == PIECES - 3
+    assert len(started.here) == PIECES - 5
     assert [helper.take().starts.size for _ in pieces] == EXPECTED
     helper.close()
 
