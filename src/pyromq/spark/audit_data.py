@@ -18,8 +18,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pyromq.protocol.bulk import Buffer, RecordColumns
-from pyromq.protocol.crc import CRC_MASK, crc32
+from pyromq.protocol.bulk import Buffer, RecordColumns, body_crcs
 from pyromq.protocol.delay import DelayLevels
 from pyromq.protocol.message_id import HOST_SIZE_V4, decode_host
 from pyromq.protocol.names import (
@@ -242,13 +241,9 @@ def join(parts: Iterable[Facts], broker_name: str) -> Facts:
 
 def wrong_bodies(data: Buffer, columns: RecordColumns) -> list[int]:
     """The rows whose body does not have the CRC that stands in the record."""
-    begins, lengths = columns.bodies
-    with memoryview(data) as view:
-        crcs = [
-            crc32(view[begin:end]) & CRC_MASK
-            for begin, end in zip(begins.tolist(), (begins + lengths).tolist(), strict=True)
-        ]
-    wrong: list[int] = np.flatnonzero(columns.column("body_crc") != np.array(crcs)).tolist()
+    wrong: list[int] = np.flatnonzero(
+        columns.column("body_crc") != body_crcs(data, columns)
+    ).tolist()
     return wrong
 
 

@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pyromq.protocol import bulk
-from pyromq.protocol.crc import CRC_MASK, crc32
 from pyromq.protocol.record import (
     BLANK_MAGIC,
     HEAD_SIZE_V4,
@@ -139,14 +138,9 @@ class LogCheck:
             )
         if not self._check_bodies:
             return
-        view = memoryview(piece.data)
-        begins, lengths = columns.bodies
-        crcs = [
-            crc32(view[begin:end]) & CRC_MASK
-            for begin, end in zip(begins.tolist(), (begins + lengths).tolist(), strict=True)
-        ]
+        crcs = bulk.body_crcs(piece.data, columns)
         expected = columns.column("body_crc")
-        for row in np.flatnonzero(expected != np.array(crcs, np.int64)).tolist():
+        for row in np.flatnonzero(expected != crcs).tolist():
             self._report(
                 ViolationKind.BODY_CRC,
                 piece.base + int(columns.starts[row]),
