@@ -69,7 +69,15 @@ class _Lines(logging.Handler):
 def serve(requests: IO[bytes], answers: IO[bytes], rules: Rules) -> None:
     """Answer until there are no more requests."""
     lines = _Lines(logging.WARNING)
-    logging.getLogger("pyromq").addHandler(lines)
+    ours = logging.getLogger("pyromq")
+    ours.addHandler(lines)
+    try:
+        _serve(requests, answers, rules, lines)
+    finally:
+        ours.removeHandler(lines)
+
+
+def _serve(requests: IO[bytes], answers: IO[bytes], rules: Rules, lines: _Lines) -> None:
     mapping: mmap.mmap | None = None
     while head := requests.read(REQUEST.size):
         path_length, position, base, size = REQUEST.unpack(head)

@@ -457,8 +457,12 @@ def test_the_end_of_the_interpreter_closes(cluster: Cluster, topic: str) -> None
 
 
 INTERRUPT = """
+import signal
 import sys
 from pyromq.client import PushConsumer
+
+# Whoever runs the tests in the background of a shell has Ctrl-C ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 with PushConsumer.sync(sys.argv[1], group="interrupted", handler=print,
         subscriptions={sys.argv[2]: "*"}) as consumer:
@@ -479,7 +483,10 @@ def test_control_c_ends_a_wait(cluster: Cluster, topic: str) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=DEADLINE)
+        try:
+            rest, _ = process.communicate(timeout=DEADLINE)
+        finally:
+            process.kill()
     assert rest == "interrupted\n"
     assert process.returncode == 0
 

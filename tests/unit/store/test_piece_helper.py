@@ -14,7 +14,7 @@ import pytest
 
 from pyromq.protocol import bulk
 from pyromq.protocol.delay import DelayLevels
-from pyromq.store import piece_helper, piece_process
+from pyromq.store import piece_helper
 from pyromq.store.log_piece import LogPiece, Rules
 from pyromq.store.piece_helper import FilePiece, PieceHelper
 from tests.support.patience import wait_until
@@ -299,16 +299,3 @@ def test_closing_with_requests_on_their_way(pieces: list[FilePiece], started: St
     helper.close()
     helper.close()
     assert started.processes[0].returncode is not None
-
-
-def test_rules_and_answers_go_over_the_wire(pieces: list[FilePiece]) -> None:
-    assert piece_process.encode_rules(RULES) == '[1048576,"1s 5s",true,true]'
-    piece = pieces[0].piece
-    data = piece_process._encode(piece.starts.size, list(piece.runs()))
-    head, rest = data[: piece_process.ANSWER.size], data[piece_process.ANSWER.size :]
-    assert piece_process.answer_rest(head) == len(rest)
-    answer = piece_process.decode_answer(head, rest)
-    assert answer.records == RECORDS
-    assert answer.runs is not None
-    given = LogPiece(piece.base, piece.data, piece.starts, RULES, runs=answer.runs)
-    assert content(given) == content(piece)
