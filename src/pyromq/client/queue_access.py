@@ -13,6 +13,7 @@ makes its own table, and all but one are lost although they were answered.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from dataclasses import replace
 from enum import Enum
@@ -43,6 +44,8 @@ from pyromq.protocol.headers import (
 )
 from pyromq.protocol.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from pyromq.remoting.client import RemotingError
+
+logger = logging.getLogger(__name__)
 
 #: The group that every broker has for readers that belong to none.
 ANONYMOUS_GROUP = "TOOLS_CONSUMER"
@@ -110,9 +113,11 @@ class QueueAccess:
         sys_flag = PULL_SUBSCRIPTION
         if wait > 0:
             sys_flag |= PULL_SUSPEND
-        if commit_offset is not None and broker_id == 0:
-            if _place(queue) not in self._with_offsets:
-                await self.commit(queue, commit_offset)
+        if (
+            commit_offset is not None
+            and broker_id == 0
+            and (_place(queue) in self._with_offsets or await self._begin(queue, commit_offset))
+        ):
             sys_flag |= PULL_COMMIT_OFFSET
         numbers = (offset, max_messages, sys_flag, commit_offset or 0, int(wait * 1000))
         seconds = self._session.request_timeout + (wait + _GRACE_SECONDS if wait > 0 else 0)
@@ -202,6 +207,15 @@ class QueueAccess:
             del self._templates[key]
 
     # Helpers, in call order.
+
+    async def _begin(self, queue: MessageQueue, offset: int) -> bool:
+        """Commit for the first time; whoever cannot do that may read all the same."""
+        try:
+            await self.commit(queue, offset)
+        except (RemotingError, BrokerError) as error:
+            logger.warning("first offset %d of %s not committed: %s", offset, queue, error)
+            return False
+        return True
 
     async def _set_offset(self, queue: MessageQueue, offset: int) -> None:
         header = UpdateConsumerOffsetRequestHeader(

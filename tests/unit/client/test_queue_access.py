@@ -205,3 +205,15 @@ async def test_a_first_commit_that_fails_lets_the_others_go_on() -> None:
             *(access.commit(queue, 7) for queue in queues), return_exceptions=True
         )
         assert [type(result) for result in results] == [BrokerError, type(None), type(None)]
+
+
+async def test_a_first_commit_that_is_refused_keeps_nobody_from_reading() -> None:
+    async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
+        await fill(cluster)
+        broker = cluster.brokers[0]
+        refusal = (ResponseCode.NO_PERMISSION, "no")
+        broker.refusals[RequestCode.UPDATE_CONSUMER_OFFSET] = [refusal]
+        for _ in range(2):
+            result = await access.pull(QUEUE, 0, EVERYTHING, commit_offset=0)
+            assert len(result.messages) == 3
+        assert [pull.ext_fields["sysFlag"] for pull in broker.seen(PULL)] == ["4", "5"]
