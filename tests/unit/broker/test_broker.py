@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
 import shutil
 import socket
 import threading
@@ -26,6 +25,7 @@ from pyromq.remoting.client import RemotingClient
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetResult, StoreError
 from tests.support.brokers import local_broker, small_store
+from tests.support.descriptors import inodes
 from tests.support.patience import DEADLINE, until
 from tests.unit.broker.wired import pull_request, send_request
 
@@ -214,11 +214,7 @@ async def test_a_port_that_is_taken_is_named(tmp_path: Path, distance: int) -> N
 
 def ports_of_this_process() -> set[int]:
     """The ports that this process listens on."""
-    own = {
-        os.stat(f"/proc/self/fd/{name}").st_ino
-        for name in os.listdir("/proc/self/fd")
-        if Path(f"/proc/self/fd/{name}").exists()
-    }
+    own = inodes()
     rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
     return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and int(row[9]) in own}
 

@@ -12,6 +12,7 @@ import pytest
 from pyromq.store import mapped_file
 from pyromq.store.mapped_file import MappedFile, file_name
 from pyromq.store.results import StoreError
+from tests.support.descriptors import open_below
 
 SIZE = 64 * 1024
 
@@ -151,15 +152,14 @@ def test_advice_changes_no_byte(tmp_path: Path, start: int, end: int) -> None:
 
 
 def test_no_descriptor_is_kept_beside_the_mapping(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
     files = [MappedFile.create(tmp_path, number * SIZE, SIZE) for number in range(20)]
     for file in files:
         file.reserve(SIZE)
         file.sync()
-    assert len(os.listdir("/proc/self/fd")) <= before + len(files)
+    assert 0 < open_below(tmp_path) <= len(files)
     for file in files:
         file.delete()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(tmp_path) == 0
 
 
 def test_a_closed_file_is_not_read(tmp_path: Path) -> None:
