@@ -139,25 +139,27 @@ def test_room_comes_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_full_disk_changes_nothing(
     tmp_path: Path, log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append(log, b"a" * (SIZE - 100))
-    state = (log.position, log.limit, len(log.parts))
-
     def full(descriptor: int, offset: int, length: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    end = append(log, b"a" * (SIZE - 100)) + SIZE
     monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(PutError):
+        while True:  # into those that were made ahead
+            end = append(log, b"a" * (SIZE - 100)) + SIZE
+    state = (log.position, log.limit, len(log.parts))
     for _ in range(3):
         with pytest.raises(PutError) as refused:
             log.make_room(500)
         assert refused.value.status is PutStatus.CREATE_MAPEDFILE_FAILED
     assert (log.position, log.limit, len(log.parts)) == state
-    assert append(log, b"still fits") == SIZE - 100
+    assert append(log, b"still fits") == end - 100
     log.seal()
     monkeypatch.undo()
-    assert append(log, b"b" * 500) == SIZE
+    assert append(log, b"b" * 500) == end
     log.seal()
-    assert log.read(SIZE - 100, 10) == b"still fits"
-    assert log.read(SIZE, 500) == b"b" * 500
+    assert log.read(end - 100, 10) == b"still fits"
+    assert log.read(end, 500) == b"b" * 500
 
 
 def test_flush_moves_the_mark_only_when_every_file_is_synced(
