@@ -137,18 +137,23 @@ async def load_until_killed(server: Server, written: Written, count: int = LOAD)
     """Send on several connections, and kill the broker in the middle of it."""
     enough = asyncio.Event()
 
+    async def send(broker: RawBroker, worker: int, number: int) -> None:
+        body = f"{worker} {number} ".encode() * 50
+        seed = Seed(LOAD_TOPIC, 0, [body], {"KEYS": f"load-{worker}-{number}"})
+        answer = await broker.send(seed)
+        written.acknowledged[answer.queue_offset] = body
+
     async def send_forever(worker: int) -> None:
         async with connected(server) as broker:
-            number = 0
-            while True:
-                number += 1
-                body = f"{worker} {number} ".encode() * 50
-                seed = Seed(LOAD_TOPIC, 0, [body], {"KEYS": f"load-{worker}-{number}"})
-                answer = await broker.send(seed)
-                written.acknowledged[answer.queue_offset] = body
+            for number in itertools.count(1):
+                await send(broker, worker, number)
                 if len(written.acknowledged) >= count:
                     enough.set()
 
+    # When the sender of the first message is answered, the topic is on the disk: what others
+    # send before makes only pyromq know it again.
+    async with connected(server) as broker:
+        await send(broker, 4, 1)
     workers = [asyncio.create_task(send_forever(worker)) for worker in range(4)]
     await asyncio.wait_for(enough.wait(), 30.0)
     server.kill()
