@@ -7,7 +7,9 @@ is put on when a request leaves. On the consumer's event loop.
 
 A group's first commit in a topic goes to its broker alone. Java's brokers handle commits in
 several threads and make a table for the first one: of first ones that come together, each
-makes its own table, and all but one are lost although they were answered.
+makes its own table, and all but one are lost although they were answered. For the same reason
+a pull sets an offset only when that is its own: one that waits for a thread there while the
+messages before it are finished would take back what was committed meanwhile.
 """
 
 from __future__ import annotations
@@ -105,8 +107,8 @@ class QueueAccess:
         """Messages of `queue` from `offset` on.
 
         When there is none yet, the broker waits up to `wait` seconds for one. With a
-        `commit_offset` the group's offset is set by the way (a master only does that); the
-        first one of a topic before it (see above).
+        `commit_offset` that is `offset` the group's is set by the way (a master only does
+        that); the first one of a topic before it (see above).
         """
         broker_id = self._suggested.get(queue, 0)
         address = await self._address(queue, broker_id)
@@ -114,9 +116,9 @@ class QueueAccess:
         if wait > 0:
             sys_flag |= PULL_SUSPEND
         if (
-            commit_offset is not None
+            commit_offset == offset
             and broker_id == 0
-            and (_place(queue) in self._with_offsets or await self._begin(queue, commit_offset))
+            and (_place(queue) in self._with_offsets or await self._begin(queue, offset))
         ):
             sys_flag |= PULL_COMMIT_OFFSET
         numbers = (offset, max_messages, sys_flag, commit_offset or 0, int(wait * 1000))

@@ -57,7 +57,7 @@ async def test_both_ways_of_asking_say_the_same() -> None:
         access._with_offsets.add(("b0", "t"))
         for _ in range(2):
             await access.pull(
-                QUEUE, 5, subscription, version=7, max_messages=9, wait=0.01, commit_offset=3
+                QUEUE, 5, subscription, version=7, max_messages=9, wait=0.01, commit_offset=5
             )
         careful, quick = cluster.brokers[0].seen(PULL)
         careful.opaque = quick.opaque
@@ -186,7 +186,7 @@ async def test_the_first_commit_at_a_broker_goes_alone() -> None:
         commits = asyncio.gather(*(access.commit(queue, 7) for queue in queues))
         await until(lambda: bool(under_way))
         # By the way of a pull it would come together with the other one.
-        pull = asyncio.create_task(access.pull(queues[1], 0, EVERYTHING, commit_offset=8))
+        pull = asyncio.create_task(access.pull(queues[1], 8, EVERYTHING, commit_offset=8))
         await access.max_offset(queues[1])  # whatever was sent before has come now
         assert (under_way, broker.seen(PULL)) == ([0], [])
         held.set()
@@ -217,3 +217,13 @@ async def test_a_first_commit_that_is_refused_keeps_nobody_from_reading() -> Non
             result = await access.pull(QUEUE, 0, EVERYTHING, commit_offset=0)
             assert len(result.messages) == 3
         assert [pull.ext_fields["sysFlag"] for pull in broker.seen(PULL)] == ["4", "5"]
+
+
+async def test_a_pull_commits_no_offset_but_its_own() -> None:
+    """It may be late: Java's broker would take back what was committed meanwhile."""
+    async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
+        await fill(cluster)
+        for commit_offset in (0, 1, 2, None):
+            await access.pull(QUEUE, 2, EVERYTHING, commit_offset=commit_offset)
+        flags = [pull.ext_fields["sysFlag"] for pull in cluster.brokers[0].seen(PULL)]
+        assert flags == ["4", "4", "5", "4"]
