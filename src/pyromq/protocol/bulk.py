@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, Union
 
 import numpy as np
@@ -291,11 +292,15 @@ def read_columns(buffer: Buffer, starts: Longs) -> RecordColumns:
 def body_crcs(buffer: Buffer, columns: RecordColumns) -> Longs:
     """The CRCs of the records' bodies, as they should stand in their heads (`body_crc`)."""
     begins, lengths = columns.bodies
-    places = map(slice, begins.tolist(), (begins + lengths).tolist())
     with memoryview(buffer) as view:
-        # Without a step of the interpreter for each body: that would take as long as its CRC.
-        crcs = np.fromiter(map(crc32, map(view.__getitem__, places)), np.int64, begins.size)
-    return crcs & CRC_MASK
+        return crcs_of(view, begins.tolist(), (begins + lengths).tolist())
+
+
+def crcs_of(content: bytes | memoryview, begins: Sequence[int], ends: Sequence[int]) -> Longs:
+    """The CRCs of many spans, as heads of records have them."""
+    # Without a step of the interpreter for each span: that would take as long as its CRC.
+    crcs = map(crc32, map(content.__getitem__, map(slice, begins, ends)))
+    return np.fromiter(crcs, np.int64, len(begins)) & CRC_MASK
 
 
 class JoinedProperties:
@@ -436,9 +441,8 @@ def few_values(data: Bytes, spans: Spans) -> tuple[Longs, Longs] | None:
     # Eight bytes are compared at a time.
     words = np.zeros((-(-width // 8), rows), np.uint64)
     if width:
-        layout = np.dtype((np.void, width))
         padded = np.zeros((rows, 8 * len(words)), np.uint8)
-        padded[:, :width] = _windows(data, layout)[starts].view(np.uint8).reshape(rows, width)
+        padded[:, :width] = gather(data, starts, width)
         words[:] = padded.view(np.uint64).T
     numbers = np.full(rows, -1)
     firsts: list[int] = []
@@ -457,6 +461,12 @@ def few_values(data: Bytes, spans: Spans) -> tuple[Longs, Longs] | None:
         found += count
         first = int(numbers.argmin())  # -1 where nothing was found yet
     return numbers, np.array(firsts, np.int64)
+
+
+def gather(data: Bytes, starts: Longs, width: int) -> Bytes:
+    """The bytes of spans of one length, a row each."""
+    layout = np.dtype((np.void, width))
+    return _windows(data, layout)[starts].view(np.uint8).reshape(starts.size, width)
 
 
 def find_property(buffer: Buffer, properties: Spans, name: bytes) -> Spans:

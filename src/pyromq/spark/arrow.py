@@ -31,6 +31,7 @@ from pyromq.protocol.bulk import (
     Longs,
     RecordColumns,
     Spans,
+    gather,
     read_columns,
 )
 from pyromq.protocol.compression import CompressionError, decompress
@@ -184,9 +185,7 @@ class _Rows:
         if (lengths == size - 1).all():
             data = np.frombuffer(self._bytes, np.uint8)
             whole = data[first : first + size].tobytes()
-            layout = np.dtype(f"V{size}")
-            windows = np.ndarray((data.size - size + 1,), layout, data, 0, (1,))
-            if windows[starts - 1].tobytes() == whole * self.count:
+            if gather(data, starts - 1, size).tobytes() == whole * self.count:
                 return _repeated(whole[1:].decode(errors="replace"), self.count)
         return _text(_gather(self._buffer, self.columns.topics))
 

@@ -180,9 +180,10 @@ class BrokerOrigin:
             if place not in self._with_offsets:
                 first.setdefault(place, queue)
         # Java's brokers lose some of the first ones of a topic that reach them together.
-        self._set_offsets(group, {queue: offsets[queue] for queue in first.values()})
+        alone = {queue: offsets[queue] for queue in first.values()}
+        self._set_offsets(group, alone)
         self._with_offsets.update(first)
-        self._set_offsets(group, offsets)
+        self._set_offsets(group, {q: offset for q, offset in offsets.items() if q not in alone})
 
     def blocks(self, wanted: QueueRange) -> Iterator[RecordBlock | LostRecords]:
         """The records of a range, by pulls that overlap."""

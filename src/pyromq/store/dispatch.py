@@ -200,8 +200,8 @@ def _topic_keys(log_bytes: bulk.Buffer, data: bulk.Bytes, topics: Spans) -> Long
     alike = np.array_equal(units, lengths) and np.array_equal(lengths, lengths[representative])
     for length in set(lengths[firsts].tolist()) - {0} if alike else ():
         of_length = np.flatnonzero(lengths == length)
-        names = _gather(data, starts[of_length], length)
-        alike &= bool((names == _gather(data, starts[representative[of_length]], length)).all())
+        names = bulk.gather(data, starts[of_length], length)
+        alike &= bool((names == bulk.gather(data, starts[representative[of_length]], length)).all())
     if alike:
         return keys
     # Topics that are not ASCII, or whose hashes collide: by their names, one after the other.
@@ -217,13 +217,6 @@ def _topic_keys(log_bytes: bulk.Buffer, data: bulk.Bytes, topics: Spans) -> Long
 def _are_ascii(data: bulk.Bytes, spans: Spans, rows: Longs) -> bool:
     bounds = zip(spans.starts[rows].tolist(), spans.lengths[rows].tolist(), strict=True)
     return all(data[start : start + length].tobytes().isascii() for start, length in bounds)
-
-
-def _gather(data: bulk.Bytes, starts: Longs, length: int) -> bulk.Bytes:
-    """The bytes of spans of one length, a row each."""
-    layout = np.dtype((np.void, length))
-    windows: NDArray[np.void] = np.ndarray((data.size - length + 1,), layout, data, 0, (1,))
-    return windows[starts].view(np.uint8).reshape(starts.size, length)
 
 
 def _tags_codes(

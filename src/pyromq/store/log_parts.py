@@ -299,12 +299,13 @@ def _walk(
     """Take the records of a part; returns where they end."""
     segment_end = log.segments.end_offset
     position = start
+    delay_levels = DelayLevels(config.message_delay_level)
     for limit in (min(part.end + _SLACK, segment_end), segment_end):
         log.watermarks.written = limit
         walk = LogWalk(
             log,
             position,
-            delay_levels=DelayLevels(config.message_delay_level),
+            delay_levels=delay_levels,
             check_crc=config.check_crc_on_recover,
             alone=True,
         )

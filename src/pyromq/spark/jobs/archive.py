@@ -8,7 +8,6 @@ from __future__ import annotations
 import signal
 import threading
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -36,6 +35,7 @@ from pyromq.spark.jobs.options import (
     open_session,
     progress_bars,
     spark_options,
+    time_of,
 )
 from pyromq.spark.options import Edge, Time, TopicPattern, Topics
 from pyromq.spark.positions import DataLossError
@@ -222,15 +222,7 @@ def _show_plan(plan: CommitPlan, directory: Path) -> None:
 def _starting(text: str) -> Edge | Time:
     if text in ("earliest", "latest"):
         return Edge[text.upper()]
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(
-            f"--from {text!r}: expected earliest, latest or a time as 2026-11-16T05:00:00Z"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return Time(int(moment.timestamp() * 1000))
+    return Time(time_of("--from", text, "earliest, latest or "))
 
 
 def _clear_errors() -> AbstractContextManager[None]:

@@ -200,14 +200,20 @@ def _is_traceback(lines: list[str]) -> bool:
 
 
 def milliseconds_of(option: str, text: str | None) -> int | None:
-    """A time that a user gave to an option, as 2026-11-16T05:00:00Z; without a zone it is UTC."""
-    if text is None:
-        return None
+    """A time that a user may have given to an option: see `time_of`."""
+    return None if text is None else time_of(option, text)
+
+
+def time_of(option: str, text: str, others: str = "") -> int:
+    """The milliseconds of a time as 2026-11-16T05:00:00Z; without a zone it is UTC.
+
+    `others` is what may stand there instead, for the message about something else.
+    """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise click.UsageError(
-            f"{option} {text!r}: expected a time as 2026-11-16T05:00:00Z"
+            f"{option} {text!r}: expected {others}a time as 2026-11-16T05:00:00Z"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
