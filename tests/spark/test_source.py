@@ -160,7 +160,9 @@ def test_a_topic_as_a_table(
         "tags = 'odd' and queueId in (1, 3) and queueOffset >= 100 "
         "and storeTimestamp > timestamp'2020-01-01 00:00:00'"
     )
-    narrow = source.schema("queueId int, queueOffset long, tags string, storeTimestamp timestamp")
+    narrow = source.schema(
+        "queueId int not null, queueOffset long, tags string, storeTimestamp timestamp"
+    )
     found = []
     for pushed in ("true", "false"):
         spark.conf.set(PUSH_DOWN, pushed)

@@ -18,7 +18,7 @@ Runs in Spark's tasks; one decoder for one thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -79,9 +79,13 @@ class RecordDecoder:
     """Makes batches with these columns."""
 
     def __init__(
-        self, names: Sequence[str], include_properties: str = RAW, broker_name: str = ""
+        self,
+        names: Sequence[str],
+        include_properties: str = RAW,
+        broker_name: str = "",
+        not_null: Container[str] = (),
     ) -> None:
-        self.schema = arrow_schema(names, include_properties)
+        self.schema = arrow_schema(names, include_properties, not_null)
         self._broker_name = broker_name
         self._with_bodies = "body" in names
         self._with_named = not _NAMED_PROPERTIES.keys().isdisjoint(names)

@@ -4,12 +4,13 @@
     arrow_schema(("topic", "body"))           # what a task's batches must have
 
 A user's own `.schema(...)` may have any of them in any order; `check_wanted` refuses
-others by name. Used by the driver when a query is planned and by every task.
+others by name, and may call those `not null` that never are: Spark insists that batches say
+so, too. Used by the driver when a query is planned and by every task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -51,6 +52,8 @@ _SPARK_TYPES: Final[dict[str, DataType]] = {
     "physicalOffset": LongType(),
 }
 COLUMN_NAMES: Final = tuple(_SPARK_TYPES)
+#: Null where a message has no such property. All others always have a value.
+_NULLABLE: Final = frozenset({"uniqueKey", "keys", "tags"})
 _PROPERTY_MAP: Final = MapType(StringType(), StringType())
 _ARROW_TYPES: Final[dict[type[DataType], pa.DataType]] = {
     StringType: pa.string(),
@@ -70,7 +73,7 @@ def schema(include_properties: str = RAW) -> StructType:
 
 
 def check_wanted(wanted: StructType, include_properties: str = RAW) -> None:
-    """Refuse a user's schema that has a column we do not have, or one with another type."""
+    """Refuse a user's schema with a column that we do not have, or do not have like that."""
     for field in wanted.fields:
         if field.name not in _SPARK_TYPES:
             raise ValueError(
@@ -82,12 +85,31 @@ def check_wanted(wanted: StructType, include_properties: str = RAW) -> None:
                 f"column {field.name!r} is of type {ours.simpleString()}, "
                 f"not {field.dataType.simpleString()}: cast it after the read"
             )
+        if field.name in _NULLABLE and not field.nullable:
+            raise ValueError(
+                f"column {field.name!r} is null where a message has no such property: it cannot "
+                "be NOT NULL; filter after the read"
+            )
 
 
-def arrow_schema(names: Sequence[str] = COLUMN_NAMES, include_properties: str = RAW) -> pa.Schema:
+def never_null(wanted: StructType) -> frozenset[str]:
+    """The columns of a schema that are said to be never null."""
+    return frozenset(field.name for field in wanted.fields if not field.nullable)
+
+
+def arrow_schema(
+    names: Sequence[str] = COLUMN_NAMES,
+    include_properties: str = RAW,
+    not_null: Container[str] = (),
+) -> pa.Schema:
     """These columns in Arrow's types, exactly those that Spark wants of a task."""
     kinds = {name: type(_spark_type(name, include_properties)) for name in names}
-    return pa.schema([pa.field(name, _ARROW_TYPES[kind]) for name, kind in kinds.items()])
+    return pa.schema(
+        [
+            pa.field(name, _ARROW_TYPES[kind], nullable=name not in not_null)
+            for name, kind in kinds.items()
+        ]
+    )
 
 
 def _spark_type(name: str, include_properties: str) -> DataType:

@@ -41,6 +41,8 @@ class ReadPlan:
 
     options: ReadOptions
     columns: tuple[str, ...]
+    #: Those of the columns that Spark was told to be never null.
+    not_null: frozenset[str] = frozenset()
     #: Tags of a filter that Spark looks at itself, too.
     pushed_tags: frozenset[str] = frozenset()
 
@@ -112,7 +114,9 @@ def _decoded(
 ) -> Iterator[pa.RecordBatch]:
     losses = Losses(plan.options.fail_on_data_loss)
     rows = _RowFilter(plan)
-    decoder = RecordDecoder(rows.columns, plan.options.include_properties, broker_name)
+    decoder = RecordDecoder(
+        rows.columns, plan.options.include_properties, broker_name, plan.not_null
+    )
     for block in found:
         if isinstance(block, LostRecords):
             losses.report(block)

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyromq.spark.columns import check_wanted, schema
+from pyromq.spark.columns import check_wanted, never_null, schema
 from pyromq.spark.options import Mode, ReadOptions
 
 if TYPE_CHECKING:
@@ -73,4 +73,4 @@ class RocketMQDataSource(DataSource):
 
         options = ReadOptions.parse(self.options, mode)
         check_wanted(wanted, options.include_properties)
-        return ReadPlan(options, tuple(wanted.fieldNames()))
+        return ReadPlan(options, tuple(wanted.fieldNames()), never_null(wanted))

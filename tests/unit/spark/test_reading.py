@@ -113,14 +113,22 @@ def test_tags_are_compared_as_text(origin: FakeOrigin) -> None:
     assert found[0].column("tags").to_pylist() == ["Aa"] * 5
 
 
+def test_what_spark_was_told_to_be_never_null_is_said_of_batches(origin: FakeOrigin) -> None:
+    wanted = replace(plan(tags=frozenset({"a"})), not_null=frozenset({"body"}))
+    origin.tags = lambda offset: "a"
+    found = list(read_range(wanted, QueueRange(A0, 10, 15)))
+    assert {batch.schema for batch in found} == {arrow_schema(COLUMNS, not_null={"body"})}
+
+
 def test_what_brokers_are_asked_for() -> None:
     options = plan(tags=frozenset({"b", "a"})).options
     assert plan().subscription is None
     assert ReadPlan(options, COLUMNS).subscription == Subscription.tags("a || b")
-    assert ReadPlan(options, COLUMNS, frozenset({"b", "c"})).subscription == Subscription.tags("b")
-    pushed = ReadPlan(plan().options, COLUMNS, frozenset({"c"}))
+    both = ReadPlan(options, COLUMNS, pushed_tags=frozenset({"b", "c"}))
+    assert both.subscription == Subscription.tags("b")
+    pushed = ReadPlan(plan().options, COLUMNS, pushed_tags=frozenset({"c"}))
     assert pushed.subscription == Subscription.tags("c")
-    by_sql = ReadPlan(plan(sql="a = 1").options, COLUMNS, frozenset({"c"}))
+    by_sql = ReadPlan(plan(sql="a = 1").options, COLUMNS, pushed_tags=frozenset({"c"}))
     assert by_sql.subscription == Subscription.sql("a = 1")
 
 
