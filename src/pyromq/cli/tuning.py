@@ -10,6 +10,8 @@ import resource
 import sys
 from typing import Final
 
+from pyromq.store.heap import keep_memory
+
 #: The key index and the flush thread hold the interpreter for moments only; a send must
 #: not wait five milliseconds, Python's default, until one of them lets it go.
 _SWITCH_INTERVAL: Final = 0.0005
@@ -25,7 +27,8 @@ def allow_open_files() -> None:
 
 
 def settle() -> None:
-    """Keep the collector away from what start-up made: it stays until the end."""
+    """Keep the collector away from what start-up made, and memory for the next bulk pull."""
+    keep_memory()
     sys.setswitchinterval(_SWITCH_INTERVAL)
     gc.collect()
     gc.freeze()

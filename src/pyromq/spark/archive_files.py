@@ -41,6 +41,7 @@ from pyromq.spark.arrow import RecordDecoder
 from pyromq.spark.columns import COLUMN_NAMES, RAW
 from pyromq.spark.durable_files import sync_file
 from pyromq.spark.origin import LostRecords, Origin, OriginError, QueueRange
+from pyromq.store.heap import keep_memory
 
 #: The columns of a file.
 FILE_COLUMNS: Final = tuple(name for name in COLUMN_NAMES if name != "topic")
@@ -88,6 +89,7 @@ class FileSettings:
 
 def archive_ranges(origin: Origin, ranges: Iterable[QueueRange], files: ParquetFiles) -> None:
     """Write the messages of ranges; `files.lost` has those that were not to be had."""
+    keep_memory()
     for wanted in ranges:
         decoder = RecordDecoder(
             FILE_COLUMNS, files.settings.include_properties, wanted.queue.broker_name

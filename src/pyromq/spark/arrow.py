@@ -19,7 +19,7 @@ Runs in Spark's tasks; one decoder for one thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -115,7 +115,8 @@ class RecordDecoder:
     def _column(self, rows: _Rows, name: str) -> pa.Array:
         if name in _NUMBERS:
             field, kind = _NUMBERS[name]
-            return pa.array(rows.columns.heads[field].astype(kind))
+            numbers = rows.columns.heads[field].astype(kind)
+            return _array(self.schema.field(name).type, rows.count, numbers)
         if name in _TIMES:
             return _times(rows.columns.column(_TIMES[name]), self.schema.field(name).type)
         if name in _NAMED_PROPERTIES:
@@ -236,7 +237,7 @@ class _Rows:
         for quarter in range(4):
             digits[:, 7 - quarter] = _HEX[quarters[:, quarter]]
         ends = np.arange(self.count + 1, dtype=np.int32) * 32
-        return pa.StringArray.from_buffers(self.count, pa.py_buffer(ends), pa.py_buffer(digits))
+        return _array(pa.string(), self.count, ends, digits)
 
     def cut_properties(self) -> None:
         """Get ready for `named_property`."""
@@ -309,20 +310,32 @@ def _ends_before_next(columns: RecordColumns) -> NDArray[np.bool_]:
 def _gather(buffer: pa.Buffer, spans: Spans) -> pa.Array:
     """What stands at ascending spans of a buffer, copied into one array.
 
-    The buffer is seen as an array whose even elements are the spans and whose odd ones are
-    what lies between them; Arrow copies the even ones.
+    Spans of one length, as those of keys that clients make, are gathered by numpy in half the
+    time. For others the buffer is seen as an array whose even elements are the spans and whose
+    odd ones are what lies between them; Arrow copies the even ones.
     """
-    rows = spans.starts.size
+    starts, lengths = spans
+    rows = starts.size
     if not rows:
         return pa.array([], pa.binary())
-    base = int(spans.starts[0])
+    width = int(lengths[0])
+    if 0 < width <= buffer.size and (lengths == width).all():
+        found = gather(np.frombuffer(buffer, np.uint8), starts, width)
+        ends = np.arange(0, (rows + 1) * width, width, dtype=np.int32)
+        return _array(pa.binary(), rows, ends, found)
+    base = int(starts[0])
     bounds = np.empty(2 * rows, np.int32)
-    bounds[0::2] = spans.starts - base
-    bounds[1::2] = bounds[0::2] + spans.lengths
+    bounds[0::2] = starts - base
+    bounds[1::2] = bounds[0::2] + lengths
     pieces = pa.Array.from_buffers(
         pa.binary(), 2 * rows - 1, [None, pa.py_buffer(bounds), buffer.slice(base)]
     )
-    return pieces.take(pa.array(np.arange(0, 2 * rows - 1, 2, dtype=np.int32)))
+    return pieces.take(_array(pa.int32(), rows, np.arange(0, 2 * rows - 1, 2, dtype=np.int32)))
+
+
+def _array(kind: pa.DataType, rows: int, *data: NDArray[Any]) -> pa.Array:
+    """Numbers as Arrow has them, without a copy. `pa.array` would import pandas."""
+    return pa.Array.from_buffers(kind, rows, [None, *map(pa.py_buffer, data)])
 
 
 def _repeated(text: str, count: int) -> pa.Array:
@@ -346,7 +359,7 @@ def _hosts(found: pa.Array) -> pa.Array:
 
 def _times(milliseconds: Longs, kind: pa.DataType) -> pa.Array:
     microseconds = milliseconds.clip(-_LAST_MILLISECOND, _LAST_MILLISECOND) * 1000
-    return pa.Array.from_buffers(kind, microseconds.size, [None, pa.py_buffer(microseconds)])
+    return _array(kind, microseconds.size, microseconds)
 
 
 def _last_of_each(rows: Longs, names: pa.Array) -> Longs | None:

@@ -26,6 +26,7 @@ from pyromq.spark.arrow import RecordDecoder, batches
 from pyromq.spark.options import ReadOptions, TopicPattern, Topics
 from pyromq.spark.origin import LostRecords, Origin, QueueRange, RecordBlock
 from pyromq.spark.positions import Losses
+from pyromq.store.heap import keep_memory
 
 if TYPE_CHECKING:
     from pyromq.spark.store_origin import LogRange, StoreOrigin
@@ -112,6 +113,7 @@ def _open_store(options: ReadOptions) -> StoreOrigin:
 def _decoded(
     plan: ReadPlan, found: Iterable[RecordBlock | LostRecords], broker_name: str, place: str
 ) -> Iterator[pa.RecordBatch]:
+    keep_memory()
     losses = Losses(plan.options.fail_on_data_loss)
     rows = _RowFilter(plan)
     decoder = RecordDecoder(

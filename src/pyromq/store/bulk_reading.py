@@ -30,16 +30,17 @@ MAX_BULK_COUNT: Final = 65_536
 _GAP: Final = 32 * 1024
 #: So many pieces in one read at most: each is a call to the kernel.
 _MAX_PIECES: Final = 512
+#: From this length on a piece is taken by a view.
+_LONG_PIECE: Final = 4096
 
 _ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
 
 
 class BulkRecords(NamedTuple):
-    """Whole records, one behind the other in each piece."""
+    """Whole records, one behind the other."""
 
-    pieces: list[bytes]
+    records: bytes
     messages: int
-    size: int
 
 
 class BulkRead(NamedTuple):
@@ -76,9 +77,8 @@ class BulkRead(NamedTuple):
             count = int(breaks[_MAX_PIECES - 1])
             breaks = breaks[: _MAX_PIECES - 1]
             physical, sizes, ends = physical[:count], sizes[:count], ends[:count]
-        size = int(sizes.sum())
-        pieces = _read_pieces(file.path, physical - file.base, ends - file.base, breaks)
-        return BulkRecords(pieces, count, size) if sum(map(len, pieces)) == size else None
+        records = b"".join(_read_pieces(file.path, physical - file.base, ends - file.base, breaks))
+        return BulkRecords(records, count) if len(records) == int(sizes.sum()) else None
 
     def _file_of(self, physical: int) -> MappedFile | None:
         if not self.log_files:
@@ -107,9 +107,9 @@ def plan_bulk(
     )
 
 
-def _read_pieces(path: Path, starts: Longs, ends: Longs, breaks: Longs) -> list[bytes]:
+def _read_pieces(path: Path, starts: Longs, ends: Longs, breaks: Longs) -> list[bytes | memoryview]:
     """Records at these places of a file; what lies before a break is read in one piece."""
-    pieces: list[bytes] = []
+    pieces: list[bytes | memoryview] = []
     first = 0
     for behind in (*breaks.tolist(), starts.size):
         start = int(starts[first])
@@ -118,7 +118,9 @@ def _read_pieces(path: Path, starts: Longs, ends: Longs, breaks: Longs) -> list[
         cuts = np.flatnonzero(starts[first + 1 : behind] != ends[first : behind - 1])
         begins = [0, *(starts[first + 1 : behind][cuts] - start).tolist()]
         stops = [*(ends[first:behind][cuts] - start).tolist(), len(data)]
-        pieces += [data[a:b] for a, b in zip(begins, stops, strict=True)]
+        # Long pieces are copied once less; for short ones a view costs more than a copy.
+        source = memoryview(data) if len(begins) * _LONG_PIECE < len(data) else data
+        pieces += [source[a:b] for a, b in zip(begins, stops, strict=True)] if cuts.size else [data]
         first = behind
     return pieces
 

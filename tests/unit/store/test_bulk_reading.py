@@ -21,10 +21,10 @@ def all_in_bulk(
     while (planned := store.plan_bulk(TOPIC, 0, offset, max_count, max_bytes)) is not None:
         found = planned.read()
         assert found is not None
-        read = decode_records(b"".join(found.pieces))
+        read = decode_records(found.records)
         assert len(read) == found.messages <= max_count
-        assert sum(record.size for record in read) == found.size
-        assert found.messages == 1 or found.size <= max_bytes
+        assert sum(record.size for record in read) == len(found.records)
+        assert found.messages == 1 or len(found.records) <= max_bytes
         records += read
         offset += found.messages
     return records
@@ -32,9 +32,16 @@ def all_in_bulk(
 
 @pytest.mark.parametrize("interleaved", [0, 1, 40_000])
 @pytest.mark.parametrize(("max_count", "max_bytes"), [(1000, MEGABYTE), (3, MEGABYTE), (1000, 500)])
+@pytest.mark.parametrize("long_piece", [1, bulk_reading._LONG_PIECE])
 def test_the_same_records_as_usual(
-    tmp_path: Path, interleaved: int, max_count: int, max_bytes: int
+    tmp_path: Path,
+    interleaved: int,
+    max_count: int,
+    max_bytes: int,
+    long_piece: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(bulk_reading, "_LONG_PIECE", long_piece)
     store = open_store(tmp_path, mapped_file_size_consume_queue=20 * 20)
     for number in range(60):
         put(store, b"x" * (number * 7))

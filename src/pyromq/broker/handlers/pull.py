@@ -255,7 +255,8 @@ class PullHandlers:
             queue = self._store.queue(plan.topic, plan.queue_id)
             next_offset = pull.offset + records.messages
             result = GetResult(GetStatus.FOUND, next_offset, queue.min_offset, queue.next_offset)
-            result.pieces, result.count, result.size = records
+            result.pieces, result.size = [records.records], len(records.records)
+            result.count = records.messages
             self._answer(frame, pull, result, ResponseCode.SUCCESS, late)
 
         def ended() -> None:
@@ -345,7 +346,7 @@ class PullHandlers:
             except (RequestError, ValueError) as refused:
                 late = [_refused(command_from(frame), refused).encode()]
             if late:
-                connection.write(b"".join(late))
+                connection.write_parts(late)
 
         done.add_done_callback(go_on)
 
