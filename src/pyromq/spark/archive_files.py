@@ -25,8 +25,10 @@ they are, everything is compressed with zstd, and bodies with snappy where a sam
 from __future__ import annotations
 
 import itertools
+import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -234,17 +236,19 @@ class _OpenFile:
         freed = self.bytes
         if self._batches:
             table = pa.Table.from_batches(self._batches)
-            if self._writer is None:
-                self._writer = self._open(table.schema)
-            self._writer.write_table(table, row_group_size=table.num_rows)
+            with self._saying_where():
+                if self._writer is None:
+                    self._writer = self._open(table.schema)
+                self._writer.write_table(table, row_group_size=table.num_rows)
             self.written += freed
             self.written_rows += self.rows
         self._batches, self.rows, self.bytes = [], 0, 0
         return freed
 
     def close(self) -> StagedFile:
-        self._writer.close()
-        sync_file(self.path)
+        with self._saying_where():
+            self._writer.close()
+            sync_file(self.path)
         return StagedFile(
             self.place.topic,
             _hour_name(self.place.hour),
@@ -252,6 +256,17 @@ class _OpenFile:
             self.written_rows,
             self.path.stat().st_size,
         )
+
+    @contextmanager
+    def _saying_where(self) -> Iterator[None]:
+        """Arrow says what is wrong with a disk, but not with which."""
+        try:
+            yield
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise OSError(
+                error.errno, f"{reason}: make room, or look what is wrong there", str(self.path)
+            ) from error
 
     def _open(self, schema: pa.Schema) -> Any:
         levels = {name: _ZSTD_LEVEL for name, codec in self.codecs.items() if codec == "zstd"}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +68,23 @@ def test_what_is_written_is_what_was_read(
     assert table.equals(expected(origin, wanted, include_properties))
     assert pq.read_metadata(staged.path).metadata[TOPIC_KEY] == b"Orders"
     assert files.lost == []
+
+
+@pytest.mark.parametrize("room", [0, 2000, 100_000])
+def test_a_full_disk_is_named(tmp_path: Path, room: int) -> None:
+    origin = FakeOrigin({A: (0, 1000)})
+    origin.body = lambda offset: random.Random(offset).randbytes(300)
+    limit, hardest = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hardest))
+    try:
+        # The kernel's answer to who writes on, as that of a full disk.
+        with pytest.raises(OSError, match=f"File too large: make room.*{tmp_path}"):
+            write(tmp_path, origin, QueueRange(A, 0, 1000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hardest))
+    # Another attempt has other files.
+    (staged,) = write(tmp_path, origin, QueueRange(A, 0, 1000)).staged
+    assert pq.read_table(staged.path).num_rows == 1000
 
 
 def test_each_hour_has_its_file(tmp_path: Path) -> None:
