@@ -41,6 +41,21 @@ frame = spark.read.format("rocketmq").option("nameserver", nameserver).option("s
 rows = frame.load().select("topic", "queueId", "queueOffset", "body").collect()
 print(json.dumps([[row[0], row[1], row[2], row[3].decode()] for row in rows]))
 """
+ARCHIVE = """
+from pathlib import Path
+from pyromq.spark.archiver import ArchiveOptions, run_archive
+from pyromq.spark.broker_origin import ConnectionSettings
+from pyromq.spark.compactor import CompactOptions, run_compact
+from pyromq.spark.options import Topics
+from pyromq.spark.sources import BrokerSource
+
+assert frame.load().count() == 100
+path = str(Path("archive").absolute())
+source = BrokerSource(ConnectionSettings((nameserver,)))
+archived = run_archive(spark, source, path, ArchiveOptions(Topics((topic,)), max_records=40))
+assert (archived.commits, archived.messages) == (3, 100), archived
+run_compact(spark, path, CompactOptions())
+"""
 SETTINGS = {
     "spark.driver.memory": "512m",
     "spark.driver.host": "127.0.0.1",
@@ -68,8 +83,11 @@ def test_standalone(cluster: Cluster, sent: str, tmp_path: Path) -> None:
 def test_connect(cluster: Cluster, sent: str, tmp_path: Path) -> None:
     # The server is made by the client's first call, in a JVM of its own; its settings are the
     # server's, which a client cannot change.
-    said = run("remote", "local[2]", {}, cluster, sent, tmp_path)
+    # The archive runs there, too: its tasks are not those of a classic session.
+    program = PROGRAM.replace("rows = frame.load()", ARCHIVE + "rows = spark.read.parquet(path)")
+    said = run("remote", "local[2]", {}, cluster, sent, tmp_path, program=program)
     check(said, sent)
+    assert len(list(tmp_path.glob("archive/topic=*/hour=*/*.parquet"))) <= 2  # hours
 
 
 def test_local_cluster_on_a_machine_without_java(
