@@ -64,8 +64,8 @@ _MAX_UNFINISHED_SIZE: Final = 2 * MAX_FRAME
 #: A peer that leaves so much unread does not read at all.
 _MAX_BACKLOG: Final = 64 * 1024 * 1024
 _BACKLOG: Final = 1024
-#: More are joined: each costs as much as copying some kilobytes.
-_FEW_PARTS: Final = 8
+#: Above, writing a part by itself costs less than copying it.
+_LARGE_PART: Final = 64 * 1024
 #: How long a stopping server waits for a peer to read its last answers.
 _CLOSE_SECONDS: Final = 2.0
 #: How long a connection that will be closed is still read from: what lies unread in a socket
@@ -273,26 +273,21 @@ class Connection(asyncio.Protocol):
         """Write whole frames that are encoded already."""
         if self.closed or self._transport is None:
             return
-        self._transport.write(frames)
-        self._written()
-
-    def write_parts(self, parts: Sequence[bytes]) -> None:
-        """Write whole frames in parts, of which a large one is not copied once more."""
-        if self.closed or self._transport is None:
-            return
-        if len(parts) > _FEW_PARTS:
-            parts = (b"".join(parts),)
-        self._transport.writelines(parts)
-        self._written()
-
-    def _written(self) -> None:
         self.last_active = self._loop.time()
+        self._transport.write(frames)
         unsent = self.unsent
         if unsent > _MAX_BACKLOG:
             logger.warning(
                 "%s has not read %d bytes that wait for it: closed", self.remote_address, unsent
             )
             self.abort()
+
+    def write_parts(self, parts: Sequence[bytes]) -> None:
+        """Write whole frames in parts; the last one, when it is large, is not copied once more."""
+        if len(parts[-1]) >= _LARGE_PART:
+            self.write(b"".join(parts[:-1]))
+            parts = parts[-1:]
+        self.write(b"".join(parts))
 
     @property
     def unsent(self) -> int:
