@@ -21,10 +21,10 @@ from pyromq.spark.archive_directory import (
 from pyromq.spark.archive_manifest import ARCHIVE, COMPACT, AddedFile, Manifest
 from pyromq.spark.columns import MAP
 from pyromq.spark.origin import LostRecords, Queue, QueueRange
+from tests.unit.spark.archives import HOUR, NEXT_HOUR, contents, stage
 
 QUEUE = Queue("Orders", "broker-a", 0)
 OTHER = Queue("Orders", "broker-a", 1)
-HOUR = "2026-11-16-05"
 STEPS = (
     "rename",
     "link",
@@ -41,22 +41,6 @@ def archive(tmp_path: Path) -> ArchiveDirectory:
     directory = ArchiveDirectory(tmp_path / "archive")
     directory.create()
     return directory
-
-
-def stage(archive: ArchiveDirectory, *contents: str, kind: str = ARCHIVE) -> list[StagedFile]:
-    staging = archive.new_staging(kind)
-    staged = []
-    for number, content in enumerate(contents):
-        path = staging / f"{number}.staged"
-        path.write_text(content)
-        hour = HOUR if kind == COMPACT or number % 2 == 0 else "2026-11-16-06"
-        staged.append(StagedFile("Orders", hour, str(path), len(content), len(content)))
-    return staged
-
-
-def contents(archive: ArchiveDirectory) -> list[str]:
-    """What a reader of the directory sees, in order."""
-    return sorted(path.read_text() for path in archive.path.glob("topic=*/hour=*/*.parquet"))
 
 
 class Killed(BaseException):
@@ -119,7 +103,7 @@ def test_commit_gives_files_their_places_and_moves_positions(archive: ArchiveDir
     assert contents(archive) == ["one", "two"]
     assert [(file.topic, file.hour, file.bytes) for file in archive.files()] == [
         ("Orders", HOUR, 3),
-        ("Orders", "2026-11-16-06", 3),
+        ("Orders", NEXT_HOUR, 3),
     ]
     assert {path.suffix for path in archive.path.glob("_pyromq/**/*") if path.is_file()} == {
         ".json",

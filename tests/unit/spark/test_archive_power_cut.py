@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from pyromq.spark import durable_files
-from pyromq.spark.archive_directory import ArchiveDirectory, Compaction, StagedFile, data_directory
+from pyromq.spark.archive_directory import ArchiveDirectory, Compaction, data_directory
 from pyromq.spark.archive_manifest import ARCHIVE, COMPACT
 from pyromq.spark.origin import Queue, QueueRange
+from tests.unit.spark.archives import HOUR, contents, stage
 
 QUEUE = Queue("Orders", "broker-a", 0)
-HOUR = "2026-11-16-05"
 #: Cuts at each step, each with other changes that are lost.
 CUTS = 12
 
@@ -158,20 +158,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-def stage(archive: ArchiveDirectory, *contents: str, kind: str = ARCHIVE) -> list[StagedFile]:
-    staging = archive.new_staging(kind)
-    staged = []
-    for number, content in enumerate(contents):
-        path = staging / f"{number}.staged"
-        path.write_text(content)
-        staged.append(StagedFile("Orders", HOUR, str(path), len(content), len(content)))
-    return staged
-
-
-def seen(archive: ArchiveDirectory) -> list[str]:
-    return sorted(path.read_text() for path in archive.path.glob("topic=*/hour=*/*.parquet"))
-
-
 def cut_everywhere(
     root: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -211,15 +197,15 @@ def test_an_archive_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         return lambda: archive.commit_archive(staged, [QueueRange(QUEUE, 3, 13)])
 
     def check(archive: ArchiveDirectory) -> None:
-        assert "old" in seen(archive)
+        assert "old" in contents(archive)
         state = archive.state()
         outcomes.add(state.number)
         if state.number == 1:
-            assert seen(archive) == ["old"]
+            assert contents(archive) == ["old"]
             assert state.positions == {QUEUE: 3}
             archive.commit_archive(stage(archive, "new-1", "new-2"), [QueueRange(QUEUE, 3, 13)])
         assert archive.state().positions == {QUEUE: 13}
-        assert seen(archive) == ["new-1", "new-2", "old"]
+        assert contents(archive) == ["new-1", "new-2", "old"]
 
     assert cut_everywhere(tmp_path, monkeypatch, set_up, check) > 5
     assert outcomes == {1, 2}
@@ -241,9 +227,9 @@ def test_a_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: boo
         kind = archive.state().kind
         outcomes.add(kind)
         expected = ["a+b", "kept"] if kind == COMPACT else ["a", "b", "kept"]
-        assert seen(archive) == expected
+        assert contents(archive) == expected
         archive.commit_archive(stage(archive, "next"), [QueueRange(QUEUE, 3, 4)])
-        assert seen(archive) == sorted([*expected, "next"])
+        assert contents(archive) == sorted([*expected, "next"])
 
     assert cut_everywhere(tmp_path, monkeypatch, set_up, check) > 5
     assert outcomes == {ARCHIVE, COMPACT}
