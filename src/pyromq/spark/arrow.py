@@ -333,13 +333,15 @@ def _gather(buffer: pa.Buffer, spans: Spans) -> pa.Array:
     return pieces.take(_array(pa.int32(), rows, np.arange(0, 2 * rows - 1, 2, dtype=np.int32)))
 
 
-def _array(kind: pa.DataType, rows: int, *data: NDArray[Any]) -> pa.Array:
-    """Numbers as Arrow has them, without a copy. `pa.array` would import pandas."""
+def _array(kind: pa.DataType, rows: int, *data: NDArray[Any] | bytes) -> pa.Array:
+    """What is laid out as Arrow has it, without a copy; `pa.array` would import pandas."""
     return pa.Array.from_buffers(kind, rows, [None, *map(pa.py_buffer, data)])
 
 
 def _repeated(text: str, count: int) -> pa.Array:
-    return pa.repeat(pa.scalar(text, pa.string()), count)
+    data = text.encode()
+    ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
+    return _array(pa.string(), count, ends, data * count)
 
 
 def _text(found: pa.Array) -> pa.Array:
