@@ -346,11 +346,10 @@ class JoinedProperties:
         self._windows = _windows(self._data, _WINDOW)
         self._beginnings = self._windows[self._items]
         #: Items of each row, when all have as many; 0 otherwise.
-        self._items_per_row = self._items.size // rows if rows else 0
-        if self._items_per_row * rows != self._items.size or not (
-            rows and _all(separators[: -1 : self._items_per_row] == self._row_begins)
-        ):
-            self._items_per_row = 0
+        self._items_per_row = 0
+        per_row, left_over = divmod(self._items.size, max(rows, 1))
+        if per_row and not left_over and _all(separators[:-1:per_row] == self._row_begins):
+            self._items_per_row = per_row
 
     def find(self, name: bytes) -> tuple[Longs, Spans]:
         """The rows that have a property with this name, and where its values stand.

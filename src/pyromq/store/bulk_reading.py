@@ -119,8 +119,9 @@ def _read_pieces(path: Path, starts: Longs, ends: Longs, breaks: Longs) -> list[
         begins = [0, *(starts[first + 1 : behind][cuts] - start).tolist()]
         stops = [*(ends[first:behind][cuts] - start).tolist(), len(data)]
         # Long pieces are copied once less; for short ones a view costs more than a copy.
-        source = memoryview(data) if len(begins) * _LONG_PIECE < len(data) else data
-        pieces += [source[a:b] for a, b in zip(begins, stops, strict=True)] if cuts.size else [data]
+        are_long = cuts.size and len(begins) * _LONG_PIECE < len(data)
+        source = memoryview(data) if are_long else data
+        pieces += [source[a:b] for a, b in zip(begins, stops, strict=True)]
         first = behind
     return pieces
 

@@ -7,6 +7,7 @@ what a journalling filesystem does. What is found then must be carried on with a
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import shutil
@@ -30,11 +31,11 @@ CUTS = 12
 class Tree:
     """Files and directories, by their paths below a root."""
 
-    def __init__(self, root: Path | None = None) -> None:
+    def __init__(self, root: Path) -> None:
         self.files: dict[Path, bytes] = {}
         self.directories = {Path()}
-        for path in sorted(root.rglob("*")) if root is not None else ():
-            place = path.relative_to(root) if root is not None else path
+        for path in sorted(root.rglob("*")):
+            place = path.relative_to(root)
             if path.is_dir():
                 self.directories.add(place)
             else:
@@ -98,8 +99,7 @@ class Disk:
 
     def left_by_a_cut(self, choice: random.Random) -> Tree:
         """What is on the disk now."""
-        tree = Tree()
-        tree.files, tree.directories = dict(self._before.files), set(self._before.directories)
+        tree = copy.deepcopy(self._before)
         for change in self._changes:
             if change.is_synced or choice.random() < 0.5:
                 change.carry_out(tree)
