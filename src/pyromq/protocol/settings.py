@@ -43,20 +43,24 @@ def setting(
     bits: int = 32,
     minimum: int | None = None,
     maximum: int | None = None,
+    limit: str = "",
 ) -> Any:
     """A dataclass field that is the Java key `key`.
 
     `important` marks the keys that Java prints with `-m`; `bits` is 64 for Java's `long`. A
-    `live` one may be changed while its owner runs: the code reads it anew each time.
+    `live` one may be changed while its owner runs: the code reads it anew each time. `limit`
+    marks a setting that protects the server from its peers, and says what a peer gets when
+    it reaches the limit; docs/limits.md is generated from these.
     """
-    limit = 1 << (bits - 1)
+    bound = 1 << (bits - 1)
     metadata = {
         "key": key,
         "doc": doc,
         "important": important,
         "live": live,
-        "minimum": -limit if minimum is None else minimum,
-        "maximum": limit - 1 if maximum is None else maximum,
+        "minimum": -bound if minimum is None else minimum,
+        "maximum": bound - 1 if maximum is None else maximum,
+        "limit": limit,
     }
     if default_factory is not None:
         return dataclasses.field(default_factory=default_factory, metadata=metadata)
@@ -114,6 +118,7 @@ class Setting:
     optional: bool
     minimum: int
     maximum: int
+    limit: str = ""
 
     def parse(self, text: str) -> Any:
         """The value that `text` stands for; nothing stands for "not set" where that exists."""
@@ -172,4 +177,5 @@ def settings_of(config_class: type) -> Iterator[Setting]:
             optional=optional,
             minimum=field.metadata["minimum"],
             maximum=field.metadata["maximum"],
+            limit=field.metadata["limit"],
         )
