@@ -227,6 +227,87 @@ async def test_three_members_share_and_take_over(cluster: Cluster) -> None:
     assert await cluster.committed("T", "g") == 65
 
 
+class Load:
+    """Sends numbered messages, a few every few milliseconds, while fewer than 200 are open."""
+
+    def __init__(self, cluster: Cluster, handled: Counter[int], topic: str = "T") -> None:
+        self._cluster = cluster
+        self._handled = handled
+        self._topic = topic
+        self.sent = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Load:
+        await self._cluster.send(self._topic, [self._next()])  # the topic exists from here on
+        self._task = asyncio.create_task(self._send())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        task, self._task = self._task, None
+        await asyncio.wait([task])
+        task.result()
+
+    def _next(self) -> bytes:
+        self.sent += 1
+        return b"%d" % (self.sent - 1)
+
+    async def _send(self) -> None:
+        async with Producer(self._cluster.namesrv) as producer:
+            while self._task is not None:
+                for _ in range(4 if self.sent - len(self._handled) < 200 else 0):
+                    body = self._next()
+                    # Few keys, so that in order each queue has some, and all have many.
+                    key = f"k{self.sent % 16}"
+                    await producer.send(Message(self._topic, body, ordering_key=key))
+                await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("order", Order)
+async def test_members_that_come_and_go_under_load_repeat_nothing(
+    cluster: Cluster, order: Order
+) -> None:
+    handled: Counter[int] = Counter()
+
+    async def handle(message: ReceivedMessage) -> None:
+        # Not all equally long: messages end in another order than they began.
+        await asyncio.sleep(0.001 + int(message.body) % 7 * 0.001)
+        handled[int(message.body)] += 1
+
+    def member() -> PushConsumer:
+        return consumer_of(cluster, handle, order=order, close_grace=DEADLINE)
+
+    members: list[PushConsumer] = []
+
+    def is_shared() -> bool:
+        owned = [q for one in members for q in one.assignment() if q.topic == "T"]
+        return len(owned) == len(set(owned)) == 4
+
+    async def settled() -> None:
+        """Each queue has one owner, and more was handled than was sent when that became so."""
+        await until(is_shared)
+        goal = len(handled) + 200
+        await until(lambda: len(handled) >= goal)
+
+    async with Load(cluster, handled) as load:
+        for _ in range(3):
+            members.append(member())
+            await members[-1].start()
+        await settled()
+        for _ in range(4):
+            await members.pop(0).close()
+            await settled()
+            members.append(member())
+            await members[-1].start()
+            await settled()
+    await until(lambda: len(handled) == load.sent)
+    for one in members:
+        await one.close()
+    repeated = {number: count for number, count in handled.items() if count > 1}
+    assert repeated == {}, f"{len(repeated)} of {load.sent} messages were handled again"
+    assert await cluster.committed("T", "g") == load.sent
+
+
 async def test_order_is_kept_under_failures_and_rebalancing(cluster: Cluster) -> None:
     last: dict[str, int] = {}
     done: list[tuple[str, int]] = []

@@ -13,6 +13,7 @@ On the consumer's event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -66,8 +67,15 @@ class ConcurrentHandling:
                 for start in range(0, len(messages), size)
             )
 
-    async def leave(self, process_queue: ProcessQueue) -> None:
-        """The queue is not ours any more: what its handlers do counts for nothing."""
+    async def leave(self, process_queue: ProcessQueue, grace: float = 0.0) -> None:
+        """Hand out nothing more of a queue; return when its handlers have, after `grace` s at most.
+
+        A handler that returns later counts for nothing.
+        """
+        process_queue.is_leaving = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await process_queue.until_idle()
         process_queue.drop()
 
     def look_for_hung(self, timeout: float) -> None:
@@ -91,19 +99,23 @@ class ConcurrentHandling:
 
     async def _handle(self, job: _Job) -> None:
         process_queue, stats, messages = job
-        if process_queue.dropped:
+        if process_queue.is_leaving:
             return
         began = process_queue.last_consumed = time.monotonic()
-        retry = await self._call(process_queue.queue, messages)
-        stats.handlings += 1
-        stats.handling_seconds += time.monotonic() - began
-        if process_queue.dropped:
-            return
-        if retry is None:
-            stats.handled += len(messages)
-            process_queue.finish(messages)
-        else:
-            await self._failed(process_queue, stats, messages, retry)
+        process_queue.begin_handling()
+        try:
+            retry = await self._call(process_queue.queue, messages)
+            stats.handlings += 1
+            stats.handling_seconds += time.monotonic() - began
+            if process_queue.dropped:
+                return
+            if retry is None:
+                stats.handled += len(messages)
+                process_queue.finish(messages)
+            else:
+                await self._failed(process_queue, stats, messages, retry)
+        finally:
+            process_queue.end_handling()
 
     async def _failed(
         self,

@@ -53,6 +53,7 @@ class RemoteOffsets:
     def __init__(self, access: QueueAccess) -> None:
         self._access = access
         self._stored: dict[MessageQueue, int] = {}
+        self._one_at_a_time = asyncio.Lock()
 
     async def load(self, queue: MessageQueue) -> int | None:
         """What the queue's broker knows."""
@@ -62,13 +63,17 @@ class RemoteOffsets:
         return offset
 
     async def store(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Tell each queue's broker."""
-        changed = [
-            (queue, offset)
-            for queue, offset in offsets.items()
-            if self._stored.get(queue) != offset
-        ]
-        await asyncio.gather(*(self._store_one(queue, offset) for queue, offset in changed))
+        """Tell each queue's broker.
+
+        One at a time: brokers do not keep the order of commits that are under way together.
+        """
+        async with self._one_at_a_time:
+            changed = [
+                (queue, offset)
+                for queue, offset in offsets.items()
+                if self._stored.get(queue) != offset
+            ]
+            await asyncio.gather(*(self._store_one(queue, offset) for queue, offset in changed))
 
     def forget(self, queue: MessageQueue) -> None:
         """Others may set it from now on."""

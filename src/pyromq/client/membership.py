@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
 
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 REBALANCE_SECONDS = 20.0
 #: The first wait for a topic that does not exist; then twice as long each time.
 MISSING_TOPIC_SECONDS = 1.0
+#: How long a member that left is remembered: as long as brokers keep its locks.
+_DEPARTED_SECONDS = 60.0
 
 
 class Membership:
@@ -59,6 +62,9 @@ class Membership:
         self._strategy = strategy
         self._is_broadcasting = is_broadcasting
         self._shares: dict[str, list[MessageQueue]] = {}
+        #: The group as the brokers of each topic knew it last, and when others were missing.
+        self._seen: dict[str, set[str]] = {}
+        self._departed: dict[str, float] = {}
         self._missing: set[str] = set()
         self._missing_wait = MISSING_TOPIC_SECONDS
         self._members_changed = asyncio.Event()
@@ -84,6 +90,18 @@ class Membership:
     def members_changed(self) -> None:
         """A broker has said that members came or went."""
         self._members_changed.set()
+
+    def departed(self) -> list[str]:
+        """Members that have left lately, whether they said so or not."""
+        oldest = time.monotonic() - _DEPARTED_SECONDS
+        self._departed = {who: when for who, when in self._departed.items() if when > oldest}
+        return list(self._departed)
+
+    async def is_alone(self, topic: str) -> bool:
+        """Ask whether the group has no other member; raises ClientError or RemotingError."""
+        route = await self._session.routes.get(self._session.wrap(topic))
+        members = await self._members(route)
+        return members == [self._session.client_id]
 
     async def set_topics(self, topics: Iterable[str]) -> None:
         """Have a share in these topics from now on; failures are logged and tried again."""
@@ -169,11 +187,20 @@ class Membership:
             members = await self._members(route)
         if not members:
             return None
+        self._note(topic, set(members))
         possible = {replace(queue, topic=topic) for queue in route.read_queues}
         share = self._strategy(route.read_queues, members, session.client_id)
         # By either of its names: whoever lists queues in a program may leave out the namespace.
         named = [replace(queue, topic=session.unwrap(queue.topic)) for queue in share]
         return [queue for queue in named if queue in possible]
+
+    def _note(self, topic: str, members: set[str]) -> None:
+        for member in members:
+            self._departed.pop(member, None)
+        now = time.monotonic()
+        for member in self._seen.get(topic, set()) - members:
+            self._departed[member] = now
+        self._seen[topic] = members
 
     async def _members(self, route: TopicRoute) -> list[str]:
         """The group's members, as the first broker that answers knows them."""

@@ -71,13 +71,10 @@ class OrderlyHandling:
             process_queue.is_scheduled = True
             self._workers.add([(process_queue, stats)])
 
-    async def leave(self, process_queue: ProcessQueue) -> None:
-        """Hand out nothing more of a queue; come back when its handler has come back."""
+    async def leave(self, process_queue: ProcessQueue, grace: float = 0.0) -> None:  # noqa: ARG002
+        """Hand out nothing more of a queue; return when its handler has, however long it takes."""
         process_queue.drop()
-        if process_queue.is_handling:
-            idle = asyncio.Event()
-            process_queue.when_idle = idle.set
-            await idle.wait()
+        await process_queue.until_idle()
 
     def look_for_hung(self, timeout: float) -> None:
         """In order, nothing can be left out: a handler has all the time it takes."""
@@ -104,7 +101,7 @@ class OrderlyHandling:
             return
         count = min(self._batch_size, len(waiting))
         messages = [waiting.popleft() for _ in range(count)]
-        process_queue.is_handling = True
+        process_queue.begin_handling()
         try:
             began = process_queue.last_consumed = time.monotonic()
             retry = await self._call(process_queue.queue, messages)
@@ -118,9 +115,7 @@ class OrderlyHandling:
                 stats.failed += count
                 rest = await self._failed(process_queue, messages, retry)
         finally:
-            process_queue.is_handling = False
-            if process_queue.when_idle is not None:
-                process_queue.when_idle()
+            process_queue.end_handling()
         if rest:
             self._workers.add_later(job, rest)
         elif waiting:

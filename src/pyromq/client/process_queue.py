@@ -12,6 +12,7 @@ Pure: no IO, no clock, no task. Used by one consumer on its event loop.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ class ProcessQueue:
         "_order",
         "_unfinished",
         "dropped",
-        "is_handling",
+        "handlers",
+        "is_leaving",
         "is_scheduled",
         "last_consumed",
         "last_locked",
@@ -57,12 +59,16 @@ class ProcessQueue:
         self.next_offset = offset
         self.limits = limits
         self.dropped = False
+        #: About to go to another member: nothing more of it is handed out.
+        self.is_leaving = False
+        #: Calls of the handler that have not returned.
+        self.handlers = 0
         #: Bytes of the bodies that are not finished.
         self.size = 0
         #: Messages for a handler that takes them in order.
         self.waiting: deque[ReceivedMessage] = deque()
-        #: For handling in order: in line for a worker; with a handler right now.
-        self.is_scheduled = self.is_handling = False
+        #: For handling in order: in line for a worker.
+        self.is_scheduled = False
         #: `time.monotonic()` of the last pull, handling and lock.
         self.last_pulled: float | None = None
         self.last_consumed: float | None = None
@@ -109,6 +115,24 @@ class ProcessQueue:
         """Nothing of it is ours any more."""
         self.dropped = True
         self.waiting.clear()
+
+    def begin_handling(self) -> None:
+        """A handler is called."""
+        self.handlers += 1
+
+    def end_handling(self) -> None:
+        """A handler has returned, and what it did with its messages was noted."""
+        self.handlers -= 1
+        if not self.handlers and self.when_idle is not None:
+            tell, self.when_idle = self.when_idle, None
+            tell()
+
+    async def until_idle(self) -> None:
+        """Wait until no handler is at work."""
+        if self.handlers:
+            idle = asyncio.Event()
+            self.when_idle = idle.set
+            await idle.wait()
 
     @property
     def count(self) -> int:

@@ -12,7 +12,9 @@ What can be relied on:
 1. Every message is handled at least once by the group. It counts as consumed when its handler
    returns; until then it is delivered again, whatever happens to this consumer.
 2. Offsets are committed each 5 s, with pulls, when a queue goes to another member and at
-   `close`: never beyond the first message that was not handled.
+   `close`: never beyond the first message that was not handled. A queue goes to another member
+   when its handlers have returned (`close_grace`) and its offset is committed, so members that
+   come and go repeat nothing (see `handover`).
 3. A handler that raises or returns `Retry` gets the message again, later each time, from the
    topic `%RETRY%group` (the message shows its own topic); after `max_reconsume_times` it is a
    dead letter. In order (`Order.ORDERLY`) the queue waits instead.
@@ -44,6 +46,7 @@ from pyromq.client.consumer_stats import TopicStats
 from pyromq.client.errors import BrokerError, ClientError, OptionError
 from pyromq.client.expressions import check_expressions
 from pyromq.client.handling import Handler, HandlerCaller
+from pyromq.client.handover import MARGIN_SECONDS, Handover
 from pyromq.client.hooks import Hooks
 from pyromq.client.membership import Membership
 from pyromq.client.message import check_group, check_topic
@@ -86,8 +89,6 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 5.0
 _EMPTY_PAUSE_SECONDS = 0.05
 #: Between attempts to lock a queue that its last owner has not given free yet.
 _LOCK_PAUSE_SECONDS = 0.5
-#: How long `close` waits for queues that were about to go to other members.
-_LEAVE_SECONDS = 1.0
 #: Between looks at handlers that may hang, at most.
 _HUNG_LOOK_SECONDS = 10.0
 
@@ -179,8 +180,18 @@ class PushConsumer(Client):
             strategy=settings.allocate,
             is_broadcasting=settings.is_broadcasting,
         )
+        self._handover = (
+            None
+            if settings.is_orderly or settings.is_broadcasting
+            else Handover(
+                session,
+                group,
+                self._membership,
+                patience=settings.close_grace + MARGIN_SECONDS,
+            )
+        )
         self._readings: dict[MessageQueue, _Reading] = {}
-        #: Queues whose handler has not come back since they went to another member.
+        #: Queues that go to another member when their handlers have returned.
         self._leaving: dict[MessageQueue, _Reading] = {}
         self._changes = asyncio.Lock()
         self._change: asyncio.Task[None] | None = None
@@ -309,7 +320,7 @@ class PushConsumer(Client):
                 if reading.process_queue is not None:
                     # In order: what a handler ends later must not set the old offset again.
                     reading.process_queue.last_locked = None
-                await self._stop_reading(reading)
+                await self._stop_reading(reading, grace=0.0)
             await self._offsets.store(ours)
             for queue, offset in ours.items():
                 self._begin_reading(queue, offset)
@@ -364,7 +375,8 @@ class PushConsumer(Client):
         given_up = [reading for queue, reading in self._readings.items() if queue not in wanted]
         for reading in given_up:
             del self._readings[reading.queue]
-        await asyncio.gather(*(self._stop_reading(reading) for reading in given_up))
+        grace = self.settings.close_grace
+        await asyncio.gather(*(self._stop_reading(reading, grace) for reading in given_up))
         for queue in queues:
             if queue not in self._readings:
                 self._begin_reading(queue)
@@ -387,32 +399,40 @@ class PushConsumer(Client):
         except TimeoutError:
             logger.warning("group %s: brokers have not said where to begin yet", self.group)
 
-    async def _stop_reading(self, reading: _Reading) -> None:
-        """Commit what was consumed of a queue, and let others have it."""
+    async def _stop_reading(self, reading: _Reading, grace: float) -> None:
+        """Commit what was consumed of a queue, and let others have it.
+
+        Its handlers have `grace` seconds to return, in the background: our other queues do not
+        wait. In order they have all the time they take, since nobody else may begin before.
+        """
         reading.task.cancel()
         await asyncio.gather(reading.task, return_exceptions=True)
         process_queue = reading.process_queue
         if process_queue is None:
-            if self._locks is not None:
-                await self._locks.unlock([reading.queue])
-        elif process_queue.is_handling:
-            # In order: nobody else may begin before our handler has come back.
+            if reading.queue not in self._leaving:  # otherwise the lock is still needed
+                await self._unlock([reading.queue])
+        elif process_queue.handlers and (grace > 0 or self.is_orderly):
             self._leaving[reading.queue] = reading
-            reading.task = asyncio.create_task(self._leave(process_queue))
+            reading.task = asyncio.create_task(self._leave(process_queue, grace))
             reading.task.add_done_callback(lambda _: self._left(reading))
         else:
-            await self._leave(process_queue)
+            await self._leave(process_queue, grace)
 
-    async def _leave(self, process_queue: ProcessQueue) -> None:
+    async def _leave(self, process_queue: ProcessQueue, grace: float) -> None:
         queue = process_queue.queue
-        await self._handling.leave(process_queue)
+        await self._handling.leave(process_queue, grace)
         # A lock that was lost means that others set the offset now.
         if self._locks is None or self._has_lock(process_queue):
             await self._offsets.store({queue: process_queue.commit_offset})
         self._offsets.forget(queue)
         self._access.forget(queue)
+        await self._unlock([queue])
+
+    async def _unlock(self, queues: Collection[MessageQueue]) -> None:
         if self._locks is not None:
-            await self._locks.unlock([queue])
+            await self._locks.unlock(queues)
+        elif self._handover is not None:
+            await self._handover.give(queues)
 
     def _left(self, reading: _Reading) -> None:
         if self._leaving.get(reading.queue) is reading:
@@ -430,7 +450,7 @@ class PushConsumer(Client):
         while True:
             try:
                 if reading.process_queue is None:
-                    reading.process_queue = await self._first_look(queue, offset)
+                    reading.process_queue = await self._first_look(reading, offset)
                     reading.begun.set()
                     if reading.process_queue is None:
                         await asyncio.sleep(_LOCK_PAUSE_SECONDS)
@@ -451,10 +471,13 @@ class PushConsumer(Client):
             else:
                 pause = _FIRST_PAUSE_SECONDS
 
-    async def _first_look(self, queue: MessageQueue, offset: int | None) -> ProcessQueue | None:
+    async def _first_look(self, reading: _Reading, offset: int | None) -> ProcessQueue | None:
         """Where to begin; None while another member has the queue's lock."""
+        queue = reading.queue
         locked_at = None
-        if self._locks is not None:
+        if self._handover is not None:
+            await self._handover.take(queue, reading.begun.set)
+        elif self._locks is not None:
             locked_at = time.monotonic()
             if not await self._locks.lock(queue):
                 return None
@@ -603,7 +626,7 @@ class PushConsumer(Client):
             reading = self._readings.get(queue)
             if reading is not None and reading.process_queue is process_queue:
                 logger.warning("%s: the lock was lost, begins anew", _name(queue))
-                await self._stop_reading(self._readings.pop(queue))
+                await self._stop_reading(self._readings.pop(queue), grace=0.0)
                 self._begin_reading(queue)
 
     def _process_queues(self) -> Iterator[tuple[MessageQueue, ProcessQueue]]:
@@ -636,6 +659,8 @@ class PushConsumer(Client):
         await self._membership.stop()
         if self._change is not None:
             await asyncio.wait([self._change])
+        if self._session.running:
+            await self._commit()  # from here on, none of the timer's is under way
         for task in self._background:
             task.cancel()
         for reading in self._readings.values():
@@ -650,9 +675,11 @@ class PushConsumer(Client):
             await self._commit()
             if self._leaving:
                 tasks = [reading.task for reading in self._leaving.values()]
-                await asyncio.wait(tasks, timeout=_LEAVE_SECONDS)
-            if self._locks is not None and self._readings:
-                await self._locks.unlock(self._readings)
+                await asyncio.wait(tasks, timeout=self._session.request_timeout)
+            if self._handover is not None:
+                await self._handover.close()
+            elif self._readings:
+                await self._unlock(self._readings)
         for reading in self._leaving.values():
             reading.task.cancel()
         self._readings.clear()

@@ -1,8 +1,9 @@
-"""Locks by which at most one member of a group consumes a queue in order.
+"""Locks by which at most one member of a group consumes a queue.
 
 The queue's broker keeps them: a lock that is not asked for again is free after 60 s. A member
 asks each 20 s for all it has, and believes in a lock for 30 s after the last answer: long
-before anybody else can have it. Used by the push consumer, on its event loop.
+before anybody else can have it. Used by the push consumer in order, and by `handover`, on the
+consumer's event loop.
 """
 
 from __future__ import annotations
@@ -54,10 +55,14 @@ class QueueLocks:
                 outcomes.update((queue, queue in locked) for queue in some)
         return outcomes
 
-    async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Let others have them; a broker that cannot be told frees them by itself, later."""
+    async def unlock(self, queues: Iterable[MessageQueue], owner: str | None = None) -> None:
+        """Let others have them; a broker that cannot be told frees them by itself, later.
+
+        `owner` is another member's id, on whose behalf they are unlocked if they are its own.
+        """
+        owner = owner or self._session.client_id
         for address, some in (await self._by_address(queues)).items():
-            body = UnlockBatchRequestBody(self._group, self._session.client_id, self._names(some))
+            body = UnlockBatchRequestBody(self._group, owner, self._names(some))
             try:
                 await self._session.ask(
                     address, RemotingCommand(RequestCode.UNLOCK_BATCH_MQ, body=body.encode())

@@ -1,0 +1,123 @@
+"""Handing a queue from one member of a group to the next, so that nothing is handled twice.
+
+Members work out their shares on their own, at different times. Without a word between them,
+the new owner of a queue starts from the last commit while the old one still has messages in
+flight. So a member takes the queue's lock before it asks for the offset, and unlocks when it
+has stopped pulling, its handlers have returned and the offset is committed. These are the
+broker's locks for groups that consume in order (LOCK_BATCH_MQ), so any broker will do; Java's
+concurrent consumers neither take nor respect them, and share a group with ours as before.
+
+Unlike in order (`queue_locks`), the lock is advice; a queue never waits for it for long:
+1. A member that left without unlocking is unlocked by those that saw it leave.
+2. A member that is alone in its group needs no lock.
+3. A queue that stays locked is taken anyway after `patience` seconds.
+4. A broker without locks, or without a master, is no reason to wait.
+Messages may be handled twice then; none is lost, since the offset is still the broker's.
+
+Used by the push consumer (unless in order) and the lite pull consumer, on their event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from pyromq.client.errors import ClientError
+from pyromq.client.membership import Membership
+from pyromq.client.queue_locks import RENEW_SECONDS, QueueLocks
+from pyromq.client.session import Session
+from pyromq.protocol.bodies import MessageQueue
+from pyromq.remoting.client import RemotingError
+
+logger = logging.getLogger(__name__)
+
+#: How long a new owner waits beyond the time that the old one gives its handlers.
+MARGIN_SECONDS = 5.0
+#: Between attempts to lock a queue: the first pause, then twice as long each time.
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 0.5
+
+
+class Handover:
+    """The queues that a member has taken and not given up yet."""
+
+    def __init__(
+        self, session: Session, group: str, membership: Membership, *, patience: float
+    ) -> None:
+        self._group = group
+        self._membership = membership
+        self._patience = patience
+        self._locks = QueueLocks(session, group)
+        self._held: set[MessageQueue] = set()
+        self._renewals: asyncio.Task[None] | None = None
+
+    async def take(self, queue: MessageQueue, waiting: Callable[[], None]) -> None:
+        """Return when the last owner has given the queue up, or need not be waited for.
+
+        Calls `waiting` if that takes more than one look. Raises RemotingError when the broker
+        cannot be reached.
+        """
+        if self._renewals is None:
+            self._renewals = asyncio.create_task(self._renew_forever())
+        deadline = time.monotonic() + self._patience
+        pause = _FIRST_PAUSE_SECONDS
+        while not await self._is_free(queue):
+            if time.monotonic() > deadline:
+                logger.warning(
+                    "group %s: %s is still locked after %g s, taken anyway: messages in flight "
+                    "at its last owner come again",
+                    self._group,
+                    queue,
+                    self._patience,
+                )
+                break
+            waiting()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        # Also without the lock: renewals get it when the last owner's lease is over.
+        self._held.add(queue)
+
+    async def give(self, queues: Iterable[MessageQueue]) -> None:
+        """Let others have these queues; their offsets are committed."""
+        given = self._held.intersection(queues)
+        self._held -= given
+        if given:
+            await self._locks.unlock(given)
+
+    async def close(self) -> None:
+        """Give up all queues."""
+        if self._renewals is not None:
+            self._renewals.cancel()
+            await asyncio.gather(self._renewals, return_exceptions=True)
+        await self.give(set(self._held))
+
+    async def _is_free(self, queue: MessageQueue) -> bool:
+        try:
+            if await self._lock(queue):
+                return True
+            departed = self._membership.departed()
+            for member in departed:
+                await self._locks.unlock([queue], member)
+            if departed and await self._lock(queue):
+                return True
+            return await self._membership.is_alone(queue.topic)
+        except ClientError as error:
+            logger.debug("group %s: %s is taken without a lock: %s", self._group, queue, error)
+            return True
+
+    async def _lock(self, queue: MessageQueue) -> bool:
+        # Ours from here on, for a caller that is cancelled: the broker may have locked it.
+        self._held.add(queue)
+        is_ours = await self._locks.lock(queue)
+        if not is_ours:
+            self._held.discard(queue)
+        return is_ours
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            try:
+                await self._locks.renew(self._held.copy())
+            except (ClientError, RemotingError) as error:
+                logger.warning("group %s: locks not renewed: %s", self._group, error)
