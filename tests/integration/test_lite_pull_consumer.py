@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -155,6 +156,93 @@ async def test_two_members_share_and_take_over(
             seen: set[int] = set()
             while not seen >= set(range(1, 9)):  # 0 comes again if it was in hand
                 seen.update(numbers(await first.poll()))
+
+
+class Member:
+    """Reads `t` until it is told to leave: between two messages, or between two lists."""
+
+    def __init__(self, cluster: Cluster, seen: Counter[int], *, takes_lists: bool) -> None:
+        self._consumer = LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST)
+        self._seen = seen
+        self._takes_lists = takes_lists
+        self._is_leaving = False
+        self._task = asyncio.create_task(self._read())
+        self.assignment = self._consumer.assignment
+
+    async def leave(self) -> None:
+        self._is_leaving = True
+        await self._task
+
+    async def close(self) -> None:
+        await self._consumer.close()
+        await self._task
+
+    async def _read(self) -> None:
+        async with self._consumer as consumer:
+            await consumer.subscribe("t")
+            if self._takes_lists:
+                async for messages in consumer.batches():
+                    if await self._take(messages):
+                        break
+            else:
+                async for message in consumer:
+                    if await self._take([message]):
+                        break
+
+    async def _take(self, messages: list[ReceivedMessage]) -> bool:
+        await asyncio.sleep(0.001)
+        self._seen.update(numbers(messages))
+        return self._is_leaving
+
+
+@pytest.mark.parametrize("takes_lists", [False, True])
+async def test_members_that_come_and_go_under_load_repeat_nothing(
+    tmp_path: Path, takes_lists: bool
+) -> None:
+    seen: Counter[int] = Counter()
+    members: list[Member] = []
+    sent = 0
+    is_enough = asyncio.Event()
+
+    async def send_on() -> None:
+        nonlocal sent
+        async with Producer(cluster.namesrv) as producer:
+            while not is_enough.is_set():
+                if sent - len(seen) < 100:
+                    await producer.send(Message("t", b"%d" % sent))
+                    sent += 1
+                await asyncio.sleep(0.002)
+
+    def join() -> None:
+        members.append(Member(cluster, seen, takes_lists=takes_lists))
+
+    def is_shared() -> bool:
+        owned = [queue for member in members for queue in member.assignment()]
+        return len(owned) == len(set(owned)) == 4 and all(one.assignment() for one in members)
+
+    async def settled() -> None:
+        await until(is_shared)
+        goal = len(seen) + 100
+        await until(lambda: len(seen) >= goal)
+
+    async with cluster_in(tmp_path) as cluster, asyncio.TaskGroup() as tasks:
+        await send(cluster, "t", 1)
+        sent = 1
+        tasks.create_task(send_on())
+        for _ in range(3):
+            join()
+        await settled()
+        for _ in range(4):
+            await members.pop(0).leave()
+            await settled()
+            join()
+            await settled()
+        is_enough.set()
+        await until(lambda: len(seen) == sent)
+        for member in members:
+            await member.close()
+    repeated = {number: count for number, count in seen.items() if count > 1}
+    assert repeated == {}, f"{len(repeated)} of {sent} messages were read again"
 
 
 async def test_filters_by_tags_and_sql_of_two_topics(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from pyromq.client.errors import ClientError
 from pyromq.client.membership import Membership
@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 MARGIN_SECONDS = 5.0
 #: Between attempts to lock a queue: the first pause, then twice as long each time.
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 0.5
+#: Members that leave properly unlock sooner; after that, those that left are unlocked for them.
+_CLEAN_SECONDS = 1.0
 
 
 class Handover:
@@ -52,18 +54,20 @@ class Handover:
         self._held: set[MessageQueue] = set()
         self._renewals: asyncio.Task[None] | None = None
 
-    async def take(self, queue: MessageQueue, waiting: Callable[[], None]) -> None:
+    async def take(self, queue: MessageQueue, waiting: Callable[[], Awaitable[None]]) -> None:
         """Return when the last owner has given the queue up, or need not be waited for.
 
-        Calls `waiting` if that takes more than one look. Raises RemotingError when the broker
-        cannot be reached.
+        Awaits `waiting` once if the queue is not free at once. Raises RemotingError when the
+        broker cannot be reached.
         """
         if self._renewals is None:
             self._renewals = asyncio.create_task(self._renew_forever())
-        deadline = time.monotonic() + self._patience
+        began = time.monotonic()
         pause = _FIRST_PAUSE_SECONDS
+        unlocked: set[str] = set()
         while not await self._is_free(queue):
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - began
+            if waited > self._patience:
                 logger.warning(
                     "group %s: %s is still locked after %g s, taken anyway: messages in flight "
                     "at its last owner come again",
@@ -72,7 +76,12 @@ class Handover:
                     self._patience,
                 )
                 break
-            waiting()
+            if pause == _FIRST_PAUSE_SECONDS:
+                await waiting()
+            if waited > _CLEAN_SECONDS:
+                for member in self._membership.departed() - unlocked:
+                    unlocked.add(member)
+                    await self._locks.unlock([queue], member)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         # Also without the lock: renewals get it when the last owner's lease is over.
@@ -94,14 +103,7 @@ class Handover:
 
     async def _is_free(self, queue: MessageQueue) -> bool:
         try:
-            if await self._lock(queue):
-                return True
-            departed = self._membership.departed()
-            for member in departed:
-                await self._locks.unlock([queue], member)
-            if departed and await self._lock(queue):
-                return True
-            return await self._membership.is_alone(queue.topic)
+            return await self._lock(queue) or await self._membership.is_alone(queue.topic)
         except ClientError as error:
             logger.debug("group %s: %s is taken without a lock: %s", self._group, queue, error)
             return True

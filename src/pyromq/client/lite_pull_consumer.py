@@ -17,6 +17,8 @@ What can be relied on:
    is), or when the `async with` block ends without an exception. Only consumed messages are
    committed (each 5 s, when a queue goes to another member, and at the end): a consumer that
    dies leaves its messages to be delivered again. With `auto_commit=False`, `commit` does it.
+   A queue goes to another member when the reader is done with the messages it has of it (10 s
+   at most) and their offset is committed, so members that come and go repeat nothing.
 3. One pull is under way for each queue, ahead of the reader; pulling pauses while too much
    waits, of a queue or of all.
 4. Whatever fails in the background is logged and tried again. What stays refused (no
@@ -30,6 +32,7 @@ what waits. On the event loop of its owner; one reader at a time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -46,6 +49,7 @@ from pyromq.client.consumer_offsets import LocalOffsets
 from pyromq.client.errors import BrokerError, ClientError, ClientStateError, OptionError
 from pyromq.client.expressions import check_expressions
 from pyromq.client.handler_threads import failure_of
+from pyromq.client.handover import MARGIN_SECONDS, Handover
 from pyromq.client.hooks import Consuming, Hooks
 from pyromq.client.lite_pull_options import LitePullOptions, LitePullSettings
 from pyromq.client.lite_pull_requests import AskedReader
@@ -83,6 +87,8 @@ AssignmentListener = Callable[[list[MessageQueue]], Awaitable[None] | None]
 
 #: How long a listener may take before the queues change without it.
 LISTENER_SECONDS = 30.0
+#: How long a queue that goes to another member waits for the reader.
+READER_SECONDS = 10.0
 
 
 class LitePullConsumer(Client):
@@ -134,6 +140,10 @@ class LitePullConsumer(Client):
         )
         self._wanted: dict[str, Wanted] = {}
         self._membership: Membership | None = None
+        #: Of a group that divides queues among its members.
+        self._handover: Handover | None = None
+        #: Queues that go to another member when the reader is done with what it has of them.
+        self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
         self._is_assigned = False
         self._on_assigned: AssignmentListener | None = None
         self._on_revoked: AssignmentListener | None = None
@@ -258,12 +268,19 @@ class LitePullConsumer(Client):
             strategy=self.settings.allocate,
             is_broadcasting=self._is_for_all,
         )
+        if self.group is not None and not self._is_for_all:
+            self._handover = Handover(
+                self._session, self.group, membership, patience=READER_SECONDS + MARGIN_SECONDS
+            )
         try:
             await membership.join()
         except BaseException:
             self._membership = None
             self._wanted.clear()
             await self._take([])
+            if self._handover is not None:
+                await self._handover.close()
+                self._handover = None
             raise
         await self._readers.until_begun(self._session.request_timeout)
 
@@ -478,19 +495,56 @@ class LitePullConsumer(Client):
             await self._tell(self._on_revoked, [reading.queue for reading in readings])
         # The listener may have gone on from another offset.
         readings = [self._readings[reading.queue] for reading in readings]
-        for reading in readings:
-            position = reading.position
-            if self.group is None and self._membership is not None and position is not None:
-                self._left[reading.queue] = position
-            self._ahead.drop(reading)
-        await asyncio.gather(*map(self._readers.stop, readings))
-        if self._auto_commit and await self._commit(readings):
-            # There is no next time: a broker that was slow gets another chance at once.
-            await self._commit(readings)
+        busy: list[Reading] = []
+        try:
+            for reading in readings:
+                position = reading.position
+                if self.group is None and self._membership is not None and position is not None:
+                    self._left[reading.queue] = position
+                if self._handover is None or not self._auto_commit or self._closing is not None:
+                    self._ahead.drop(reading)
+                else:
+                    self._ahead.pause(reading)
+            await asyncio.gather(*map(self._readers.stop, readings))
+            for reading in readings:
+                if reading.is_free:
+                    self._ahead.drop(reading)
+                elif not reading.is_dropped:
+                    busy.append(reading)
+            if self._auto_commit and await self._commit(readings):
+                # There is no next time: a broker that was slow gets another chance at once.
+                await self._commit(readings)
+        except BaseException:
+            for reading in readings:
+                self._ahead.drop(reading)
+            raise
         for reading in readings:
             del self._readings[reading.queue]
             self._access.forget(reading.queue)
+        for reading in busy:
+            leaving = asyncio.create_task(self._leave(reading))
+            self._leaving[reading.queue] = leaving
+            leaving.add_done_callback(partial(self._has_left, reading.queue))
+        if self._handover is not None:
+            await self._handover.give(r.queue for r in readings if r.queue not in self._leaving)
         self._readers.room()
+
+    async def _leave(self, reading: Reading) -> None:
+        """Wait for the reader, commit, let others have the queue."""
+        if not reading.is_free:
+            free = asyncio.Event()
+            reading.when_free = free.set
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(READER_SECONDS):
+                    await free.wait()
+        self._ahead.drop(reading)
+        await self._commit([reading])
+        assert self._handover is not None
+        await self._handover.give([reading.queue])
+
+    def _has_left(self, queue: MessageQueue, task: asyncio.Task[None]) -> None:
+        if self._leaving.get(queue) is task:
+            del self._leaving[queue]
 
     async def _tell(self, listener: AssignmentListener, queues: list[MessageQueue]) -> None:
         try:
@@ -579,8 +633,23 @@ class LitePullConsumer(Client):
 
     async def _find_start(self, reading: Reading) -> None:
         queue = reading.queue
+        first: list[int] = []
+
+        async def look_ahead() -> None:
+            """Find out where to begin if the queue's owner dies before its first commit."""
+            if await self._load(queue) is None:
+                first.append(await first_offset(self._access, queue, self.settings.start_from))
+            reading.begun.set()
+
+        if queue in self._leaving:
+            reading.begun.set()
+            await asyncio.wait([self._leaving[queue]])
+        if self._handover is not None:
+            await self._handover.take(queue, look_ahead)
         committed = await self._load(queue) if self.group is not None else None
         offset = self._left.get(queue) if committed is None else committed
+        if offset is None and first:
+            offset = first[0]
         if offset is None:
             start = self.settings.start_from
             if start is StartFrom.LAST and queue in self._late:
@@ -652,6 +721,10 @@ class LitePullConsumer(Client):
             async with self._changing:
                 await self._give_up(list(self._readings.values()))
         self._ahead.discard()
+        if self._leaving:
+            await asyncio.wait(self._leaving.values(), timeout=self._session.request_timeout)
+        if self._handover is not None and self._session.running:
+            await self._handover.close()
         await self._session.close(
             consumer_group=(
                 self._session.wrap(self.group)

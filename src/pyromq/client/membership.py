@@ -91,11 +91,11 @@ class Membership:
         """A broker has said that members came or went."""
         self._members_changed.set()
 
-    def departed(self) -> list[str]:
-        """Members that have left lately, whether they said so or not."""
+    def departed(self) -> set[str]:
+        """The ids of members that left lately, properly or not."""
         oldest = time.monotonic() - _DEPARTED_SECONDS
         self._departed = {who: when for who, when in self._departed.items() if when > oldest}
-        return list(self._departed)
+        return set(self._departed)
 
     async def is_alone(self, topic: str) -> bool:
         """Ask whether the group has no other member; raises ClientError or RemotingError."""

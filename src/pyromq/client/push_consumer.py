@@ -476,7 +476,7 @@ class PushConsumer(Client):
         queue = reading.queue
         locked_at = None
         if self._handover is not None:
-            await self._handover.take(queue, reading.begun.set)
+            await self._handover.take(queue, partial(self._look_ahead, reading, offset))
         elif self._locks is not None:
             locked_at = time.monotonic()
             if not await self._locks.lock(queue):
@@ -484,11 +484,25 @@ class PushConsumer(Client):
         if offset is None:
             offset = await self._offsets.load(queue)
         if offset is None:
+            offset = reading.first_offset
+        if offset is None:
             offset = await first_offset(self._access, queue, self.settings.start_from)
         count = sum(other.topic == queue.topic for other in self._readings)
         process_queue = ProcessQueue(queue, offset, self.settings.limits(count))
         process_queue.last_locked = locked_at
         return process_queue
+
+    async def _look_ahead(self, reading: _Reading, offset: int | None) -> None:
+        """Find out where to begin if the queue's owner dies before it commits for the first time.
+
+        Without that, a group that starts from the end would lose what is sent meanwhile.
+        """
+        queue = reading.queue
+        if offset is None and await self._offsets.load(queue) is None:
+            reading.first_offset = await first_offset(
+                self._access, queue, self.settings.start_from
+            )
+        reading.begun.set()
 
     async def _pull(self, reading: _Reading, process_queue: ProcessQueue) -> None:
         """One pull, and what it brings to the handlers; waits while there is no room."""
@@ -741,7 +755,7 @@ class PushConsumer(Client):
 class _Reading:
     """A queue that is ours."""
 
-    __slots__ = ("begun", "process_queue", "queue", "task")
+    __slots__ = ("begun", "first_offset", "process_queue", "queue", "task")
 
     task: asyncio.Task[None]
 
@@ -749,6 +763,8 @@ class _Reading:
         self.queue = queue
         #: None until it is known where to begin.
         self.process_queue: ProcessQueue | None = None
+        #: Where to begin if the group has no offset, if that was found out already.
+        self.first_offset: int | None = None
         #: Set when that was tried for the first time.
         self.begun = asyncio.Event()
 

@@ -40,6 +40,7 @@ class Reading:
         "next_offset",
         "queue",
         "size",
+        "when_free",
     )
 
     def __init__(self, queue: MessageQueue, offset: int | None = None) -> None:
@@ -58,6 +59,13 @@ class Reading:
         self.is_dropped = self.is_paused = False
         #: Whether it stands in the line of those that have messages.
         self.is_listed = False
+        #: Called when nothing of it is in the reader's hand that does not count as consumed.
+        self.when_free: Callable[[], None] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether everything that was handed out counts as consumed."""
+        return self.in_hand is None or self.in_hand.position == self.in_hand.handed_out
 
     @property
     def commit_offset(self) -> int | None:
@@ -185,6 +193,7 @@ class ReadAhead:
         """What was handed out counts as consumed now."""
         if self._in_hand is not None:
             self._in_hand.position = self._in_hand.handed_out
+            _tell_free(self._in_hand.reading)
 
     def discard(self) -> None:
         """Nothing more is asked for: what is in hand and was not settled stays unconsumed."""
@@ -194,6 +203,7 @@ class ReadAhead:
             if batch.reading.in_hand is batch:
                 batch.reading.consumed = batch.commit_offset
                 batch.reading.in_hand = None
+                _tell_free(batch.reading)
             if self._end is not None:
                 self._end(batch, batch.position == len(batch.messages))
 
@@ -262,8 +272,14 @@ class ReadAhead:
                 reading.batches.appendleft(rest)
                 self._add(reading, len(rest.messages), rest.size)
             reading.consumed = batch.next_offset
+            _tell_free(reading)
         if self._end is not None:
             self._end(batch, not reading.is_dropped)
+
+
+def _tell_free(reading: Reading) -> None:
+    if reading.when_free is not None:
+        reading.when_free()
 
 
 def _may_go_on(batch: Batch) -> bool:
