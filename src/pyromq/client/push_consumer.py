@@ -499,9 +499,7 @@ class PushConsumer(Client):
         """
         queue = reading.queue
         if offset is None and await self._offsets.load(queue) is None:
-            reading.first_offset = await first_offset(
-                self._access, queue, self.settings.start_from
-            )
+            reading.first_offset = await first_offset(self._access, queue, self.settings.start_from)
         reading.begun.set()
 
     async def _pull(self, reading: _Reading, process_queue: ProcessQueue) -> None:

@@ -332,6 +332,63 @@ async def test_in_order_a_queue_goes_when_its_handler_has_come_back() -> None:
         assert handler.seen == [b"slow"]
 
 
+async def test_a_queue_goes_when_its_handlers_have_returned_and_is_committed() -> None:
+    handler = Handler()
+    handler.gate.clear()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        for body in (b"begun", b"begun, too", b"not begun"):
+            await broker.put("t", 0, body)
+        async with make(cluster, handler, max_handlers=2) as consumer:
+            await until(lambda: len(handler.seen) == 2)
+            await consumer.unsubscribe("t")
+            assert FIRST not in consumer.assignment()
+            assert broker.locks["t", 0] == consumer.client_id
+            assert ("t", 1) not in broker.locks
+            handler.gate.set()
+            await until(lambda: ("t", 0) not in broker.locks)
+            assert broker.offsets["g", "t", 0] == 2
+            assert handler.seen == [b"begun", b"begun, too"]
+            await consumer.subscribe("t")
+            await until(lambda: len(handler.seen) == 3)
+        assert broker.locks == {}
+
+
+async def test_a_handler_that_does_not_return_keeps_its_queue_for_the_grace_only() -> None:
+    handler = Handler()
+    handler.gate.clear()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        await broker.put("t", 0, b"hangs")
+        async with make(cluster, handler, close_grace=0.05) as consumer:
+            await until(lambda: handler.seen == [b"hangs"])
+            await consumer.unsubscribe("t")
+            await until(lambda: ("t", 0) not in broker.locks)
+            handler.gate.set()
+            await consumer.subscribe("t")
+            # It did not count: not finished, not committed, here again.
+            await until(lambda: handler.seen == [b"hangs", b"hangs"])
+
+
+async def test_a_group_that_begins_at_the_end_loses_nothing_when_a_queue_changes_hands() -> None:
+    handler = Handler()
+    async with running_cluster(TOPICS.copy()) as cluster:
+        broker = cluster.brokers[0]
+        broker.members["dead"] = None  # type: ignore[assignment]
+        broker.notify_members = lambda: None  # type: ignore[method-assign]
+        broker.locks |= {("t", 0): "dead", ("t", 1): "dead"}
+        async with make(
+            cluster,
+            handler,
+            start_from=StartFrom.LAST,
+            allocate=lambda queues, _members, _member: list(queues),
+        ):
+            # Its owner has not committed anything when it dies.
+            await broker.put("t", 0, b"sent after the start")
+            del broker.locks["t", 0], broker.locks["t", 1]
+            await until(lambda: handler.seen == [b"sent after the start"])
+
+
 async def test_a_retry_goes_back_to_the_broker() -> None:
     handler = Handler()
     handler.result = Retry(delay_level=5)

@@ -25,15 +25,19 @@ final class PushConsumer implements AutoCloseable {
     private final String name;
     private final DefaultMQPushConsumer consumer;
     private final DefaultMQProducer replies;
+    private final long handlerMillis;
 
     PushConsumer(JSONObject call) throws Exception {
         name = call.getString("name");
+        handlerMillis = call.getLongValue("handlerMillis");
         consumer = new DefaultMQPushConsumer(call.getString("group"), null, new AllocateMessageQueueAveragely(),
             call.getBooleanValue("trace"), null);
         Driver.configure(consumer, call);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setConsumeThreadMin(2);
-        consumer.setConsumeThreadMax(2);
+        // As many as by default, if handlers take their time.
+        int threads = handlerMillis > 0 ? 20 : 2;
+        consumer.setConsumeThreadMin(threads);
+        consumer.setConsumeThreadMax(threads);
         consumer.setPullTimeDelayMillsWhenException(RETRY_MILLIS);
         consumer.setSuspendCurrentQueueTimeMillis(RETRY_MILLIS);
         if (call.getBooleanValue("broadcast")) {
@@ -87,6 +91,7 @@ final class PushConsumer implements AutoCloseable {
     private boolean take(List<MessageExt> messages) {
         boolean done = true;
         for (MessageExt message : messages) {
+            rest();
             report(name, message);
             String failures = message.getUserProperty("fail");
             done &= failures == null || message.getReconsumeTimes() >= Integer.parseInt(failures);
@@ -95,6 +100,14 @@ final class PushConsumer implements AutoCloseable {
             }
         }
         return done;
+    }
+
+    private void rest() {
+        try {
+            Thread.sleep(handlerMillis);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
     }
 
     private void reply(MessageExt message) {
