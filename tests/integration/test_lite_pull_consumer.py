@@ -16,7 +16,9 @@ from pyromq.client import (
     BrokerError,
     LitePullConsumer,
     Message,
+    MessageModel,
     MessageQueue,
+    OptionError,
     Producer,
     ReceivedMessage,
     StartFrom,
@@ -243,6 +245,39 @@ async def test_members_that_come_and_go_under_load_repeat_nothing(
             await member.close()
     repeated = {number: count for number, count in seen.items() if count > 1}
     assert repeated == {}, f"{len(repeated)} of {sent} messages were read again"
+
+
+async def test_in_broadcasting_a_slow_reader_gets_the_rest_after_its_restart(
+    tmp_path: Path,
+) -> None:
+    def reader(**options: str) -> LitePullConsumer:
+        return LitePullConsumer(
+            cluster.namesrv,
+            group="g",
+            model=MessageModel.BROADCASTING,
+            start_from=FIRST,
+            offsets_directory=tmp_path / "offsets",
+            **options,  # type: ignore[arg-type]
+        )
+
+    async with cluster_in(tmp_path) as cluster:
+        await send(cluster, "t", 101)
+        async with reader() as fast:
+            await fast.subscribe("t")
+            async with reader() as slow:
+                await slow.subscribe("t")
+                seen = numbers(await take(slow, 25))
+                assert numbers(await take(fast, 101)) == list(range(101))
+                await fast.commit()
+            async with reader() as again:
+                assert again.client_id == slow.client_id != fast.client_id
+                await again.subscribe("t")
+                assert sorted(seen + numbers(await take(again, 76))) == list(range(101))
+        async with reader(instance_name="mine"):
+            with pytest.raises(OptionError, match="instance_name='mine' is in use"):
+                await reader(instance_name="mine").start()
+        async with reader(instance_name="mine"):
+            pass
 
 
 async def test_filters_by_tags_and_sql_of_two_topics(tmp_path: Path) -> None:

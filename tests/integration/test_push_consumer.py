@@ -404,6 +404,45 @@ async def test_broadcasting_gives_everything_to_everybody_and_remembers(
     assert seen["one"][10:] == [b"later"]
 
 
+async def test_in_broadcasting_a_slow_member_gets_the_rest_after_its_restart(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    bodies = [b"%d" % n for n in range(101)]
+    fast: list[bytes] = []
+    slow: list[bytes] = []
+    gate = asyncio.Event()
+
+    async def handle_slowly(message: ReceivedMessage) -> None:
+        if len(slow) >= 25:
+            await gate.wait()
+        slow.append(message.body)
+
+    async def handle_fast(message: ReceivedMessage) -> None:
+        fast.append(message.body)
+
+    def member(handler: Any) -> PushConsumer:
+        # As different programs on one machine: neither was told a name.
+        return consumer_of(
+            cluster,
+            handler,
+            model=MessageModel.BROADCASTING,
+            offsets_directory=tmp_path,
+            close_grace=0.01,
+            max_handlers=1,
+        )
+
+    async with member(handle_fast) as other:
+        async with member(handle_slowly) as first:
+            assert first.client_id != other.client_id
+            await cluster.send("T", bodies)
+            await until(lambda: len(fast) == 101 and len(slow) == 25)
+        gate.set()
+        async with member(handle_slowly) as again:
+            assert again.client_id == first.client_id
+            await until(lambda: len(slow) >= 101)
+    assert sorted(slow) == sorted(fast) == sorted(bodies)
+
+
 async def test_a_handler_that_hangs_is_given_up(cluster: Cluster) -> None:
     await cluster.send("T", [b"slow"])
     calls: list[int] = []

@@ -7,12 +7,22 @@ other):
     ~/.rocketmq_offsets/<client id>/<group>/offsets.json    and the one before it, .json.bak
 
 `{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"orders"}:12}}`, as fastjson writes it.
-Used by the push consumer, on its event loop; files are read and written in a thread.
+
+No two consumers share a file: each holds a lock beside it (`offsets.json.lock`) from `open` to
+`close`. By default the instance in the client's id is DEFAULT, as in Java; if another consumer of
+the group on this machine has that, DEFAULT-2, DEFAULT-3 and so on, the first that is free: so a
+member that restarts while the others run gets its own offsets again. An instance name of the
+application's own is never changed: a second consumer with it does not start. (Java's processes
+share the file, and each goes on from what the others consumed.)
+
+Used by the push and the lite pull consumer, on their event loop; files are read and written in
+a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 from collections.abc import Mapping
@@ -20,7 +30,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from pyromq.client.errors import ClientError
+from pyromq.client.errors import ClientError, OptionError
+from pyromq.client.file_lock import FileLock
 from pyromq.client.queue_access import QueueAccess
 from pyromq.client.session import Session
 from pyromq.protocol.bodies import MessageQueue
@@ -32,10 +43,18 @@ from pyromq.remoting.client import RemotingError
 logger = logging.getLogger(__name__)
 
 DIRECTORY = Path("~/.rocketmq_offsets")
+#: The instance name of consumers in broadcasting that were told none, as Java's.
+DEFAULT_INSTANCE = "DEFAULT"
 
 
 class ConsumerOffsets(Protocol):
     """How far a group has come."""
+
+    async def open(self) -> None:
+        """Get ready; raises OptionError when another consumer has the same offsets."""
+
+    def close(self) -> None:
+        """Let others have them."""
 
     async def load(self, queue: MessageQueue) -> int | None:
         """The offset of a queue, None for a newcomer; raises ClientError or RemotingError."""
@@ -54,6 +73,12 @@ class RemoteOffsets:
         self._access = access
         self._stored: dict[MessageQueue, int] = {}
         self._one_at_a_time = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Brokers need no preparation."""
+
+    def close(self) -> None:
+        """All members have them."""
 
     async def load(self, queue: MessageQueue) -> int | None:
         """What the queue's broker knows."""
@@ -100,10 +125,23 @@ class LocalOffsets:
 
     def __init__(self, session: Session, group: str, directory: Path | None = None) -> None:
         self._session = session
-        root = (directory or DIRECTORY).expanduser()
-        self.path = root / session.client_id / session.wrap(group) / "offsets.json"
+        self._group = group
+        self._root = (directory or DIRECTORY).expanduser()
+        self.path = self._path(session.client_id)
+        self._lock: FileLock | None = None
         self._table: dict[MessageQueue, int] | None = None
         self._one_at_a_time = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Find a file that no other consumer has; the client's id is that of its directory."""
+        if self._lock is None:
+            self._lock = await asyncio.to_thread(self._acquire)
+            self.path = self._path(self._session.client_id)
+
+    def close(self) -> None:
+        """Let another consumer go on from here."""
+        if self._lock is not None:
+            self._lock.release()
 
     async def load(self, queue: MessageQueue) -> int | None:
         """What the file says; a file that cannot be read is as good as none."""
@@ -137,7 +175,37 @@ class LocalOffsets:
     def _on_disk(self, queue: MessageQueue) -> MessageQueue:
         return replace(queue, topic=self._session.wrap(queue.topic))
 
+    def _path(self, client_id: str) -> Path:
+        return self._root / client_id / self._session.wrap(self._group) / "offsets.json"
+
     # In a thread.
+
+    def _acquire(self) -> FileLock:
+        name = self._session.settings.instance_name
+        for number in itertools.count(1):
+            if number > 1:
+                self._session.become_instance(f"{name}-{number}")
+            path = self._path(self._session.client_id)
+            lock = FileLock(path.with_name(path.name + ".lock"))
+            try:
+                if lock.acquire():
+                    return lock
+            except OSError as error:
+                logger.warning(
+                    "%s cannot be locked: give other consumers of group %s on this machine another "
+                    "instance_name; %s",
+                    lock.path,
+                    self._group,
+                    error,
+                )
+                return lock
+            if name != DEFAULT_INSTANCE:
+                raise OptionError(
+                    f"instance_name={name!r} is in use: {lock.owner()} consumes group "
+                    f"{self._group!r} in broadcasting with it, and keeps its offsets in {path}; "
+                    "give each consumer on this machine a name of its own, or none"
+                )
+        raise AssertionError("numbers do not end")
 
     def _read(self) -> dict[MessageQueue, int]:
         for path in (self.path, self._backup):

@@ -204,8 +204,17 @@ class LitePullConsumer(Client):
         await self.close()
 
     async def start(self) -> None:
-        """Make it ready; nothing is connected before the first question."""
+        """Make it ready; nothing is connected before the first question.
+
+        Raises OptionError when another consumer in broadcasting has its `instance_name`.
+        """
         self._session.start()
+        if self._local is not None:
+            try:
+                await self._local.open()
+            except BaseException:
+                await self.close()
+                raise
         if self._trace is not None:
             await self._trace.start()
 
@@ -734,6 +743,8 @@ class LitePullConsumer(Client):
         )
         if self._trace is not None:
             await self._trace.close()
+        if self._local is not None:
+            self._local.close()
 
     def _describe(self, client_id: str) -> HeartbeatData:
         if self.group is None or self._membership is None:

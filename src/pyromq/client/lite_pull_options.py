@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Any, cast
 
+from pyromq.client.consumer_offsets import DEFAULT_INSTANCE
 from pyromq.client.errors import OptionError
 from pyromq.client.options import ClientOptions
 from pyromq.client.process_queue import Limits
@@ -28,7 +29,8 @@ class LitePullOptions(ClientOptions, total=False):
     commit_interval: float
     #: BROADCASTING: every member gets every message.
     model: MessageModel
-    #: Where offsets are kept in broadcasting; by default ~/.rocketmq_offsets.
+    #: Where offsets are kept in broadcasting; by default ~/.rocketmq_offsets. Each consumer of a
+    #: group on this machine has its own file there, see `instance_name`.
     offsets_directory: str | PathLike[str]
     #: Which queues a member takes; all members of a group need the same.
     allocate: Strategy
@@ -74,7 +76,7 @@ class LitePullSettings:
             if group is None:
                 raise OptionError("model=BROADCASTING is for groups: give group=, or no model")
             # Offsets are kept under the client's id: it must be the same after a restart.
-            common.setdefault("instance_name", "DEFAULT")
+            common.setdefault("instance_name", DEFAULT_INSTANCE)
         return settings, cast(ClientOptions, common)
 
     def __post_init__(self) -> None:

@@ -30,7 +30,10 @@ class ClientOptions(TypedDict, total=False):
 
     #: Name of a tenant: put before the names of topics and groups, taken off again.
     namespace: str
-    #: The part of the client's id behind its address; by default another for each client.
+    #: The part of the client's id behind its address; by default another for each client. In
+    #: broadcasting, offsets are kept under it: by default DEFAULT, and DEFAULT-2, DEFAULT-3, … for
+    #: further consumers of the group on this machine. Name those that must get their own offsets
+    #: again after all of them were restarted; a name that another consumer has is refused.
     instance_name: str
     #: The client's address in its id; by default that of the machine.
     client_ip: str
@@ -111,8 +114,8 @@ class Settings:
             return self.trace or None
         return TRACE_TOPIC if self.trace else None
 
-    def client_id(self) -> str:
+    def client_id(self, instance: str = "") -> str:
         """An id for a new client: `address@instance`, and the unit behind another `@`."""
-        instance = self.instance_name or f"{os.getpid()}#{time.time_ns()}"
+        instance = instance or self.instance_name or f"{os.getpid()}#{time.time_ns()}"
         unit = f"@{self.unit_name}" if self.unit_name else ""
         return f"{self.client_ip or local_address()}@{instance}{unit}"

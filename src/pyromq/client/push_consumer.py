@@ -224,8 +224,8 @@ class PushConsumer(Client):
         then on is consumed, also by a new group with `StartFrom.LAST` (unlike with Java's
         clients). A broker that does not say so in `request_timeout` is not waited for, neither
         are a queue that another member has locked and a topic that does not exist yet. Raises
-        NameServerError, BrokerError or RemotingError when nobody can be asked; the consumer is
-        closed then.
+        NameServerError, BrokerError or RemotingError when nobody can be asked, OptionError when
+        another consumer in broadcasting has its `instance_name`; the consumer is closed then.
         """
         self._session.start()
         if self._background:
@@ -234,6 +234,7 @@ class PushConsumer(Client):
         if self._trace is not None:
             await self._trace.start()
         try:
+            await self._offsets.open()
             await self._check_expressions(self._subscriptions)
             await self._membership.join(optional=self._subscriptions.keys())
             await self._begin()
@@ -665,6 +666,7 @@ class PushConsumer(Client):
             await self._session.close(consumer_group=self._session.wrap(self.group))
             if self._trace is not None:
                 await self._trace.close()
+            self._offsets.close()
             self._closed.set()
 
     async def _end_handling(self) -> None:

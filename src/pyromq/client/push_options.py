@@ -11,6 +11,7 @@ from enum import Enum
 from os import PathLike
 from typing import Any, cast
 
+from pyromq.client.consumer_offsets import DEFAULT_INSTANCE
 from pyromq.client.errors import OptionError
 from pyromq.client.options import ClientOptions
 from pyromq.client.process_queue import Limits
@@ -69,9 +70,10 @@ class PushOptions(ClientOptions, total=False):
     unit_mode: bool
     #: Between commits of offsets.
     commit_interval: float
-    #: How long `close` waits for handlers.
+    #: How long `close` waits for handlers, and a queue that goes to another member.
     close_grace: float
-    #: Where offsets are kept in broadcasting; by default ~/.rocketmq_offsets.
+    #: Where offsets are kept in broadcasting; by default ~/.rocketmq_offsets. Each consumer of a
+    #: group on this machine has its own file there, see `instance_name`.
     offsets_directory: str | PathLike[str]
 
 
@@ -112,7 +114,7 @@ class PushSettings:
         settings = cls(**own)
         if settings.is_broadcasting:
             # Offsets are kept under the client's id: it must be the same after a restart.
-            common.setdefault("instance_name", "DEFAULT")
+            common.setdefault("instance_name", DEFAULT_INSTANCE)
         return settings, cast(ClientOptions, common)
 
     def __post_init__(self) -> None:

@@ -74,6 +74,11 @@ class Session:
         self._closed = False
         self._process = 0
 
+    def become_instance(self, name: str) -> None:
+        """Take another instance's id, before any broker was told the old one."""
+        assert not self._greeted
+        self.client_id = self.settings.client_id(name)
+
     def start(self) -> None:
         """Begin with the heartbeats, and to look for new routes."""
         if self._closed:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.client.consumer_offsets import LocalOffsets, OffsetFile, RemoteOffsets
+from pyromq.client.errors import OptionError
 from pyromq.client.queue_access import QueueAccess
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.codes import RequestCode, ResponseCode
@@ -76,3 +77,59 @@ async def test_a_file_that_cannot_be_written_is_tried_again(
         in_the_way.unlink()
         await offsets.store({FIRST: 3})
         assert await LocalOffsets(session, "g", in_the_way).load(FIRST) == 3
+
+
+async def test_no_two_consumers_share_a_file(tmp_path: Path) -> None:
+    async with (
+        session_at("127.0.0.1:1", client_ip="10.0.0.1", instance_name="DEFAULT") as one,
+        session_at("127.0.0.1:1", client_ip="10.0.0.1", instance_name="DEFAULT") as two,
+        session_at("127.0.0.1:1", client_ip="10.0.0.1", instance_name="DEFAULT") as three,
+    ):
+        first, second = (LocalOffsets(session, "g", tmp_path) for session in (one, two))
+        elsewhere = LocalOffsets(three, "another group", tmp_path)
+        for offsets in (first, second, elsewhere):
+            await offsets.open()
+            await offsets.open()
+        assert first.path == tmp_path / "10.0.0.1@DEFAULT" / "g" / "offsets.json"
+        assert second.path == tmp_path / "10.0.0.1@DEFAULT-2" / "g" / "offsets.json"
+        assert two.client_id == "10.0.0.1@DEFAULT-2"
+        assert elsewhere.path.parent.parent.name == three.client_id == "10.0.0.1@DEFAULT"
+        await first.store({FIRST: 9})
+        await second.store({FIRST: 2})
+        # While the first one runs, the second gets its own again.
+        second.close()
+        async with session_at(
+            "127.0.0.1:1", client_ip="10.0.0.1", instance_name="DEFAULT"
+        ) as restarted:
+            again = LocalOffsets(restarted, "g", tmp_path)
+            await again.open()
+            assert await again.load(FIRST) == 2
+            again.close()
+        first.close()
+        elsewhere.close()
+
+
+async def test_a_name_that_another_consumer_has_is_refused(tmp_path: Path) -> None:
+    async with (
+        session_at("127.0.0.1:1", client_ip="10.0.0.1", instance_name="w1") as one,
+        session_at("127.0.0.1:1", client_ip="10.0.0.1", instance_name="w1") as two,
+    ):
+        first, second = (LocalOffsets(session, "g", tmp_path) for session in (one, two))
+        await first.open()
+        with pytest.raises(OptionError, match=r"instance_name='w1' is in use: process \d+ .*'g'"):
+            await second.open()
+        first.close()
+        await second.open()
+        second.close()
+
+
+async def test_where_nothing_can_be_locked_it_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    async with session_at("127.0.0.1:1", instance_name="DEFAULT") as session:
+        offsets = LocalOffsets(session, "g", tmp_path / "file")
+        await offsets.open()
+        assert "cannot be locked: give other consumers of group g" in caplog.text
+        await offsets.store({FIRST: 1})
+        offsets.close()
