@@ -1,15 +1,17 @@
 """Everything that a consumer asks of one queue: messages, offsets, how far its group is.
 
-Stateless but for which replica a broker suggested to read from, and which brokers keep an
-offset of the group. The three consumers stand on this; so does everybody else who wants
+Stateless but for which replica a broker suggested to read from, which brokers keep an offset of
+the group, and which are pyromq's. The three consumers stand on this; so does everybody else who wants
 messages without a group. Queues and topics have the application's names here, the namespace
 is put on when a request leaves. On the consumer's event loop.
 
 A group's first commit in a topic goes to its broker alone. Java's brokers handle commits in
 several threads and make a table for the first one: of first ones that come together, each
 makes its own table, and all but one are lost although they were answered. For the same reason
-a pull sets an offset only when that is its own: one that waits for a thread there while the
-messages before it are finished would take back what was committed meanwhile.
+a pull there sets an offset only when that is its own: one that waits for a thread while the
+messages before it are finished would take back what was committed meanwhile. pyromq's brokers
+handle the requests of a connection in their order, and are known by the language in their
+answers: there, each pull commits what was finished.
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ ANONYMOUS_GROUP = "TOOLS_CONSUMER"
 #: How much later than asked the answer to a held pull may come: brokers look each 5 s.
 _GRACE_SECONDS = 10.0
 _MAX_OFFSET = (1 << 63) - 1
+#: What pyromq's brokers have in their answers.
+_LANGUAGE = LanguageCode.PYTHON.name
 #: Of a pull: offset, messages at most, flags, offset to commit, milliseconds to wait.
 _Numbers = tuple[int, int, int, int, int]
 
@@ -92,6 +96,8 @@ class QueueAccess:
         #: (broker, topic) where the group has an offset, and who sets the first one.
         self._with_offsets: set[tuple[str, str]] = set()
         self._first_commits: dict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        #: Addresses of brokers that handle our requests in their order.
+        self._in_order: set[str] = set()
 
     async def pull(
         self,
@@ -106,9 +112,9 @@ class QueueAccess:
     ) -> PullResult:
         """Messages of `queue` from `offset` on.
 
-        When there is none yet, the broker waits up to `wait` seconds for one. With a
-        `commit_offset` that is `offset` the group's is set by the way (a master only does
-        that); the first one of a topic before it (see above).
+        When there is none yet, the broker waits up to `wait` seconds for one. A
+        `commit_offset` is set by the way, by masters, if it is `offset` or the broker is
+        pyromq's; the first one of a topic before it (see above).
         """
         broker_id = self._suggested.get(queue, 0)
         address = await self._address(queue, broker_id)
@@ -116,9 +122,10 @@ class QueueAccess:
         if wait > 0:
             sys_flag |= PULL_SUSPEND
         if (
-            commit_offset == offset
+            commit_offset is not None
+            and (commit_offset == offset or address in self._in_order)
             and broker_id == 0
-            and (_place(queue) in self._with_offsets or await self._begin(queue, offset))
+            and (_place(queue) in self._with_offsets or await self._begin(queue, commit_offset))
         ):
             sys_flag |= PULL_COMMIT_OFFSET
         numbers = (offset, max_messages, sys_flag, commit_offset or 0, int(wait * 1000))
@@ -311,7 +318,7 @@ class QueueAccess:
             + constant
             + b',"queueOffset":"%d","maxMsgNums":"%d","sysFlag":"%d","commitOffset":"%d",'
             b'"suspendTimeoutMillis":"%d"},"flag":0,"language":"'
-            + LanguageCode.PYTHON.name.encode()
+            + _LANGUAGE.encode()
             + b'","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
             + str(PROTOCOL_VERSION).encode()
             + b"}"
@@ -323,6 +330,10 @@ class QueueAccess:
         status = _STATUS_BY_CODE.get(code) if type(code) is int else None
         if status is None:
             raise refusal_of(address, header)
+        if header.get("language") == _LANGUAGE:
+            self._in_order.add(address)
+        else:
+            self._in_order.discard(address)
         with reading_answer(address):
             try:
                 fields = header["extFields"]

@@ -189,7 +189,12 @@ def frame_size(buffer: bytes) -> int | None:
 
 def frame_from(command: RemotingCommand) -> RawFrame:
     """A command as a raw frame, for those who read answers without making commands of them."""
-    header = {"code": command.code, "remark": command.remark, "extFields": command.ext_fields}
+    header = {
+        "code": command.code,
+        "language": command.language.name,
+        "remark": command.remark,
+        "extFields": command.ext_fields,
+    }
     return command.encoding, header, command.body
 
 

@@ -19,7 +19,7 @@ from pyromq.protocol.bodies import (
     TopicRouteData,
     UnlockBatchRequestBody,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from pyromq.protocol.frame import FrameReader, RemotingCommand
 from pyromq.protocol.headers import (
     PullMessageRequestHeader,
@@ -56,6 +56,8 @@ class FakeBroker:
         self.clients: dict[str, asyncio.StreamWriter] = {}
         #: Who has locked a queue, by (topic, queue id).
         self.locks: dict[tuple[str, int], str] = {}
+        #: What its answers say: Java's brokers are trusted with less than pyromq's.
+        self.language = LanguageCode.PYTHON
         self.arrived = asyncio.Condition()
         self.writers: list[asyncio.StreamWriter] = []
 
@@ -140,6 +142,7 @@ class FakeBroker:
             assert isinstance(outcome, RemotingCommand)
             answer = outcome
         if not command.is_oneway:
+            answer.language = self.language
             writer.write(answer.encode())
 
     def _get_routeinfo_by_topic(self, command: RemotingCommand, _: object) -> RemotingCommand:

@@ -20,7 +20,7 @@ from pyromq.protocol.bodies import (
     QueueData,
     TopicRouteData,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import PullMessageResponseHeader
 from pyromq.remoting.client import RemotingError
@@ -219,11 +219,30 @@ async def test_a_first_commit_that_is_refused_keeps_nobody_from_reading() -> Non
         assert [pull.ext_fields["sysFlag"] for pull in broker.seen(PULL)] == ["4", "5"]
 
 
-async def test_a_pull_commits_no_offset_but_its_own() -> None:
+async def test_at_javas_brokers_a_pull_commits_no_offset_but_its_own() -> None:
     """It may be late: Java's broker would take back what was committed meanwhile."""
     async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
         await fill(cluster)
+        cluster.brokers[0].language = LanguageCode.JAVA
         for commit_offset in (0, 1, 2, None):
             await access.pull(QUEUE, 2, EVERYTHING, commit_offset=commit_offset)
         flags = [pull.ext_fields["sysFlag"] for pull in cluster.brokers[0].seen(PULL)]
         assert flags == ["4", "4", "5", "4"]
+
+
+@pytest.mark.parametrize("options", [{}, {"access_key": "who", "secret_key": "what"}])
+async def test_at_pyromqs_brokers_each_pull_commits(options: ClientOptions) -> None:
+    """They handle a connection's requests in order: a pull cannot come after a later commit."""
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        accessing(cluster, options=options) as access,
+    ):
+        await fill(cluster)
+        broker = cluster.brokers[0]
+        for commit_offset in (None, 0, 1, None):
+            await access.pull(QUEUE, 2, EVERYTHING, commit_offset=commit_offset)
+        # Another broker at its address is found out by its first answer.
+        broker.language = LanguageCode.JAVA
+        for _ in range(2):
+            await access.pull(QUEUE, 2, EVERYTHING, commit_offset=1)
+        assert [pull.ext_fields["sysFlag"] for pull in broker.seen(PULL)] == list("455454")
