@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +307,61 @@ async def test_members_that_come_and_go_under_load_repeat_nothing(
         await one.close()
     repeated = {number: count for number, count in handled.items() if count > 1}
     assert repeated == {}, f"{len(repeated)} of {load.sent} messages were handled again"
+    assert await cluster.committed("T", "g") == load.sent
+
+
+#: A member in a process of its own: writes down what it has handled.
+MEMBER = """
+import asyncio, sys
+from pyromq.client import PushConsumer, StartFrom
+
+async def handle(message):
+    await asyncio.sleep(0.001)
+    sys.stdout.buffer.write(message.body + b"\\n")
+    sys.stdout.buffer.flush()
+
+async def main():
+    async with PushConsumer(sys.argv[1], group="g", handler=handle, subscriptions={"T": "*"},
+                            start_from=StartFrom.FIRST) as consumer:
+        await consumer.closed()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_member_that_is_killed_under_load_loses_nothing(cluster: Cluster) -> None:
+    handled: Counter[int] = Counter()
+
+    async def handle(message: ReceivedMessage) -> None:
+        await asyncio.sleep(0.001)
+        handled[int(message.body)] += 1
+
+    async def note(output: asyncio.StreamReader, lines: list[int]) -> None:
+        async for line in output:
+            if line.endswith(b"\n"):
+                lines.append(int(line))
+                handled[int(line)] += 1
+
+    def at_least(count: int, things: Collection[int]) -> bool:
+        return len(things) >= count
+
+    async with consumer_of(cluster, handle) as survivor:
+        async with Load(cluster, handled) as load:
+            for _ in range(2):
+                child = await asyncio.create_subprocess_exec(
+                    sys.executable, "-c", MEMBER, cluster.namesrv, stdout=asyncio.subprocess.PIPE
+                )
+                assert child.stdout is not None
+                lines: list[int] = []
+                noting = asyncio.create_task(note(child.stdout, lines))
+                await until(partial(at_least, 50, lines))
+                child.kill()
+                await child.wait()
+                await noting
+                # All queues go on, long before the lease of its locks is over.
+                await until(lambda: len(survivor.assignment()) == 5)
+                await until(partial(at_least, len(handled) + 400, handled))
+        await until(lambda: len(handled) == load.sent)
     assert await cluster.committed("T", "g") == load.sent
 
 

@@ -42,7 +42,10 @@ _CLEAN_SECONDS = 1.0
 
 
 class Handover:
-    """The queues that a member has taken and not given up yet."""
+    """The queues that a member has taken and not given up yet.
+
+    Queues that are wanted at the same time are asked for together: a member may have thousands.
+    """
 
     def __init__(
         self, session: Session, group: str, membership: Membership, *, patience: float
@@ -51,39 +54,45 @@ class Handover:
         self._membership = membership
         self._patience = patience
         self._locks = QueueLocks(session, group)
+        #: Ours, or asked for: the broker may have locked it although the answer was not awaited.
         self._held: set[MessageQueue] = set()
+        self._wanted: set[MessageQueue] = set()
+        self._asking: asyncio.Task[set[MessageQueue]] | None = None
+        #: Queues that are locked for longer than a proper leave takes, and those that were
+        #: unlocked for members that left.
+        self._overdue: set[MessageQueue] = set()
+        self._unlocked: dict[str, set[MessageQueue]] = {}
         self._renewals: asyncio.Task[None] | None = None
 
     async def take(self, queue: MessageQueue, waiting: Callable[[], Awaitable[None]]) -> None:
         """Return when the last owner has given the queue up, or need not be waited for.
 
-        Awaits `waiting` once if the queue is not free at once. Raises RemotingError when the
-        broker cannot be reached.
+        Awaits `waiting` once if the queue is not free at once.
         """
         if self._renewals is None:
             self._renewals = asyncio.create_task(self._renew_forever())
         began = time.monotonic()
         pause = _FIRST_PAUSE_SECONDS
-        unlocked: set[str] = set()
-        while not await self._is_free(queue):
-            waited = time.monotonic() - began
-            if waited > self._patience:
-                logger.warning(
-                    "group %s: %s is still locked after %g s, taken anyway: messages in flight "
-                    "at its last owner come again",
-                    self._group,
-                    queue,
-                    self._patience,
-                )
-                break
-            if pause == _FIRST_PAUSE_SECONDS:
-                await waiting()
-            if waited > _CLEAN_SECONDS:
-                for member in self._membership.departed() - unlocked:
-                    unlocked.add(member)
-                    await self._locks.unlock([queue], member)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        try:
+            while not await self._is_free(queue):
+                waited = time.monotonic() - began
+                if waited > self._patience:
+                    logger.warning(
+                        "group %s: %s is still locked after %g s, taken anyway: messages in flight "
+                        "at its last owner come again",
+                        self._group,
+                        queue,
+                        self._patience,
+                    )
+                    break
+                if pause == _FIRST_PAUSE_SECONDS:
+                    await waiting()
+                if waited > _CLEAN_SECONDS:
+                    self._overdue.add(queue)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        finally:
+            self._overdue.discard(queue)
         # Also without the lock: renewals get it when the last owner's lease is over.
         self._held.add(queue)
 
@@ -96,25 +105,51 @@ class Handover:
 
     async def close(self) -> None:
         """Give up all queues."""
-        if self._renewals is not None:
-            self._renewals.cancel()
-            await asyncio.gather(self._renewals, return_exceptions=True)
+        tasks = [task for task in (self._renewals, self._asking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.give(set(self._held))
 
     async def _is_free(self, queue: MessageQueue) -> bool:
-        try:
-            return await self._lock(queue) or await self._membership.is_alone(queue.topic)
-        except ClientError as error:
-            logger.debug("group %s: %s is taken without a lock: %s", self._group, queue, error)
-            return True
-
-    async def _lock(self, queue: MessageQueue) -> bool:
-        # Ours from here on, for a caller that is cancelled: the broker may have locked it.
+        self._wanted.add(queue)
         self._held.add(queue)
-        is_ours = await self._locks.lock(queue)
-        if not is_ours:
-            self._held.discard(queue)
-        return is_ours
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask())
+        # Shielded: others wait for the same answer.
+        if queue in await asyncio.shield(self._asking):
+            return True
+        self._held.discard(queue)
+        return False
+
+    async def _ask(self) -> set[MessageQueue]:
+        """Lock all queues that are wanted now; return those that need not be waited for."""
+        await asyncio.sleep(0)  # those that begin in this turn of the loop have asked now
+        self._asking = None
+        queues, self._wanted = self._wanted & self._held, set()
+        await self._unlock_departed(queues & self._overdue)
+        outcomes = await self._locks.renew(queues)
+        locked = {queue for queue, is_ours in outcomes.items() if not is_ours}
+        if locked:
+            try:
+                if await self._membership.is_alone(next(iter(locked)).topic):
+                    # Locked all the same if that can be had: the next one who joins must wait.
+                    await self._unlock_departed(locked)
+                    await self._locks.renew(locked)
+                    return queues
+            except (ClientError, RemotingError) as error:
+                logger.debug("group %s: its members are not known: %s", self._group, error)
+        return queues - locked
+
+    async def _unlock_departed(self, queues: set[MessageQueue]) -> None:
+        departed = self._membership.departed()
+        for member in self._unlocked.keys() - departed:
+            del self._unlocked[member]
+        for member in departed:
+            unlocked = self._unlocked.setdefault(member, set())
+            if queues - unlocked:
+                await self._locks.unlock(queues - unlocked, member)
+                unlocked |= queues
 
     async def _renew_forever(self) -> None:
         while True:

@@ -1,8 +1,8 @@
 """Everything that a consumer asks of one queue: messages, offsets, how far its group is.
 
 Stateless but for which replica a broker suggested to read from, which brokers keep an offset of
-the group, and which are pyromq's. The three consumers stand on this; so does everybody else who wants
-messages without a group. Queues and topics have the application's names here, the namespace
+the group, and which are pyromq's. The three consumers stand on this; so does everybody else who
+wants messages without a group. Queues and topics have the application's names here, the namespace
 is put on when a request leaves. On the consumer's event loop.
 
 A group's first commit in a topic goes to its broker alone. Java's brokers handle commits in

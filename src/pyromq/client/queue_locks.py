@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 RENEW_SECONDS = 20.0
 VALID_SECONDS = 30.0
+#: Brokers refuse requests that name too many.
+_QUEUES_PER_REQUEST = 1000
 
 
 class QueueLocks:
@@ -46,7 +48,7 @@ class QueueLocks:
     async def renew(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, bool]:
         """Ours or not, for each queue of a broker that has answered."""
         outcomes: dict[MessageQueue, bool] = {}
-        for address, some in (await self._by_address(queues)).items():
+        for address, some in await self._by_address(queues):
             try:
                 locked = await self._lock_at(address, some)
             except (ClientError, RemotingError) as error:
@@ -61,7 +63,7 @@ class QueueLocks:
         `owner` is another member's id, on whose behalf they are unlocked if they are its own.
         """
         owner = owner or self._session.client_id
-        for address, some in (await self._by_address(queues)).items():
+        for address, some in await self._by_address(queues):
             body = UnlockBatchRequestBody(self._group, owner, self._names(some))
             try:
                 await self._session.ask(
@@ -77,14 +79,21 @@ class QueueLocks:
             raise TopicNotFoundError(queue.topic, f"broker {queue.broker_name!r} has no master")
         return address
 
-    async def _by_address(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    async def _by_address(
+        self, queues: Iterable[MessageQueue]
+    ) -> list[tuple[str, list[MessageQueue]]]:
+        """Who is to be asked, and for which queues; thousands of them in several requests."""
         by_address: dict[str, list[MessageQueue]] = defaultdict(list)
         for queue in queues:
             try:
                 by_address[await self._address(queue)].append(queue)
             except ClientError as error:
                 logger.warning("the lock of %s cannot be asked for: %s", queue, error)
-        return by_address
+        return [
+            (address, some[start : start + _QUEUES_PER_REQUEST])
+            for address, some in by_address.items()
+            for start in range(0, len(some), _QUEUES_PER_REQUEST)
+        ]
 
     async def _lock_at(self, address: str, queues: list[MessageQueue]) -> set[MessageQueue]:
         body = LockBatchRequestBody(self._group, self._session.client_id, self._names(queues))

@@ -131,9 +131,23 @@ async def test_the_lock_of_a_member_that_died_is_not_waited_for() -> None:
 
 async def test_a_member_that_is_alone_waits_for_nobody() -> None:
     async with running_cluster(TOPICS.copy()) as cluster, member_of(cluster) as one:
-        cluster.brokers[0].locks["t", 0] = "dead"
+        broker = cluster.brokers[0]
+        broker.locks["t", 0] = "died before we came"
         await one.take(FIRST)
+        others(broker, "dead")
+        broker.notify_members()
+        await until(lambda: "dead" in one.membership._seen["t"])
+        broker.locks["t", 1] = "dead"
+        del broker.members["dead"]
+        broker.notify_members()
+        await until(lambda: "dead" in one.membership.departed())
+        await one.take(SECOND)
         assert one.waits == 0
+        # Whoever comes next waits for us, not for the lease of one who is no more.
+        assert broker.locks == {
+            ("t", 0): "died before we came",
+            ("t", 1): one.session.client_id,
+        }
 
 
 async def test_nobody_waits_forever(
@@ -160,3 +174,18 @@ async def test_a_broker_without_locks_is_no_reason_to_wait() -> None:
         await one.take(FIRST)
         await one.take(MessageQueue("t", "no-master", 0))
         assert one.waits == 0
+
+
+async def test_thousands_of_queues_are_asked_for_together() -> None:
+    queues = [MessageQueue("t", "b0", number) for number in range(2500)]
+    async with running_cluster({"t": {"b0": 2500}}) as cluster, member_of(cluster) as one:
+        broker = cluster.brokers[0]
+        others(broker, "another")
+        broker.locks |= {("t", number): "another" for number in range(0, 2500, 2)}
+        taking = [asyncio.create_task(one.take(queue)) for queue in queues]
+        await until(lambda: sum(task.done() for task in taking) == 1250)
+        assert one.waits == 1250
+        assert len(broker.seen(RequestCode.LOCK_BATCH_MQ)) <= 3 + 2 * 50
+        broker.locks = {at: who for at, who in broker.locks.items() if who != "another"}
+        await asyncio.wait(taking)
+        assert len(broker.locks) == 2500
