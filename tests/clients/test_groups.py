@@ -15,6 +15,7 @@ from pyromq.client import (
     Order,
     Producer,
     PushConsumer,
+    PushOptions,
     ReceivedMessage,
     StartFrom,
     TransactionProducer,
@@ -22,6 +23,7 @@ from pyromq.client import (
 )
 from tests.clients.cases import Case, Inbox, eventually, numbered
 from tests.interop.client_driver import ClientDriver
+from tests.support.patience import DEADLINE
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
@@ -37,6 +39,7 @@ class Group:
         self.java = java
         self.java_names: list[str] = []
         self.ours: list[PushConsumer] = []
+        self.options: PushOptions = {}
         self.inbox = Inbox()
 
     async def join_java(self, **options: object) -> None:
@@ -54,6 +57,7 @@ class Group:
             subscriptions={self.topic: "*"},
             start_from=StartFrom.FIRST,
             order=order,
+            **self.options,
         )
         self.ours.append(consumer)
         await consumer.start()
@@ -133,6 +137,59 @@ async def test_members_of_both_languages_share_the_queues(group: Group) -> None:
     await group.until_shared()
     await group.leave()
     assert sum((await group.case.committed(topic=group.topic)).values()) == 100
+
+
+@pytest.mark.parametrize("with_java", [False, True])
+async def test_members_that_come_and_go_under_load(group: Group, with_java: bool) -> None:
+    """Ours alone repeat nothing, at either broker. With a Java member nothing is lost."""
+    group.options = {"close_grace": DEADLINE}
+    sent = 0
+    is_enough = asyncio.Event()
+
+    async def send_on() -> None:
+        nonlocal sent
+        async with Producer(group.case.namesrv) as producer:
+            while not is_enough.is_set():
+                if sent - len(handled()) < 200:
+                    await producer.send(Message(group.topic, b"%d" % sent))
+                    sent += 1
+                await asyncio.sleep(0.002)
+
+    def handled() -> Counter[bytes]:
+        theirs = [body.encode() for body in group.java_bodies(names)]
+        return Counter(group.inbox.bodies + theirs)
+
+    async def go_on() -> None:
+        await group.until_shared()
+        goal = len(handled()) + 200
+
+        async def reached() -> bool:
+            return len(handled()) >= goal
+
+        await eventually(reached)
+
+    async def all_came() -> bool:
+        return len(handled()) == sent
+
+    if with_java:
+        await group.join_java()
+    names = list(group.java_names)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(send_on())
+        for _ in range(3):
+            await group.join()
+        await go_on()
+        for _ in range(2):
+            await group.leave()
+            await go_on()
+            await group.join()
+            await go_on()
+        is_enough.set()
+    await eventually(all_came)
+    if not with_java:
+        assert [body for body, count in handled().items() if count > 1] == []
+    while group.ours:
+        await group.leave()
 
 
 async def test_a_lite_reader_shares_with_java(case: Case, java_clients: ClientDriver) -> None:
