@@ -62,6 +62,9 @@ class ConsumerOffsets(Protocol):
     async def store(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Keep those that have changed; a failure is logged, the next time tries again."""
 
+    async def idle(self) -> None:
+        """Wait until no `store` is under way."""
+
     def forget(self, queue: MessageQueue) -> None:
         """The queue is another member's, or is asked for anew."""
 
@@ -100,6 +103,11 @@ class RemoteOffsets:
             ]
             await asyncio.gather(*(self._store_one(queue, offset) for queue, offset in changed))
 
+    async def idle(self) -> None:
+        """Wait for brokers that were told something."""
+        async with self._one_at_a_time:
+            pass
+
     def forget(self, queue: MessageQueue) -> None:
         """Others may set it from now on."""
         self._stored.pop(queue, None)
@@ -135,7 +143,7 @@ class LocalOffsets:
     async def open(self) -> None:
         """Find a file that no other consumer has; the client's id is that of its directory."""
         if self._lock is None:
-            self._lock = await asyncio.to_thread(self._acquire)
+            await asyncio.to_thread(self._acquire)
             self.path = self._path(self._session.client_id)
 
     def close(self) -> None:
@@ -169,6 +177,11 @@ class LocalOffsets:
                     del table[queue]  # so that the next time tries again
                 logger.warning("offsets not written to %s: %s", self.path, error)
 
+    async def idle(self) -> None:
+        """Wait for a file that is being written."""
+        async with self._one_at_a_time:
+            pass
+
     def forget(self, queue: MessageQueue) -> None:
         """Nobody else sets it: kept."""
 
@@ -180,16 +193,16 @@ class LocalOffsets:
 
     # In a thread.
 
-    def _acquire(self) -> FileLock:
+    def _acquire(self) -> None:
         name = self._session.settings.instance_name
         for number in itertools.count(1):
             if number > 1:
                 self._session.become_instance(f"{name}-{number}")
             path = self._path(self._session.client_id)
-            lock = FileLock(path.with_name(path.name + ".lock"))
+            lock = self._lock = FileLock(path.with_name(path.name + ".lock"))
             try:
                 if lock.acquire():
-                    return lock
+                    return
             except OSError as error:
                 logger.warning(
                     "%s cannot be locked: give other consumers of group %s on this machine another "
@@ -198,14 +211,14 @@ class LocalOffsets:
                     self._group,
                     error,
                 )
-                return lock
+                return
             if name != DEFAULT_INSTANCE:
+                self._lock = None
                 raise OptionError(
                     f"instance_name={name!r} is in use: {lock.owner()} consumes group "
                     f"{self._group!r} in broadcasting with it, and keeps its offsets in {path}; "
                     "give each consumer on this machine a name of its own, or none"
                 )
-        raise AssertionError("numbers do not end")
 
     def _read(self) -> dict[MessageQueue, int]:
         for path in (self.path, self._backup):

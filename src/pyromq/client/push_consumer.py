@@ -673,8 +673,7 @@ class PushConsumer(Client):
         await self._membership.stop()
         if self._change is not None:
             await asyncio.wait([self._change])
-        if self._session.running:
-            await self._commit()  # from here on, none of the timer's is under way
+        await self._offsets.idle()  # a commit that is cancelled may reach its broker after the last
         for task in self._background:
             task.cancel()
         for reading in self._readings.values():

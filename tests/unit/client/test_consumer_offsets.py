@@ -120,6 +120,8 @@ async def test_a_name_that_another_consumer_has_is_refused(tmp_path: Path) -> No
             await second.open()
         first.close()
         await second.open()
+        with pytest.raises(OptionError, match="'w1' is in use"):
+            await LocalOffsets(one, "g", tmp_path).open()
         second.close()
 
 
