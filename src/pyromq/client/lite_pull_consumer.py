@@ -413,6 +413,8 @@ class LitePullConsumer(Client):
         if offsets is None:
             self._ahead.settle()
             failures = await self._commit(self._readings.values())
+            if self._leaving:  # settled, so each commits by itself now
+                await asyncio.wait(self._leaving.values())
         else:
             failures = await self._store(dict(offsets))
             for queue, offset in offsets.items():
