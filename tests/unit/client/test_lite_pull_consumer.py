@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pyromq.client import lite_pull_consumer as lite_pull_consumer_module
 from pyromq.client import queue_readers
 from pyromq.client.errors import (
     BrokerError,
@@ -189,6 +190,53 @@ async def test_messages_of_a_queue_that_was_given_up_are_dropped() -> None:
         await fill(cluster, 1, queue_id=1)
         await consumer.assign([OTHER])
         assert (await anext(consumer)).queue == OTHER
+
+
+async def test_a_queue_goes_when_the_reader_is_done_with_its_message() -> None:
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST) as consumer,
+    ):
+        broker = cluster.brokers[0]
+        await fill(cluster, 3)
+        await consumer.subscribe("t")
+        assert (await anext(consumer)).body == b"0"
+        assert broker.locks["t", 0] == consumer.client_id
+        await consumer.unsubscribe("t")
+        assert consumer.assignment() == []
+        assert broker.offsets["g", "t", 0] == 0
+        assert broker.locks["t", 0] == consumer.client_id
+        assert await consumer.poll(0) == []  # the first one is done with, nothing else comes
+        await until(lambda: broker.locks == {})
+        assert broker.offsets["g", "t", 0] == 1
+        # It comes back while the reader still has a message of it: the next one follows that.
+        await consumer.subscribe("t")
+        assert (await anext(consumer)).body == b"1"
+        await consumer.unsubscribe("t")
+        await consumer.subscribe("t")
+        assert (await anext(consumer)).body == b"2"
+        await consumer.unsubscribe("t")
+        await consumer.commit()
+        assert broker.offsets["g", "t", 0] == 3
+
+
+async def test_a_reader_that_is_gone_keeps_a_queue_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lite_pull_consumer_module, "READER_SECONDS", 0.05)
+    async with (
+        running_cluster({"t": {"b0": 1}}) as cluster,
+        LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST) as consumer,
+    ):
+        broker = cluster.brokers[0]
+        await fill(cluster, 2)
+        await consumer.subscribe("t")
+        assert (await anext(consumer)).body == b"0"
+        await consumer.unsubscribe("t")
+        await until(lambda: broker.locks == {})
+        assert broker.offsets["g", "t", 0] == 0
+        await consumer.subscribe("t")
+        assert (await anext(consumer)).body == b"0"
 
 
 async def test_a_broker_in_trouble_is_asked_again(

@@ -217,3 +217,22 @@ async def test_a_strategy_that_raises_changes_nothing(caplog: pytest.LogCaptureF
         await until(lambda: "not today" in caplog.text)
         assert member.queues == [0, 1]
         await member.leave()
+
+
+async def test_members_that_left_are_remembered_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running_cluster({"t": {"b0": 4}}) as cluster:
+        one, two = Member(cluster), Member(cluster)
+        await one.membership.join()
+        assert await one.membership.is_alone("t")
+        await two.membership.join()
+        assert not await one.membership.is_alone("t")
+        await until(lambda: one.queues == [0, 1] or one.queues == [2, 3])
+        assert one.membership.departed() == set()
+        await two.leave()
+        await until(lambda: one.membership.departed() == {two.session.client_id})
+        assert await one.membership.is_alone("t")
+        monkeypatch.setattr(membership_module, "_DEPARTED_SECONDS", 0.0)
+        assert one.membership.departed() == set()
+        await one.leave()

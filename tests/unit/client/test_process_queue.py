@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +24,20 @@ def test_the_first_unfinished_message_is_what_may_be_committed() -> None:
     # What a filter left out behind the last message is passed over, too.
     assert (queue.commit_offset, queue.count, queue.size, queue.span) == (10, 0, 0, 0)
     assert queue.cached_offsets == (0, 0)
+
+
+async def test_it_is_idle_when_the_last_handler_has_returned() -> None:
+    queue = ProcessQueue(QUEUE, 0, ROOMY)
+    await queue.until_idle()
+    queue.begin_handling()
+    queue.begin_handling()
+    waiting = asyncio.create_task(queue.until_idle())
+    await asyncio.sleep(0)
+    queue.end_handling()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    queue.end_handling()
+    await waiting
 
 
 @given(st.permutations(range(12)), st.integers(1, 12))

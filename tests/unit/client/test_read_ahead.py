@@ -51,6 +51,26 @@ def test_settled_counts_at_once() -> None:
     assert reading.commit_offset == 3
 
 
+def test_the_owner_is_told_when_a_queue_is_free() -> None:
+    waiting, reading = ahead(), Reading(A, 0)
+    waiting.put(reading, messages(0, 1, 2), 3)
+    assert reading.is_free
+    told: list[int | None] = []
+    reading.when_free = lambda: told.append(reading.commit_offset)
+    for count, done in enumerate((waiting.settle, waiting.next_batch, waiting.discard), 1):
+        assert next_offset(waiting) is not None
+        assert not reading.is_free
+        waiting.pause(reading)
+        done()
+        assert reading.is_free
+        assert len(told) == count
+        waiting.resume(reading)
+        waiting.settle()
+        told = told[:count]
+    # The last one was discarded: it was not consumed.
+    assert told == [1, 2, 2]
+
+
 def test_queues_take_turns() -> None:
     waiting = ahead()
     first, second = Reading(A, 0), Reading(B, 0)
