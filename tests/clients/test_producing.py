@@ -53,7 +53,7 @@ def assert_same(sent: Message, stored: ReceivedMessage, result: SendResult | Non
     if result is not None:
         assert result.status is SendStatus.SEND_OK
         assert (result.queue, result.queue_offset) == (stored.queue, stored.queue_offset)
-        assert result.msg_id == stored.msg_id == stored.properties["UNIQ_KEY"]
+        assert result.msg_id == stored.msg_id == stored.system_properties["UNIQ_KEY"]
         assert result.offset_msg_id == stored.offset_msg_id
 
 
@@ -116,7 +116,7 @@ async def test_an_ordering_key_keeps_its_queue_and_order(
     for message in stored:
         key, number = message.body.decode().split("/")
         found[key].append((message.queue, int(number)))
-        assert message.properties["__SHARDINGKEY"] == key
+        assert message.ordering_key == key
     for key in keys:
         # As Java's SelectMessageQueueByHash: members of both languages agree.
         queue = queues[abs(java_hash(key)) % len(queues)]

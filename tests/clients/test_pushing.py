@@ -231,7 +231,7 @@ async def test_failed_messages_come_again_until_they_succeed(case: Case) -> None
         assert message.topic == case.topic
         assert message.msg_id == sent.msg_id
         assert (message.tags, message.keys, message.properties["a"]) == ("t", "k", "b")
-    origins = {message.properties["ORIGIN_MESSAGE_ID"] for message in deliveries[1:]}
+    origins = {message.system_properties["ORIGIN_MESSAGE_ID"] for message in deliveries[1:]}
     assert origins == {sent.offset_msg_id}
 
 

@@ -52,7 +52,7 @@ async def test_many_requests_at_a_time_get_their_own_replies(case: Case) -> None
             *(producer.request(Message(case.topic, body), DEADLINE) for body in bodies)
         )
         assert [reply.body for reply in replies] == [b"reply to " + body for body in bodies]
-        assert len({reply.properties["CORRELATION_ID"] for reply in replies}) == len(bodies)
+        assert len({reply.system_properties["CORRELATION_ID"] for reply in replies}) == len(bodies)
 
 
 async def test_java_answers_our_requests(case: Case, java_clients: ClientDriver) -> None:
@@ -65,9 +65,9 @@ async def test_java_answers_our_requests(case: Case, java_clients: ClientDriver)
         )
     assert [reply.body for reply in replies] == [b"reply to question %d" % n for n in range(5)]
     for reply in replies:
-        assert reply.properties["TTL"] == str(int(DEADLINE * 1000))
-        assert reply.properties["MSG_TYPE"] == "reply"
-        assert reply.properties["REPLY_TO_CLIENT"] == producer.client_id
+        assert reply.system_properties["TTL"] == str(int(DEADLINE * 1000))
+        assert reply.system_properties["MSG_TYPE"] == "reply"
+        assert reply.system_properties["REPLY_TO_CLIENT"] == producer.client_id
 
 
 async def test_we_answer_the_requests_of_java(case: Case, java_clients: ClientDriver) -> None:
@@ -93,7 +93,7 @@ async def test_we_answer_the_requests_of_java(case: Case, java_clients: ClientDr
                 assert reply["body"] == f"reply to question {number}"
                 assert reply["properties"]["MSG_TYPE"] == "reply"
         for request in replier.requests:
-            assert request.properties["TTL"] == "20000"
+            assert request.system_properties["TTL"] == "20000"
 
 
 async def test_nobody_answers(case: Case) -> None:
@@ -101,4 +101,4 @@ async def test_nobody_answers(case: Case) -> None:
         with pytest.raises(RequestTimeoutError, match="stored, but not replied to"):
             await producer.request(Message(case.topic, b"?"), 1.0)
     (request,) = await case.wait_stored(1)
-    assert request.properties["TTL"] == "1000"
+    assert request.system_properties["TTL"] == "1000"

@@ -228,7 +228,7 @@ async def test_a_message_that_goes_back_is_the_same(case: Case, java_clients: Cl
 
 def described(message: ReceivedMessage, group: str = "") -> dict[str, Any]:
     """A record without what differs by nature."""
-    properties = dict(message.properties)
+    properties = dict(message.all_properties)
     properties["UNIQ_KEY"] = form(properties["UNIQ_KEY"])
     for name in ("ORIGIN_MESSAGE_ID", "REAL_QID", "__transactionId__"):
         if name in properties:
@@ -269,7 +269,7 @@ def form(value: str) -> str:
 
 def unique_key(message: ReceivedMessage) -> bytes:
     """A client's id: address, process, random, the time within the month, counter."""
-    key = bytes.fromhex(message.properties["UNIQ_KEY"])
+    key = bytes.fromhex(message.system_properties["UNIQ_KEY"])
     assert len(key) == 16
     month = time.localtime()
     began = time.mktime((month.tm_year, month.tm_mon, 1, 0, 0, 0, 0, 1, -1))

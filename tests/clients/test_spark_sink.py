@@ -52,7 +52,7 @@ async def test_rows_are_stored_as_messages(case: Case) -> None:
         number = int(message.body)
         assert message.tags == ("" if number % 2 else "even")
         assert message.properties["color"] == f"ü{number}"
-        key = message.properties["__SHARDINGKEY"]
+        key = message.ordering_key
         queues.setdefault(key, set()).add(message.queue.queue_id)
         if number % 250:  # the others came later
             seen.setdefault(key, []).append(number)

@@ -102,7 +102,7 @@ async def test_each_ends_as_it_should(case: Case) -> None:
     assert {message.tags for message in stored} == {"tag"}
     for message in decisions.messages:
         assert message.topic == case.topic
-        assert (message.properties["PGROUP"], message.tags) == (case.group, "tag")
+        assert (message.system_properties["PGROUP"], message.tags) == (case.group, "tag")
     assert not {results[0].msg_id, results[1].msg_id} & set(decisions.asked)
 
 
@@ -134,7 +134,7 @@ async def test_in_a_namespace(case: Case) -> None:
             planned(case.topic, "unknown", "commit"), decisions.execute
         )
         (stored,) = await case.wait_stored(1, f"ns%{case.topic}")
-    assert stored.properties["PGROUP"] == f"ns%{case.group}"
+    assert stored.system_properties["PGROUP"] == f"ns%{case.group}"
     assert decisions.messages[0].topic == case.topic
 
 

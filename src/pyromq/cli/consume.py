@@ -210,6 +210,7 @@ def _as_json(message: ReceivedMessage) -> str:
             "bornTimestamp": message.born_timestamp,
             "storeTimestamp": message.store_timestamp,
             "properties": message.properties,
+            "systemProperties": message.system_properties,
             **body,
         }
     ).decode()

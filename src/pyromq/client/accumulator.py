@@ -28,7 +28,7 @@ from pyromq.client.results import SendResult
 from pyromq.client.sending import Outgoing, batched_message
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.names import RETRY_TOPIC_PREFIX
-from pyromq.protocol.properties import DELAY, MAX_PROPERTIES, MESSAGE_TYPE, REPLY
+from pyromq.protocol.properties import MAX_PROPERTIES
 from pyromq.protocol.record import INNER_HEAD_SIZE
 
 #: Of a batch, the queue that it is for and the time-out of an attempt.
@@ -65,13 +65,13 @@ class Accumulator:
 
     def takes(self, message: Message) -> bool:
         """Whether a message may be in a batch."""
-        properties = message.properties
         return not (
             message.delay_level
             or type(message.body) is not bytes
             or len(message.body) > self._max_bytes
+            or type(message.topic) is not str
             or message.topic.startswith(RETRY_TOPIC_PREFIX)
-            or (properties and (DELAY in properties or properties.get(MESSAGE_TYPE) == REPLY))
+            or message.is_reply
         )
 
     def add(

@@ -18,24 +18,28 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from typing import Any, ClassVar
 
 from pyromq.client.errors import IllegalMessageError
 from pyromq.protocol import properties as property_names
 from pyromq.protocol.properties import MAX_PROPERTIES
 from pyromq.protocol.record import MAX_TOPIC
+from pyromq.protocol.system_properties import REFUSED, fault_of
+from pyromq.protocol.system_properties import SHARDING_KEY as SHARDING_KEY
 
 logger = logging.getLogger(__name__)
 
 #: What a broker takes by default (its setting maxMessageSize).
 MAX_BODY = 4 * 1024 * 1024
 MAX_GROUP = 255
-#: The property in which later versions of RocketMQ keep an ordering key.
-SHARDING_KEY = "__SHARDINGKEY"
+#: The highest delay level of brokers whose messageDelayLevel nobody has changed.
+MAX_DELAY_LEVEL = 18
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SEPARATORS = re.compile("[\x01\x02]")
+_BLANK = re.compile(r"\s")
 _FLAG_LIMIT = 1 << 31
 #: Fewer characters than that never make properties too long.
 _SHORT_TAGS = 1024
@@ -46,9 +50,13 @@ class Message:
     """A message to be sent.
 
     `tags` is what consumers can filter by, `keys` the words under which the message can be
-    looked up (one string, or several), `properties` the application's own. With a
-    `delay_level` (1 to 18 unless brokers are configured otherwise: 1s 5s 10s 30s 1m ... 2h)
-    consumers get it later. Messages with the same `ordering_key` go to the same queue.
+    looked up (several: a list, or one string with spaces between them), `properties` the
+    application's own. With a `delay_level` (1 to 18 unless brokers are configured otherwise:
+    1s 5s 10s 30s 1m ... 2h) consumers get it later. Messages with the same `ordering_key` go to
+    the same queue.
+
+    Properties whose names belong to RocketMQ are refused, as in Java's client
+    (`protocol.system_properties`). To send a received message on, use its method `forward`.
     """
 
     topic: str
@@ -60,8 +68,14 @@ class Message:
     delay_level: int = 0
     ordering_key: str = ""
 
-    def check(self) -> None:
-        """Raise IllegalMessageError for what a broker would refuse."""
+    #: Whether it answers a request.
+    is_reply: ClassVar[bool] = False
+
+    def check(self, max_delay_level: int = MAX_DELAY_LEVEL) -> None:
+        """Raise IllegalMessageError for what a broker would refuse, or take for something else.
+
+        Properties, tags and keys are checked by `wire_properties`.
+        """
         check_topic(self.topic)
         if type(self.body) is not bytes and not isinstance(self.body, bytearray | memoryview):
             raise IllegalMessageError(
@@ -75,9 +89,19 @@ class Message:
                 f"message for {self.topic!r} has a body of {len(self.body)} bytes, "
                 f"at most {MAX_BODY} are possible"
             )
-        if self.flag and not -_FLAG_LIMIT <= self.flag < _FLAG_LIMIT:
+        if self.flag and (
+            type(self.flag) is not int or not -_FLAG_LIMIT <= self.flag < _FLAG_LIMIT
+        ):
             raise IllegalMessageError(
-                f"message for {self.topic!r} has the flag {self.flag}: 32 bits are possible"
+                f"message for {self.topic!r} has the flag {self.flag!r}: 32 bits are possible"
+            )
+        if self.delay_level and (
+            type(self.delay_level) is not int or not 0 < self.delay_level <= max_delay_level
+        ):
+            raise IllegalMessageError(
+                f"message for {self.topic!r} has the delay_level {self.delay_level!r}: 1 to "
+                f"{max_delay_level} are possible, and 0 for none; for brokers with more levels, "
+                "make the producer with max_delay_level="
             )
 
     def wire_properties(self, unique_key: str) -> str:
@@ -86,32 +110,42 @@ class Message:
             tags = self.tags
             if not tags:
                 return f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true"
-            if (
-                len(tags) < _SHORT_TAGS
-                and tags.isascii()
-                and "\x01" not in tags
-                and "\x02" not in tags
-            ):
+            if _are_plain_tags(tags):
                 return f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true\x02TAGS\x01{tags}"
         names = property_names
-        pieces = [f"{name}\x01{value}" for name, value in self.properties.items()]
-        keys = self.keys if isinstance(self.keys, str) else names.KEY_SEPARATOR.join(self.keys)
-        if keys:
-            pieces.append(f"{names.KEYS}\x01{keys}")
-        if self.delay_level:
-            pieces.append(f"{names.DELAY}\x01{self.delay_level}")
-        if self.ordering_key:
-            pieces.append(f"{SHARDING_KEY}\x01{self.ordering_key}")
-        pieces.append(f"{names.UNIQ_KEY}\x01{unique_key}")
-        if names.WAIT not in self.properties:
-            pieces.append(f"{names.WAIT}\x01true")
-        if self.tags:
-            # Last: brokers remember the hash of what stands last.
-            pieces.append(f"{names.TAGS}\x01{self.tags}")
+        try:
+            pieces = [name + "\x01" + value for name, value in self.properties.items()]
+            keys = self.keys if type(self.keys) is str else _joined(self.keys)
+            if keys:
+                pieces.append(f"{names.KEYS}\x01{keys}")
+            if self.delay_level:
+                pieces.append(f"{names.DELAY}\x01{self.delay_level}")
+            if self.ordering_key:
+                pieces.append(SHARDING_KEY + "\x01" + self.ordering_key)
+            pieces.append(f"{names.UNIQ_KEY}\x01{unique_key}")
+            if names.WAIT not in self.properties:
+                pieces.append(f"{names.WAIT}\x01true")
+            if self.tags:
+                _are_plain_tags(self.tags)
+                # Last: brokers remember the hash of what stands last.
+                pieces.append(f"{names.TAGS}\x01{self.tags}")
+        except (TypeError, AttributeError):
+            self._refuse_types()
+            raise
         count = len(pieces)
         text = "\x02".join(pieces)
-        if text.count("\x01") != count or text.count("\x02") != count - 1 or "" in self.properties:
-            self._refuse_separators()
+        if (
+            text.count("\x01") != count
+            or text.count("\x02") != count - 1
+            or "\x01\x02" in text
+            or "" in self.properties
+            or not REFUSED.isdisjoint(self.properties)
+        ):
+            self._refuse_values()
+        self._check_size(text)
+        return text
+
+    def _check_size(self, text: str) -> None:
         try:
             size = len(text) if text.isascii() else len(text.encode())
         except UnicodeEncodeError as error:
@@ -123,13 +157,26 @@ class Message:
                 f"properties of a message for {self.topic!r} take {size} bytes, "
                 f"at most {MAX_PROPERTIES} are possible"
             )
-        return text
 
-    def _refuse_separators(self) -> None:
+    def _refuse_types(self) -> None:
+        if not isinstance(self.properties, Mapping):
+            raise _refusal("properties", self.properties, "a dict of texts is needed")
+        for name, value in self.properties.items():
+            if type(name) is not str or type(value) is not str:
+                raise IllegalMessageError(
+                    f"property {name!r:.60}={value!r:.60}: names and values must be str"
+                )
+        if not isinstance(self.keys, str | Collection) or isinstance(self.keys, bytes):
+            raise _refusal("keys", self.keys, "a str or a list of them is needed")
+        for name in ("ordering_key", "tags"):
+            if not isinstance(getattr(self, name), str):
+                raise _refusal(name, getattr(self, name), "a str is needed")
+
+    def _refuse_values(self) -> None:
         everything = {
             **self.properties,
-            property_names.KEYS: self.keys if isinstance(self.keys, str) else " ".join(self.keys),
-            property_names.TAGS: self.tags,
+            "keys": self.keys if isinstance(self.keys, str) else _joined(self.keys),
+            "tags": self.tags,
             "ordering_key": self.ordering_key,
         }
         for name, value in everything.items():
@@ -138,23 +185,109 @@ class Message:
                     f"property {name!r}={value!r:.40} cannot be sent: names must not be empty, "
                     "names and values must not hold the characters U+0001 and U+0002"
                 )
+        for name, value in self.properties.items():
+            if not value:
+                raise IllegalMessageError(
+                    f"property {name!r} has an empty value, which brokers and consumers take for "
+                    "no property at all: leave it out"
+                )
+            fault = fault_of(name)
+            if fault is not None:
+                raise IllegalMessageError(fault)
+
+
+@dataclass(slots=True)
+class ClientMessage(Message):
+    """A message with properties that only a client sets: a request, or a reply."""
+
+    system_properties: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, message: Message, system_properties: dict[str, str]) -> ClientMessage:
+        """The same message with these properties beside its own."""
+        return cls(**message_fields(message), system_properties=system_properties)
+
+    @property
+    def is_reply(self) -> bool:  # type: ignore[override]
+        """Whether it answers a request."""
+        return self.system_properties.get(property_names.MESSAGE_TYPE) == property_names.REPLY
+
+    def wire_properties(self, unique_key: str) -> str:
+        """All properties as they are sent."""
+        own = Message.wire_properties(self, unique_key)
+        text = "\x02".join([*map("\x01".join, self.system_properties.items()), own])
+        self._check_size(text)
+        return text
+
+
+def message_fields(message: Message) -> dict[str, Any]:
+    """A message's fields, for one of another class."""
+    return {each.name: getattr(message, each.name) for each in fields(Message)}
+
+
+def check_message(message: object) -> None:
+    """Raise IllegalMessageError for what is not a message to be sent."""
+    if not isinstance(message, Message):
+        # By its method, as received messages are made by another module, which needs this one.
+        advice = (
+            "send message.forward(topic)"
+            if hasattr(message, "forward")
+            else "write Message(topic, body)"
+        )
+        raise IllegalMessageError(
+            f"message={message!r:.100}: a Message is needed, not a {type(message).__name__}: "
+            f"{advice}"
+        )
 
 
 @lru_cache(maxsize=256)  # of those that are possible: what raises is not kept
-def check_topic(topic: str) -> None:
-    """Raise IllegalMessageError for what cannot be a topic's name."""
+def _check_legal_topic(topic: str) -> None:
     if not _LEGAL_NAME.fullmatch(topic) or len(topic) > MAX_TOPIC:
         raise IllegalMessageError(
             f"topic {topic!r:.200} is not possible: 1 to {MAX_TOPIC} letters, digits and %|_- are"
         )
 
 
-def check_group(group: str) -> None:
+def check_topic(topic: object) -> None:
+    """Raise IllegalMessageError for what cannot be a topic's name."""
+    if not isinstance(topic, str):
+        raise _refusal("topic", topic, "a name is needed")
+    _check_legal_topic(topic)
+
+
+def check_group(group: object) -> None:
     """Raise IllegalMessageError for what cannot be a group's name."""
+    if not isinstance(group, str):
+        raise _refusal("group", group, "a name is needed")
     if not _LEGAL_NAME.fullmatch(group) or len(group) > MAX_GROUP:
         raise IllegalMessageError(
             f"group {group!r:.300} is not possible: 1 to {MAX_GROUP} letters, digits and %|_- are"
         )
+
+
+@lru_cache(maxsize=1024)
+def _are_plain_tags(tags: str) -> bool:
+    """Whether tags need no further look; raises IllegalMessageError when they cannot be meant."""
+    if "||" in tags or tags.strip().strip("|") != tags or tags == "*":
+        raise IllegalMessageError(
+            f"tags={tags!r:.100}: a message has one tag, and no subscription can name this one: "
+            "it must not hold ||, begin or end with a blank or |, or be *"
+        )
+    return len(tags) < _SHORT_TAGS and tags.isascii() and not _SEPARATORS.search(tags)
+
+
+def _joined(keys: Iterable[str]) -> str:
+    """Several keys as the property has them."""
+    for key in keys:
+        if not isinstance(key, str) or not key or _BLANK.search(key):
+            raise IllegalMessageError(
+                f"keys={keys!r:.100}: each must be a word without blanks, which {key!r:.60} is not"
+            )
+    return property_names.KEY_SEPARATOR.join(keys)
+
+
+def _refusal(name: str, value: object, need: str) -> IllegalMessageError:
+    return IllegalMessageError(f"{name}={value!r:.100}: {need}, not a {type(value).__name__}")
 
 
 class UniqueKeys:

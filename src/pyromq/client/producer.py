@@ -30,6 +30,15 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, Unpack
 
 from pyromq.client.accumulator import Accumulator, Batching
+from pyromq.client.arguments import (
+    LONG_MAX,
+    check_callable,
+    check_count,
+    check_flag,
+    check_queue,
+    check_seconds,
+    refusal,
+)
 from pyromq.client.client import Client
 from pyromq.client.errors import (
     AnswerError,
@@ -45,7 +54,13 @@ from pyromq.client.errors import (
 from pyromq.client.faults import QUICK, BrokerFaults
 from pyromq.client.gate import Gate
 from pyromq.client.hooks import Hooks, Sending
-from pyromq.client.message import Message, check_group
+from pyromq.client.message import (
+    MAX_DELAY_LEVEL,
+    Message,
+    check_group,
+    check_message,
+    check_topic,
+)
 from pyromq.client.options import ClientOptions, Settings
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.request_reply import Requests, as_request
@@ -102,6 +117,7 @@ class ProducerOptions(ClientOptions, total=False):
     topic_queues: int
     max_in_flight: int
     avoid_slow_brokers: bool
+    max_delay_level: int
 
 
 class Producer(Client):
@@ -110,7 +126,8 @@ class Producer(Client):
     `send_timeout` bounds one attempt, in seconds; `retries` is how many more follow a failed
     one; `retry_unsafe` also tries again when a message was stored but not flushed or
     replicated in time. Bodies of `compress_over` bytes and more are compressed.
-    `topic_queues` is how many queues a topic gets that a send creates.
+    `topic_queues` is how many queues a topic gets that a send creates. `max_delay_level` is for
+    brokers whose messageDelayLevel has more levels than the default.
     """
 
     def __init__(
@@ -126,19 +143,20 @@ class Producer(Client):
         topic_queues: int = DEFAULT_TOPIC_QUEUES,
         max_in_flight: int = 16_384,
         avoid_slow_brokers: bool = True,
+        max_delay_level: int = MAX_DELAY_LEVEL,
         **options: Unpack[ClientOptions],
     ) -> None:
         check_group(group)
-        for name, value, least in (
-            ("retries", retries, 0),
-            ("topic_queues", topic_queues, 1),
-            ("max_in_flight", max_in_flight, 1),
-            ("compress_over", compress_over, 1),
-        ):
-            if value < least:
-                raise OptionError(f"{name}={value}: at least {least} is needed")
-        if not send_timeout > 0:
-            raise OptionError(f"send_timeout={send_timeout}: a number of seconds above 0 is needed")
+        check_seconds("send_timeout", send_timeout)
+        check_count("retries", retries, 0)
+        check_flag("retry_unsafe", retry_unsafe)
+        if batching is not None and not isinstance(batching, Batching):
+            raise refusal("batching", batching, "a Batching or None is needed")
+        check_count("compress_over", compress_over, most=LONG_MAX)
+        check_count("topic_queues", topic_queues)
+        check_count("max_in_flight", max_in_flight)
+        check_count("max_delay_level", max_delay_level)
+        check_flag("avoid_slow_brokers", avoid_slow_brokers)
         settings = Settings.of(namesrv, options)
         self.group = group
         self.hooks = Hooks(settings.hooks)
@@ -149,6 +167,7 @@ class Producer(Client):
         self._retries = retries
         self._retry_unsafe = retry_unsafe
         self._compress_over = compress_over
+        self._max_delay_level = max_delay_level
         self._topic_queues = topic_queues
         self._faults = BrokerFaults()
         self._avoids = avoid_slow_brokers
@@ -208,6 +227,9 @@ class Producer(Client):
         Raises IllegalMessageError, TopicNotFoundError, NameServerError, BrokerError or
         RemotingError (the last attempt's); all of them are RocketMQError.
         """
+        check_message(message)
+        if queue is not None or select is not None or timeout is not None:
+            _check_send(queue, select, timeout)
         if (
             self._accumulator is not None
             and queue is None
@@ -216,9 +238,10 @@ class Producer(Client):
         ):
             self._session.check_running()
             if message.ordering_key:
+                message.check()
                 queue = await self._select(message, None)
             return await self._accumulator.add(message, queue, timeout)
-        outgoing = Outgoing(message, self._compress_over)
+        outgoing = Outgoing(message, self._compress_over, self._max_delay_level)
         if queue is None and (select is not None or message.ordering_key):
             queue = await self._select(message, select)
         (result,) = await self._deliver(outgoing, queue, timeout)
@@ -236,6 +259,9 @@ class Producer(Client):
         What is too large for one request is split, and stays in order on one queue. Ordering
         keys must stand for the same queue, unless it is given.
         """
+        if isinstance(messages, Message | str) or not isinstance(messages, Iterable):
+            raise refusal("messages", messages, "a list of Message is needed")
+        _check_send(queue, None, timeout)
         together = list(messages)
         batches = batches_of(together)
         if queue is None:
@@ -256,6 +282,7 @@ class Producer(Client):
 
         For those who encode many messages at once, as the Spark sink does.
         """
+        _check_send(queue, None, timeout)
         (result,) = await self._deliver(outgoing, queue, timeout)
         return result
 
@@ -267,8 +294,10 @@ class Producer(Client):
         select: QueueSelector | None = None,
     ) -> None:
         """Send one message and wait for nothing: whether it was stored is not known."""
+        check_message(message)
+        _check_send(queue, select, None)
         self._session.check_running()
-        outgoing = Outgoing(message, self._compress_over)
+        outgoing = Outgoing(message, self._compress_over, self._max_delay_level)
         if queue is None and (select is not None or message.ordering_key):
             queue = await self._select(message, select)
         target = await self._target(outgoing.topic, queue, None)
@@ -299,6 +328,10 @@ class Producer(Client):
 
         Raises RequestTimeoutError, or what `send` raises.
         """
+        check_message(message)
+        message.check(self._max_delay_level)
+        check_seconds("timeout", timeout)
+        _check_send(queue, select, None)
         self._session.check_running()
         is_stored = False
         try:
@@ -318,6 +351,7 @@ class Producer(Client):
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of `topic` that take messages now."""
+        check_topic(topic)
         self._session.check_running()
         return list((await self._plan(topic)).queues)
 
@@ -620,6 +654,20 @@ class _Plan:
                 f"{len(self.queues)} that take messages now",
             )
         return found
+
+
+def _check_send(
+    queue: MessageQueue | None, select: QueueSelector | None, timeout: float | None
+) -> None:
+    """Refuse what says in no possible way where a message goes, or how long that may take."""
+    if queue is not None:
+        check_queue(queue)
+        if select is not None:
+            raise OptionError("queue and select: give one of them, each says where it goes")
+    if select is not None:
+        check_callable("select", select)
+    if timeout is not None:
+        check_seconds("timeout", timeout)
 
 
 def _place(ordering_key: str, count: int) -> int:

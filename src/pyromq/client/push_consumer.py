@@ -583,7 +583,7 @@ class PushConsumer(Client):
     def _restore_topic(self, message: ReceivedMessage) -> None:
         """A message from the retry topic shows the topic that it was sent to."""
         if message.topic == self._retry_topic:
-            topic = message.properties.get(RETRY_TOPIC)
+            topic = message.all_properties.get(RETRY_TOPIC)
             if topic:
                 message.topic = self._session.unwrap(topic)
 

@@ -8,7 +8,11 @@ A body that cannot be decompressed (it is damaged, or of a kind for which a pack
 installed) is never given as if it were plain: whoever reads `body` gets UnreadableBodyError. So
 a handler that needs it fails, and the message is consumed again later, here or by a member that
 can read it, or becomes a dead letter; nothing behind it is held up but where order asks for
-that. Used on any thread.
+that.
+
+`properties` are the application's own, so they can go into another message as they are. What
+clients and brokers have added describes this message only (`protocol.system_properties`): a copy
+that took it along could become a half message that nobody gets. Used on any thread.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import logging
 from typing import TYPE_CHECKING, NoReturn
 
 from pyromq.client.errors import UnreadableBodyError
+from pyromq.client.message import Message
 from pyromq.protocol import properties as property_names
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.compression import CompressionError, decompress
@@ -31,6 +36,7 @@ from pyromq.protocol.record import (
     head_unpacker,
 )
 from pyromq.protocol.sysflag import COMPRESSED, HOST_MASK
+from pyromq.protocol.system_properties import SHARDING_KEY, system_properties, user_properties
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +47,7 @@ class ReceivedMessage:
     """A message from a queue, its body decompressed. Not to be changed."""
 
     __slots__ = (
+        "_all_properties",
         "_born_host",
         "_properties",
         "_raw_properties",
@@ -82,6 +89,8 @@ class ReceivedMessage:
     _born_host: bytes
     _store_host: bytes
     _raw_properties: bytes
+    #: Decoded when somebody asks; the application's own are chosen from all.
+    _all_properties: dict[str, str] | None
     _properties: dict[str, str] | None
     #: What was stored and why it cannot be read; of such a message, `body` is not set.
     _unreadable: tuple[bytes, CompressionError]
@@ -98,26 +107,44 @@ class ReceivedMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties: the application's, the client's and the broker's."""
+        """The application's own properties, as its producer has set them."""
         found = self._properties
         if found is None:
-            found = self._properties = decode_properties(self._raw_properties)
+            found = self._properties = user_properties(self.all_properties)
+        return found
+
+    @property
+    def system_properties(self) -> dict[str, str]:
+        """The properties that clients and brokers have added, under RocketMQ's names."""
+        return system_properties(self.all_properties)
+
+    @property
+    def all_properties(self) -> dict[str, str]:
+        """Both of them: what an SQL92 expression of a subscription can name."""
+        found = self._all_properties
+        if found is None:
+            found = self._all_properties = decode_properties(self._raw_properties)
         return found
 
     @property
     def tags(self) -> str:
         """What consumers can filter by."""
-        return self.properties.get(property_names.TAGS, "")
+        return self.all_properties.get(property_names.TAGS, "")
 
     @property
     def keys(self) -> str:
         """The words under which the message can be looked up, separated by spaces."""
-        return self.properties.get(property_names.KEYS, "")
+        return self.all_properties.get(property_names.KEYS, "")
+
+    @property
+    def ordering_key(self) -> str:
+        """The key whose messages share a queue; empty when it was sent without one."""
+        return self.all_properties.get(SHARDING_KEY, "")
 
     @property
     def msg_id(self) -> str:
         """The id that the producer gave it, or the offset message id where there is none."""
-        return self.properties.get(property_names.UNIQ_KEY) or self.offset_msg_id
+        return self.all_properties.get(property_names.UNIQ_KEY) or self.offset_msg_id
 
     @property
     def offset_msg_id(self) -> str:
@@ -133,6 +160,23 @@ class ReceivedMessage:
     def store_host(self) -> tuple[str, int]:
         """Address and port of the broker."""
         return decode_host(self._store_host)
+
+    def forward(self, topic: str, body: bytes | None = None) -> Message:
+        """Return a message for `topic` with the same content, or with another body.
+
+        It keeps tags, keys, the application's properties, ordering key and flag. It does not
+        keep what happened to this one: its id, delay, transaction, retries, or who waits for a
+        reply to it. Raises UnreadableBodyError when the body cannot be decompressed.
+        """
+        return Message(
+            topic,
+            self.body if body is None else body,
+            tags=self.tags,
+            keys=self.keys,
+            properties=dict(self.properties),
+            flag=self.flag,
+            ordering_key=self.ordering_key,
+        )
 
     def __repr__(self) -> str:
         return (
@@ -223,7 +267,7 @@ def decode_messages(data: bytes, queue: MessageQueue, topic: str = "") -> list[R
         message.queue = queue
         message.sys_flag = sys_flag
         message._raw_properties = data[properties_at:following]
-        message._properties = None
+        message._all_properties = message._properties = None
         body = data[head_end:topic_at]
         message.body_size = body_length
         if sys_flag & COMPRESSED:

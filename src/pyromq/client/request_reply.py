@@ -25,10 +25,9 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from pyromq.client.errors import ClientStateError, IllegalMessageError, TopicNotFoundError
-from pyromq.client.message import Message
+from pyromq.client.message import ClientMessage, Message
 from pyromq.client.received import ReceivedMessage, decode_messages
 from pyromq.client.routes import TopicRoute
 from pyromq.client.session import Session
@@ -67,7 +66,7 @@ def reply_to(message: ReceivedMessage, body: bytes) -> Message:
 
     Sending it raises BrokerError when the requester is gone, or has not taken it.
     """
-    properties = message.properties
+    properties = message.all_properties
     missing = [
         name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if not properties.get(name)
     ]
@@ -83,7 +82,7 @@ def reply_to(message: ReceivedMessage, body: bytes) -> Message:
     }
     if properties.get(TTL):
         reply[TTL] = properties[TTL]
-    return Message(reply_topic(properties[CLUSTER]), body, properties=reply)
+    return ClientMessage(reply_topic(properties[CLUSTER]), body, system_properties=reply)
 
 
 class Requests:
@@ -144,7 +143,7 @@ class Requests:
     def take(self, address: str, command: RemotingCommand) -> RemotingCommand:
         """PUSH_REPLY_MESSAGE_TO_CLIENT: a reply, for whoever waits for it."""
         message = _message_of(command)
-        correlation_id = message.properties.get(CORRELATION_ID, "")
+        correlation_id = message.all_properties.get(CORRELATION_ID, "")
         reply = self._waiting.get(correlation_id)
         if reply is None or reply.done():
             logger.warning(
@@ -170,13 +169,16 @@ class Requests:
 
 def as_request(message: Message, correlation_id: str, client_id: str, timeout: float) -> Message:
     """The message with what a replier has to know; the caller's is not changed."""
-    properties = {
-        **message.properties,
-        CORRELATION_ID: correlation_id,
-        REPLY_TO_CLIENT: client_id,
-        TTL: str(int(timeout * 1000)),
-    }
-    return replace(message, properties=properties)
+    if message.is_reply:
+        raise IllegalMessageError("a reply cannot be a request: send it with Producer.send")
+    return ClientMessage.of(
+        message,
+        {
+            CORRELATION_ID: correlation_id,
+            REPLY_TO_CLIENT: client_id,
+            TTL: str(int(timeout * 1000)),
+        },
+    )
 
 
 def _message_of(command: RemotingCommand) -> ReceivedMessage:

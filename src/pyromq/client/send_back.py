@@ -25,6 +25,7 @@ from pyromq.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessag
 from pyromq.protocol.names import retry_topic
 from pyromq.protocol.properties import encode_properties
 from pyromq.protocol.sysflag import COMPRESSED, COMPRESSION_MASK
+from pyromq.protocol.system_properties import retry_properties
 from pyromq.remoting.client import RemotingError
 
 logger = logging.getLogger(__name__)
@@ -104,12 +105,11 @@ class SendBack:
         queue = random.choice(route.write_queues)  # noqa: S311 - any queue will do
         is_dead = delay_level == DEAD_LETTER
         properties = {
-            **message.properties,
+            **retry_properties(message.all_properties),
             names.RETRY_TOPIC: session.wrap(message.topic),
             names.DELAY: str(_FIRST_DELAY_LEVEL + message.reconsume_times),
         }
         properties.setdefault(names.ORIGIN_MESSAGE_ID, message.msg_id)
-        properties.pop(names.TRAN_MSG, None)
         header = SendMessageRequestHeaderV2(
             producer_group=_INNER_PRODUCER,
             topic=topic,

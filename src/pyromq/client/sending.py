@@ -17,7 +17,14 @@ from typing import Any, Final
 import orjson
 
 from pyromq.client.errors import IllegalMessageError
-from pyromq.client.message import MAX_BODY, Message, create_unique_key
+from pyromq.client.message import (
+    MAX_BODY,
+    MAX_DELAY_LEVEL,
+    Message,
+    check_message,
+    check_topic,
+    create_unique_key,
+)
 from pyromq.client.results import SendResult, SendStatus
 from pyromq.client.routes import TEMPLATE_TOPIC
 from pyromq.protocol.bodies import MessageQueue
@@ -25,15 +32,7 @@ from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode
 from pyromq.protocol.frame import FLAG_ONEWAY, RemotingCommand, pack_prefix
 from pyromq.protocol.headers import SendMessageRequestHeaderV2
 from pyromq.protocol.names import RETRY_TOPIC_PREFIX
-from pyromq.protocol.properties import (
-    DELAY,
-    MESSAGE_TYPE,
-    MSG_REGION,
-    PRODUCER_GROUP,
-    REPLY,
-    TRACE_ON,
-    TRAN_MSG,
-)
+from pyromq.protocol.properties import MSG_REGION, PRODUCER_GROUP, TRACE_ON, TRAN_MSG
 from pyromq.protocol.record import encode_inner_message
 from pyromq.protocol.sysflag import COMPRESSED, COMPRESSION_ZLIB, TRANSACTION_PREPARED
 
@@ -59,9 +58,11 @@ class Outgoing:
         "topic",
     )
 
-    def __init__(self, message: Message, compress_over: int) -> None:
+    def __init__(
+        self, message: Message, compress_over: int, max_delay_level: int = MAX_DELAY_LEVEL
+    ) -> None:
         """A single message; a body above `compress_over` bytes is compressed."""
-        message.check()
+        message.check(max_delay_level)
         key = create_unique_key()
         body = message.body
         self.messages: Sequence[Message] = (message,)
@@ -72,9 +73,7 @@ class Outgoing:
         self.is_batch = False
         #: The request that carries it.
         self.code = (
-            RequestCode.SEND_REPLY_MESSAGE_V2
-            if message.properties.get(MESSAGE_TYPE) == REPLY
-            else RequestCode.SEND_MESSAGE_V2
+            RequestCode.SEND_REPLY_MESSAGE_V2 if message.is_reply else RequestCode.SEND_MESSAGE_V2
         )
         self.sys_flag = 0
         if len(body) >= compress_over:
@@ -244,6 +243,9 @@ class Target:
 
 def batches_of(messages: Sequence[Message]) -> list[Outgoing]:
     """Messages of one topic as batches, each small enough for a request."""
+    for message in messages:
+        check_message(message)
+        check_topic(message.topic)
     topics = {message.topic for message in messages}
     if len(topics) != 1:
         raise IllegalMessageError(
@@ -268,11 +270,11 @@ def batches_of(messages: Sequence[Message]) -> list[Outgoing]:
 
 def inner_message(message: Message, key: str) -> bytes:
     """A message as it stands in a batch; raises IllegalMessageError when it cannot."""
-    if message.delay_level or DELAY in message.properties:
+    if message.delay_level:
         raise IllegalMessageError("a delayed message cannot be in a batch: send it alone")
     if message.topic.startswith(RETRY_TOPIC_PREFIX):
         raise IllegalMessageError("a message for a retry topic cannot be in a batch")
-    if message.properties.get(MESSAGE_TYPE) == REPLY:
+    if message.is_reply:
         raise IllegalMessageError("a reply cannot be in a batch: send it alone")
     return batched_message(message, key)
 

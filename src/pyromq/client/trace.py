@@ -31,7 +31,7 @@ from pyromq.client.options import ClientOptions, Settings
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.results import SendStatus
 from pyromq.protocol.errors import RocketMQError
-from pyromq.protocol.properties import DELAY, KEY_SEPARATOR, MSG_REGION, TRACE_ON
+from pyromq.protocol.properties import KEY_SEPARATOR, MSG_REGION, TRACE_ON
 from pyromq.protocol.trace import (
     DEFAULT_REGION,
     ConsumeBegun,
@@ -180,14 +180,16 @@ class MessageTrace:
     def before_consume(self, consuming: Consuming) -> None:
         """`SubBefore`."""
         traced = [
-            message for message in consuming.messages if message.properties.get(TRACE_ON) != "false"
+            message
+            for message in consuming.messages
+            if message.all_properties.get(TRACE_ON) != "false"
         ]
         if not traced:
             return
         request_id, now = create_unique_key(), _now()
         consuming.notes[_NOTE] = (request_id, traced)
         # As Java: one request has one region, that of its last message.
-        region = traced[-1].properties.get(MSG_REGION, "")
+        region = traced[-1].all_properties.get(MSG_REGION, "")
         for message in traced:
             self._add(
                 ConsumeBegun(
@@ -231,7 +233,7 @@ class MessageTrace:
         self._add(
             TransactionEnded(
                 time=_now(),
-                region=message.properties.get(MSG_REGION) or DEFAULT_REGION,
+                region=_region_of(message),
                 group=ending.group,
                 topic=message.topic,
                 msg_id=ending.msg_id,
@@ -326,8 +328,13 @@ def _keys_of(message: Message | ReceivedMessage) -> str:
     return keys if isinstance(keys, str) else KEY_SEPARATOR.join(keys)
 
 
+def _region_of(message: Message | ReceivedMessage) -> str:
+    found = message.system_properties if isinstance(message, ReceivedMessage) else {}
+    return found.get(MSG_REGION) or DEFAULT_REGION
+
+
 def _type_of(message: Message, *, is_half: bool) -> TracedType:
-    if message.delay_level or DELAY in message.properties:
+    if message.delay_level:
         return TracedType.DELAY
     return TracedType.HALF if is_half else TracedType.NORMAL
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Unpack
 
@@ -46,7 +46,7 @@ from pyromq.client.handler_threads import (
     is_coroutine_function,
 )
 from pyromq.client.hooks import EndingTransaction
-from pyromq.client.message import Message, check_topic
+from pyromq.client.message import Message, check_message, check_topic, message_fields
 from pyromq.client.producer import Producer, ProducerOptions, QueueSelector
 from pyromq.client.received import ReceivedMessage, decode_messages
 from pyromq.client.results import SendResult, SendStatus, TransactionState
@@ -60,7 +60,7 @@ from pyromq.protocol.headers import (
     EndTransactionRequestHeader,
 )
 from pyromq.protocol.message_id import decode_message_id
-from pyromq.protocol.properties import DELAY, PRODUCER_GROUP
+from pyromq.protocol.properties import PRODUCER_GROUP
 from pyromq.protocol.record import decode_record
 from pyromq.protocol.sysflag import (
     TRANSACTION_COMMIT,
@@ -212,8 +212,11 @@ class TransactionProducer(Producer):
         Raises what `send` raises when the half could not be stored. What `execute` raises is
         logged and in the result; the state is UNKNOWN then.
         """
-        if message.delay_level or DELAY in message.properties:
+        check_message(message)
+        if message.delay_level:
             raise IllegalMessageError("a message in a transaction cannot be delayed")
+        if message.is_reply:
+            raise IllegalMessageError("a reply cannot be sent in a transaction")
         self._session.check_running()
         outgoing = Outgoing(message, self._compress_over)
         outgoing.prepare_transaction(self._group_name)
@@ -304,7 +307,7 @@ class TransactionProducer(Producer):
         """CHECK_TRANSACTION_STATE: answered by END_TRANSACTION when the check has ended."""
         header = CheckTransactionStateRequestHeader.decode(command.ext_fields)
         message = self._message_of(address, command.body)
-        group = message.properties.get(PRODUCER_GROUP)
+        group = message.all_properties.get(PRODUCER_GROUP)
         if group != self._group_name:
             logger.warning("%s asks for a transaction of group %s: not ours", address, group)
             return
@@ -468,8 +471,7 @@ class _Question:
 
 
 def _half_of(message: Message, result: SendResult, argument: Any) -> HalfMessage:
-    values = {field.name: getattr(message, field.name) for field in fields(Message)}
-    return HalfMessage(**values, transaction_id=result.msg_id, argument=argument)
+    return HalfMessage(**message_fields(message), transaction_id=result.msg_id, argument=argument)
 
 
 async def _call(function: Callable[[Any], Any], argument: Any, threads: HandlerThreads) -> Any:

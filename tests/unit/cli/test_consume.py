@@ -42,11 +42,12 @@ def test_messages_as_text(cluster: FakeCluster) -> None:
 
 
 def test_messages_as_json(cluster: FakeCluster) -> None:
-    put(cluster, b"text", b"\xff", properties=b"TAGS\x01a\x02UNIQ_KEY\x01ID")
+    put(cluster, b"text", b"\xff", properties=b"TAGS\x01a\x02colour\x01red\x02UNIQ_KEY\x01ID")
     result = invoke(cluster, "--from", "first", "--count", "2", "--json")
     first, second = map(json.loads, result.output.splitlines())
     assert (first["body"], first["queueOffset"], first["msgId"]) == ("text", 0, "ID")
-    assert first["properties"] == {"TAGS": "a", "UNIQ_KEY": "ID"}
+    assert first["properties"] == {"colour": "red"}
+    assert first["systemProperties"] == {"TAGS": "a", "UNIQ_KEY": "ID"}
     assert second["bodyBase64"] == "/w=="
 
 

@@ -69,6 +69,6 @@ async def test_a_portrait_in_the_words_of_rocketmq() -> None:
 async def test_there_is_no_handler_to_give_a_message_to() -> None:
     (message,) = messages(1)
     message.queue, message.topic = QUEUE, "t"
-    message._raw_properties, message._properties = b"", {"UNIQ_KEY": "id"}
+    message._raw_properties, message._all_properties = b"", {"UNIQ_KEY": "id"}
     with pytest.raises(ClientStateError, match="no handler"):
         await Consumer().asked.consume_directly(message)

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyromq.client.errors import UnreadableBodyError
+from pyromq.client.message import Message
 from pyromq.client.received import ReceivedMessage, decode_messages
 from pyromq.protocol import compression
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.message_id import encode_host
+from pyromq.protocol.properties import decode_properties
 from pyromq.protocol.record import MessageRecord, RecordError, decode_record, encode_record
 from pyromq.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
@@ -50,6 +52,43 @@ def record(
 def received_of(data: bytes) -> ReceivedMessage:
     (message,) = decode_messages(data, QUEUE)
     return message
+
+
+#: A message of a transaction that was delayed, retried, and asks for a reply.
+WITH_A_PAST = (
+    b"colour\x01red\x02TAGS\x01a\x02KEYS\x01k l\x02UNIQ_KEY\x01ID\x02TRAN_MSG\x01true"
+    b"\x02PGROUP\x01g\x02DELAY\x013\x02REAL_TOPIC\x01t\x02REAL_QID\x010\x02RETRY_TOPIC\x01t\x02CLUSTER\x01c"
+    b"\x02CORRELATION_ID\x01i\x02__SHARDINGKEY\x01order-1\x02"
+)
+
+
+def test_properties_are_the_applications_own() -> None:
+    received = received_of(record(b"body", properties=WITH_A_PAST))
+    assert received.properties == {"colour": "red"}
+    assert received.all_properties == received.properties | received.system_properties
+    assert received.system_properties["TRAN_MSG"] == "true"
+    assert received.ordering_key == "order-1"
+    # As everybody writes it: it must not become a half message, or a delayed one.
+    sent = Message("out", received.body, properties={**received.properties, "step": "2"})
+    assert decode_properties(sent.wire_properties("NEW")) == {
+        "colour": "red",
+        "step": "2",
+        "UNIQ_KEY": "NEW",
+        "WAIT": "true",
+    }
+
+
+def test_forwarding_keeps_the_content_and_leaves_the_past() -> None:
+    received = received_of(record(b"body", properties=WITH_A_PAST))
+    forwarded = received.forward("out")
+    assert forwarded == Message(
+        "out", b"body", "a", "k l", {"colour": "red"}, flag=5, ordering_key="order-1"
+    )
+    assert received.forward("out", b"other").body == b"other"
+    forwarded.properties["step"] = "2"
+    assert received.properties == {"colour": "red"}
+    with pytest.raises(UnreadableBodyError):
+        received_of(record(b"no zlib", sys_flag=1)).forward("out")
 
 
 def test_received_message_is_the_record_in_the_applications_terms() -> None:

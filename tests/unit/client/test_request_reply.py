@@ -12,7 +12,7 @@ from pyromq.client.errors import (
     RequestTimeoutError,
     TopicNotFoundError,
 )
-from pyromq.client.message import Message
+from pyromq.client.message import ClientMessage, Message
 from pyromq.client.producer import Producer
 from pyromq.client.received import ReceivedMessage, decode_messages
 from pyromq.client.request_reply import Requests, as_request, reply_to
@@ -20,6 +20,7 @@ from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import ReplyMessageRequestHeader
+from pyromq.protocol.properties import decode_properties
 from pyromq.protocol.record import MessageRecord, encode_record
 from pyromq.protocol.sysflag import COMPRESSED
 from tests.support.patience import DEADLINE, until
@@ -51,16 +52,17 @@ async def test_a_request_gets_its_reply() -> None:
         question = Message("t", b"6 * 7", tags="a")
         asking = asyncio.create_task(asker.request(question, DEADLINE))
         message = await next_request(cluster.brokers[0])
-        assert message.properties["REPLY_TO_CLIENT"] == asker.client_id
-        assert message.properties["TTL"] == str(int(DEADLINE * 1000))
-        assert len(message.properties["CORRELATION_ID"]) == 36
+        assert message.system_properties["REPLY_TO_CLIENT"] == asker.client_id
+        assert message.system_properties["TTL"] == str(int(DEADLINE * 1000))
+        assert len(message.system_properties["CORRELATION_ID"]) == 36
         assert (message.tags, question.properties) == ("a", {})
         await replier.send(reply_to(message, b"42"))
         reply = await asking
         assert reply.body == b"42"
         assert reply.topic == "cluster_REPLY_TOPIC"
-        assert reply.properties["CORRELATION_ID"] == message.properties["CORRELATION_ID"]
-        assert int(reply.properties["ARRIVE_TIME"]) > 0
+        correlation_id = message.system_properties["CORRELATION_ID"]
+        assert reply.system_properties["CORRELATION_ID"] == correlation_id
+        assert int(reply.system_properties["ARRIVE_TIME"]) > 0
         assert (reply.born_host, reply.store_host) == (("127.0.0.1", 5), ("::1", 6))
         assert reply.store_timestamp == 7
         answers = [broker.answers for broker in cluster.brokers]
@@ -167,12 +169,20 @@ def test_a_request_leaves_the_callers_message_alone() -> None:
     message = Message("t", b"x", properties={"a": "b"})
     request = as_request(message, "id", "me", 1.5)
     assert message.properties == {"a": "b"}
-    assert request.properties == {
+    assert decode_properties(request.wire_properties("KEY")) == {
         "a": "b",
         "CORRELATION_ID": "id",
         "REPLY_TO_CLIENT": "me",
         "TTL": "1500",
+        "UNIQ_KEY": "KEY",
+        "WAIT": "true",
     }
+
+
+def test_a_reply_is_no_request() -> None:
+    reply = ClientMessage("t", b"x", system_properties={"MSG_TYPE": "reply"})
+    with pytest.raises(IllegalMessageError, match=r"send it with Producer\.send"):
+        as_request(reply, "id", "me", 1.5)
 
 
 def pushed(properties: str, body: bytes = b"!", sys_flag: int = 0) -> RemotingCommand:

@@ -52,7 +52,10 @@ async def test_the_message_itself_goes_to_the_retry_topic_instead(
             7,
             b"text",
             queue=QUEUE,
-            properties=b"UNIQ_KEY\x01ID\x02own\x01x\x02TRAN_MSG\x01true\x02",
+            # Left over: a transaction, a delay and a timer; none may happen again.
+            properties=b"UNIQ_KEY\x01ID\x02own\x01x\x02TRAN_MSG\x01true\x02PGROUP\x01p\x02"
+            b"REAL_TOPIC\x01t\x02REAL_QID\x013\x02TIMER_DELIVER_MS\x011\x02"
+            b"TAGS\x01a\x02KEYS\x01k\x02CORRELATION_ID\x01c\x02",
             reconsume_times=2,
         )
         message.topic = "t"
@@ -68,6 +71,9 @@ async def test_the_message_itself_goes_to_the_retry_topic_instead(
         assert decode_properties(header.properties or "") == {
             "UNIQ_KEY": "ID",
             "own": "x",
+            "TAGS": "a",
+            "KEYS": "k",
+            "CORRELATION_ID": "c",
             "RETRY_TOPIC": "t",
             "DELAY": "5",
             "ORIGIN_MESSAGE_ID": "ID",

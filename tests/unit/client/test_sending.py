@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-from pyromq.client.message import Message
+from pyromq.client.message import ClientMessage, Message
 from pyromq.client.results import SendStatus
 from pyromq.client.sending import Outgoing, Target, batches_of
 from pyromq.protocol.bodies import MessageQueue
@@ -14,6 +14,7 @@ from pyromq.protocol.sysflag import COMPRESSED, COMPRESSION_ZLIB
 
 QUEUE = MessageQueue('t%"ä', "b%d", 3)
 TARGET = Target(QUEUE, "a:1", 'g"%s', 4)
+REPLY = {"MSG_TYPE": "reply"}
 AWKWARD = {"a": 'quote " and \\ and % and ä', "emoji": "\U0001f600"}
 
 
@@ -30,7 +31,7 @@ def parse(frame: bytes) -> RemotingCommand:
         Outgoing(Message("t", b"body", tags="x", keys=["k", "l"], properties=AWKWARD, flag=7), 99),
         Outgoing(Message("t", b"body" * 100, delay_level=2, ordering_key="o"), 99),
         batches_of([Message("t", b"1", properties=AWKWARD), Message("t", b"2", flag=-1)])[0],
-        Outgoing(Message("t", b"reply", properties={**AWKWARD, "MSG_TYPE": "reply"}), 99),
+        Outgoing(ClientMessage("t", b"reply", properties=AWKWARD, system_properties=REPLY), 99),
         Outgoing.encoded("t", b"inner messages"),
         Outgoing.encoded("t", b"body", "a\x01ä"),
     ],
@@ -60,9 +61,9 @@ def test_a_half_message_says_whose_it_is() -> None:
 
 
 def test_a_reply_has_a_request_of_its_own() -> None:
-    reply = Outgoing(Message("t", b"x", properties={"MSG_TYPE": "reply"}), 99)
+    reply = Outgoing(ClientMessage("t", b"x", system_properties=REPLY), 99)
     assert TARGET.command(reply).code == RequestCode.SEND_REPLY_MESSAGE_V2
-    other = Outgoing(Message("t", b"x", properties={"MSG_TYPE": "other"}), 99)
+    other = Outgoing(ClientMessage("t", b"x", system_properties={"MSG_TYPE": "other"}), 99)
     assert TARGET.command(other).code == RequestCode.SEND_MESSAGE_V2
 
 

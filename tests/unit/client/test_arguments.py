@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from pyromq.client import arguments
+from pyromq.client.errors import OptionError
+from pyromq.client.start_from import StartFrom
+from pyromq.protocol.bodies import MessageQueue
+
+QUEUE = MessageQueue("t", "b", 0)
+
+
+@pytest.mark.parametrize(
+    ("check", "value", "text"),
+    [
+        (arguments.check_count, 0, "x=0: at least 1 is needed"),
+        (arguments.check_count, 2**31, "x=2147483648: at most 2147483647 is possible"),
+        (arguments.check_count, True, "x=True: a whole number is needed, not a bool"),
+        (arguments.check_count, 1.0, "x=1.0: a whole number is needed, not a float"),
+        (arguments.check_count, "1", "x='1': a whole number is needed, not a str"),
+        (arguments.check_seconds, 0, "x=0: more than 0 is needed"),
+        (arguments.check_seconds, -1.5, "x=-1.5: more than 0 is needed"),
+        (arguments.check_seconds, nan, "x=nan: a finite number of seconds is needed"),
+        (arguments.check_seconds, inf, "x=inf: a finite number of seconds is needed"),
+        (arguments.check_seconds, "3s", "x='3s': a number of seconds is needed, not a str"),
+        (arguments.check_seconds, True, "x=True: a number of seconds is needed, not a bool"),
+        (arguments.check_flag, 1, "x=1: True or False is needed, not a int"),
+        (arguments.check_text, b"a", "x=b'a': a str is needed, not a bytes"),
+        (arguments.check_callable, None, "x=None: a function is needed, not a NoneType"),
+    ],
+)
+def test_what_is_refused_and_how(check: Any, value: object, text: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        check("x", value)
+    assert str(raised.value) == text
+
+
+def test_what_is_possible() -> None:
+    arguments.check_count("x", 1)
+    arguments.check_count("x", 0, 0)
+    arguments.check_count("x", 2**40, most=arguments.LONG_MAX)
+    arguments.check_seconds("x", 0.001)
+    arguments.check_seconds("x", 0, may_be_zero=True)
+    arguments.check_flag("x", False)
+    arguments.check_text("x", "")
+    arguments.check_callable("x", print)
+    arguments.check_choice("x", StartFrom.FIRST, StartFrom)
+    arguments.check_queue(QUEUE)
+    arguments.check_offset(2**62)
+    assert arguments.check_queues(iter([QUEUE])) == [QUEUE]
+
+
+def test_choices_are_named() -> None:
+    with pytest.raises(OptionError, match=r"one of StartFrom\.FIRST, StartFrom\.LAST is needed"):
+        arguments.check_choice("x", "first", StartFrom)
+
+
+@pytest.mark.parametrize("queues", ["t", QUEUE, 5, ["t"], [None]])
+def test_what_is_no_list_of_queues(queues: Any) -> None:
+    with pytest.raises(OptionError, match="MessageQueue is needed"):
+        arguments.check_queues(queues)
+
+
+@pytest.mark.parametrize("offset", [-1, 1.0, None, 2**63])
+def test_what_is_no_offset(offset: object) -> None:
+    with pytest.raises(OptionError, match="offset="):
+        arguments.check_offset(offset)
+
+
+def test_a_long_value_is_cut() -> None:
+    with pytest.raises(OptionError) as raised:
+        arguments.check_flag("x", "y" * 10_000)
+    assert len(str(raised.value)) < 200
