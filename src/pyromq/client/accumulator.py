@@ -22,7 +22,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from pyromq.client.errors import OptionError
+from pyromq.client.arguments import check_count, check_seconds
 from pyromq.client.message import MAX_BODY, Message, create_unique_key
 from pyromq.client.results import SendResult
 from pyromq.client.sending import Outgoing, batched_message
@@ -45,8 +45,9 @@ class Batching:
     max_bytes: int = 128 * 1024
 
     def __post_init__(self) -> None:
-        if self.linger < 0 or self.max_messages < 1 or self.max_bytes < 1:
-            raise OptionError(f"{self}: linger must not be negative, the others must be at least 1")
+        check_seconds("linger", self.linger, may_be_zero=True)
+        check_count("max_messages", self.max_messages)
+        check_count("max_bytes", self.max_bytes)
 
 
 class Accumulator:

@@ -8,8 +8,10 @@ checks messages by itself (`message`).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from enum import Enum
 from math import isfinite
+from os import PathLike
 from typing import Any, TypeVar
 
 from pyromq.client.errors import OptionError
@@ -55,6 +57,12 @@ def check_text(name: str, value: object) -> None:
         raise refusal(name, value, "a str is needed")
 
 
+def check_path(name: str, value: object) -> None:
+    """Refuse what names no file."""
+    if not isinstance(value, str | PathLike):
+        raise refusal(name, value, "a path is needed")
+
+
 def check_choice(name: str, value: object, choices: type[_Choice]) -> None:
     """Refuse what is not a member of an enum."""
     if not isinstance(value, choices):
@@ -84,6 +92,12 @@ def check_queues(queues: Iterable[Any]) -> list[MessageQueue]:
     return found
 
 
+def check_time(name: str, value: object) -> None:
+    """Refuse what is not a point in time."""
+    if not isinstance(value, datetime):
+        raise refusal(name, value, "a datetime is needed")
+
+
 def check_offset(offset: object, name: str = "offset") -> None:
     """Refuse what is not a place in a queue."""
     check_count(name, offset, 0, LONG_MAX)
@@ -91,4 +105,4 @@ def check_offset(offset: object, name: str = "offset") -> None:
 
 def refusal(name: str, value: object, need: str) -> OptionError:
     """Return the exception for an argument of the wrong type."""
-    return OptionError(f"{name}={value!r:.100}: {need}, not a {type(value).__name__}")
+    return OptionError(f"{name}={value!r:.100}: {need}, got {type(value).__name__}")

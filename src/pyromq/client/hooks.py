@@ -19,6 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from pyromq.client.errors import OptionError
+
 if TYPE_CHECKING:
     from pyromq.client.message import Message
     from pyromq.client.received import ReceivedMessage
@@ -131,7 +133,7 @@ class Hooks:
     def add(self, hook: AnyHook) -> None:
         """Tell this one, too."""
         if not isinstance(hook, SendHook | ConsumeHook | TransactionHook):
-            raise TypeError(
+            raise OptionError(
                 f"{hook!r} is no hook: it has neither before_send and after_send "
                 "nor before_consume and after_consume nor end_transaction"
             )

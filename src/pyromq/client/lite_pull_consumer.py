@@ -43,6 +43,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar, Unpack
 
+from pyromq.client.arguments import (
+    check_callable,
+    check_offset,
+    check_queue,
+    check_queues,
+    check_seconds,
+    check_time,
+    refusal,
+)
 from pyromq.client.client import Client
 from pyromq.client.client_requests import ClientRequests
 from pyromq.client.consumer_offsets import LocalOffsets
@@ -63,7 +72,7 @@ from pyromq.client.read_ahead import Batch, ReadAhead, Reading
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session import Session
 from pyromq.client.start_from import StartFrom, consume_from_where, first_offset
-from pyromq.client.subscription import Subscription, Wanted
+from pyromq.client.subscription import Subscription, Subscriptions, Wanted, wanted_of
 from pyromq.client.trace import TraceRole, message_trace
 from pyromq.protocol.bodies import (
     ConsumerData,
@@ -122,7 +131,9 @@ class LitePullConsumer(Client):
         )
         requests = ClientRequests(asked)
         self._session = session = Session(
-            Settings.of(namesrv, common), self._describe, handlers=requests.handlers()
+            Settings.of(namesrv, common, LitePullOptions),
+            self._describe,
+            handlers=requests.handlers(),
         )
         asked.session = requests.session = session
         self.hooks = Hooks(session.settings.hooks)
@@ -234,7 +245,7 @@ class LitePullConsumer(Client):
 
     async def subscribe(
         self,
-        subscriptions: str | Iterable[str] | Mapping[str, str | Subscription],
+        subscriptions: Subscriptions,
         *,
         on_assigned: AssignmentListener | None = None,
         on_revoked: AssignmentListener | None = None,
@@ -254,7 +265,10 @@ class LitePullConsumer(Client):
         self._session.check_running()
         if self._is_assigned:
             raise ClientStateError("assign was called: a consumer either subscribes or assigns")
-        wanted = _wanted_of(subscriptions)
+        for name, listener in (("on_assigned", on_assigned), ("on_revoked", on_revoked)):
+            if listener is not None:
+                check_callable(name, listener)
+        wanted = wanted_of(subscriptions)
         if not wanted:
             raise OptionError("no topic: subscribe needs at least one")
         await self._check_expressions(wanted)
@@ -299,6 +313,8 @@ class LitePullConsumer(Client):
         if self._membership is None:
             raise ClientStateError("nothing was subscribed to")
         for topic in topics:
+            check_topic(topic)
+        for topic in topics:
             self._wanted.pop(topic, None)
             self._known_topics.discard(topic)
         await self._membership.set_topics(self._wanted)
@@ -315,8 +331,9 @@ class LitePullConsumer(Client):
         self._session.check_running()
         if self._membership is not None:
             raise ClientStateError("subscribe was called: a consumer either subscribes or assigns")
+        queues = check_queues(queues)
         wanted = {queue.topic: Wanted(Subscription()) for queue in queues}
-        wanted |= _wanted_of(subscriptions or {})
+        wanted |= wanted_of({} if subscriptions is None else subscriptions)
         await self._check_expressions(wanted)
         self._is_assigned = True
         self._want(wanted)
@@ -348,8 +365,9 @@ class LitePullConsumer(Client):
         the consumer is closed. Nobody needs to call often: heartbeats and commits go on by
         themselves.
         """
-        if timeout is not None and not 0 <= timeout <= threading.TIMEOUT_MAX:
-            raise OptionError(f"timeout={timeout!r}: 0 or more seconds, or None for ever")
+        if timeout is not None:
+            check_seconds("timeout", timeout, may_be_zero=True)
+            timeout = min(timeout, threading.TIMEOUT_MAX)
         if self._closing is not None:
             raise ClientStateError("this client was closed: make a new one")
         return await self._next(self._ahead.next_batch, timeout) or []
@@ -376,6 +394,7 @@ class LitePullConsumer(Client):
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on from `offset`; raises OptionError when the queue has no such offset."""
+        check_offset(offset)
         self._reading_of(queue)
         first = max(0, await self._access.min_offset(queue))
         last = await self._access.max_offset(queue)
@@ -395,6 +414,7 @@ class LitePullConsumer(Client):
 
     async def seek_to_time(self, queue: MessageQueue, when: datetime) -> None:
         """Go on with what was stored at that time or later (without a time zone: local)."""
+        check_time("when", when)
         self._reading_of(queue)
         await self._go_on_from(queue, await self.offset_by_time(queue, when))
 
@@ -416,6 +436,7 @@ class LitePullConsumer(Client):
             if self._leaving:  # settled, so each commits by itself now
                 await asyncio.wait(self._leaving.values())
         else:
+            _check_offsets(offsets)
             failures = await self._store(dict(offsets))
             for queue, offset in offsets.items():
                 if queue in self._readings and queue not in failures:
@@ -425,21 +446,25 @@ class LitePullConsumer(Client):
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The offset from which the group goes on, None when it never consumed from `queue`."""
+        check_queue(queue)
         self._session.check_running()
         self._required_group()
         return await self._load(queue)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that can be read now."""
+        check_topic(topic)
         self._session.check_running()
         return await self._access.queues(topic)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The offset of the oldest message that is still there."""
+        check_queue(queue)
         return await self._access.min_offset(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """The offset that the next message will get."""
+        check_queue(queue)
         return await self._access.max_offset(queue)
 
     async def offset_by_time(self, queue: MessageQueue, when: datetime) -> int:
@@ -447,6 +472,8 @@ class LitePullConsumer(Client):
 
         Brokers round to the nearest message, which may be an earlier one.
         """
+        check_queue(queue)
+        check_time("when", when)
         return max(0, await self._access.offset_by_time(queue, int(when.timestamp() * 1000)))
 
     # Queues come and go
@@ -777,6 +804,7 @@ class LitePullConsumer(Client):
             )
 
     def _reading_of(self, queue: MessageQueue) -> Reading:
+        check_queue(queue)
         self._session.check_running()
         reading = self._readings.get(queue)
         if reading is None:
@@ -786,7 +814,7 @@ class LitePullConsumer(Client):
     def _readings_of(self, queues: Iterable[MessageQueue] | None) -> list[Reading]:
         if queues is None:
             return list(self._readings.values())
-        return [self._reading_of(queue) for queue in queues]
+        return [self._reading_of(queue) for queue in check_queues(queues)]
 
 
 class Batches:
@@ -807,16 +835,12 @@ class Batches:
         return messages
 
 
-def _wanted_of(
-    subscriptions: str | Iterable[str] | Mapping[str, str | Subscription],
-) -> dict[str, Wanted]:
-    if isinstance(subscriptions, str):
-        subscriptions = [subscriptions]
-    if not isinstance(subscriptions, Mapping):
-        subscriptions = dict.fromkeys(subscriptions, "*")
-    for topic in subscriptions:
-        check_topic(topic)
-    return {topic: Wanted(Subscription.of(wanted)) for topic, wanted in subscriptions.items()}
+def _check_offsets(offsets: Mapping[MessageQueue, int]) -> None:
+    if not isinstance(offsets, Mapping):
+        raise refusal("offsets", offsets, "a table of offsets by queue is needed")
+    for queue, offset in offsets.items():
+        check_queue(queue)
+        check_offset(offset)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

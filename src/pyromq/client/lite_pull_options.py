@@ -10,6 +10,15 @@ from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Any, cast
 
+from pyromq.client.arguments import (
+    LONG_MAX,
+    check_callable,
+    check_choice,
+    check_count,
+    check_flag,
+    check_path,
+    check_seconds,
+)
 from pyromq.client.consumer_offsets import DEFAULT_INSTANCE
 from pyromq.client.errors import OptionError
 from pyromq.client.options import ClientOptions
@@ -80,17 +89,20 @@ class LitePullSettings:
         return settings, cast(ClientOptions, common)
 
     def __post_init__(self) -> None:
+        check_flag("auto_commit", self.auto_commit)
+        check_seconds("commit_interval", self.commit_interval)
+        check_choice("model", self.model, MessageModel)
+        check_callable("allocate", self.allocate)
+        if self.offsets_directory is not None:
+            check_path("offsets_directory", self.offsets_directory)
         for name in (
-            "commit_interval",
             "pull_batch_size",
             "max_cached_messages",
             "max_cached_bytes",
             "max_span",
             "max_cached_in_all",
         ):
-            value = getattr(self, name)
-            if not value > 0:
-                raise OptionError(f"{name}={value!r}: more than 0 is needed")
+            check_count(name, getattr(self, name), most=LONG_MAX)
         check_start(self.start_from)
 
     @property

@@ -74,7 +74,7 @@ class Message:
     def check(self, max_delay_level: int = MAX_DELAY_LEVEL) -> None:
         """Raise IllegalMessageError for what a broker would refuse, or take for something else.
 
-        Properties, tags and keys are checked by `wire_properties`.
+        `wire_properties` checks properties, tags and keys.
         """
         check_topic(self.topic)
         if type(self.body) is not bytes and not isinstance(self.body, bytearray | memoryview):
@@ -103,6 +103,8 @@ class Message:
                 f"{max_delay_level} are possible, and 0 for none; for brokers with more levels, "
                 "make the producer with max_delay_level="
             )
+        if self.ordering_key and type(self.ordering_key) is not str:
+            raise _refusal("ordering_key", self.ordering_key, "a str is needed")
 
     def wire_properties(self, unique_key: str) -> str:
         """All properties as they are sent: the application's, then the client's."""
@@ -110,7 +112,7 @@ class Message:
             tags = self.tags
             if not tags:
                 return f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true"
-            if _are_plain_tags(tags):
+            if type(tags) is str and _are_plain_tags(tags):
                 return f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true\x02TAGS\x01{tags}"
         names = property_names
         try:
@@ -168,9 +170,8 @@ class Message:
                 )
         if not isinstance(self.keys, str | Collection) or isinstance(self.keys, bytes):
             raise _refusal("keys", self.keys, "a str or a list of them is needed")
-        for name in ("ordering_key", "tags"):
-            if not isinstance(getattr(self, name), str):
-                raise _refusal(name, getattr(self, name), "a str is needed")
+        if not isinstance(self.tags, str):
+            raise _refusal("tags", self.tags, "a str is needed")
 
     def _refuse_values(self) -> None:
         everything = {
@@ -235,8 +236,7 @@ def check_message(message: object) -> None:
             else "write Message(topic, body)"
         )
         raise IllegalMessageError(
-            f"message={message!r:.100}: a Message is needed, not a {type(message).__name__}: "
-            f"{advice}"
+            f"message={message!r:.100}: a Message is needed, got {type(message).__name__}: {advice}"
         )
 
 
@@ -287,7 +287,7 @@ def _joined(keys: Iterable[str]) -> str:
 
 
 def _refusal(name: str, value: object, need: str) -> IllegalMessageError:
-    return IllegalMessageError(f"{name}={value!r:.100}: {need}, not a {type(value).__name__}")
+    return IllegalMessageError(f"{name}={value!r:.100}: {need}, got {type(value).__name__}")
 
 
 class UniqueKeys:

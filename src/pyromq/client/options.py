@@ -12,13 +12,15 @@ import os
 import re
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import TypedDict
 
+from pyromq.client.arguments import check_seconds, check_text, refusal
 from pyromq.client.errors import OptionError
 from pyromq.client.hooks import AnyHook
-from pyromq.client.message import local_address
+from pyromq.client.message import check_topic, local_address
 from pyromq.protocol.names import TRACE_TOPIC
 from pyromq.remoting.address import AddressError, parse_addresses
 
@@ -76,8 +78,19 @@ class Settings:
     route_interval: float = 30.0
 
     @classmethod
-    def of(cls, namesrv: str | Sequence[str], options: ClientOptions) -> Settings:
-        """Check what a client was told; raises OptionError that names the option."""
+    def of(
+        cls, namesrv: str | Sequence[str], options: ClientOptions, possible: type = ClientOptions
+    ) -> Settings:
+        """Check what a client was told; raises OptionError that names the option.
+
+        `possible` is the TypedDict of all its options, for the answer to an unknown one.
+        """
+        if not isinstance(namesrv, str):
+            if not isinstance(namesrv, Iterable):
+                raise refusal("namesrv", namesrv, "host:port, or a list of them, is needed")
+            namesrv = list(namesrv)
+            for address in namesrv:
+                check_text("namesrv", address)
         text = namesrv if isinstance(namesrv, str) else ";".join(namesrv)
         try:
             addresses = tuple(parse_addresses(text))
@@ -88,12 +101,34 @@ class Settings:
         known = {field.name for field in fields(cls)} - {"name_servers"}
         for name in options:
             if name not in known:
-                raise OptionError(f"{name} is no option: there are {', '.join(sorted(known))}")
+                names = sorted(possible.__annotations__)
+                nearest = get_close_matches(name, names, 1)
+                advice = f"did you mean {nearest[0]}? Options are" if nearest else "options are"
+                raise OptionError(f"{name} is no option: {advice} {', '.join(names)}")
         return cls(addresses, **options)
 
     def __post_init__(self) -> None:
         if not self.name_servers:
             raise OptionError("namesrv is empty: give at least one NameServer as host:port")
+        for name in (
+            "namespace",
+            "instance_name",
+            "client_ip",
+            "unit_name",
+            "access_key",
+            "secret_key",
+            "security_token",
+        ):
+            check_text(name, getattr(self, name))
+        if not isinstance(self.tls, bool | ssl.SSLContext):
+            raise refusal("tls", self.tls, "True, False or an ssl.SSLContext is needed")
+        if isinstance(self.trace, str):
+            if self.trace:
+                check_topic(self.trace)
+        elif not isinstance(self.trace, bool):
+            raise refusal("trace", self.trace, "True, False or a topic is needed")
+        if isinstance(self.hooks, str) or not isinstance(self.hooks, Sequence):
+            raise refusal("hooks", self.hooks, "a list of hooks is needed")
         if not _NAMESPACE.fullmatch(self.namespace):
             raise OptionError(
                 f"namespace={self.namespace!r}: only letters, digits, - and _ are possible"
@@ -103,9 +138,7 @@ class Settings:
         if self.security_token and not self.access_key:
             raise OptionError("security_token is only possible with access_key and secret_key")
         for name in ("request_timeout", "heartbeat_interval", "route_interval"):
-            seconds = getattr(self, name)
-            if not seconds > 0:
-                raise OptionError(f"{name}={seconds!r}: a number of seconds above 0 is needed")
+            check_seconds(name, getattr(self, name))
 
     @property
     def trace_topic(self) -> str | None:

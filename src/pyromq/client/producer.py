@@ -157,7 +157,7 @@ class Producer(Client):
         check_count("max_in_flight", max_in_flight)
         check_count("max_delay_level", max_delay_level)
         check_flag("avoid_slow_brokers", avoid_slow_brokers)
-        settings = Settings.of(namesrv, options)
+        settings = Settings.of(namesrv, options, ProducerOptions)
         self.group = group
         self.hooks = Hooks(settings.hooks)
         self._trace = message_trace(settings, group, TraceRole.PRODUCE, Producer)
@@ -229,7 +229,7 @@ class Producer(Client):
         """
         check_message(message)
         if queue is not None or select is not None or timeout is not None:
-            _check_send(queue, select, timeout)
+            check_send(queue, select, timeout)
         if (
             self._accumulator is not None
             and queue is None
@@ -261,7 +261,7 @@ class Producer(Client):
         """
         if isinstance(messages, Message | str) or not isinstance(messages, Iterable):
             raise refusal("messages", messages, "a list of Message is needed")
-        _check_send(queue, None, timeout)
+        check_send(queue, None, timeout)
         together = list(messages)
         batches = batches_of(together)
         if queue is None:
@@ -282,7 +282,7 @@ class Producer(Client):
 
         For those who encode many messages at once, as the Spark sink does.
         """
-        _check_send(queue, None, timeout)
+        check_send(queue, None, timeout)
         (result,) = await self._deliver(outgoing, queue, timeout)
         return result
 
@@ -295,7 +295,7 @@ class Producer(Client):
     ) -> None:
         """Send one message and wait for nothing: whether it was stored is not known."""
         check_message(message)
-        _check_send(queue, select, None)
+        check_send(queue, select, None)
         self._session.check_running()
         outgoing = Outgoing(message, self._compress_over, self._max_delay_level)
         if queue is None and (select is not None or message.ordering_key):
@@ -330,8 +330,9 @@ class Producer(Client):
         """
         check_message(message)
         message.check(self._max_delay_level)
+        message.wire_properties("")  # refused before anybody is asked
         check_seconds("timeout", timeout)
-        _check_send(queue, select, None)
+        check_send(queue, select, None)
         self._session.check_running()
         is_stored = False
         try:
@@ -656,7 +657,7 @@ class _Plan:
         return found
 
 
-def _check_send(
+def check_send(
     queue: MessageQueue | None, select: QueueSelector | None, timeout: float | None
 ) -> None:
     """Refuse what says in no possible way where a message goes, or how long that may take."""

@@ -18,8 +18,15 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, Unpack
 
+from pyromq.client.arguments import (
+    check_count,
+    check_offset,
+    check_queue,
+    check_seconds,
+    check_time,
+)
 from pyromq.client.client import Client
-from pyromq.client.errors import ClientStateError, OptionError
+from pyromq.client.errors import ClientStateError
 from pyromq.client.expressions import check_expressions
 from pyromq.client.message import check_group, check_topic
 from pyromq.client.options import ClientOptions, Settings
@@ -95,12 +102,11 @@ class PullConsumer(Client):
         no more than its own limit, mostly 32. Raises BrokerError, also when it cannot read an
         SQL expression, AnswerError, TopicNotFoundError and RemotingError.
         """
+        check_queue(queue)
+        check_offset(offset)
+        check_count("max_messages", max_messages)
+        check_seconds("wait", wait, may_be_zero=True)
         self._session.check_running()
-        if offset < 0 or max_messages < 1 or not wait >= 0:
-            raise OptionError(
-                f"offset={offset!r}, max_messages={max_messages!r}, wait={wait!r}: an offset "
-                "from 0, at least 1 message and no negative time are needed"
-            )
         if not self._is_checked:
             await check_expressions(
                 self._session, self.group or ANONYMOUS_GROUP, {self.topic: self._subscription}
@@ -123,10 +129,12 @@ class PullConsumer(Client):
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The offset of the oldest message that is still there."""
+        check_queue(queue)
         return await self._access.min_offset(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """The offset that the next message will get."""
+        check_queue(queue)
         return await self._access.max_offset(queue)
 
     async def offset_by_time(self, queue: MessageQueue, when: datetime) -> int:
@@ -135,16 +143,21 @@ class PullConsumer(Client):
         Brokers round to the nearest message, which may be an earlier one. A time without a
         time zone is local.
         """
+        check_queue(queue)
+        check_time("when", when)
         return await self._access.offset_by_time(queue, int(when.timestamp() * 1000))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The offset from which the group goes on, None when it never consumed from `queue`."""
         self._check_group()
+        check_queue(queue)
         return await self._access.committed(queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Let the group go on from `offset`, whatever happens to this consumer."""
         self._check_group()
+        check_queue(queue)
+        check_offset(offset)
         await self._access.commit(queue, offset)
 
     def _check_group(self) -> None:

@@ -37,15 +37,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, Unpack
 
+from pyromq.client.arguments import check_queues
 from pyromq.client.client import Client
 from pyromq.client.client_requests import ClientRequests
 from pyromq.client.concurrent import ConcurrentHandling
 from pyromq.client.consumer_info import running_info
 from pyromq.client.consumer_offsets import ConsumerOffsets, LocalOffsets, RemoteOffsets
 from pyromq.client.consumer_stats import TopicStats
-from pyromq.client.errors import BrokerError, ClientError, OptionError
+from pyromq.client.errors import BrokerError, ClientError
 from pyromq.client.expressions import check_expressions
-from pyromq.client.handling import Handler, HandlerCaller
+from pyromq.client.handling import Handler, HandlerCaller, check_handler
 from pyromq.client.handover import MARGIN_SECONDS, Handover
 from pyromq.client.hooks import Hooks
 from pyromq.client.membership import Membership
@@ -61,7 +62,7 @@ from pyromq.client.received import ReceivedMessage
 from pyromq.client.send_back import SendBack
 from pyromq.client.session import Session
 from pyromq.client.start_from import consume_from_where, first_offset
-from pyromq.client.subscription import Subscription, Wanted
+from pyromq.client.subscription import Subscription, Subscriptions, Wanted, wanted_of
 from pyromq.client.trace import TraceRole, message_trace
 from pyromq.protocol.bodies import (
     ConsumerData,
@@ -107,7 +108,7 @@ class PushConsumer(Client):
 
     `handler` gets each message; see `handling` for what it can be and return.
     `subscriptions` says what is wanted of each topic: tags (`a || b`, `*`) or a
-    `Subscription`. For options see `PushOptions`.
+    `Subscription`; a list of topics wants all of each. For options see `PushOptions`.
     """
 
     def __init__(
@@ -116,19 +117,20 @@ class PushConsumer(Client):
         *,
         group: str,
         handler: Handler,
-        subscriptions: Mapping[str, str | Subscription],
+        subscriptions: Subscriptions,
         **options: Unpack[PushOptions],
     ) -> None:
         check_group(group)
-        if not callable(handler):
-            raise OptionError(f"handler={handler!r}: a function or coroutine function is needed")
         settings, common = PushSettings.split(options)
+        check_handler(handler, takes_lists=settings.hands_out_lists)
         self.group = group
         self.settings = settings
         self.is_orderly = settings.is_orderly
         self._requests = ClientRequests(self)
         self._session = session = Session(
-            Settings.of(namesrv, common), self._describe, handlers=self._requests.handlers()
+            Settings.of(namesrv, common, PushOptions),
+            self._describe,
+            handlers=self._requests.handlers(),
         )
         self._requests.session = session
         self.hooks = Hooks(session.settings.hooks)
@@ -142,10 +144,7 @@ class PushConsumer(Client):
         if self._trace is not None:
             self.hooks.add(self._trace)
         self._retry_topic = retry_topic(group)
-        self._subscriptions: dict[str, Wanted] = {}
-        for topic, wanted in subscriptions.items():
-            check_topic(topic)
-            self._subscriptions[topic] = Wanted(Subscription.of(wanted))
+        self._subscriptions = wanted_of(subscriptions)
         if not settings.is_broadcasting:
             self._subscriptions[self._retry_topic] = Wanted(Subscription())
         self._access = QueueAccess(session, group)
@@ -281,6 +280,7 @@ class PushConsumer(Client):
 
     async def unsubscribe(self, topic: str) -> None:
         """Consume this topic no more."""
+        check_topic(topic)
         self._session.check_running()
         if topic != self._retry_topic and self._subscriptions.pop(topic, None) is not None:
             await self._membership.set_topics(self._subscriptions)
@@ -290,7 +290,7 @@ class PushConsumer(Client):
         if queues is None:
             self._is_paused = True
         else:
-            self._paused.update(queues)
+            self._paused.update(check_queues(queues))
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Pull again, from these queues or from all."""
@@ -298,7 +298,7 @@ class PushConsumer(Client):
             self._is_paused = False
             self._paused.clear()
         else:
-            self._paused.difference_update(queues)
+            self._paused.difference_update(check_queues(queues))
         resumed, self._resumed = self._resumed, asyncio.Event()
         resumed.set()
 

@@ -11,6 +11,15 @@ from enum import Enum
 from os import PathLike
 from typing import Any, cast
 
+from pyromq.client.arguments import (
+    LONG_MAX,
+    check_callable,
+    check_choice,
+    check_count,
+    check_flag,
+    check_path,
+    check_seconds,
+)
 from pyromq.client.consumer_offsets import DEFAULT_INSTANCE
 from pyromq.client.errors import OptionError
 from pyromq.client.options import ClientOptions
@@ -118,38 +127,37 @@ class PushSettings:
         return settings, cast(ClientOptions, common)
 
     def __post_init__(self) -> None:
+        check_choice("order", self.order, Order)
+        check_choice("model", self.model, MessageModel)
+        check_flag("unit_mode", self.unit_mode)
+        check_callable("allocate", self.allocate)
+        if self.takes_lists is not None:
+            check_flag("takes_lists", self.takes_lists)
+        if self.offsets_directory is not None:
+            check_path("offsets_directory", self.offsets_directory)
         for name in (
             "max_handlers",
             "pull_batch_size",
             "max_cached_messages",
             "max_cached_bytes",
             "max_span",
-            "max_cached_messages_of_topic",
-            "max_cached_bytes_of_topic",
         ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise OptionError(f"{name}={value!r}: at least 1 is needed")
+            check_count(name, getattr(self, name), most=LONG_MAX)
+        for name in ("max_cached_messages_of_topic", "max_cached_bytes_of_topic"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), most=LONG_MAX)
         for name in ("consume_timeout", "suspend", "commit_interval"):
-            seconds = getattr(self, name)
-            if not seconds > 0:
-                raise OptionError(f"{name}={seconds!r}: a number of seconds above 0 is needed")
+            check_seconds(name, getattr(self, name))
         for name in ("pull_interval", "close_grace"):
-            seconds = getattr(self, name)
-            if not seconds >= 0:
-                raise OptionError(f"{name}={seconds!r}: 0 or more seconds are possible")
-        if not 0 <= self.batch_size <= _LARGEST_BATCH:
-            raise OptionError(f"batch_size={self.batch_size!r}: 1 to {_LARGEST_BATCH} are possible")
+            check_seconds(name, getattr(self, name), may_be_zero=True)
+        check_count("batch_size", self.batch_size, 0, _LARGEST_BATCH)
         if self.takes_lists is False and self.batch_size > 1:
             raise OptionError(
                 f"takes_lists=False with batch_size={self.batch_size}: without lists, a handler "
                 "gets one message"
             )
-        if self.max_reconsume_times < -1:
-            raise OptionError(
-                f"max_reconsume_times={self.max_reconsume_times!r}: 0 or more are possible, "
-                "and -1 for the default"
-            )
+        # -1 is the default.
+        check_count("max_reconsume_times", self.max_reconsume_times, -1)
         check_start(self.start_from)
 
     @property

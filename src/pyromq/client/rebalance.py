@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from pyromq.client.arguments import check_callable, check_count, check_queues, refusal
 from pyromq.protocol.bodies import MessageQueue
 
 #: queues of a topic, ids of all members, id of one member -> the queues of that member
@@ -58,6 +59,9 @@ class AllocateByConfig:
 
     queues: Collection[MessageQueue]
 
+    def __post_init__(self) -> None:
+        check_queues(self.queues)
+
     def __call__(
         self, _queues: Sequence[MessageQueue], _members: Sequence[str], _member: str
     ) -> list[MessageQueue]:
@@ -70,6 +74,11 @@ class AllocateByMachineRoom:
     """Only queues of brokers in the given machine rooms: brokers are named `room@name`."""
 
     rooms: Collection[str]
+
+    def __post_init__(self) -> None:
+        # The letters of one name would be rooms of their own.
+        if isinstance(self.rooms, str) or not isinstance(self.rooms, Collection):
+            raise refusal("rooms", self.rooms, "a list of names is needed")
 
     def __call__(
         self, queues: Sequence[MessageQueue], members: Sequence[str], member: str
@@ -132,6 +141,11 @@ class AllocateConsistentHash:
     virtual_nodes: int = 10
     hash_of: Callable[[str], int] | None = None
 
+    def __post_init__(self) -> None:
+        check_count("virtual_nodes", self.virtual_nodes)
+        if self.hash_of is not None:
+            check_callable("hash_of", self.hash_of)
+
     def __call__(
         self, queues: Sequence[MessageQueue], members: Sequence[str], member: str
     ) -> list[MessageQueue]:
@@ -144,8 +158,6 @@ class AllocateConsistentHash:
             # Of two members at one place the later one stays, as on Java's ring.
             ring.update((hash_of(f"{other}-{n}"), other) for n in range(self.virtual_nodes))
         places = sorted(ring)
-        if not places:
-            return []
         return [
             queue
             for queue in sorted(queues)

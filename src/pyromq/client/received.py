@@ -194,6 +194,13 @@ class ReceivedMessage:
                 ) from self._unreadable[1]
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+        def __iter__(self) -> NoReturn:
+            """Called by handlers that expect a list: say how to get one."""
+            raise TypeError(
+                f"{self!r} is one message, not a list of them: a handler gets lists with "
+                "takes_lists=True or batch_size="
+            )
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ReceivedMessage):
             return NotImplemented

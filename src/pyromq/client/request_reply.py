@@ -66,6 +66,10 @@ def reply_to(message: ReceivedMessage, body: bytes) -> Message:
 
     Sending it raises BrokerError when the requester is gone, or has not taken it.
     """
+    if not isinstance(message, ReceivedMessage):
+        raise IllegalMessageError(
+            f"message={message!r:.100}: a received message is needed, got {type(message).__name__}"
+        )
     properties = message.all_properties
     missing = [
         name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if not properties.get(name)

@@ -243,6 +243,8 @@ class Target:
 
 def batches_of(messages: Sequence[Message]) -> list[Outgoing]:
     """Messages of one topic as batches, each small enough for a request."""
+    if not messages:
+        raise IllegalMessageError("messages=[]: a batch needs at least one message")
     for message in messages:
         check_message(message)
         check_topic(message.topic)

@@ -40,6 +40,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
+from pyromq.client.arguments import check_seconds
 from pyromq.client.client import Client
 from pyromq.client.errors import ClientStateError
 from pyromq.client.handler_threads import is_handler_thread
@@ -280,6 +281,8 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
 
         After `timeout` seconds it comes back anyway: whether it is closed.
         """
+        if timeout is not None:
+            check_seconds("timeout", timeout, may_be_zero=True)
         return self._closed or self._run(lambda it: _within(it.closed(), timeout))
 
     def subscribe(self, topic: str, wanted: str | Subscription = "*") -> None:

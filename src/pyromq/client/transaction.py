@@ -33,12 +33,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Unpack
 
-from pyromq.client.errors import ClientError, IllegalMessageError, OptionError, TopicNotFoundError
+from pyromq.client.arguments import check_callable, check_count, refusal
+from pyromq.client.errors import ClientError, IllegalMessageError, TopicNotFoundError
 from pyromq.client.handler_threads import (
     HandlerThreads,
     call_in_thread,
@@ -47,7 +48,7 @@ from pyromq.client.handler_threads import (
 )
 from pyromq.client.hooks import EndingTransaction
 from pyromq.client.message import Message, check_message, check_topic, message_fields
-from pyromq.client.producer import Producer, ProducerOptions, QueueSelector
+from pyromq.client.producer import Producer, ProducerOptions, QueueSelector, check_send
 from pyromq.client.received import ReceivedMessage, decode_messages
 from pyromq.client.results import SendResult, SendStatus, TransactionState
 from pyromq.client.routes import MASTER_ID, TEMPLATE_TOPIC
@@ -139,12 +140,11 @@ class TransactionProducer(Producer):
         topics: Sequence[str] = (),
         **options: Unpack[ProducerOptions],
     ) -> None:
-        if not callable(check):
-            raise OptionError(f"check={check!r}: a function or coroutine function is needed")
-        if max_checks < 1:
-            raise OptionError(f"max_checks={max_checks}: at least 1 is needed")
-        if isinstance(topics, str):
-            raise OptionError(f"topics={topics!r}: a list of names is needed")
+        check_callable("check", check)
+        check_count("max_checks", max_checks)
+        if isinstance(topics, str) or not isinstance(topics, Iterable):
+            raise refusal("topics", topics, "a list of names is needed")
+        topics = list(topics)
         for topic in topics:
             check_topic(topic)
         super().__init__(namesrv, group=group, **options)
@@ -213,6 +213,8 @@ class TransactionProducer(Producer):
         logged and in the result; the state is UNKNOWN then.
         """
         check_message(message)
+        check_callable("execute", execute)
+        check_send(queue, select, timeout)
         if message.delay_level:
             raise IllegalMessageError("a message in a transaction cannot be delayed")
         if message.is_reply:

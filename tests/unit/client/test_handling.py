@@ -4,12 +4,19 @@ import asyncio
 import sys
 import threading
 from collections.abc import Awaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pyromq.client.errors import OptionError
-from pyromq.client.handling import ConsumeResult, Handler, HandlerCaller, HandlerResult, Retry
+from pyromq.client.handling import (
+    ConsumeResult,
+    Handler,
+    HandlerCaller,
+    HandlerResult,
+    Retry,
+    check_handler,
+)
 from pyromq.client.hooks import Consuming, Hooks
 from pyromq.client.received import ReceivedMessage
 from tests.unit.client.received_messages import QUEUE, received
@@ -64,6 +71,56 @@ async def test_what_a_handler_can_say(result: Any, outcome: Retry | None, hooked
     assert await call(QUEUE, [received(0)]) == outcome
     error = repr(result) if isinstance(result, ValueError) else "None"
     assert watch.seen == ([(outcome is None, error)] if hooked else [])
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize("result", [False, True, 0, "", "success", object])
+async def test_what_a_handler_cannot_say(
+    result: Any, hooked: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """False is no success: the message comes again, and a log line says why."""
+    watch = Watch()
+
+    async def handle(message: ReceivedMessage) -> Any:
+        return result
+
+    call = caller(handle, hooks=Hooks([watch]) if hooked else None)
+    assert await call(QUEUE, [received(0)]) == Retry()
+    assert f"the handler returned {result!r}" in caplog.text
+    assert [success for success, _ in watch.seen] == ([False] if hooked else [])
+    with pytest.raises(TypeError, match=r"ConsumeResult\.SUCCESS means consumed"):
+        await call.call_raising(QUEUE, received(0))
+
+
+async def test_a_handler_for_lists_is_told_how_to_get_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def handle(messages: Any) -> None:
+        for _ in messages:
+            pass
+
+    assert await caller(handle)(QUEUE, [received(0)]) == Retry()
+    assert "takes_lists=True" in caplog.text
+
+
+if TYPE_CHECKING:
+    from nowhere import Unknown  # type: ignore[import-not-found]
+
+
+def lists_of_unknown(messages: list[Unknown]) -> None: ...
+def one_of_unknown(message: ReceivedMessage, other: Unknown = None) -> None: ...
+def quite_unknown(message: Unknown) -> None: ...
+
+
+def test_handlers_whose_annotations_cannot_be_looked_up() -> None:
+    check_handler(quite_unknown, takes_lists=True)
+    check_handler(quite_unknown, takes_lists=False)
+    check_handler(one_of_unknown, takes_lists=False)
+    check_handler(lists_of_unknown, takes_lists=True)
+    with pytest.raises(OptionError, match="would get lists"):
+        check_handler(one_of_unknown, takes_lists=True)
+    with pytest.raises(OptionError, match="one message at a time"):
+        check_handler(lists_of_unknown, takes_lists=False)
 
 
 async def test_every_form_of_a_handler() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pyromq.client.errors import OptionError
 from pyromq.client.hooks import Consuming, EndingTransaction, Hooks, Sending
 from pyromq.client.message import Message
 from pyromq.client.producer import Producer
@@ -79,7 +80,7 @@ def test_a_hook_may_be_for_transactions_only() -> None:
 
 
 def test_what_is_no_hook_is_refused() -> None:
-    with pytest.raises(TypeError, match="is no hook"):
+    with pytest.raises(OptionError, match="is no hook"):
         Hooks([object()])  # type: ignore[list-item]
 
 

@@ -105,7 +105,7 @@ async def test_a_batch_is_stored_in_order_on_one_queue() -> None:
 @pytest.mark.parametrize("batch", [[], [Message("t", b"x"), Message("u", b"x")]])
 async def test_a_batch_is_for_one_topic(batch: list[Message]) -> None:
     async with Producer("127.0.0.1:1") as producer:
-        with pytest.raises(IllegalMessageError, match="exactly one topic"):
+        with pytest.raises(IllegalMessageError, match=r"exactly one topic|at least one message"):
             await producer.send_batch(batch)
 
 

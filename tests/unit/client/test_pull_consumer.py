@@ -147,7 +147,7 @@ async def test_it_is_no_member_of_its_group() -> None:
 @pytest.mark.parametrize("arguments", [(-1, 32), (0, 0)])
 async def test_numbers_that_no_broker_would_take(arguments: tuple[int, int]) -> None:
     async with PullConsumer("127.0.0.1:1", "t") as consumer:
-        with pytest.raises(OptionError, match="offset from 0"):
+        with pytest.raises(OptionError, match="at least"):
             await consumer.pull(QUEUE, *arguments)
 
 
