@@ -25,6 +25,7 @@ import click
 
 from pyromq.cli.client_options import Cluster, client_options
 from pyromq.cli.consume import start_of
+from pyromq.cli.lazy_group import HelpfulGroup
 from pyromq.cli.running import run_client
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _SAMPLE_SECONDS = 0.5
 _END_SECONDS = 15.0
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def bench() -> None:
     """Make load on a cluster and measure it."""
 

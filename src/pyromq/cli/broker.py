@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,9 +91,13 @@ def broker(
 
 
 async def start_broker(
-    servers: Servers, loaded: BrokerProperties, other_port: str, config_file: str | None
+    servers: Servers,
+    loaded: BrokerProperties,
+    other_port: str,
+    config_file: str | None,
+    announce: Callable[[str], object] = click.echo,
 ) -> None:
-    """Start a broker with these settings, from this file, and print its boot line."""
+    """Start a broker with these settings, from this file, and announce it with its boot line."""
     from pyromq.broker.broker import Broker
     from pyromq.broker.state.persistence import PersistenceError
     from pyromq.store.results import StoreError
@@ -109,4 +114,4 @@ async def start_broker(
     )
     if loaded.broker.namesrv_addr:
         line += f" and name server is {loaded.broker.namesrv_addr}"
-    click.echo(line)
+    announce(line)

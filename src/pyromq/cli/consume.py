@@ -54,7 +54,9 @@ def consume(
     as_json: bool,
     cluster: Cluster,
 ) -> None:
-    """Print the messages of TOPIC as they come; Ctrl-C ends.
+    """Print the messages of TOPIC as they come; Ctrl-C ends, and so does the end of a pipe.
+
+    Each line begins with the time at which the message was stored, and its time zone.
 
     Without --group every message of every queue is printed and nothing is remembered. With
     --group the topic's queues are divided among all members of the group, whatever program
@@ -66,10 +68,14 @@ def consume(
         pyromq consume orders --tags 'new || paid' --group audit
         pyromq consume orders --sql "price > 100 AND region = 'eu'" --from 2026-11-01T12:30
         pyromq consume orders --json --count 100 > orders.jsonl
+        pyromq consume orders | head -1
     """
     if sql is not None and tags != "*":
         raise click.UsageError("give --tags or --sql, not both")
-    run_client(_consume(cluster, topic, group, start_of(start), tags, sql, count, as_json))
+    run_client(
+        _consume(cluster, topic, group, start_of(start), tags, sql, count, as_json),
+        watch_stdout=True,
+    )
 
 
 def start_of(text: str) -> StartFrom | datetime:
@@ -178,7 +184,7 @@ class _Rate:
 def _as_text(message: ReceivedMessage) -> str:
     stored = datetime.fromtimestamp(message.store_timestamp / 1000).astimezone()
     parts = [
-        stored.strftime("%H:%M:%S.") + f"{message.store_timestamp % 1000:03d}",
+        stored.isoformat(timespec="milliseconds"),
         f"{message.queue.broker_name}:{message.queue.queue_id}#{message.queue_offset}",
     ]
     parts += [f"tags={message.tags}"] if message.tags else []

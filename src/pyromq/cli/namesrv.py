@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -105,14 +106,19 @@ def load_namesrv_config(
     ]
 
 
-async def start_namesrv(servers: Servers, config: NamesrvConfig, other_port: str) -> NameServer:
-    """Start a NameServer and print its boot line."""
+async def start_namesrv(
+    servers: Servers,
+    config: NamesrvConfig,
+    other_port: str,
+    announce: Callable[[str], object] = click.echo,
+) -> NameServer:
+    """Start a NameServer and announce it with its boot line."""
     from pyromq.nameserver.kv_config import KVConfigFileError
     from pyromq.nameserver.server import NameServer
 
     server = NameServer(config)
     await servers.start("NameServer", server, other_port, failures=(KVConfigFileError,))
-    click.echo(
+    announce(
         "The Name Server boot success. serializeType=JSON, "
         f"listening on {format_address(config.bind_address, server.port)}"
     )

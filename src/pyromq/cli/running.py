@@ -16,7 +16,9 @@ import fcntl
 import functools
 import logging
 import os
+import select
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -33,6 +35,8 @@ from pyromq.protocol.settings import ConfigError
 
 #: Exit codes of a process that a signal ended, as shells know them.
 _EXIT_BY_SIGNAL = 128
+#: Between looks at whether stdout is still read.
+_HANG_UP_SECONDS = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -191,15 +195,23 @@ def run_servers(
         _run(_serve(start))
 
 
-def run_client(work: Coroutine[Any, Any, None]) -> None:
-    """Run a command's work to its end, or until a signal cancels it."""
+def run_client(work: Coroutine[Any, Any, None], *, watch_stdout: bool = False) -> None:
+    """Run a command's work to its end, or until a signal cancels it.
+
+    With `watch_stdout`, it ends as well when nobody reads stdout any more (`| head -1`), also
+    while there is nothing to print.
+    """
     from pyromq.client.errors import ClientError, NameServerError
     from pyromq.remoting.address import AddressError
     from pyromq.remoting.errors import RemotingError
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
-        _run(_until_signal(work))
+        descriptor = _descriptor_of_stdout() if watch_stdout else None
+        _run(_until_signal(work if descriptor is None else _until_hang_up(work, descriptor)))
+    except BrokenPipeError:
+        _forget_stdout()
+        raise click.exceptions.Exit(_EXIT_BY_SIGNAL + signal.SIGPIPE) from None
     except NameServerError as error:
         raise click.ClickException(
             f"{error}\nStart a server with `pyromq standalone`, or name another with --namesrv."
@@ -269,6 +281,50 @@ async def _until_signal(work: Coroutine[Any, Any, None]) -> None:
             await task
         except asyncio.CancelledError:
             raise click.exceptions.Exit(_EXIT_BY_SIGNAL + received[0]) from None
+
+
+def _descriptor_of_stdout() -> int | None:
+    """None where stdout is closed, or is something else than a file."""
+    try:
+        return sys.stdout.fileno()
+    except (AttributeError, OSError):
+        return None
+
+
+async def _until_hang_up(work: Coroutine[Any, Any, None], descriptor: int) -> None:
+    """Do the work; raise BrokenPipeError when nobody reads this descriptor any more."""
+    task = asyncio.ensure_future(work)
+    hang_up = asyncio.create_task(_hang_up(descriptor))
+    try:
+        await asyncio.wait((task, hang_up), return_when=asyncio.FIRST_COMPLETED)
+        if hang_up.done() and not task.done():
+            task.cancel()
+            await asyncio.wait((task,))
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        await task
+    finally:
+        hang_up.cancel()
+        # Cancelled from outside: what the work still does counts.
+        if not task.done():
+            task.cancel()
+            await asyncio.wait((task,))
+
+
+async def _hang_up(descriptor: int) -> None:
+    """Come back when the other end is closed; never for a file or a living terminal."""
+    poller = select.poll()
+    poller.register(descriptor, 0)  # errors and hang-ups are always told
+    while not poller.poll(0):  # noqa: ASYNC110 - nothing sets an event at a hang-up
+        await asyncio.sleep(_HANG_UP_SECONDS)
+
+
+def _forget_stdout() -> None:
+    """Let what is left in the buffer go nowhere: at its end the interpreter would complain."""
+    descriptor = _descriptor_of_stdout()
+    if descriptor is not None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)
 
 
 @contextmanager

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: How many sends are under way at once.
 _WINDOW = 64
+#: As `pyromq.client.message` has it, which is not loaded for a help text.
+_MAX_DELAY_LEVEL = 18
 
 
 @click.command()
@@ -28,6 +30,20 @@ _WINDOW = 64
 @click.option("--tags", default="", help="What consumers can select by.")
 @click.option("--keys", default="", help="Words by which the message can be found, with blanks.")
 @click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="Repeatable.")
+@click.option(
+    "--delay-level",
+    metavar="LEVEL",
+    type=click.IntRange(1, _MAX_DELAY_LEVEL),
+    default=None,
+    help=f"Deliver it later: a level from 1 to {_MAX_DELAY_LEVEL} (1s 5s 10s 30s 1m ... 2h, unless "
+    "brokers are configured otherwise).",
+)
+@click.option(
+    "--ordering-key",
+    metavar="KEY",
+    default="",
+    help="Messages with the same key go to the same queue, where they stay in order.",
+)
 @click.option("--count", type=click.IntRange(1), default=1, help="Send it so many times.")
 @client_options
 def send(
@@ -38,6 +54,8 @@ def send(
     tags: str,
     keys: str,
     properties: tuple[str, ...],
+    delay_level: int | None,
+    ordering_key: str,
     count: int,
     cluster: Cluster,
 ) -> None:
@@ -51,6 +69,8 @@ def send(
         pyromq send greetings 'hello'
         pyromq send orders --file order.json --tags new --keys 'order-17 customer-4'
         date | pyromq send clock - --property source=cron
+        pyromq send reminders 'wake up' --delay-level 5
+        pyromq send orders --file order.json --ordering-key order-17
         pyromq send load --size 1024 --count 10000
     """
     from pyromq.client import Message
@@ -61,6 +81,8 @@ def send(
         tags=tags,
         keys=keys,
         properties=dict(map(_property, properties)),
+        delay_level=delay_level or 0,
+        ordering_key=ordering_key,
     )
     run_client(_send(cluster, message, count))
 

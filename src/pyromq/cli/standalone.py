@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +23,12 @@ from pyromq.protocol.message_id import format_address
 
 if TYPE_CHECKING:
     from pyromq.broker.config import BrokerProperties
+    from pyromq.nameserver.server import NameServer
 
 DEFAULT_DATA = "data"
+#: How long the broker's registration may take, and the time between looks for it.
+_REGISTRATION_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - recognised here, not bound
 
 
@@ -106,17 +111,34 @@ def standalone(
     )
 
     async def start(servers: Servers) -> None:
+        # Told together, when clients find the broker: programs wait for the first such line.
+        lines: list[str] = []
         server = await start_namesrv(
-            servers, namesrv_config, "choose another one with --namesrv-port"
+            servers, namesrv_config, "choose another one with --namesrv-port", lines.append
         )
         reachable = "127.0.0.1" if host in _EVERYWHERE else host
         address = format_address(reachable, server.port)
+        loaded = load(address)
         await start_broker(
-            servers, load(address), "choose another one with --broker-port", config_file
+            servers, loaded, "choose another one with --broker-port", config_file, lines.append
         )
-        click.echo(_guide(address, root))
+        await _until_registered(server, loaded.broker.broker_name)
+        click.echo("\n".join([*lines, _guide(address, root)]))
 
     run_servers(start, options, ("store.log", "namesrv.log", "broker.log"))
+
+
+async def _until_registered(server: NameServer, broker_name: str) -> None:
+    """Wait for the broker's registration: an attempt that failed is made again later."""
+    try:
+        async with asyncio.timeout(_REGISTRATION_SECONDS):
+            while broker_name not in server.routes.cluster_info().broker_addr_table:  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_SECONDS)
+    except TimeoutError:
+        raise click.ClickException(
+            f"broker {broker_name} could not register at its NameServer within "
+            f"{_REGISTRATION_SECONDS:g} s: see the log"
+        ) from None
 
 
 def _guide(namesrv_address: str, root: Path) -> str:

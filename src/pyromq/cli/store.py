@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyromq.cli.lazy_group import HelpfulGroup
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -24,7 +26,7 @@ _KINDS = (
 )
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def store() -> None:
     """Look into the files of a broker's store, check them, make some of them again."""
 

@@ -6,9 +6,12 @@ holds the time of delivery where others hold the hash of their tags. Pure.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+#: Java's, and milliseconds: tests do not want to wait for a second.
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LEVEL: Final = re.compile(r"(\d{1,9})(ms|[smhd])", re.ASCII)
 _UNKNOWN_LEVEL_MS: Final = 1_000
 
 
@@ -31,7 +34,7 @@ class DelayLevels:
 
 
 def _milliseconds(level: str) -> int:
-    unit = _UNITS_MS.get(level[-1:])
-    if unit is None or not level[:-1].isdecimal():
-        raise ValueError(f"{level!r} is no delay: write a number and s, m, h or d")
-    return int(level[:-1]) * unit
+    found = _LEVEL.fullmatch(level)
+    if found is None:
+        raise ValueError(f"{level!r} is no delay: write a number and ms, s, m, h or d")
+    return int(found[1]) * _UNITS_MS[found[2]]

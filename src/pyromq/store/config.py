@@ -361,7 +361,8 @@ class MessageStoreConfig:
     message_delay_level: str = setting(
         "messageDelayLevel",
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
-        "Delays of the delay levels 1, 2, ..., each a number and s, m, h or d.",
+        "Delays of the delay levels 1, 2, ..., each a number and ms, s, m, h or d. "
+        "Apache's brokers know no ms: it is for tests.",
     )
     flush_delay_offset_interval: int = setting(
         "flushDelayOffsetInterval",
@@ -437,7 +438,7 @@ class MessageStoreConfig:
                 "not among readOnlyCommitLogStorePaths"
             )
         levels = self.message_delay_level.split(" ")
-        if not all(re.fullmatch(r"\d{1,9}[smhd]", level, re.ASCII) for level in levels):
+        if not all(re.fullmatch(r"\d{1,9}(ms|[smhd])", level, re.ASCII) for level in levels):
             raise ConfigError(
                 f"messageDelayLevel={self.message_delay_level}: "
                 "expected delays separated by one space, such as 1s 5m 2h 1d"

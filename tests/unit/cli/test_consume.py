@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from pyromq.cli.consume import consume
 from pyromq.protocol.codes import RequestCode, ResponseCode
+from tests.support.patience import DEADLINE
 from tests.unit.cli.processes import running
 from tests.unit.client.fake_cluster import FakeCluster, cluster_in_a_thread
 
@@ -37,7 +38,11 @@ def test_messages_as_text(cluster: FakeCluster) -> None:
     result = invoke(cluster, "--from", "first", "--count", "2")
     assert result.exit_code == 0
     first, second = result.output.splitlines()
-    assert first.endswith("b0:0#0 tags=a keys=k grüß")
+    when, _, rest = first.partition(" ")
+    assert rest == "b0:0#0 tags=a keys=k grüß"
+    stored = datetime.fromisoformat(when)
+    assert stored.tzinfo is not None
+    assert when == stored.astimezone().isoformat(timespec="milliseconds")
     assert second.endswith("b0:0#1 tags=a keys=k \\xff")
 
 
@@ -137,8 +142,10 @@ def test_a_terminal_gets_a_rate_line(cluster: FakeCluster, tmp_path: Path) -> No
         assert "Traceback" not in command.printed
 
 
-def test_a_closed_pipe_is_no_drama(cluster: FakeCluster) -> None:
-    put(cluster, *[b"line" * 1000] * 100)
+@pytest.mark.parametrize("more", [0, 10])
+def test_a_closed_pipe_ends_it(cluster: FakeCluster, more: int) -> None:
+    """As in `pyromq consume t | head -1`: at once, not when the next message comes."""
+    put(cluster, *[b"line" * 1000] * (1 + 10 * more))
     command = [sys.executable, "-m", "pyromq", "consume", "t", "--from", "first"]
     process = subprocess.Popen(
         [*command, "--namesrv", cluster.namesrv], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -148,9 +155,24 @@ def test_a_closed_pipe_is_no_drama(cluster: FakeCluster) -> None:
     try:
         assert b"line" in process.stdout.readline()
         process.stdout.close()
-        put(cluster, *[b"more"] * 10)
-        assert process.wait(30) == 1
+        put(cluster, *[b"more"] * more)
+        assert process.wait(DEADLINE) == 128 + signal.SIGPIPE
         assert process.stderr.read() == b""
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_a_closed_pipe_ends_the_wait_for_a_topic(cluster: FakeCluster) -> None:
+    command = [sys.executable, "-m", "pyromq", "consume", "new", "--namesrv", cluster.namesrv]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout
+    assert process.stderr
+    try:
+        assert b"does not exist yet" in process.stderr.readline()
+        process.stdout.close()
+        assert process.wait(DEADLINE) == 128 + signal.SIGPIPE
     finally:
         process.kill()
         process.wait()

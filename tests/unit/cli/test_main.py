@@ -55,6 +55,44 @@ def test_unknown_commands_are_refused() -> None:
     assert "No such command 'nonsense'" in result.output
 
 
+@pytest.mark.parametrize("path", commands_below(main), ids=" ".join)
+def test_unknown_names_are_answered_with_the_nearest(path: tuple[str, ...]) -> None:
+    *before, name = path
+    said = CliRunner().invoke(main, [*before, misspelt(name)])
+    assert said.exit_code == 2
+    assert repr(name) in said.output.partition("Did you mean")[2]
+    command: click.Command | None = main
+    for part in path:
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), part)
+    assert command is not None
+    options = [
+        option
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for option in parameter.opts
+        if option.startswith("--")
+    ]
+    for option in [*options, "--help"]:
+        for wrong in {misspelt(option), option.replace("-", "_").replace("__", "--")} - {option}:
+            said = CliRunner().invoke(main, [*path, wrong])
+            assert said.exit_code == 2, (wrong, said.output)
+            last = said.output.splitlines()[-1]
+            assert repr(option) in last.partition("Did you mean")[2], (wrong, last)
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("-tags", "--tags"), ("-help", "--help")])
+def test_one_dash_is_one_too_few(typed: str, meant: str) -> None:
+    said = CliRunner().invoke(main, ["send", "t", "x", typed])
+    assert f"No such option '{typed}'. Did you mean '{meant}'?" in said.output
+
+
+def misspelt(name: str) -> str:
+    """A word with two letters exchanged."""
+    middle = (len(name) + name.count("-")) // 2
+    return name[: middle - 1] + name[middle] + name[middle - 1] + name[middle + 1 :]
+
+
 def test_the_command_is_a_lazy_group() -> None:
     assert isinstance(main, LazyGroup)
 

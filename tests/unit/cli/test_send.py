@@ -46,6 +46,26 @@ def test_bodies_from_files_stdin_and_of_a_size(cluster: FakeCluster, tmp_path: P
     assert bodies == [b"\x00\xff", b"from stdin", b"also", b"0123456789012345678901234"]
 
 
+def test_a_delay_level_and_an_ordering_key(cluster: FakeCluster, tmp_path: Path) -> None:
+    file = tmp_path / "body"
+    file.write_bytes(b"later")
+    options = ("--delay-level", "3", "--ordering-key", "order-17")
+    assert invoke(cluster, "t", "--file", str(file), *options).exit_code == 0
+    assert invoke(cluster, "t", "-", *options, stdin=b"from stdin").exit_code == 0
+    for record in cluster.brokers[0].queues["t", 0]:
+        assert record.properties["DELAY"] == "3"
+        assert record.properties["__SHARDINGKEY"] == "order-17"
+
+
+def test_messages_of_one_ordering_key_share_a_queue() -> None:
+    with cluster_in_a_thread({"t": {"b0": 4}}) as cluster:
+        for key in ("a", "b", "c", "d"):
+            sent = invoke(cluster, "t", "x", "--ordering-key", key, "--count", "5")
+            (queue,) = {line.split()[1] for line in sent.stdout.splitlines()}
+            again = invoke(cluster, "t", "x", "--ordering-key", key)
+            assert again.output.split()[1] == queue
+
+
 def test_count_sends_more_than_one_window_and_prints_a_rate(cluster: FakeCluster) -> None:
     result = invoke(cluster, "t", "x", "--count", "150")
     assert len(result.stdout.splitlines()) == 150
@@ -59,6 +79,8 @@ def test_count_sends_more_than_one_window_and_prints_a_rate(cluster: FakeCluster
         (("t",), "exactly one of BODY, --file and --size"),
         (("t", "x", "--size", "3"), "exactly one of BODY, --file and --size"),
         (("t", "x", "--property", "novalue"), "expected NAME=VALUE"),
+        (("t", "x", "--delay-level", "19"), "19 is not in the range 1<=x<=18"),
+        (("t", "x", "--delay-level", "0"), "0 is not in the range 1<=x<=18"),
     ],
 )
 def test_wrong_use(cluster: FakeCluster, arguments: tuple[str, ...], problem: str) -> None:
@@ -71,6 +93,8 @@ def test_wrong_use(cluster: FakeCluster, arguments: tuple[str, ...], problem: st
     ("arguments", "problem"),
     [
         (("t", ""), "empty body"),
+        (("t", "x", "--property", "DELAY=3"), "use the message's field delay_level"),
+        (("t", "x", "--tags", "a || b"), "a message has one tag"),
         (("no topic", "x"), "topic 'no topic' is not possible"),
         (("unknown", "x"), "topic 'unknown' has no route"),
         (("t", "--file", "/no/such/file"), "No such file"),

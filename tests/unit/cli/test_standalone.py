@@ -13,6 +13,7 @@ from pyromq.cli.consume import consume
 from pyromq.cli.send import send
 from pyromq.cli.standalone import standalone
 from pyromq.cli.store import store
+from pyromq.client import Message, Producer, SendStatus
 from tests.unit.cli.processes import Pyromq, running
 
 ANY_PORTS = ("--namesrv-port", "0", "--broker-port", "0", "--log-level", "warning")
@@ -66,6 +67,16 @@ def test_what_the_readme_says(tmp_path: Path) -> None:
         assert command.end(signal.SIGTERM) == 0
 
 
+def test_boot_success_means_that_clients_work(tmp_path: Path) -> None:
+    """The first line that says so: the NameServer's too waits for the broker."""
+    with running("standalone", *ANY_PORTS, directory=tmp_path) as command:
+        printed = command.wait_for("boot success")
+        address = re.search(r"listening on (\S+)", printed)
+        assert address
+        with Producer.sync(address[1], retries=0) as producer:
+            assert producer.send(Message("new", b"x")).status is SendStatus.SEND_OK
+
+
 @pytest.mark.parametrize("option", ["--namesrv-port", "--broker-port"])
 def test_ports_in_use_are_one_line_with_the_option_to_change(tmp_path: Path, option: str) -> None:
     with socket.socket() as taken:
@@ -74,6 +85,7 @@ def test_ports_in_use_are_one_line_with_the_option_to_change(tmp_path: Path, opt
         port = str(taken.getsockname()[1])
         with running("standalone", *ANY_PORTS, option, port, directory=tmp_path) as command:
             assert command.exit_code() == 1
+            assert "boot success" not in command.printed
             assert "Traceback" not in command.printed
             last = command.printed.splitlines()[-1]
             assert last.startswith("Error: ")

@@ -23,7 +23,12 @@ def test_a_level_below_one_is_due_after_a_second() -> None:
     assert DelayLevels("5s").due(-3, 10) == 1010
 
 
-@pytest.mark.parametrize("text", ["1", "s", "1x", "-1s", "1.5s", "1s 2"])
+def test_milliseconds_are_for_tests() -> None:
+    levels = DelayLevels("100ms 1s 0ms")
+    assert [levels.due(level, 7) for level in (1, 2, 3)] == [107, 1007, 7]
+
+
+@pytest.mark.parametrize("text", ["1", "s", "1x", "-1s", "1.5s", "1s 2", "ms", "1sm", "m1s"])
 def test_what_is_no_delay_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no delay"):
         DelayLevels(text)

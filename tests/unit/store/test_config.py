@@ -102,6 +102,7 @@ def test_load_takes_its_own_keys_and_ignores_those_without_effect() -> None:
         ("deleteWhen", ""),
         ("messageDelayLevel", "1s 5x"),
         ("messageDelayLevel", "1s  5s"),
+        ("messageDelayLevel", "1s 5sm"),
         ("storePathRootDir", ""),
         ("enableDLegerCommitLog", "true"),
     ],
