@@ -10,7 +10,14 @@ from __future__ import annotations
 
 import pytest
 
-from pyromq.client import LitePullConsumer, Message, Producer, RocketMQError, StartFrom
+from pyromq.client import (
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    Retry,
+    RocketMQError,
+)
 from pyromq.testing import Cluster
 
 
@@ -22,9 +29,25 @@ def place_order(namesrv: str, topic: str, order: str) -> None:
 
 def test_an_order_is_published(rocketmq: Cluster, rocketmq_topic: str) -> None:
     place_order(rocketmq.namesrv, rocketmq_topic, "order-17")
-    with LitePullConsumer.sync(rocketmq.namesrv, start_from=StartFrom.FIRST) as consumer:
-        consumer.subscribe(rocketmq_topic)
-        assert [message.keys for message in consumer.poll()] == ["order-17"]
+    assert [message.keys for message in rocketmq.drain(rocketmq_topic, count=1)] == ["order-17"]
+
+
+def bill(message: ReceivedMessage) -> Retry | None:
+    """The code under test: an order without a customer cannot be billed."""
+    return None if "customer" in message.properties else Retry()
+
+
+@pytest.mark.rocketmq(settings={"messageDelayLevel": " ".join(["10ms"] * 18)})
+def test_an_order_without_a_customer_is_given_up(rocketmq: Cluster, rocketmq_topic: str) -> None:
+    with PushConsumer.sync(
+        rocketmq.namesrv,
+        group="billing",
+        handler=bill,
+        subscriptions=[rocketmq_topic],
+        max_reconsume_times=2,
+    ):
+        place_order(rocketmq.namesrv, rocketmq_topic, "order-20")
+        assert rocketmq.await_dead_letter("billing").keys == "order-20"
 
 
 @pytest.mark.rocketmq(brokers=2)

@@ -4,6 +4,8 @@
         cluster.create_topic("orders", queues=8)
         cluster.brokers[0].kill()
         cluster.brokers[0].start()
+        cluster.drain("orders", count=3)         # what was sent, in order
+        cluster.await_dead_letter("billing")     # what a consumer gave up
 
 The servers run on an event loop in a thread of their own: a test that blocks its own loop
 does not block them, and a cluster may outlive the loops of the tests that use it. Methods
@@ -29,8 +31,11 @@ from typing import Any, Final, Self, TypeVar
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import load_broker_properties
+from pyromq.client.arguments import check_count, check_seconds
 from pyromq.client.errors import BrokerError
 from pyromq.client.loop_thread import LoopThread
+from pyromq.client.message import check_group, check_topic
+from pyromq.client.received import ReceivedMessage
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
 from pyromq.protocol.codes import RequestCode, ResponseCode
@@ -38,6 +43,7 @@ from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import CreateTopicRequestHeader
 from pyromq.protocol.settings import ConfigError
 from pyromq.remoting.client import RemotingClient
+from pyromq.testing.topics import TopicReader
 
 _Result = TypeVar("_Result")
 
@@ -66,8 +72,9 @@ _SETTINGS: Final = {
 class Cluster:
     """One NameServer and `brokers` brokers named `broker-0`, `broker-1` and so on.
 
-    `settings` are those of every broker, with RocketMQ's keys (`{"messageDelayLevel": "1s"}`).
-    Without a `directory` there is a temporary one, removed by `stop`.
+    `settings` are those of every broker, with RocketMQ's keys, as in
+    `{"messageDelayLevel": "100ms 1s"}`. Without a `directory` there is a temporary one, removed
+    by `stop`.
     """
 
     def __init__(
@@ -88,6 +95,7 @@ class Cluster:
         self._thread: LoopThread | None = None
         self._name_server: NameServer | None = None
         self._namesrv = ""
+        self._topics = TopicReader("")
         self.directory = Path()
         self.brokers: list[ClusterBroker] = []
 
@@ -176,6 +184,67 @@ class Cluster:
         """`create_topic` for coroutines."""
         await self._run_from_loop(self._create_topic(topic, queues))
 
+    def drain(
+        self, topic: str, count: int | None = None, *, timeout: float = 10.0
+    ) -> list[ReceivedMessage]:
+        """Return the messages of a topic in the order in which they were stored.
+
+        The next call returns only what came after them. With a `count` it waits until there are
+        as many (or more), and raises TimeoutError after `timeout` seconds; without one it returns
+        what is there now. It is no member of any group: consumers get the messages, too.
+        """
+        return self._run(self._drain(topic, count, timeout))
+
+    async def drain_async(
+        self,
+        topic: str,
+        count: int | None = None,
+        *,
+        timeout: float = 10.0,  # noqa: ASYNC109 - told in its error
+    ) -> list[ReceivedMessage]:
+        """`drain` for coroutines."""
+        return await self._run_from_loop(self._drain(topic, count, timeout))
+
+    def await_dead_letter(self, group: str, *, timeout: float = 10.0) -> ReceivedMessage:
+        """Return the oldest dead letter of a consumer group that was not returned before.
+
+        Waits for one, and raises TimeoutError after `timeout` seconds. Its original topic is
+        `message.system_properties["RETRY_TOPIC"]`. A message is a dead letter after
+        `max_reconsume_times` of its consumer, or at once with `Retry(delay_level=-1)`; short
+        delays come from `settings={"messageDelayLevel": "10ms 10ms 10ms"}`.
+        """
+        return self._run(self._await_dead_letter(group, timeout))
+
+    async def await_dead_letter_async(
+        self,
+        group: str,
+        *,
+        timeout: float = 10.0,  # noqa: ASYNC109 - told in its error
+    ) -> ReceivedMessage:
+        """`await_dead_letter` for coroutines."""
+        return await self._run_from_loop(self._await_dead_letter(group, timeout))
+
+    def message_count(self, topic: str) -> int:
+        """Return how many messages a topic has at the brokers that run, drained or not."""
+        return self._run(self._message_count(topic))
+
+    async def message_count_async(self, topic: str) -> int:
+        """`message_count` for coroutines."""
+        return await self._run_from_loop(self._message_count(topic))
+
+    def reset(self) -> None:
+        """Make all brokers empty: no topics, messages, groups or offsets; those that were
+        stopped or killed run again.
+
+        Addresses stay, and clients that are open find the brokers again. For tests that share
+        a cluster.
+        """
+        self._run(self._reset())
+
+    async def reset_async(self) -> None:
+        """`reset` for coroutines."""
+        await self._run_from_loop(self._reset())
+
     # Helpers, in call order.
 
     async def _start(self) -> None:
@@ -194,6 +263,7 @@ class Cluster:
         )
         await self._name_server.start()
         self._namesrv = f"{HOST}:{self._name_server.port}"
+        self._topics = TopicReader(self._namesrv)
         self.brokers = []
         for _ in range(self._count):
             await self._add_broker({})
@@ -240,6 +310,42 @@ class Cluster:
                         raise BrokerError(broker.address, answer.code, answer.remark)
         finally:
             await client.close()
+
+    async def _drain(
+        self,
+        topic: str,
+        count: int | None,
+        timeout: float,  # noqa: ASYNC109 - told in its error
+    ) -> list[ReceivedMessage]:
+        check_topic(topic)
+        if count is not None:
+            check_count("count", count, 0)
+        check_seconds("timeout", timeout, may_be_zero=True)
+        return await self._topics.drain(topic, self._running_brokers(), count, timeout)
+
+    async def _await_dead_letter(
+        self,
+        group: str,
+        timeout: float,  # noqa: ASYNC109 - told in its error
+    ) -> ReceivedMessage:
+        check_group(group)
+        check_seconds("timeout", timeout, may_be_zero=True)
+        return await self._topics.next_dead_letter(group, self._running_brokers(), timeout)
+
+    async def _message_count(self, topic: str) -> int:
+        check_topic(topic)
+        return await self._topics.count(topic, self._running_brokers())
+
+    async def _reset(self) -> None:
+        for broker in self.brokers:
+            await broker._stop()
+        for broker in self.brokers:
+            shutil.rmtree(broker.directory, ignore_errors=True)
+            await broker._start()
+        self._topics.forget()
+
+    def _running_brokers(self) -> set[str]:
+        return {broker.name for broker in self.brokers if broker.is_running}
 
     def _run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         return self._running(coroutine).run(coroutine)

@@ -3,6 +3,7 @@
     def test_order(rocketmq, rocketmq_topic):
         with Producer.sync(rocketmq.namesrv) as producer:
             producer.send(Message(rocketmq_topic, b"one book"))
+        (message,) = rocketmq.drain(rocketmq_topic, count=1)
 
     @pytest.mark.rocketmq(brokers=2, settings={"messageDelayLevel": "1s 2s"})
     def test_fail_over(rocketmq):
@@ -11,7 +12,8 @@
 Each test gets a cluster of its own: nothing that a test leaves behind, or does to a broker,
 is seen by another one, and a start costs no more than a few dozen milliseconds. Where even
 that is too much, `rocketmq_session` is one cluster for all tests: they keep apart by
-`rocketmq_topic`, which is another one for every test, and by groups of their own.
+`rocketmq_topic`, which is another one for every test, and by groups of their own, or call its
+`reset`.
 
 Loaded by pytest in every run where pyromq is installed, so it imports the servers only when
 a fixture is used.

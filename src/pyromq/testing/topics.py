@@ -1,0 +1,157 @@
+"""Reads a cluster's topics for assertions: what is in them, and what came since the last look.
+
+Nobody else notices: it is in no group and commits nothing, so consumers of the test get every
+message all the same. `TopicReader` remembers how far each topic was drained; a call that fails
+or times out moves nothing. Used by `cluster`, on the loop of its servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
+
+from pyromq.client.errors import TopicNotFoundError
+from pyromq.client.options import Settings
+from pyromq.client.queue_access import QueueAccess
+from pyromq.client.received import ReceivedMessage
+from pyromq.client.session import Session
+from pyromq.client.subscription import Subscription
+from pyromq.protocol.bodies import HeartbeatData, MessageQueue
+from pyromq.protocol.names import dead_letter_topic
+
+#: Between looks at a topic whose messages are not there yet.
+_LOOK_SECONDS: Final = 0.02
+_MAX_MESSAGES: Final = 32
+#: How much of what came a time-out tells.
+_SHOWN: Final = 10
+
+_Offsets = dict[MessageQueue, int]
+
+
+class TopicReader:
+    """Reads topics through the NameServer `namesrv`."""
+
+    def __init__(self, namesrv: str) -> None:
+        self._namesrv = namesrv
+        self._drained: _Offsets = {}
+
+    async def drain(
+        self,
+        topic: str,
+        brokers: Collection[str],
+        count: int | None,
+        timeout: float,  # noqa: ASYNC109 - told in its error
+    ) -> list[ReceivedMessage]:
+        """Return what came since the last time, once there are `count` messages of it."""
+        deadline = time.monotonic() + timeout
+        async with self._access() as (session, access):
+            while True:
+                messages = await self._new(session, access, topic, brokers)
+                if count is None or len(messages) >= count:
+                    self._note(messages)
+                    return messages
+                if time.monotonic() >= deadline:
+                    raise TimeoutError(
+                        f"topic {topic}: {len(messages)} of {count} messages came within "
+                        f"{timeout:g} s{_shown(messages)}"
+                    )
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def next_dead_letter(
+        self,
+        group: str,
+        brokers: Collection[str],
+        timeout: float,  # noqa: ASYNC109 - told in its error
+    ) -> ReceivedMessage:
+        """Return a group's oldest dead letter that was not returned before, once there is one."""
+        deadline = time.monotonic() + timeout
+        async with self._access() as (session, access):
+            while True:
+                messages = await self._new(session, access, dead_letter_topic(group), brokers)
+                if messages:
+                    self._note(messages[:1])
+                    return messages[0]
+                if time.monotonic() >= deadline:
+                    raise TimeoutError(f"group {group}: no dead letter came within {timeout:g} s")
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def count(self, topic: str, brokers: Collection[str]) -> int:
+        """Return how many messages a topic has, drained or not."""
+        async with self._access() as (session, access):
+            return sum(
+                [
+                    await access.max_offset(queue) - max(0, await access.min_offset(queue))
+                    for queue in await _queues(session, access, topic, brokers)
+                ]
+            )
+
+    def forget(self) -> None:
+        """Let every topic count as not drained: the brokers are empty again."""
+        self._drained.clear()
+
+    # Helpers, in call order.
+
+    @asynccontextmanager
+    async def _access(self) -> AsyncIterator[tuple[Session, QueueAccess]]:
+        session = Session(Settings.of(self._namesrv, {}), HeartbeatData)
+        session.start()
+        try:
+            yield session, QueueAccess(session, None)
+        finally:
+            await session.close()
+
+    async def _new(
+        self, session: Session, access: QueueAccess, topic: str, brokers: Collection[str]
+    ) -> list[ReceivedMessage]:
+        """Messages that were not drained, in the order in which they were stored."""
+        found: list[ReceivedMessage] = []
+        for queue in await _queues(session, access, topic, brokers):
+            end = await access.max_offset(queue)
+            offset = max(self._drained.get(queue, 0), await access.min_offset(queue))
+            while offset < end:
+                result = await access.pull(
+                    queue, offset, Subscription(), version=0, max_messages=_MAX_MESSAGES, wait=0.0
+                )
+                found += result.messages
+                if result.next_offset <= offset:
+                    break  # it was cut back meanwhile
+                offset = result.next_offset
+        return _in_order(found)
+
+    def _note(self, messages: list[ReceivedMessage]) -> None:
+        for message in messages:
+            self._drained[message.queue] = message.queue_offset + 1
+
+
+async def _queues(
+    session: Session, access: QueueAccess, topic: str, brokers: Collection[str]
+) -> list[MessageQueue]:
+    """The topic's queues at these brokers; none while it does not exist."""
+    try:
+        await session.routes.refresh(topic)
+        queues = await access.queues(topic)
+    except TopicNotFoundError:
+        return []
+    return [queue for queue in queues if queue.broker_name in brokers]
+
+
+def _in_order(messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+    """By their places in each broker's log, and of several brokers by time."""
+    broker_name = attrgetter("queue.broker_name")
+    messages.sort(key=attrgetter("queue.broker_name", "physical_offset"))
+    logs = [list(log) for _, log in groupby(messages, broker_name)]
+    return list(heapq.merge(*logs, key=attrgetter("store_timestamp")))
+
+
+def _shown(messages: list[ReceivedMessage]) -> str:
+    if not messages:
+        return ""
+    shown = ", ".join(f"{message.raw_body[:40]!r}" for message in messages[:_SHOWN])
+    more = "" if len(messages) <= _SHOWN else ", ..."
+    return f": {shown}{more}"
