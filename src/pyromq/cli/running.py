@@ -295,19 +295,20 @@ async def _until_hang_up(work: Coroutine[Any, Any, None], descriptor: int) -> No
     """Do the work; raise BrokenPipeError when nobody reads this descriptor any more."""
     task = asyncio.ensure_future(work)
     hang_up = asyncio.create_task(_hang_up(descriptor))
+    is_left = False
     try:
-        await asyncio.wait((task, hang_up), return_when=asyncio.FIRST_COMPLETED)
-        if hang_up.done() and not task.done():
-            task.cancel()
-            await asyncio.wait((task,))
-            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-        await task
+        done, _ = await asyncio.wait((task, hang_up), return_when=asyncio.FIRST_COMPLETED)
+        is_left = task not in done
     finally:
         hang_up.cancel()
-        # Cancelled from outside: what the work still does counts.
-        if not task.done():
+        if not task.done():  # nobody reads on, or a signal came: let it clean up
             task.cancel()
             await asyncio.wait((task,))
+            if not task.cancelled():
+                task.exception()  # seen; nobody wants to know it any more
+    if is_left:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+    await task
 
 
 async def _hang_up(descriptor: int) -> None:

@@ -70,7 +70,7 @@ class Accumulator:
             message.delay_level
             or type(message.body) is not bytes
             or len(message.body) > self._max_bytes
-            or type(message.topic) is not str
+            or not isinstance(message.topic, str)
             or message.topic.startswith(RETRY_TOPIC_PREFIX)
             or message.is_reply
         )

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from enum import Enum
 from math import isfinite
+from numbers import Integral
 from os import PathLike
 from typing import Any, TypeVar
 
@@ -25,12 +26,13 @@ _Choice = TypeVar("_Choice", bound=Enum)
 
 
 def check_count(name: str, value: object, least: int = 1, most: int = INT_MAX) -> None:
-    """Refuse what is not a whole number from `least` to `most`."""
-    if type(value) is not int:
+    """Refuse what is not a whole number from `least` to `most`; numpy's are some, too."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
         raise refusal(name, value, "a whole number is needed")
-    if value < least:
+    number = int(value)
+    if number < least:
         raise OptionError(f"{name}={value}: at least {least} is needed")
-    if value > most:
+    if number > most:
         raise OptionError(f"{name}={value}: at most {most} is possible")
 
 

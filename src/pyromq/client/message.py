@@ -89,21 +89,19 @@ class Message:
                 f"message for {self.topic!r} has a body of {len(self.body)} bytes, "
                 f"at most {MAX_BODY} are possible"
             )
-        if self.flag and (
-            type(self.flag) is not int or not -_FLAG_LIMIT <= self.flag < _FLAG_LIMIT
-        ):
+        if self.flag and (not _is_number(self.flag) or not -_FLAG_LIMIT <= self.flag < _FLAG_LIMIT):
             raise IllegalMessageError(
                 f"message for {self.topic!r} has the flag {self.flag!r}: 32 bits are possible"
             )
         if self.delay_level and (
-            type(self.delay_level) is not int or not 0 < self.delay_level <= max_delay_level
+            not _is_number(self.delay_level) or not 0 < self.delay_level <= max_delay_level
         ):
             raise IllegalMessageError(
                 f"message for {self.topic!r} has the delay_level {self.delay_level!r}: 1 to "
                 f"{max_delay_level} are possible, and 0 for none; for brokers with more levels, "
                 "make the producer with max_delay_level="
             )
-        if self.ordering_key and type(self.ordering_key) is not str:
+        if self.ordering_key and not isinstance(self.ordering_key, str):
             raise _refusal("ordering_key", self.ordering_key, "a str is needed")
 
     def wire_properties(self, unique_key: str) -> str:
@@ -116,21 +114,23 @@ class Message:
                 return f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true\x02TAGS\x01{tags}"
         names = property_names
         try:
+            # Joined with +, which takes the text of an enum's member, and refuses what is none.
             pieces = [name + "\x01" + value for name, value in self.properties.items()]
-            keys = self.keys if type(self.keys) is str else _joined(self.keys)
+            keys = self.keys if isinstance(self.keys, str) else _joined(self.keys)
             if keys:
-                pieces.append(f"{names.KEYS}\x01{keys}")
+                pieces.append(names.KEYS + "\x01" + keys)
             if self.delay_level:
-                pieces.append(f"{names.DELAY}\x01{self.delay_level}")
+                pieces.append(f"{names.DELAY}\x01{int(self.delay_level)}")
             if self.ordering_key:
                 pieces.append(SHARDING_KEY + "\x01" + self.ordering_key)
             pieces.append(f"{names.UNIQ_KEY}\x01{unique_key}")
             if names.WAIT not in self.properties:
                 pieces.append(f"{names.WAIT}\x01true")
             if self.tags:
-                _are_plain_tags(self.tags)
+                if type(self.tags) is not KeptTags:
+                    _are_plain_tags(self.tags)
                 # Last: brokers remember the hash of what stands last.
-                pieces.append(f"{names.TAGS}\x01{self.tags}")
+                pieces.append(names.TAGS + "\x01" + self.tags)
         except (TypeError, AttributeError):
             self._refuse_types()
             raise
@@ -164,7 +164,7 @@ class Message:
         if not isinstance(self.properties, Mapping):
             raise _refusal("properties", self.properties, "a dict of texts is needed")
         for name, value in self.properties.items():
-            if type(name) is not str or type(value) is not str:
+            if not isinstance(name, str) or not isinstance(value, str):
                 raise IllegalMessageError(
                     f"property {name!r:.60}={value!r:.60}: names and values must be str"
                 )
@@ -265,6 +265,21 @@ def check_group(group: object) -> None:
         )
 
 
+class KeptTags(str):
+    """Tags of a message that somebody else has sent: they go on as they are."""
+
+    __slots__ = ()
+
+
+def tags_to_keep(tags: str) -> str:
+    """A received message's tags for another message, also such as our own may not have."""
+    try:
+        _are_plain_tags(tags)
+    except IllegalMessageError:
+        return KeptTags(tags)
+    return tags
+
+
 @lru_cache(maxsize=1024)
 def _are_plain_tags(tags: str) -> bool:
     """Whether tags need no further look; raises IllegalMessageError when they cannot be meant."""
@@ -284,6 +299,10 @@ def _joined(keys: Iterable[str]) -> str:
                 f"keys={keys!r:.100}: each must be a word without blanks, which {key!r:.60} is not"
             )
     return property_names.KEY_SEPARATOR.join(keys)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _refusal(name: str, value: object, need: str) -> IllegalMessageError:

@@ -259,7 +259,9 @@ class Producer(Client):
         What is too large for one request is split, and stays in order on one queue. Ordering
         keys must stand for the same queue, unless it is given.
         """
-        if isinstance(messages, Message | str) or not isinstance(messages, Iterable):
+        if isinstance(messages, Message | ReceivedMessage | str) or not isinstance(
+            messages, Iterable
+        ):
             raise refusal("messages", messages, "a list of Message is needed")
         check_send(queue, None, timeout)
         together = list(messages)

@@ -21,7 +21,7 @@ import logging
 from typing import TYPE_CHECKING, NoReturn
 
 from pyromq.client.errors import UnreadableBodyError
-from pyromq.client.message import Message
+from pyromq.client.message import Message, tags_to_keep
 from pyromq.protocol import properties as property_names
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.compression import CompressionError, decompress
@@ -171,7 +171,7 @@ class ReceivedMessage:
         return Message(
             topic,
             self.body if body is None else body,
-            tags=self.tags,
+            tags=tags_to_keep(self.tags),
             keys=self.keys,
             properties=dict(self.properties),
             flag=self.flag,

@@ -40,7 +40,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
-from pyromq.client.arguments import check_seconds
+from pyromq.client.arguments import check_callable, check_seconds
 from pyromq.client.client import Client
 from pyromq.client.errors import ClientStateError
 from pyromq.client.handler_threads import is_handler_thread
@@ -493,6 +493,7 @@ def _in_thread(
 ) -> AssignmentListener | None:
     if listener is None:
         return None
+    check_callable("listener", listener)
 
     async def tell(queues: list[MessageQueue]) -> None:
         await asyncio.to_thread(listener, queues)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from math import inf, nan
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pyromq.client import arguments
@@ -41,6 +42,7 @@ def test_what_is_refused_and_how(check: Any, value: object, text: str) -> None:
 def test_what_is_possible() -> None:
     arguments.check_count("x", 1)
     arguments.check_count("x", 0, 0)
+    arguments.check_count("x", np.int64(3))
     arguments.check_count("x", 2**40, most=arguments.LONG_MAX)
     arguments.check_seconds("x", 0.001)
     arguments.check_seconds("x", 0, may_be_zero=True)

@@ -438,6 +438,7 @@ PRODUCER: Calls = [
         lambda it: it.send_batch(GOOD),
         "messages=Message(topic='t', body=b'x', tags='', keys='', properties={}, flag=0,",
     ),
+    (lambda it: it.send_batch(received(1)), "messages=<message "),
     (lambda it: it.send_batch([]), "messages=[]: a batch needs at least one message"),
     (
         lambda it: it.send_batch([GOOD, Message("u", b"x")]),

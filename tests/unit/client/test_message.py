@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import time
+from enum import Enum, IntEnum
 
 import pytest
 
@@ -37,6 +38,38 @@ def test_properties_carry_tags_keys_and_unique_key() -> None:
 def test_an_application_may_decide_not_to_wait() -> None:
     properties = Message("t", b"x", properties={"WAIT": "false"}).wire_properties("KEY")
     assert decode_properties(properties) == {"WAIT": "false", "UNIQ_KEY": "KEY"}
+
+
+class Word(str, Enum):  # noqa: UP042 - as many programs have it
+    TAG = "tag"
+    KEY = "key"
+    VALUE = "value"
+
+
+class Level(IntEnum):
+    TEN_SECONDS = 3
+
+
+def test_members_of_enums_count_as_their_values() -> None:
+    message = Message(
+        "t",
+        b"x",
+        tags=Word.TAG,
+        keys=Word.KEY,
+        properties={Word.KEY: Word.VALUE},
+        delay_level=Level.TEN_SECONDS,
+        ordering_key=Word.KEY,
+    )
+    message.check()
+    assert decode_properties(message.wire_properties("ID")) == {
+        "key": "value",
+        "KEYS": "key",
+        "TAGS": "tag",
+        "DELAY": "3",
+        "__SHARDINGKEY": "key",
+        "UNIQ_KEY": "ID",
+        "WAIT": "true",
+    }
 
 
 @pytest.mark.parametrize("properties", [{"a\x01": "b"}, {"a": "b\x02"}, {"": "b"}])

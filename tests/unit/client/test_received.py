@@ -85,6 +85,13 @@ def test_forwarding_keeps_the_content_and_leaves_the_past() -> None:
         "out", b"body", "a", "k l", {"colour": "red"}, flag=5, ordering_key="order-1"
     )
     assert received.forward("out", b"other").body == b"other"
+    # Java's producers do not look at tags, or at blanks between keys.
+    odd = received_of(record(b"body", properties=b"KEYS\x01 k  l\x02TAGS\x01a || b"))
+    assert decode_properties(odd.forward("out").wire_properties("ID")) == {
+        **odd.system_properties,
+        "UNIQ_KEY": "ID",
+        "WAIT": "true",
+    }
     forwarded.properties["step"] = "2"
     assert received.properties == {"colour": "red"}
     with pytest.raises(UnreadableBodyError):
