@@ -49,19 +49,14 @@ class TopicReader:
         timeout: float,  # noqa: ASYNC109 - told in its error
     ) -> list[ReceivedMessage]:
         """Return what came since the last time, once there are `count` messages of it."""
-        deadline = time.monotonic() + timeout
-        async with self._access() as (session, access):
-            while True:
-                messages = await self._new(session, access, topic, brokers)
-                if count is None or len(messages) >= count:
-                    self._note(messages)
-                    return messages
-                if time.monotonic() >= deadline:
-                    raise TimeoutError(
-                        f"topic {topic}: {len(messages)} of {count} messages came within "
-                        f"{timeout:g} s{_shown(messages)}"
-                    )
-                await asyncio.sleep(_LOOK_SECONDS)
+        messages = await self._wait(topic, brokers, count or 0, timeout)
+        if len(messages) < (count or 0):
+            raise TimeoutError(
+                f"topic {topic}: {len(messages)} of {count} messages came within "
+                f"{timeout:g} s{_shown(messages)}"
+            )
+        self._note(messages)
+        return messages
 
     async def next_dead_letter(
         self,
@@ -70,16 +65,11 @@ class TopicReader:
         timeout: float,  # noqa: ASYNC109 - told in its error
     ) -> ReceivedMessage:
         """Return a group's oldest dead letter that was not returned before, once there is one."""
-        deadline = time.monotonic() + timeout
-        async with self._access() as (session, access):
-            while True:
-                messages = await self._new(session, access, dead_letter_topic(group), brokers)
-                if messages:
-                    self._note(messages[:1])
-                    return messages[0]
-                if time.monotonic() >= deadline:
-                    raise TimeoutError(f"group {group}: no dead letter came within {timeout:g} s")
-                await asyncio.sleep(_LOOK_SECONDS)
+        messages = await self._wait(dead_letter_topic(group), brokers, 1, timeout)
+        if not messages:
+            raise TimeoutError(f"group {group}: no dead letter came within {timeout:g} s")
+        self._note(messages[:1])
+        return messages[0]
 
     async def count(self, topic: str, brokers: Collection[str]) -> int:
         """Return how many messages a topic has, drained or not."""
@@ -96,6 +86,22 @@ class TopicReader:
         self._drained.clear()
 
     # Helpers, in call order.
+
+    async def _wait(
+        self,
+        topic: str,
+        brokers: Collection[str],
+        count: int,
+        timeout: float,  # noqa: ASYNC109 - no error: what is there then is returned
+    ) -> list[ReceivedMessage]:
+        """What was not drained: `count` messages at least, or those that came in time."""
+        deadline = time.monotonic() + timeout
+        async with self._access() as (session, access):
+            while True:
+                messages = await self._new(session, access, topic, brokers)
+                if len(messages) >= count or time.monotonic() >= deadline:
+                    return messages
+                await asyncio.sleep(_LOOK_SECONDS)
 
     @asynccontextmanager
     async def _access(self) -> AsyncIterator[tuple[Session, QueueAccess]]:
