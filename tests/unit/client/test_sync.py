@@ -381,7 +381,8 @@ producer = Producer.sync(sys.argv[1], group="shop", send_timeout=60)
 child = os.fork()
 for number in range(10):
     producer.send(Message(sys.argv[2], b"x"))
-print(producer.client_id, flush=True)
+# One write: print makes two where output is not buffered, and the lines would mix.
+os.write(1, (producer.client_id + "\\n").encode())
 if child:
     _, status = os.waitpid(child, 0)
     # The parent's client is not disturbed by the child's end.
