@@ -49,6 +49,7 @@ from pyromq.broker.services.flow_control import (
 )
 from pyromq.broker.services.live_config import LiveConfig
 from pyromq.broker.services.long_poll import LongPoll
+from pyromq.broker.services.notices import GroupNotices
 from pyromq.broker.services.registration import Registration
 from pyromq.broker.services.stats import SAMPLE_SECONDS, BrokerStats
 from pyromq.broker.services.transaction_check import TransactionCheck
@@ -125,6 +126,7 @@ class Broker:
         self.consumers.on_subscribed = self.filters.register
         self.consumers.on_gone = self.filters.unregister
         self.producers = ProducerTable()
+        self._notices = GroupNotices(self.consumers)
         self.queue_locks = QueueLockTable()
         self.long_poll = LongPoll()
         self.lanes = Lanes(config)
@@ -189,6 +191,7 @@ class Broker:
             self.consumers,
             self.producers,
             self.lanes.heartbeat,
+            self._notices,
         )
         stats = BrokerStats(store.growth, self._config.broker_cluster_name)
         fast_failure = FastFailure(self._config, self._store_config)
@@ -243,6 +246,7 @@ class Broker:
             await asyncio.gather(*(server.drain(_DRAIN_SECONDS) for server in self._servers))
             self.long_poll.stop()
         await asyncio.gather(*(server.stop() for server in self._servers))
+        await self._notices.stop()
         await self._client.close()
         await self.lanes.stop()
         store, self.store = self.store, None

@@ -434,6 +434,113 @@ class BrokerConfig:
         "Forget the statistics of a topic or group when it is deleted.",
         live=True,
     )
+    max_topics: int = setting(
+        "maxTopics",
+        100_000,
+        "Topics that the broker may have, retry and dead-letter topics included.",
+        minimum=0,
+        live=True,
+        limit="A request that needs a new topic gets SYSTEM_ERROR; topics that exist work on.",
+    )
+    max_subscription_groups: int = setting(
+        "maxSubscriptionGroups",
+        100_000,
+        "Consumer groups that the broker may know.",
+        minimum=0,
+        live=True,
+        limit="A request that needs a new group gets SUBSCRIPTION_GROUP_NOT_EXIST with the reason.",
+    )
+    max_groups_per_heartbeat: int = setting(
+        "maxGroupsPerHeartbeat",
+        5_000,
+        "Consumer and producer groups that one heartbeat may name.",
+        minimum=1,
+        live=True,
+        limit="The heartbeat gets SYSTEM_ERROR, and nothing of it counts.",
+    )
+    max_groups_per_connection: int = setting(
+        "maxGroupsPerConnection",
+        10_000,
+        "Consumer and producer groups, and so client ids, of one connection.",
+        minimum=1,
+        live=True,
+        limit="A heartbeat with more gets SYSTEM_ERROR, and nothing of it counts.",
+    )
+    max_subscriptions_per_heartbeat: int = setting(
+        "maxSubscriptionsPerHeartbeat",
+        20_000,
+        "Subscriptions that the groups of one heartbeat may have together.",
+        minimum=1,
+        live=True,
+        limit="The heartbeat gets SYSTEM_ERROR, and nothing of it counts.",
+    )
+    max_subscription_bytes: int = setting(
+        "maxSubscriptionBytes",
+        256 * 1024 * 1024,
+        "Bytes of memory that the subscriptions of all connected groups may take.",
+        bits=64,
+        minimum=0,
+        live=True,
+        limit="A heartbeat with larger subscriptions gets SYSTEM_ERROR; its group does not join.",
+    )
+    max_consumer_filters: int = setting(
+        "maxConsumerFilters",
+        10_000,
+        "Subscriptions by SQL92 that the broker remembers.",
+        minimum=0,
+        live=True,
+        limit="A subscription more has no filter: its pulls get FILTER_DATA_NOT_EXIST.",
+    )
+    max_consumer_filter_bytes: int = setting(
+        "maxConsumerFilterBytes",
+        16 * 1024 * 1024,
+        "Bytes that the SQL92 expressions of all subscriptions may have together.",
+        bits=64,
+        minimum=0,
+        live=True,
+        limit="A subscription more has no filter: its pulls get FILTER_DATA_NOT_EXIST.",
+    )
+    max_queues_per_lock_request: int = setting(
+        "maxQueuesPerLockRequest",
+        65_536,
+        "Queues that one request may lock or unlock for orderly consumption.",
+        minimum=1,
+        live=True,
+        limit="The request gets SYSTEM_ERROR, and no queue is locked or unlocked.",
+    )
+    max_queue_locks: int = setting(
+        "maxQueueLocks",
+        1_000_000,
+        "Locks of queues that the broker keeps for orderly consumers.",
+        minimum=1,
+        live=True,
+        limit="The queues that are over the limit are not locked; the client asks again.",
+    )
+    max_consumer_offsets: int = setting(
+        "maxConsumerOffsets",
+        200_000,
+        "Pairs of topic and group whose offsets the broker keeps; groups that it does not know "
+        "may take a tenth of them.",
+        minimum=1,
+        live=True,
+        limit="The first commit of another pair gets SYSTEM_ERROR.",
+    )
+    max_request_body_size: int = setting(
+        "maxRequestBodySize",
+        1024 * 1024,
+        "Bytes of the body of a request that is no message, heartbeat or lock.",
+        minimum=0,
+        live=True,
+        limit="The request gets SYSTEM_ERROR before its body is parsed.",
+    )
+    max_heartbeat_body_size: int = setting(
+        "maxHeartbeatBodySize",
+        8 * 1024 * 1024,
+        "Bytes of the body of a heartbeat, or of a request to lock or unlock queues.",
+        minimum=0,
+        live=True,
+        limit="The request gets SYSTEM_ERROR before its body is parsed.",
+    )
     server_channel_max_idle_time_seconds: int = setting(
         "serverChannelMaxIdleTimeSeconds",
         120,

@@ -1,0 +1,127 @@
+"""What one hostile or careless peer can do to a broker on real sockets: little, and not for long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyromq.broker.broker import Broker
+from pyromq.nameserver.config import NamesrvConfig
+from pyromq.nameserver.server import NameServer
+from pyromq.protocol.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand
+from pyromq.remoting.client import RemotingClient
+from tests.support.brokers import local_broker, small_store
+from tests.support.patience import DEADLINE, until
+from tests.unit.broker.wired import send_request
+
+
+class Cluster:
+    """A NameServer, a broker and a peer that may be hostile."""
+
+    def __init__(self, broker: Broker, nameserver: NameServer, peer: RemotingClient) -> None:
+        self.broker = broker
+        self.nameserver = nameserver
+        self.peer = peer
+
+    async def ask(self, request: RemotingCommand) -> RemotingCommand:
+        return await self.peer.request(f"127.0.0.1:{self.broker.port}", request, DEADLINE)
+
+
+@asynccontextmanager
+async def cluster(root: Path, **settings: Any) -> AsyncIterator[Cluster]:
+    nameserver = NameServer(
+        NamesrvConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(root / "kv.json"))
+    )
+    await nameserver.start()
+    address = f"127.0.0.1:{nameserver.port}"
+    broker = Broker(local_broker(namesrv_addr=address, **settings), small_store(root / "store"))
+    await broker.start()
+    peer = RemotingClient()
+    try:
+        yield Cluster(broker, nameserver, peer)
+    finally:
+        await peer.close()
+        await broker.stop()
+        await nameserver.stop()
+
+
+def heartbeat(*members: ConsumerData, client_id: str = "c") -> RemotingCommand:
+    body = HeartbeatData(client_id, consumer_data_set=list(members)).encode()
+    return RemotingCommand(RequestCode.HEART_BEAT, body=body)
+
+
+async def test_heartbeats_of_very_many_groups_do_not_take_the_routes_away(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as running:
+        topics = len(running.broker.topics)
+        for first in range(0, 60_000, 20_000):
+            groups = [
+                ConsumerData(f"{'g' * 60}{number}") for number in range(first, first + 20_000)
+            ]
+            answer = await running.ask(heartbeat(*groups))
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert answer.remark == (
+                "the heartbeat names 20000 groups, limit 5000 (maxGroupsPerHeartbeat)"
+            )
+        assert len(running.broker.topics) == topics
+        assert (await running.ask(send_request(topic="New", queueId="0"))).remark is None
+        await until(lambda: running.nameserver.routes.route("New"))
+
+
+async def test_a_broker_whose_topics_do_not_fit_as_json_is_found(tmp_path: Path) -> None:
+    """70,000 retry topics of an earlier version: more than 16 MiB of JSON."""
+    table = {
+        name: TopicConfig(name, 1, 1) for name in (f"%RETRY%{'g' * 60}{n}" for n in range(70_000))
+    }
+    content = TopicConfigSerializeWrapper(table).encode()
+    assert len(content) > 16 * 1024 * 1024
+    path = tmp_path / "store" / "config" / "topics.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    async with cluster(tmp_path) as running:
+        assert len(running.broker.topics) > 70_000
+        route = running.nameserver.routes.route(f"%RETRY%{'g' * 60}69999")
+        assert route is not None
+        assert (await running.ask(send_request(topic="New", queueId="0"))).remark is None
+        await until(lambda: running.nameserver.routes.route("New"))
+
+
+@pytest.mark.parametrize("retry", [False, True])
+async def test_a_full_broker_refuses_new_topics_and_serves_the_others(
+    tmp_path: Path, retry: bool
+) -> None:
+    async with cluster(tmp_path) as running:
+        assert (await running.ask(send_request(topic="Old", queueId="0"))).remark is None
+    async with cluster(tmp_path, max_topics=1) as running:
+        name = "%RETRY%group" if retry else "New"
+        answer = await running.ask(send_request(topic=name, queueId="0"))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert f"topic {name} is not created: the broker has" in (answer.remark or "")
+        assert "limit 1 (maxTopics)" in (answer.remark or "")
+        assert (await running.ask(send_request(topic="Old", queueId="0"))).remark is None
+        create = RemotingCommand(
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            ext_fields={
+                "topic": "New",
+                "defaultTopic": "TBW102",
+                "readQueueNums": "1",
+                "writeQueueNums": "1",
+                "perm": "6",
+                "topicFilterType": "SINGLE_TAG",
+            },
+        )
+        assert "(maxTopics)" in ((await running.ask(create)).remark or "")
