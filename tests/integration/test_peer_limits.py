@@ -1,15 +1,13 @@
-"""What one hostile or careless peer can do to a broker on real sockets: little, and not for long."""
+"""What a hostile or careless peer can do to a broker on real sockets: little, and not for long."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from pyromq.broker.broker import Broker
@@ -84,9 +82,8 @@ async def test_heartbeats_of_very_many_groups_do_not_take_the_routes_away(tmp_pa
 
 async def test_a_broker_whose_topics_do_not_fit_as_json_is_found(tmp_path: Path) -> None:
     """70,000 retry topics of an earlier version: more than 16 MiB of JSON."""
-    table = {
-        name: TopicConfig(name, 1, 1) for name in (f"%RETRY%{'g' * 60}{n}" for n in range(70_000))
-    }
+    names = [f"%RETRY%{'g' * 60}{number}" for number in range(70_000)]
+    table = {name: TopicConfig(name, 1, 1) for name in names}
     content = TopicConfigSerializeWrapper(table).encode()
     assert len(content) > 16 * 1024 * 1024
     path = tmp_path / "store" / "config" / "topics.json"
@@ -94,7 +91,7 @@ async def test_a_broker_whose_topics_do_not_fit_as_json_is_found(tmp_path: Path)
     path.write_bytes(content)
     async with cluster(tmp_path) as running:
         assert len(running.broker.topics) > 70_000
-        route = running.nameserver.routes.route(f"%RETRY%{'g' * 60}69999")
+        route = running.nameserver.routes.route(names[-1])
         assert route is not None
         assert (await running.ask(send_request(topic="New", queueId="0"))).remark is None
         await until(lambda: running.nameserver.routes.route("New"))
@@ -125,3 +122,45 @@ async def test_a_full_broker_refuses_new_topics_and_serves_the_others(
             },
         )
         assert "(maxTopics)" in ((await running.ask(create)).remark or "")
+
+
+async def test_a_heartbeat_with_very_many_expressions_leaves_nothing(tmp_path: Path) -> None:
+    def sql(count: int) -> ConsumerData:
+        wanted = [
+            SubscriptionData(f"t{number}", f"a > {number}", expression_type="SQL92")
+            for number in range(count)
+        ]
+        return ConsumerData("g", subscription_data_set=wanted)
+
+    async with cluster(tmp_path, enable_property_filter=True) as running:
+        answer = await running.ask(heartbeat(sql(80_000)))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "limit 8388608 (maxHeartbeatBodySize)" in (answer.remark or "")
+        answer = await running.ask(heartbeat(sql(30_000)))
+        assert "30000 subscriptions, limit 20000" in (answer.remark or "")
+        assert running.broker.consumers.find("g") is None
+        # As many as may be, of which half have a filter, none of which is ever needed.
+        assert (await running.ask(heartbeat(sql(20_000)))).code == ResponseCode.SUCCESS
+        assert running.broker.filters.find("t9999", "g") is not None
+        assert running.broker.filters.find("t10000", "g") is None
+        await running.peer.close()
+        await until(lambda: running.broker.consumers.find("g") is None)
+        await running.broker.filters.file.saved()
+        saved = orjson.loads(running.broker.filters.file.path.read_bytes())
+        assert list(saved["filterDataByTopic"]) == ["t9999"]
+
+
+async def test_a_request_for_very_many_locks_locks_nothing(tmp_path: Path) -> None:
+    def lock(count: int) -> RemotingCommand:
+        queues = [{"topic": "t", "brokerName": "b", "queueId": number} for number in range(count)]
+        body = {"clientId": "c", "consumerGroup": "g", "mqSet": queues}
+        return RemotingCommand(RequestCode.LOCK_BATCH_MQ, body=orjson.dumps(body))
+
+    async with cluster(tmp_path) as running:
+        answer = await running.ask(lock(350_000))
+        assert "limit 8388608 (maxHeartbeatBodySize)" in (answer.remark or "")
+        answer = await running.ask(lock(70_000))
+        assert "70000 queues, limit 65536 (maxQueuesPerLockRequest)" in (answer.remark or "")
+        assert len(running.broker.queue_locks) == 0
+        assert (await running.ask(lock(5000))).code == ResponseCode.SUCCESS
+        assert len(running.broker.queue_locks) == 5000

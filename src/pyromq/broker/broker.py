@@ -39,7 +39,7 @@ from pyromq.broker.handlers.send_back import SendBackHandlers
 from pyromq.broker.handlers.transaction import TransactionHandlers
 from pyromq.broker.hooks import Hooks, with_hooks
 from pyromq.broker.inner_messages import MessageWriter
-from pyromq.broker.routes import Handlers, Routes, build_routes
+from pyromq.broker.routes import Handlers, Routes, build_routes, with_body_limits
 from pyromq.broker.services.delay import DelayService
 from pyromq.broker.services.flow_control import (
     FastFailure,
@@ -127,7 +127,7 @@ class Broker:
         self.consumers.on_gone = self.filters.unregister
         self.producers = ProducerTable()
         self._notices = GroupNotices(self.consumers)
-        self.queue_locks = QueueLockTable()
+        self.queue_locks = QueueLockTable(max_locks=lambda: config.max_queue_locks)
         self.long_poll = LongPoll()
         self.lanes = Lanes(config)
         self.store: MessageStore | None = None
@@ -379,7 +379,7 @@ class Broker:
                 ),
                 pull=pull,
                 heartbeat=heartbeat,
-                locks=LockHandlers(self.queue_locks),
+                locks=LockHandlers(self._config, self.queue_locks, self.lanes.heartbeat),
                 offsets=OffsetHandlers(self.offsets, store),
                 query=QueryHandlers(store, self.lanes.query),
                 topic_admin=TopicAdminHandlers(
@@ -433,7 +433,7 @@ class Broker:
                 delay_admin=DelayAdminHandlers(self.delay_offsets),
             )
         )
-        return with_hooks(routes, self._hooks)
+        return with_hooks(with_body_limits(routes, self._config), self._hooks)
 
 
 def _bind_servers(config: BrokerConfig) -> list[RemotingServer]:

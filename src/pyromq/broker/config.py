@@ -510,7 +510,7 @@ class BrokerConfig:
     )
     max_queue_locks: int = setting(
         "maxQueueLocks",
-        1_000_000,
+        200_000,
         "Locks of queues that the broker keeps for orderly consumers.",
         minimum=1,
         live=True,

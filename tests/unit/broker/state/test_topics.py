@@ -293,9 +293,13 @@ def test_topics_whose_registration_would_not_fit_are_refused(
 ) -> None:
     monkeypatch.setattr(module, "MAX_REGISTRATION_TOPICS", 2000)
     topics = TopicTable(CONFIG, tmp_path)
-    with pytest.raises(RequestError, match="a registration of .* limit 2000: delete topics"):
+
+    def fill() -> None:
         for number in range(100):
             topics.update(TopicConfig(f"{number:0100}"))
+
+    with pytest.raises(RequestError, match=r"a registration of .* limit 2000: delete topics"):
+        fill()
     made = [name for name in topics.names() if name.startswith("0")]
     assert 5 < len(made) < 16
     topics.delete(made[0])
