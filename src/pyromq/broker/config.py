@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+from pyromq.protocol.names import MAX_TOPIC_LENGTH, REPLY_TOPIC_SUFFIX, topic_fault
 from pyromq.protocol.settings import (
     ConfigError,
     format_settings,
@@ -38,6 +39,10 @@ MASTER_ID = 0
 #: How far below listenPort the second port is.
 _FAST_PORT_DISTANCE = 2
 _MAX_HOST_NAME = 253
+#: It is in the answer to every send.
+_MAX_REGION_LENGTH = 255
+#: Names of brokers and clusters are topics, too: folders of the store.
+_NAME = re.compile(r"(?!\.)[!-.0-\[\]-~]+")
 _HOST_NAME = re.compile(r"[a-zA-Z0-9_]([a-zA-Z0-9_.-]*[a-zA-Z0-9_])?\.?")
 
 
@@ -592,6 +597,27 @@ class BrokerConfig:
         ):
             if not value.strip():
                 raise ConfigError(f"{key}={value}: expected a value")
+        for key, value, length in (
+            ("brokerName", self.broker_name, MAX_TOPIC_LENGTH),
+            (
+                "brokerClusterName",
+                self.broker_cluster_name,
+                MAX_TOPIC_LENGTH - len(REPLY_TOPIC_SUFFIX),
+            ),
+        ):
+            if len(value) > length or not _NAME.fullmatch(value):
+                raise ConfigError(
+                    f"{key}={value!r:.100}: expected at most {length} visible ASCII characters "
+                    "without / and \\, the first one not a dot"
+                )
+        fault = topic_fault(self.msg_trace_topic_name)
+        if fault is not None:
+            raise ConfigError(f"msgTraceTopicName={self.msg_trace_topic_name!r:.100}: {fault}")
+        if len(self.region_id) > _MAX_REGION_LENGTH:
+            raise ConfigError(
+                f"regionId={self.region_id:.100}...: expected at most {_MAX_REGION_LENGTH} "
+                "characters"
+            )
         for key, value in (("brokerIP1", self.broker_ip1), ("brokerIP2", self.broker_ip2)):
             if not _is_host(value):
                 raise ConfigError(

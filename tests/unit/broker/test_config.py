@@ -191,3 +191,26 @@ def test_a_listen_port_leaves_room_for_the_one_below_it() -> None:
             BrokerConfig.load({"listenPort": port})
     for port in ("0", "3", "65535"):
         assert BrokerConfig.load({"listenPort": port})[0].listen_port == int(port)
+
+
+@pytest.mark.parametrize("key", ["brokerName", "brokerClusterName"])
+def test_names_of_brokers_and_clusters_are_safe_as_folders(key: str) -> None:
+    for name in ("broker-a", "host.example.org", "DefaultCluster", "a", "a@b:1", "n" * 115):
+        assert BrokerConfig.load({key: name})
+    bad = ("../../x", "..", ".a", "a/b", "a\\b", "a b", "ä", "a" * 128)
+    for name in bad:
+        with pytest.raises(ConfigError, match=f"{key}=.*visible ASCII characters"):
+            BrokerConfig.load({key: name})
+    for name in ("a\0", "a\nb", "a\r"):
+        with pytest.raises(ConfigError, match=f"{key}=.*control character"):
+            BrokerConfig.load({key: name})
+
+
+def test_a_cluster_leaves_room_for_the_name_of_its_reply_topic() -> None:
+    with pytest.raises(ConfigError, match="brokerClusterName=.*at most 115"):
+        BrokerConfig.load({"brokerClusterName": "c" * 116})
+
+
+def test_the_topic_of_traces_has_a_legal_name() -> None:
+    with pytest.raises(ConfigError, match=r"msgTraceTopicName='\.\./x': topic"):
+        BrokerConfig.load({"msgTraceTopicName": "../x"})

@@ -115,12 +115,10 @@ class HeartbeatHandlers:
         """Raise RequestError for a heartbeat that names more than one may."""
         fault = _excess(self._config, heartbeat)
         if fault is None:
-            known = self._consumers.groups_of(connection), self._producers.groups_of(connection)
-            named = heartbeat.consumer_data_set, heartbeat.producer_data_set
-            count = sum(map(len, known)) + sum(
-                len({member.group_name for member in members}.difference(groups))
-                for members, groups in zip(named, known, strict=True)
-            )
+            consuming = {member.group_name for member in heartbeat.consumer_data_set}
+            producing = {member.group_name for member in heartbeat.producer_data_set}
+            count = len(consuming.union(self._consumers.groups_of(connection)))
+            count += len(producing.union(self._producers.groups_of(connection)))
             if count > self._config.max_groups_per_connection:
                 fault = (
                     f"the connection has {count} groups with this heartbeat, limit "
