@@ -20,8 +20,10 @@ from pyromq.protocol.bodies import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
+from pyromq.protocol.bodies_admin import ConsumeStatsList
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.headers import UpdateConsumerOffsetRequestHeader
 from pyromq.remoting.client import RemotingClient
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until
@@ -164,3 +166,61 @@ async def test_a_request_for_very_many_locks_locks_nothing(tmp_path: Path) -> No
         assert len(running.broker.queue_locks) == 0
         assert (await running.ask(lock(5000))).code == ResponseCode.SUCCESS
         assert len(running.broker.queue_locks) == 5000
+
+
+def commit(group: str, topic: str, offset: int, queue_id: int = 0) -> RemotingCommand:
+    header = UpdateConsumerOffsetRequestHeader(group, topic, queue_id, offset)
+    return RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, ext_fields=header.encode())
+
+
+async def test_commits_for_what_does_not_exist_leave_nothing(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as running:
+        assert (await running.ask(send_request(topic="T", queueId="0"))).remark is None
+        for number in range(200):
+            answer = await running.ask(commit(f"g{number}", f"unknown{number}", 5))
+            assert answer.code == ResponseCode.SUCCESS
+            answer = await running.ask(commit(f"g{number}", "T", 5, queue_id=1000 + number))
+            assert answer.code == ResponseCode.SUCCESS
+        assert (await running.ask(commit("g", "T", 1))).code == ResponseCode.SUCCESS
+        assert list(running.broker.offsets.pairs()) == [("T", "g")]
+
+
+async def test_offsets_of_a_deleted_topic_are_forgotten(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as running:
+        for topic in ("T", "U"):
+            assert (await running.ask(send_request(topic=topic, queueId="0"))).remark is None
+            assert (await running.ask(commit("g", topic, 1))).code == ResponseCode.SUCCESS
+        delete = RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, ext_fields={"topic": "T"})
+        assert (await running.ask(delete)).code == ResponseCode.SUCCESS
+        assert list(running.broker.offsets.pairs()) == [("U", "g")]
+    path = tmp_path / "store" / "config" / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"T@g":{0:1},"U@g":{0:1}}}')
+    async with cluster(tmp_path) as running:
+        assert list(running.broker.offsets.pairs()) == [("U", "g")]
+
+
+async def test_two_groups_at_the_largest_offset_do_not_hide_the_others(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as running:
+        for _ in range(3):
+            assert (await running.ask(send_request(topic="T", queueId="0"))).remark is None
+        for group, offset in (("honest", 1), ("first", 2**63 - 1), ("second", 2**63 - 1)):
+            assert (await running.ask(heartbeat(ConsumerData(group)))).remark is None
+            assert (await running.ask(commit(group, "T", offset))).remark is None
+        answer = await running.ask(
+            RemotingCommand(RequestCode.GET_BROKER_CONSUME_STATS, ext_fields={"isOrder": "false"})
+        )
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        found = ConsumeStatsList.decode(answer.body)
+        # The honest group has two messages to read, the others none.
+        assert found.total_diff == 2
+        groups = {name for each in found.consume_stats_list for name in each}
+        assert groups >= {"honest", "first", "second"}
+        for group in ("honest", "first"):
+            request = RemotingCommand(
+                RequestCode.GET_CONSUME_STATS, ext_fields={"consumerGroup": group, "topic": "T"}
+            )
+            assert (await running.ask(request)).code == ResponseCode.SUCCESS
+            request = RemotingCommand(
+                RequestCode.QUERY_CONSUME_TIME_SPAN, ext_fields={"group": group, "topic": "T"}
+            )
+            assert (await running.ask(request)).code == ResponseCode.SUCCESS

@@ -119,7 +119,7 @@ class Broker:
         self.topics = TopicTable(config, directory)
         self.deleted_topics = DeletedTopicTable(directory)
         self.groups = GroupTable(config, directory)
-        self.offsets = ConsumerOffsetTable(directory)
+        self.offsets = ConsumerOffsetTable(directory, max_pairs=lambda: config.max_consumer_offsets)
         self.delay_offsets = DelayOffsetTable(directory, store_config.root / "abort")
         self.filters = ConsumerFilterTable(config, directory)
         self.consumers = ConsumerTable()
@@ -176,6 +176,7 @@ class Broker:
         self.delay_offsets.begin(store.max_physical_offset)
         self.deleted_topics.begin(store)
         self.topics.adopt(store.queue_counts())
+        self.offsets.forget_other_topics(self.topics)
         await store.retention.check_disk()
         self._registration = Registration(
             self._config,
@@ -380,7 +381,7 @@ class Broker:
                 pull=pull,
                 heartbeat=heartbeat,
                 locks=LockHandlers(self._config, self.queue_locks, self.lanes.heartbeat),
-                offsets=OffsetHandlers(self.offsets, store),
+                offsets=OffsetHandlers(self.offsets, store, self.topics, self.groups),
                 query=QueryHandlers(store, self.lanes.query),
                 topic_admin=TopicAdminHandlers(
                     self.topics,
@@ -415,6 +416,7 @@ class Broker:
                     self.consumers,
                     self.offsets,
                     self.lanes.admin,
+                    self.groups,
                 ),
                 consume_stats=ConsumeStatsHandlers(
                     self._config,

@@ -207,7 +207,7 @@ def test_names_of_brokers_and_clusters_are_safe_as_folders(key: str) -> None:
 
 
 def test_a_cluster_leaves_room_for_the_name_of_its_reply_topic() -> None:
-    with pytest.raises(ConfigError, match="brokerClusterName=.*at most 115"):
+    with pytest.raises(ConfigError, match=r"brokerClusterName=.*at most 115"):
         BrokerConfig.load({"brokerClusterName": "c" * 116})
 
 

@@ -22,6 +22,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.admin.clients import refuse_old_client
 from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.state.connections import ClientConnection, ConsumerGroup, ConsumerTable
+from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
 from pyromq.protocol.bodies import MessageQueue
@@ -60,6 +61,7 @@ class OffsetAdminHandlers:
         consumers: ConsumerTable,
         offsets: ConsumerOffsetTable,
         lane: Lane,
+        groups: GroupTable,
     ) -> None:
         self._config = config
         self._store = store
@@ -67,6 +69,7 @@ class OffsetAdminHandlers:
         self._consumers = consumers
         self._offsets = offsets
         self._lane = lane
+        self._groups = groups
 
     async def reset_offset(
         self, connection: ClientConnection, request: RemotingCommand
@@ -109,6 +112,11 @@ class OffsetAdminHandlers:
                     header.src_group,
                 )
             else:
+                fault = self._offsets.room_fault(
+                    header.dest_group, each, is_known=header.dest_group in self._groups
+                )
+                if fault is not None:
+                    raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
                 self._offsets.clone(header.src_group, header.dest_group, each)
         return request.answer()
 

@@ -97,6 +97,8 @@ class TopicAdminHandlers:
         logger.info("topic %s: deletion asked for by %s", header.topic, connection.remote_address)
         existed = self._topics.delete(header.topic)
         self._store.remove_topic(header.topic)
+        # A topic that is created again begins at 0: groups must not go on from where they were.
+        self._offsets.remove_topic(header.topic)
         if existed:
             self._deleted.note(header.topic, self._store)
         if self._config.auto_delete_unused_stats:
