@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from pyromq.nameserver.server import NameServer
 from pyromq.protocol.bodies import (
     ConsumerData,
     HeartbeatData,
+    KVTable,
     SubscriptionData,
     TopicConfig,
     TopicConfigSerializeWrapper,
@@ -224,3 +226,33 @@ async def test_two_groups_at_the_largest_offset_do_not_hide_the_others(tmp_path:
                 RequestCode.QUERY_CONSUME_TIME_SPAN, ext_fields={"group": group, "topic": "T"}
             )
             assert (await running.ask(request)).code == ResponseCode.SUCCESS
+
+
+async def test_half_messages_without_a_producer_are_seen(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A message that was received, with all its properties, and sent on as it is."""
+    settings = {
+        "transaction_time_out": 0,
+        "transaction_check_interval": 20,
+        "transaction_check_max": 1_000_000,
+    }
+    async with cluster(tmp_path, **settings) as running:
+        for _ in range(3):
+            answer = await running.ask(
+                send_request(
+                    topic="T",
+                    queueId="0",
+                    bornTimestamp=str(time.time_ns() // 1_000_000),
+                    properties="TRAN_MSG\x01true\x02PGROUP\x01nobody",
+                )
+            )
+            assert answer.code == ResponseCode.SUCCESS
+
+        async def counted() -> bool:
+            answer = await running.ask(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
+            return KVTable.decode(answer.body).table.get("halfMessagesWithoutProducer") == "3"
+
+        await until(counted)
+    line = "nobody can be asked about 3 halves, the first is "
+    assert any(line in message and "group nobody" in message for message in caplog.messages)

@@ -396,7 +396,16 @@ class Broker:
                     is_replica=self._store_config.broker_role is BrokerRole.SLAVE,
                 ),
                 stats_admin=StatsAdminHandlers(
-                    self._config, store, stats, self.lanes, self.delay_offsets
+                    self._config,
+                    store,
+                    stats,
+                    self.lanes,
+                    self.delay_offsets,
+                    halves_without_producer=lambda: (
+                        0
+                        if self.transaction_check is None
+                        else self.transaction_check.without_producer
+                    ),
                 ),
                 config_admin=ConfigAdminHandlers(live_config),
                 maintenance=MaintenanceHandlers(store, self.topics),
