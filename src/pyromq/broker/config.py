@@ -36,6 +36,8 @@ from pyromq.store.config import BrokerRole, MessageStoreConfig
 #: brokerId of a master; replicas have greater numbers.
 MASTER_ID = 0
 
+#: Queues of a topic: clients and tools, which look at each of them, cannot cope with more.
+MAX_QUEUES = 65_536
 #: How far below listenPort the second port is.
 _FAST_PORT_DISTANCE = 2
 _MAX_HOST_NAME = 253
@@ -173,6 +175,7 @@ class BrokerConfig:
         8,
         "Most queues of a topic that is created by sending to it.",
         minimum=1,
+        maximum=MAX_QUEUES,
     )
     auto_create_topic_enable: bool = setting(
         "autoCreateTopicEnable",

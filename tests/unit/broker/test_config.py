@@ -214,3 +214,9 @@ def test_a_cluster_leaves_room_for_the_name_of_its_reply_topic() -> None:
 def test_the_topic_of_traces_has_a_legal_name() -> None:
     with pytest.raises(ConfigError, match=r"msgTraceTopicName='\.\./x': topic"):
         BrokerConfig.load({"msgTraceTopicName": "../x"})
+
+
+def test_topics_are_not_created_with_more_queues_than_anybody_can_handle() -> None:
+    assert BrokerConfig.load({"defaultTopicQueueNums": "65536"})
+    with pytest.raises(ConfigError, match=r"defaultTopicQueueNums=65537: expected .* to 65536"):
+        BrokerConfig.load({"defaultTopicQueueNums": "65537"})

@@ -170,7 +170,7 @@ class LiveConfig:
                 hint = unknown_key_hint(key, known) if len(key) <= _MAX_KEY_LENGTH else ""
                 raise ConfigError(f"unknown setting {shown}{hint}")
         async with self._changing:
-            before = self._table()
+            before = {**_FOR_TOOLS, **self._table()}
             loaded = load_broker_properties({**before, **changes})
             for key, value in changes.items():
                 if value != before.get(key) and not self._may_change(key):

@@ -133,6 +133,8 @@ async def test_what_the_next_start_depends_on_is_changed_in_the_file_only(
 async def test_a_value_that_is_in_effect_already_may_be_sent_again(tmp_path: Path) -> None:
     setup = Setup(tmp_path)
     await setup.config.update({"brokerName": "shop", "fileReservedTime": "12"})
+    with pytest.raises(ConfigError, match="filterServerNums cannot be changed"):
+        await setup.config.update({"filterServerNums": "1"})
     assert setup.file.read_text() == BEFORE.replace("48", "12").replace(" = ", "=")
 
 
