@@ -119,13 +119,19 @@ class HeartbeatHandlers:
             producing = {member.group_name for member in heartbeat.producer_data_set}
             count = len(consuming.union(self._consumers.groups_of(connection)))
             count += len(producing.union(self._producers.groups_of(connection)))
-            if count > self._config.max_groups_per_connection:
-                fault = (
-                    f"the connection has {count} groups with this heartbeat, limit "
-                    f"{self._config.max_groups_per_connection} (maxGroupsPerConnection)"
-                )
+            fault = self._groups_fault(count)
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
+
+    def _groups_fault(self, count: int) -> str | None:
+        """Why a connection may not have so many groups."""
+        limit = self._config.max_groups_per_connection
+        if count <= limit:
+            return None
+        return (
+            f"the connection has {count} groups with this heartbeat, limit {limit} "
+            "(maxGroupsPerConnection)"
+        )
 
     def unregister_client(
         self, connection: ClientConnection, request: RemotingCommand
@@ -191,6 +197,13 @@ class HeartbeatHandlers:
 
     def _register(self, member: ConsumerData | ProducerData, client: Client) -> str | None:
         """Note one group of a heartbeat; what could not be, None when all was."""
+        consuming = self._consumers.groups_of(client.connection)
+        producing = self._producers.groups_of(client.connection)
+        if member.group_name not in (producing if isinstance(member, ProducerData) else consuming):
+            # Again: several heartbeats of one connection may be under way.
+            fault = self._groups_fault(len(consuming) + len(producing) + 1)
+            if fault is not None:
+                return fault
         if isinstance(member, ProducerData):
             self._producers.register(member.group_name, client)
             return None
@@ -212,12 +225,13 @@ class HeartbeatHandlers:
         return fault
 
     def _memory_fault(self, consumer: ConsumerData) -> str | None:
+        """Why a group's subscriptions do not fit into memory; as large as before, they do."""
         known = self._consumers.find(consumer.group_name)
-        size = subscription_bytes(consumer.subscription_data_set)
-        total = self._consumers.size + size - (0 if known is None else known.size)
-        if known is not None and size <= known.size:
-            return None
-        if total <= self._config.max_subscription_bytes:
+        growth = subscription_bytes(consumer.subscription_data_set)
+        if known is not None:
+            growth -= known.size
+        total = self._consumers.size + growth
+        if growth <= 0 or total <= self._config.max_subscription_bytes:
             return None
         return (
             f"group {consumer.group_name} does not join: all subscriptions take {total} bytes "

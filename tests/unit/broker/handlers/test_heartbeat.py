@@ -363,6 +363,25 @@ def test_a_connection_has_a_limited_number_of_groups(tmp_path: Path) -> None:
     assert len(broker.consumers) == 5
 
 
+async def test_heartbeats_at_the_same_time_share_the_limit_of_their_connection(
+    tmp_path: Path,
+) -> None:
+    broker = Broker(tmp_path, max_groups_per_connection=600)
+    connection = FakeConnection()
+
+    async def beat(first: int) -> RemotingCommand:
+        request = heartbeat_of(400, 1, first)
+        assert len(request.body) > 16 * 1024
+        answer = broker.handlers.heart_beat(connection, request)
+        assert not isinstance(answer, RemotingCommand)
+        return await answer
+
+    answers = await asyncio.gather(beat(0), beat(400), beat(800))
+    assert len(broker.consumers) == 600
+    assert any("limit 600 (maxGroupsPerConnection)" in (each.remark or "") for each in answers)
+    await broker.close()
+
+
 def test_a_full_broker_makes_no_group_and_no_topic(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     broker.beat(FakeConnection(), group="first")
