@@ -536,10 +536,11 @@ class BrokerConfig:
     max_request_body_size: int = setting(
         "maxRequestBodySize",
         1024 * 1024,
-        "Bytes of the body of a request that is no message, heartbeat or lock.",
+        "Bytes of the body of a request that is no message, heartbeat or lock, and of a client's "
+        "answer about its status.",
         minimum=0,
         live=True,
-        limit="The request gets SYSTEM_ERROR before its body is parsed.",
+        limit="The request gets SYSTEM_ERROR before its body is parsed; the answer is ignored.",
     )
     max_heartbeat_body_size: int = setting(
         "maxHeartbeatBodySize",

@@ -69,6 +69,9 @@ class TopicTable:
         self._topics = {topic.topic_name: topic for topic in system_topics(config)}
         self._own_system_topics = frozenset(self._topics)
         self._capacity = Capacity("topics", "maxTopics", lambda: config.max_topics)
+        self._size_capacity = Capacity(
+            "bytes of topics to register", "size of a frame", lambda: MAX_REGISTRATION_TOPICS
+        )
         #: Bytes of all topics in a registration, before it is compressed.
         self._size = sum(topic.line_size() for topic in self._topics.values())
         self.data_version = DataVersion(now(), 0)
@@ -84,7 +87,7 @@ class TopicTable:
         if loaded is not None:
             self._topics.update(loaded.topic_config_table)
             self._size = sum(topic.line_size() for topic in self._topics.values())
-            self._capacity.note(len(self._topics))
+            self._note_size()
             self.data_version = loaded.data_version
 
     def settings_changed(self) -> None:
@@ -202,7 +205,7 @@ class TopicTable:
             logger.warning("topic %r is not deleted: it does not exist", topic)
             return False
         self._size -= deleted.line_size()
-        self._capacity.note(len(self._topics))
+        self._note_size()
         logger.info("topic %s deleted", topic)
         self._changed([topic])
         return True
@@ -261,12 +264,9 @@ class TopicTable:
         name = config.topic_name
         if name in self._topics or self.is_system_topic(name):
             return
-        fault = self._capacity.fault(len(self._topics))
-        if fault is None and self._size + config.line_size() > MAX_REGISTRATION_TOPICS:
-            fault = (
-                f"a registration of {len(self._topics)} topics has {self._size} bytes, limit "
-                f"{MAX_REGISTRATION_TOPICS}: delete topics that are not used"
-            )
+        fault = self._capacity.fault(len(self._topics)) or self._size_capacity.fault(
+            self._size + config.line_size()
+        )
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {name} is not created: {fault}")
 
@@ -274,8 +274,12 @@ class TopicTable:
         before = self._topics.get(config.topic_name)
         self._size += config.line_size() - (before.line_size() if before is not None else 0)
         self._topics[config.topic_name] = config
-        self._capacity.note(len(self._topics))
+        self._note_size()
         self._changed([config.topic_name])
+
+    def _note_size(self) -> None:
+        self._capacity.note(len(self._topics))
+        self._size_capacity.note(self._size)
 
     def _changed(self, topics: Iterable[str]) -> None:
         self.data_version = self.data_version.next(self._now())
