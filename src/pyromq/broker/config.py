@@ -444,7 +444,8 @@ class BrokerConfig:
     )
     max_topics: int = setting(
         "maxTopics",
-        100_000,
+        # Below what a NameServer takes of one broker: topics of the system are exempt here.
+        90_000,
         "Topics that the broker may have, retry and dead-letter topics included.",
         minimum=0,
         live=True,
