@@ -52,9 +52,11 @@ pyromq standalone -c broker.properties    # the file is the broker's
   what its owner believes closed, or write a log in another format than asked for.
 
 *Live* settings can be changed in a running broker (`mqadmin updateBrokerConfig`) and count at
-once; a change of any other one is saved and counts from the next start. Changes are written to
-the file that the broker was started with, beside what else is in it; without a file to
-`config/broker.properties` in its store, to be named with `-c` at the next start.
+once. Most others can be changed that way, too: they are saved and count from the next start. Names,
+addresses, ports, roles, and what says where and how the store lies, are refused: edit the file and
+restart the broker. Changes are written to the file that the broker was started with, beside what
+else is in it; without a file to `config/broker.properties` in its store, to be named with `-c` at
+the next start.
 
 Keys in **bold** are those that `-m` prints. "set at start" stands for a default that depends on
 the machine.

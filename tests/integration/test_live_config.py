@@ -139,3 +139,30 @@ async def test_a_bad_change_is_refused_and_nothing_happens(setup: Setup) -> None
     assert "brokerPermission=none: expected" in (answer.remark or "")
     assert await setup.settings() == before
     assert setup.file.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        b"brokerName=../../x",
+        b"brokerName=a\\u0000b",
+        b"storePathRootDir=/nowhere/else",
+        b"mappedFileSizeCommitLog=2097152",
+        b"mappedFileSizeConsumeQueue=4000",
+        b"regionId=a\\nstorePathRootDir=/nowhere/else",
+        b"brokerRole=SLAVE\nbrokerId=1",
+    ],
+)
+async def test_no_peer_can_change_what_the_next_start_depends_on(
+    setup: Setup, change: bytes
+) -> None:
+    sent = await setup.ask(send_request(queueId="0"))
+    assert sent.ext_fields["queueOffset"] == "0"
+    text = setup.file.read_text()
+
+    assert (await setup.change(change)).code == ResponseCode.SYSTEM_ERROR
+    assert setup.file.read_text() == text
+
+    await setup.broker.stop()
+    await setup.start_broker()
+    assert (await setup.ask(send_request(queueId="0"))).ext_fields["queueOffset"] == "1"

@@ -6,10 +6,16 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from pyromq.protocol.bodies import ClusterInfo
+from pyromq.protocol.bodies import (
+    ClusterInfo,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicRouteData,
+)
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient, RemotingError
@@ -68,6 +74,42 @@ async def test_our_broker_under_java_nameserver() -> None:
         assert await brokers(address) == {}
     finally:
         nameserver.kill()
+
+
+async def test_our_broker_with_very_many_topics_under_java_nameserver(tmp_path: Path) -> None:
+    """Java's NameServer reads no frame above 16 MiB: the registration comes compressed."""
+    names = [f"%RETRY%{'g' * 60}{number}" for number in range(70_000)]
+    topics = TopicConfigSerializeWrapper({name: TopicConfig(name, 3, 2) for name in names})
+    content = topics.encode()
+    assert len(content) > 16 * 1024 * 1024
+    config = tmp_path / "store" / "config"
+    config.mkdir(parents=True)
+    (config / "topics.json").write_bytes(content)
+    nameserver = ApacheRocketMQ(namesrv_only=True)
+    try:
+        nameserver.start()
+        address = nameserver.namesrv_address
+        await until_it_answers(address)
+        with PyromqServer(namesrv_address=address, store=tmp_path / "store") as broker:
+            assert await brokers(address) == {broker.broker_name: broker.broker_address}
+            for name in (names[0], names[-1], "TBW102"):
+                (queues,) = (await route(address, name)).queue_datas
+                assert queues.broker_name == broker.broker_name
+            (queues,) = (await route(address, names[7])).queue_datas
+            assert (queues.read_queue_nums, queues.write_queue_nums, queues.perm) == (3, 2, 6)
+    finally:
+        nameserver.kill()
+
+
+async def route(namesrv: str, topic: str) -> TopicRouteData:
+    client = RemotingClient()
+    try:
+        command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": topic})
+        answer = await client.request(namesrv, command, timeout=DEADLINE)
+    finally:
+        await client.close()
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return TopicRouteData.decode(answer.body)
 
 
 def assert_messages_pass(namesrv: str) -> None:

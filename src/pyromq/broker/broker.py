@@ -39,7 +39,7 @@ from pyromq.broker.handlers.send_back import SendBackHandlers
 from pyromq.broker.handlers.transaction import TransactionHandlers
 from pyromq.broker.hooks import Hooks, with_hooks
 from pyromq.broker.inner_messages import MessageWriter
-from pyromq.broker.routes import Handlers, Routes, build_routes
+from pyromq.broker.routes import Handlers, Routes, build_routes, with_body_limits
 from pyromq.broker.services.delay import DelayService
 from pyromq.broker.services.flow_control import (
     FastFailure,
@@ -49,6 +49,7 @@ from pyromq.broker.services.flow_control import (
 )
 from pyromq.broker.services.live_config import LiveConfig
 from pyromq.broker.services.long_poll import LongPoll
+from pyromq.broker.services.notices import GroupNotices
 from pyromq.broker.services.registration import Registration
 from pyromq.broker.services.stats import SAMPLE_SECONDS, BrokerStats
 from pyromq.broker.services.transaction_check import TransactionCheck
@@ -118,14 +119,15 @@ class Broker:
         self.topics = TopicTable(config, directory)
         self.deleted_topics = DeletedTopicTable(directory)
         self.groups = GroupTable(config, directory)
-        self.offsets = ConsumerOffsetTable(directory)
+        self.offsets = ConsumerOffsetTable(directory, max_pairs=lambda: config.max_consumer_offsets)
         self.delay_offsets = DelayOffsetTable(directory, store_config.root / "abort")
         self.filters = ConsumerFilterTable(config, directory)
         self.consumers = ConsumerTable()
         self.consumers.on_subscribed = self.filters.register
         self.consumers.on_gone = self.filters.unregister
         self.producers = ProducerTable()
-        self.queue_locks = QueueLockTable()
+        self._notices = GroupNotices(self.consumers)
+        self.queue_locks = QueueLockTable(max_locks=lambda: config.max_queue_locks)
         self.long_poll = LongPoll()
         self.lanes = Lanes(config)
         self.store: MessageStore | None = None
@@ -174,6 +176,7 @@ class Broker:
         self.delay_offsets.begin(store.max_physical_offset)
         self.deleted_topics.begin(store)
         self.topics.adopt(store.queue_counts())
+        self.offsets.forget_other_topics(self.topics)
         await store.retention.check_disk()
         self._registration = Registration(
             self._config,
@@ -189,6 +192,7 @@ class Broker:
             self.consumers,
             self.producers,
             self.lanes.heartbeat,
+            self._notices,
         )
         stats = BrokerStats(store.growth, self._config.broker_cluster_name)
         fast_failure = FastFailure(self._config, self._store_config)
@@ -243,6 +247,7 @@ class Broker:
             await asyncio.gather(*(server.drain(_DRAIN_SECONDS) for server in self._servers))
             self.long_poll.stop()
         await asyncio.gather(*(server.stop() for server in self._servers))
+        await self._notices.stop()
         await self._client.close()
         await self.lanes.stop()
         store, self.store = self.store, None
@@ -375,8 +380,8 @@ class Broker:
                 ),
                 pull=pull,
                 heartbeat=heartbeat,
-                locks=LockHandlers(self.queue_locks),
-                offsets=OffsetHandlers(self.offsets, store),
+                locks=LockHandlers(self._config, self.queue_locks, self.lanes.heartbeat),
+                offsets=OffsetHandlers(self.offsets, store, self.topics, self.groups),
                 query=QueryHandlers(store, self.lanes.query),
                 topic_admin=TopicAdminHandlers(
                     self.topics,
@@ -391,7 +396,16 @@ class Broker:
                     is_replica=self._store_config.broker_role is BrokerRole.SLAVE,
                 ),
                 stats_admin=StatsAdminHandlers(
-                    self._config, store, stats, self.lanes, self.delay_offsets
+                    self._config,
+                    store,
+                    stats,
+                    self.lanes,
+                    self.delay_offsets,
+                    halves_without_producer=lambda: (
+                        0
+                        if self.transaction_check is None
+                        else self.transaction_check.without_producer
+                    ),
                 ),
                 config_admin=ConfigAdminHandlers(live_config),
                 maintenance=MaintenanceHandlers(store, self.topics),
@@ -411,6 +425,7 @@ class Broker:
                     self.consumers,
                     self.offsets,
                     self.lanes.admin,
+                    self.groups,
                 ),
                 consume_stats=ConsumeStatsHandlers(
                     self._config,
@@ -429,7 +444,7 @@ class Broker:
                 delay_admin=DelayAdminHandlers(self.delay_offsets),
             )
         )
-        return with_hooks(routes, self._hooks)
+        return with_hooks(with_body_limits(routes, self._config), self._hooks)
 
 
 def _bind_servers(config: BrokerConfig) -> list[RemotingServer]:

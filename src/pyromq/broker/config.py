@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+from pyromq.protocol.names import MAX_TOPIC_LENGTH, REPLY_TOPIC_SUFFIX, topic_fault
 from pyromq.protocol.settings import (
     ConfigError,
     format_settings,
@@ -35,9 +36,15 @@ from pyromq.store.config import BrokerRole, MessageStoreConfig
 #: brokerId of a master; replicas have greater numbers.
 MASTER_ID = 0
 
+#: Queues of a topic: clients and tools, which look at each of them, cannot cope with more.
+MAX_QUEUES = 65_536
 #: How far below listenPort the second port is.
 _FAST_PORT_DISTANCE = 2
 _MAX_HOST_NAME = 253
+#: It is in the answer to every send.
+_MAX_REGION_LENGTH = 255
+#: Names of brokers and clusters are topics, too: folders of the store.
+_NAME = re.compile(r"(?!\.)[!-.0-\[\]-~]+")
 _HOST_NAME = re.compile(r"[a-zA-Z0-9_]([a-zA-Z0-9_.-]*[a-zA-Z0-9_])?\.?")
 
 
@@ -168,6 +175,7 @@ class BrokerConfig:
         8,
         "Most queues of a topic that is created by sending to it.",
         minimum=1,
+        maximum=MAX_QUEUES,
     )
     auto_create_topic_enable: bool = setting(
         "autoCreateTopicEnable",
@@ -434,6 +442,115 @@ class BrokerConfig:
         "Forget the statistics of a topic or group when it is deleted.",
         live=True,
     )
+    max_topics: int = setting(
+        "maxTopics",
+        # Below what a NameServer takes of one broker: topics of the system are exempt here.
+        90_000,
+        "Topics that the broker may have, retry and dead-letter topics included.",
+        minimum=0,
+        live=True,
+        limit="A request that needs a new topic gets SYSTEM_ERROR; topics that exist work on.",
+    )
+    max_subscription_groups: int = setting(
+        "maxSubscriptionGroups",
+        100_000,
+        "Consumer groups that the broker may know.",
+        minimum=0,
+        live=True,
+        limit="A request that needs a new group gets SUBSCRIPTION_GROUP_NOT_EXIST with the reason.",
+    )
+    max_groups_per_heartbeat: int = setting(
+        "maxGroupsPerHeartbeat",
+        5_000,
+        "Consumer and producer groups that one heartbeat may name.",
+        minimum=1,
+        live=True,
+        limit="The heartbeat gets SYSTEM_ERROR, and nothing of it counts.",
+    )
+    max_groups_per_connection: int = setting(
+        "maxGroupsPerConnection",
+        10_000,
+        "Consumer and producer groups, and so client ids, of one connection.",
+        minimum=1,
+        live=True,
+        limit="A heartbeat with more gets SYSTEM_ERROR, and nothing of it counts.",
+    )
+    max_subscriptions_per_heartbeat: int = setting(
+        "maxSubscriptionsPerHeartbeat",
+        20_000,
+        "Subscriptions that the groups of one heartbeat may have together.",
+        minimum=1,
+        live=True,
+        limit="The heartbeat gets SYSTEM_ERROR, and nothing of it counts.",
+    )
+    max_subscription_bytes: int = setting(
+        "maxSubscriptionBytes",
+        256 * 1024 * 1024,
+        "Bytes of memory that the subscriptions of all connected groups may take.",
+        bits=64,
+        minimum=0,
+        live=True,
+        limit="A heartbeat with larger subscriptions gets SYSTEM_ERROR; its group does not join.",
+    )
+    max_consumer_filters: int = setting(
+        "maxConsumerFilters",
+        10_000,
+        "Subscriptions by SQL92 that the broker remembers.",
+        minimum=0,
+        live=True,
+        limit="A subscription more has no filter: its pulls get FILTER_DATA_NOT_EXIST.",
+    )
+    max_consumer_filter_bytes: int = setting(
+        "maxConsumerFilterBytes",
+        16 * 1024 * 1024,
+        "Bytes that the SQL92 expressions of all subscriptions may have together.",
+        bits=64,
+        minimum=0,
+        live=True,
+        limit="A subscription more has no filter: its pulls get FILTER_DATA_NOT_EXIST.",
+    )
+    max_queues_per_lock_request: int = setting(
+        "maxQueuesPerLockRequest",
+        65_536,
+        "Queues that one request may lock or unlock for orderly consumption.",
+        minimum=1,
+        live=True,
+        limit="The request gets SYSTEM_ERROR, and no queue is locked or unlocked.",
+    )
+    max_queue_locks: int = setting(
+        "maxQueueLocks",
+        200_000,
+        "Locks of queues that the broker keeps for orderly consumers.",
+        minimum=1,
+        live=True,
+        limit="The queues that are over the limit are not locked; the client asks again.",
+    )
+    max_consumer_offsets: int = setting(
+        "maxConsumerOffsets",
+        200_000,
+        "Pairs of topic and group whose offsets the broker keeps; groups that it does not know "
+        "may take a tenth of them.",
+        minimum=1,
+        live=True,
+        limit="The first commit of another pair gets SYSTEM_ERROR.",
+    )
+    max_request_body_size: int = setting(
+        "maxRequestBodySize",
+        1024 * 1024,
+        "Bytes of the body of a request that is no message, heartbeat or lock, and of a client's "
+        "answer about its status.",
+        minimum=0,
+        live=True,
+        limit="The request gets SYSTEM_ERROR before its body is parsed; the answer is ignored.",
+    )
+    max_heartbeat_body_size: int = setting(
+        "maxHeartbeatBodySize",
+        8 * 1024 * 1024,
+        "Bytes of the body of a heartbeat, or of a request to lock or unlock queues.",
+        minimum=0,
+        live=True,
+        limit="The request gets SYSTEM_ERROR before its body is parsed.",
+    )
     server_channel_max_idle_time_seconds: int = setting(
         "serverChannelMaxIdleTimeSeconds",
         120,
@@ -485,6 +602,27 @@ class BrokerConfig:
         ):
             if not value.strip():
                 raise ConfigError(f"{key}={value}: expected a value")
+        for key, value, length in (
+            ("brokerName", self.broker_name, MAX_TOPIC_LENGTH),
+            (
+                "brokerClusterName",
+                self.broker_cluster_name,
+                MAX_TOPIC_LENGTH - len(REPLY_TOPIC_SUFFIX),
+            ),
+        ):
+            if len(value) > length or not _NAME.fullmatch(value):
+                raise ConfigError(
+                    f"{key}={value!r:.100}: expected at most {length} visible ASCII characters "
+                    "without / and \\, the first one not a dot"
+                )
+        fault = topic_fault(self.msg_trace_topic_name)
+        if fault is not None:
+            raise ConfigError(f"msgTraceTopicName={self.msg_trace_topic_name!r:.100}: {fault}")
+        if len(self.region_id) > _MAX_REGION_LENGTH:
+            raise ConfigError(
+                f"regionId={self.region_id:.100}...: expected at most {_MAX_REGION_LENGTH} "
+                "characters"
+            )
         for key, value in (("brokerIP1", self.broker_ip1), ("brokerIP2", self.broker_ip2)):
             if not _is_host(value):
                 raise ConfigError(

@@ -3,13 +3,18 @@
 `hot` handlers take runs of raw frames (see `remoting.server`); `plain` ones take one
 command each. A code that is in neither is answered REQUEST_CODE_NOT_SUPPORTED. The
 sends are in both: their hot handler hands over what is out of the ordinary.
+
+`with_body_limits` puts a limit on the bodies of all that are not messages, so that no peer
+makes a handler parse megabytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.admin.clients import ClientAdminHandlers
 from pyromq.broker.handlers.admin.config import ConfigAdminHandlers
 from pyromq.broker.handlers.admin.consume_stats import ConsumeStatsHandlers
@@ -29,8 +34,24 @@ from pyromq.broker.handlers.reply import ReplyHandlers
 from pyromq.broker.handlers.send import SendHandlers
 from pyromq.broker.handlers.send_back import SendBackHandlers
 from pyromq.broker.handlers.transaction import TransactionHandlers
-from pyromq.protocol.codes import RequestCode
-from pyromq.remoting.server import Handler, HotHandler
+from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.remoting.server import Connection, Handler, HotHandler
+
+#: Requests whose body is a message or a batch of them: `maxMessageSize` limits those.
+_WITH_MESSAGES: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
+#: Requests of clients with thousands of groups or queues, whose bodies are large.
+_WITH_LARGE_BODIES: Final = frozenset(
+    {RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ}
+)
 
 
 class Routes(NamedTuple):
@@ -136,3 +157,30 @@ def build_routes(handlers: Handlers) -> Routes:
             RequestCode.QUERY_CONSUME_QUEUE: handlers.queue_entries.query_consume_queue,
         },
     )
+
+
+def with_body_limits(routes: Routes, config: BrokerConfig) -> Routes:
+    """The table with a check of the body's size before each handler that takes no message."""
+    plain = {
+        code: handler if code in _WITH_MESSAGES else _limited(code, handler, config)
+        for code, handler in routes.plain.items()
+    }
+    return Routes(routes.hot, plain)
+
+
+def _limited(code: int, handler: Handler, config: BrokerConfig) -> Handler:
+    is_large = code in _WITH_LARGE_BODIES
+
+    def check_and_handle(
+        connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+        limit = config.max_heartbeat_body_size if is_large else config.max_request_body_size
+        if len(request.body) > limit:
+            key = "maxHeartbeatBodySize" if is_large else "maxRequestBodySize"
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the body of request {code} has {len(request.body)} bytes, limit {limit} ({key})",
+            )
+        return handler(connection, request)
+
+    return check_and_handle

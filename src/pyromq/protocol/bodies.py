@@ -184,6 +184,10 @@ class TopicConfig(Body):
             f" {self.topic_filter_type.name}"
         )
 
+    def line_size(self) -> int:
+        """Bytes of the topic in a registration before that is compressed."""
+        return _LENGTH.size + len(self.to_line().encode())
+
 
 @body_class
 class TopicConfigSerializeWrapper(Body):

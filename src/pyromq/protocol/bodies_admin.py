@@ -20,7 +20,7 @@ from pyromq.protocol.bodies import (
 from pyromq.protocol.body_codec import Body, body_class
 from pyromq.protocol.codes import LanguageCode
 from pyromq.protocol.fastjson import dump_json
-from pyromq.protocol.wire_types import Int32, Int64, Wire
+from pyromq.protocol.wire_types import INT64, Int32, Int64, Wire
 
 # Clients
 
@@ -114,8 +114,15 @@ class ConsumeStats(Body):
     consume_tps: float = 0.0
 
     def total_diff(self) -> int:
-        """How many messages the group has not read."""
-        return sum(each.broker_offset - each.consumer_offset for each in self.offset_table.values())
+        """How many messages the group has not read.
+
+        A group may have committed any offset: one beyond the end counts as all read, and the
+        sum stays within a Java long.
+        """
+        total = sum(
+            max(0, each.broker_offset - each.consumer_offset) for each in self.offset_table.values()
+        )
+        return min(total, INT64.high)
 
 
 @body_class

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,6 +27,11 @@ from enum import Enum
 from typing import Any, TypeVar
 
 Config = TypeVar("Config")
+
+#: Characters of a setting that is a text: far above any path or list of addresses.
+MAX_TEXT_LENGTH = 16 * 1024
+#: What no path, name or address holds, and what would forge lines in files and logs.
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class ConfigError(ValueError):
@@ -125,6 +131,11 @@ class Setting:
         if self.optional and not text:
             return None
         if self.value_type is str:
+            if len(text) > MAX_TEXT_LENGTH or _CONTROL.search(text):
+                raise self._error(
+                    repr(text)[1:-1],
+                    f"at most {MAX_TEXT_LENGTH} characters, none of which is a control character",
+                )
             return text
         word = text.strip()
         if self.value_type is bool:

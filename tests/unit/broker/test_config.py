@@ -18,6 +18,7 @@ from pyromq.protocol.settings import ConfigError, format_settings, settings_of
 from pyromq.store.config import BrokerRole
 
 #: Key and default of RocketMQ 4.9.7's fields that have an effect here; bindAddress is of 5.
+#: Limits that protect the broker from its peers are its own.
 JAVA_DEFAULTS = """
 bindAddress=0.0.0.0 listenPort=10911 namesrvAddr= brokerIP1=10.0.0.1 brokerIP2=10.0.0.1
 brokerName=host brokerClusterName=DefaultCluster brokerId=0 brokerPermission=6
@@ -74,7 +75,9 @@ transferMsgByHeap=false
 def test_defaults_are_those_of_rocketmq(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     config = BrokerConfig(broker_ip1="10.0.0.1", broker_ip2="10.0.0.1", broker_name="host")
-    assert format_settings(config).split() == JAVA_DEFAULTS.split()
+    own = {item.key for item in settings_of(BrokerConfig) if item.limit}
+    lines = [line for line in format_settings(config).split() if line.split("=")[0] not in own]
+    assert lines == JAVA_DEFAULTS.split()
     important = format_settings(config, only_important=True)
     assert [line.split("=")[0] for line in important.split()] == JAVA_IMPORTANT.split()
 
@@ -188,3 +191,32 @@ def test_a_listen_port_leaves_room_for_the_one_below_it() -> None:
             BrokerConfig.load({"listenPort": port})
     for port in ("0", "3", "65535"):
         assert BrokerConfig.load({"listenPort": port})[0].listen_port == int(port)
+
+
+@pytest.mark.parametrize("key", ["brokerName", "brokerClusterName"])
+def test_names_of_brokers_and_clusters_are_safe_as_folders(key: str) -> None:
+    for name in ("broker-a", "host.example.org", "DefaultCluster", "a", "a@b:1", "n" * 115):
+        assert BrokerConfig.load({key: name})
+    bad = ("../../x", "..", ".a", "a/b", "a\\b", "a b", "ä", "a" * 128)
+    for name in bad:
+        with pytest.raises(ConfigError, match=f"{key}=.*visible ASCII characters"):
+            BrokerConfig.load({key: name})
+    for name in ("a\0", "a\nb", "a\r"):
+        with pytest.raises(ConfigError, match=f"{key}=.*control character"):
+            BrokerConfig.load({key: name})
+
+
+def test_a_cluster_leaves_room_for_the_name_of_its_reply_topic() -> None:
+    with pytest.raises(ConfigError, match=r"brokerClusterName=.*at most 115"):
+        BrokerConfig.load({"brokerClusterName": "c" * 116})
+
+
+def test_the_topic_of_traces_has_a_legal_name() -> None:
+    with pytest.raises(ConfigError, match=r"msgTraceTopicName='\.\./x': topic"):
+        BrokerConfig.load({"msgTraceTopicName": "../x"})
+
+
+def test_topics_are_not_created_with_more_queues_than_anybody_can_handle() -> None:
+    assert BrokerConfig.load({"defaultTopicQueueNums": "65536"})
+    with pytest.raises(ConfigError, match=r"defaultTopicQueueNums=65537: expected .* to 65536"):
+        BrokerConfig.load({"defaultTopicQueueNums": "65537"})

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any, get_type_hints
 from unittest.mock import create_autospec
 
-from pyromq.broker.routes import Handlers, build_routes
+import pytest
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.routes import Handlers, Routes, build_routes, with_body_limits
 from pyromq.protocol.codes import RequestCode
+from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.remoting.server import Connection
 
 FAMILIES: dict[str, type[Any]] = get_type_hints(Handlers)
 
@@ -109,3 +115,30 @@ def test_no_handler_serves_a_code_twice_or_is_forgotten() -> None:
                 continue
             handler = getattr(getattr(handlers, family), name)
             assert id(handler) in used, f"{kind.__name__}.{name} serves nothing"
+
+
+def test_bodies_that_are_no_messages_are_limited() -> None:
+    config = BrokerConfig(
+        broker_ip1="127.0.0.1",
+        broker_ip2="127.0.0.1",
+        max_request_body_size=10,
+        max_heartbeat_body_size=20,
+    )
+    served = RemotingCommand(0)
+    routes = build_routes(families())
+    routes = Routes(routes.hot, dict.fromkeys(routes.plain, lambda *_: served))
+    limited = with_body_limits(routes, config)
+    assert limited.hot == routes.hot
+    assert limited.plain.keys() == routes.plain.keys()
+    connection = create_autospec(Connection, instance=True)
+    larger = {RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ}
+    for code, handler in limited.plain.items():
+        if RequestCode(code).name.startswith("SEND_"):
+            assert handler is routes.plain[code]
+            continue
+        limit = 20 if code in larger else 10
+        assert handler(connection, RemotingCommand(code, body=b"x" * limit)) is served
+        key = "maxHeartbeatBodySize" if code in larger else "maxRequestBodySize"
+        fault = f"body of request {code} has {limit + 1} bytes, limit {limit} ({key})"
+        with pytest.raises(RequestError, match=re.escape(fault)):
+            handler(connection, RemotingCommand(code, body=b"x" * (limit + 1)))

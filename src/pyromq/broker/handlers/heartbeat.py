@@ -5,6 +5,10 @@ loss or silence of a connection. When the members of a consumer group change, ev
 member is told (NOTIFY_CONSUMER_IDS_CHANGED), so that the group shares its queues anew at
 once instead of at its next look.
 
+A heartbeat that names too much (`maxGroupsPerHeartbeat`, `maxGroupsPerConnection`,
+`maxSubscriptionsPerHeartbeat`) is refused as a whole. One that needs a group or retry topic
+that the broker has no room for counts but for that, and is answered with the reason.
+
 The methods that take a connection and a request are handlers of `broker.routes`; all run
 on the event loop. A heartbeat of a client with very many groups is decoded in a lane and
 noted a few groups at a time, so that nobody else waits for it.
@@ -19,11 +23,13 @@ from typing import Final
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.services.flow_control import Lane
+from pyromq.broker.services.notices import GroupNotices
 from pyromq.broker.state.connections import (
     Client,
     ClientConnection,
     ConsumerTable,
     ProducerTable,
+    subscription_bytes,
 )
 from pyromq.broker.state.filters import compile_expression
 from pyromq.broker.state.groups import GroupTable
@@ -36,16 +42,15 @@ from pyromq.protocol.bodies import (
     ProducerData,
     SubscriptionGroupConfig,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.codes import ResponseCode
 from pyromq.protocol.filter.sql import SqlError
 from pyromq.protocol.filter.tags import is_tag_type
-from pyromq.protocol.frame import FLAG_ONEWAY, RemotingCommand, RequestError
+from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.protocol.headers import (
     GetConsumerListByGroupRequestHeader,
-    NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
-from pyromq.protocol.names import retry_topic, topic_fault
+from pyromq.protocol.names import MAX_GROUP_LENGTH, retry_topic, topic_fault
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +58,8 @@ logger = logging.getLogger(__name__)
 _LARGE: Final = 16 * 1024
 #: So many groups of a large heartbeat are noted in one turn of the loop.
 _GROUPS_AT_ONCE: Final = 32
+#: Characters of a client id; clients make theirs of an address, a process id and the like.
+MAX_CLIENT_ID_LENGTH: Final = 1024
 
 
 class HeartbeatHandlers:
@@ -66,6 +73,7 @@ class HeartbeatHandlers:
         consumers: ConsumerTable,
         producers: ProducerTable,
         lane: Lane,
+        notices: GroupNotices,
     ) -> None:
         self._config = config
         self._topics = topics
@@ -73,6 +81,7 @@ class HeartbeatHandlers:
         self._consumers = consumers
         self._producers = producers
         self._lane = lane
+        self._notices = notices
 
     def heart_beat(
         self, connection: ClientConnection, request: RemotingCommand
@@ -81,33 +90,48 @@ class HeartbeatHandlers:
         if len(request.body) > _LARGE:
             return self._large_heart_beat(connection, request)
         heartbeat = HeartbeatData.decode(request.body)
+        self._refuse_excess(connection, heartbeat)
         client = Client(connection, heartbeat.client_id, request.language, request.version)
-        for consumer in heartbeat.consumer_data_set:
-            self._register_consumer(consumer, client)
-        for producer in heartbeat.producer_data_set:
-            self._producers.register(producer.group_name, client)
-        return request.answer()
+        faults = [self._register(member, client) for member in _members(heartbeat)]
+        return _answer(request, faults)
 
     async def _large_heart_beat(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
         heartbeat = await self._lane.run(lambda: HeartbeatData.decode(request.body))
+        self._refuse_excess(connection, heartbeat)
         client = Client(connection, heartbeat.client_id, request.language, request.version)
-        members: list[ConsumerData | ProducerData] = [
-            *heartbeat.consumer_data_set,
-            *heartbeat.producer_data_set,
-        ]
-        for number, member in enumerate(members, 1):
+        faults = []
+        for number, member in enumerate(_members(heartbeat), 1):
             if connection.closed:
                 # It has left all its groups already, and must not come back.
                 break
-            if isinstance(member, ConsumerData):
-                self._register_consumer(member, client)
-            else:
-                self._producers.register(member.group_name, client)
+            faults.append(self._register(member, client))
             if number % _GROUPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        return request.answer()
+        return _answer(request, faults)
+
+    def _refuse_excess(self, connection: ClientConnection, heartbeat: HeartbeatData) -> None:
+        """Raise RequestError for a heartbeat that names more than one may."""
+        fault = _excess(self._config, heartbeat)
+        if fault is None:
+            consuming = {member.group_name for member in heartbeat.consumer_data_set}
+            producing = {member.group_name for member in heartbeat.producer_data_set}
+            count = len(consuming.union(self._consumers.groups_of(connection)))
+            count += len(producing.union(self._producers.groups_of(connection)))
+            fault = self._groups_fault(count)
+        if fault is not None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
+
+    def _groups_fault(self, count: int) -> str | None:
+        """Why a connection may not have so many groups."""
+        limit = self._config.max_groups_per_connection
+        if count <= limit:
+            return None
+        return (
+            f"the connection has {count} groups with this heartbeat, limit {limit} "
+            "(maxGroupsPerConnection)"
+        )
 
     def unregister_client(
         self, connection: ClientConnection, request: RemotingCommand
@@ -119,7 +143,7 @@ class HeartbeatHandlers:
         if header.consumer_group is not None:
             left = self._consumers.unregister(header.consumer_group, connection)
             if left and self._wants_notice(header.consumer_group):
-                self._notify_members(header.consumer_group)
+                self._notify(header.consumer_group)
         return request.answer()
 
     def check_client_config(
@@ -163,21 +187,56 @@ class HeartbeatHandlers:
         """A connection is lost: its client has left all its groups."""
         self._producers.disconnect(connection)
         for group in self._consumers.disconnect(connection):
-            self._notify_members(group)
+            self._notify(group)
 
     def expire(self) -> None:
         """Drop clients that were silent for 120 seconds; called every 10 seconds."""
         self._producers.expire()
         for group in self._consumers.expire():
-            self._notify_members(group)
+            self._notify(group)
 
-    def _register_consumer(self, consumer: ConsumerData, client: Client) -> None:
-        config = self._groups.find(consumer.group_name)
+    def _register(self, member: ConsumerData | ProducerData, client: Client) -> str | None:
+        """Note one group of a heartbeat; what could not be, None when all was."""
+        consuming = self._consumers.groups_of(client.connection)
+        producing = self._producers.groups_of(client.connection)
+        if member.group_name not in (producing if isinstance(member, ProducerData) else consuming):
+            # Again: several heartbeats of one connection may be under way.
+            fault = self._groups_fault(len(consuming) + len(producing) + 1)
+            if fault is not None:
+                return fault
+        if isinstance(member, ProducerData):
+            self._producers.register(member.group_name, client)
+            return None
+        fault = self._memory_fault(member)
+        if fault is not None:
+            return fault
+        try:
+            config = self._groups.find(member.group_name)
+        except RequestError as error:
+            return error.remark
         if config is not None:
-            self._make_retry_topic(consumer, config)
-        changed = self._consumers.register(consumer, client)
+            try:
+                self._make_retry_topic(member, config)
+            except RequestError as error:
+                fault = error.remark  # it can consume without
+        changed = self._consumers.register(member, client)
         if changed and (config is None or config.notify_consumer_ids_changed_enable):
-            self._notify_members(consumer.group_name)
+            self._notify(member.group_name)
+        return fault
+
+    def _memory_fault(self, consumer: ConsumerData) -> str | None:
+        """Why a group's subscriptions do not fit into memory; as large as before, they do."""
+        known = self._consumers.find(consumer.group_name)
+        growth = subscription_bytes(consumer.subscription_data_set)
+        if known is not None:
+            growth -= known.size
+        total = self._consumers.size + growth
+        if growth <= 0 or total <= self._config.max_subscription_bytes:
+            return None
+        return (
+            f"group {consumer.group_name} does not join: all subscriptions take {total} bytes "
+            f"with its own, limit {self._config.max_subscription_bytes} (maxSubscriptionBytes)"
+        )
 
     def _make_retry_topic(self, consumer: ConsumerData, config: SubscriptionGroupConfig) -> None:
         topic = retry_topic(consumer.group_name)
@@ -199,15 +258,43 @@ class HeartbeatHandlers:
         config = self._groups.get(group)
         return config is None or config.notify_consumer_ids_changed_enable
 
-    def _notify_members(self, group_name: str) -> None:
-        group = self._consumers.find(group_name)
-        if group is None or not self._config.notify_consumer_ids_changed_enable:
-            return
-        notice = RemotingCommand(
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-            ext_fields=NotifyConsumerIdsChangedRequestHeader(group_name).encode(),
-            flag=FLAG_ONEWAY,
+    def _notify(self, group: str) -> None:
+        if self._config.notify_consumer_ids_changed_enable:
+            self._notices.changed(group)
+
+
+def _members(heartbeat: HeartbeatData) -> list[ConsumerData | ProducerData]:
+    return [*heartbeat.consumer_data_set, *heartbeat.producer_data_set]
+
+
+def _excess(config: BrokerConfig, heartbeat: HeartbeatData) -> str | None:
+    """What a heartbeat has too much of; None when nothing."""
+    members = _members(heartbeat)
+    if len(members) > config.max_groups_per_heartbeat:
+        return (
+            f"the heartbeat names {len(members)} groups, limit "
+            f"{config.max_groups_per_heartbeat} (maxGroupsPerHeartbeat)"
         )
-        for connection in list(group.members):
-            if not connection.closed:
-                connection.send(notice)
+    subscriptions = sum(len(each.subscription_data_set) for each in heartbeat.consumer_data_set)
+    if subscriptions > config.max_subscriptions_per_heartbeat:
+        return (
+            f"the heartbeat has {subscriptions} subscriptions, limit "
+            f"{config.max_subscriptions_per_heartbeat} (maxSubscriptionsPerHeartbeat)"
+        )
+    if len(heartbeat.client_id) > MAX_CLIENT_ID_LENGTH:
+        return (
+            f"the client id has {len(heartbeat.client_id)} characters, limit {MAX_CLIENT_ID_LENGTH}"
+        )
+    longest = max((len(member.group_name) for member in members), default=0)
+    if longest > MAX_GROUP_LENGTH:
+        return f"a group's name has {longest} characters, limit {MAX_GROUP_LENGTH}"
+    return None
+
+
+def _answer(request: RemotingCommand, faults: list[str | None]) -> RemotingCommand:
+    """Success, or the first thing that the broker had no room for."""
+    found = [fault for fault in faults if fault is not None]
+    if not found:
+        return request.answer()
+    more = f" (and {len(found) - 1} other groups)" if len(found) > 1 else ""
+    return request.answer(ResponseCode.SYSTEM_ERROR, found[0] + more)

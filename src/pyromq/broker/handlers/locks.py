@@ -1,34 +1,107 @@
 """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: queues for one member of a group that consumes in order.
 
+A request may name `maxQueuesPerLockRequest` queues. One with very many is decoded and encoded
+in a lane, and its queues are locked a few thousand at a time, so that nobody else waits for it.
+
 The methods are handlers of `broker.routes` and run on the event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+from collections.abc import Awaitable, Iterator
+from typing import Final
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.broker.state.queue_locks import QueueLockTable
 from pyromq.protocol.bodies import (
     LockBatchRequestBody,
     LockBatchResponseBody,
+    MessageQueue,
     UnlockBatchRequestBody,
 )
-from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.frame import RemotingCommand, RequestError
+
+#: A request above this many bytes (about 700 queues) is not handled in one go.
+_LARGE: Final = 64 * 1024
+#: Queues of a large request that are locked or unlocked in one turn of the loop.
+_QUEUES_AT_ONCE: Final = 2000
+#: Characters of the names in a request: they stay in memory as long as its locks.
+MAX_LOCK_NAME_LENGTH: Final = 1024
 
 
 class LockHandlers:
     """Handlers of the locks of queues."""
 
-    def __init__(self, locks: QueueLockTable) -> None:
+    def __init__(self, config: BrokerConfig, locks: QueueLockTable, lane: Lane) -> None:
+        """`lane` decodes and encodes what is large."""
+        self._config = config
         self._locks = locks
+        self._lane = lane
 
-    def lock_queues(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+    def lock_queues(
+        self, _: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """LOCK_BATCH_MQ: the queues of those asked for that are the client's now."""
+        if len(request.body) > _LARGE:
+            return self._lock_many(request)
         body = LockBatchRequestBody.decode(request.body)
+        self._check(body)
         mine = self._locks.lock(body.consumer_group, body.mq_set, body.client_id)
         return request.answer(body=LockBatchResponseBody(mine).encode())
 
-    def unlock_queues(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+    def unlock_queues(
+        self, _: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """UNLOCK_BATCH_MQ: the client's queues are free again."""
+        if len(request.body) > _LARGE:
+            return self._unlock_many(request)
         body = UnlockBatchRequestBody.decode(request.body)
+        self._check(body)
         self._locks.unlock(body.consumer_group, body.mq_set, body.client_id)
         return request.answer()
+
+    async def _lock_many(self, request: RemotingCommand) -> RemotingCommand:
+        body = await self._lane.run(lambda: LockBatchRequestBody.decode(request.body))
+        self._check(body)
+        mine: set[MessageQueue] = set()
+        for piece in _pieces(body.mq_set):
+            mine |= self._locks.lock(body.consumer_group, piece, body.client_id)
+            await asyncio.sleep(0)
+        answer = LockBatchResponseBody(mine)
+        return request.answer(body=await self._lane.run(answer.encode))
+
+    async def _unlock_many(self, request: RemotingCommand) -> RemotingCommand:
+        body = await self._lane.run(lambda: UnlockBatchRequestBody.decode(request.body))
+        self._check(body)
+        for piece in _pieces(body.mq_set):
+            self._locks.unlock(body.consumer_group, piece, body.client_id)
+            await asyncio.sleep(0)
+        return request.answer()
+
+    def _check(self, body: LockBatchRequestBody | UnlockBatchRequestBody) -> None:
+        """Raise RequestError for a request that names too much."""
+        limit = self._config.max_queues_per_lock_request
+        longest = max(
+            (max(len(queue.topic), len(queue.broker_name)) for queue in body.mq_set), default=0
+        )
+        if len(body.mq_set) > limit:
+            fault = (
+                f"the request names {len(body.mq_set)} queues, limit {limit} "
+                "(maxQueuesPerLockRequest)"
+            )
+        elif max(len(body.consumer_group), len(body.client_id), longest) > MAX_LOCK_NAME_LENGTH:
+            fault = f"a name has more than {MAX_LOCK_NAME_LENGTH} characters"
+        else:
+            return
+        raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
+
+
+def _pieces(queues: set[MessageQueue]) -> Iterator[list[MessageQueue]]:
+    rest = iter(queues)
+    while piece := list(itertools.islice(rest, _QUEUES_AT_ONCE)):
+        yield piece

@@ -2,14 +2,23 @@
 
 QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET. The methods are handlers of
 `broker.routes` and run on the event loop.
+
+A commit for a topic or queue that is not here is answered with success, as RocketMQ answers
+it, but not kept: such offsets would stay for ever. An offset beyond the end of its queue is
+kept as in RocketMQ: the broker answers the group's next pull with the offset to go on from.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from pyromq.broker.state.connections import ClientConnection
+from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
+from pyromq.broker.state.topics import TopicTable
 from pyromq.protocol.codes import ResponseCode
 from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.protocol.headers import (
@@ -18,6 +27,11 @@ from pyromq.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from pyromq.protocol.names import group_fault, topic_fault
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two lines in the log about commits that are not kept.
+_LINE_SECONDS: Final = 60.0
 
 
 class OffsetStore(Protocol):
@@ -36,9 +50,23 @@ class OffsetStore(Protocol):
 class OffsetHandlers:
     """Handlers of committed offsets."""
 
-    def __init__(self, offsets: ConsumerOffsetTable, store: OffsetStore) -> None:
+    def __init__(
+        self,
+        offsets: ConsumerOffsetTable,
+        store: OffsetStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._offsets = offsets
         self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._now = now
+        #: Commits that were not kept since the last line about them, and when that was.
+        self._dropped = 0
+        self._last_line = -_LINE_SECONDS
 
     def query_consumer_offset(
         self,
@@ -74,6 +102,12 @@ class OffsetHandlers:
                 f"queueId {header.queue_id} and commitOffset {header.commit_offset} "
                 "must not be negative"
             )
+        if fault is None and not self._exists(header.topic, header.queue_id):
+            self._drop(connection, header)
+            return request.answer()
+        if fault is None:
+            is_known = header.consumer_group in self._groups
+            fault = self._offsets.room_fault(header.consumer_group, header.topic, is_known=is_known)
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
         self._offsets.commit(
@@ -84,6 +118,33 @@ class OffsetHandlers:
             remote_address=connection.remote_address,
         )
         return request.answer()
+
+    def _exists(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue can have messages: a topic that has shrunk keeps its old ones."""
+        config = self._topics.get(topic)
+        return config is not None and (
+            queue_id < max(config.read_queue_nums, config.write_queue_nums)
+            or self._store.max_offset(topic, queue_id) > 0
+        )
+
+    def _drop(
+        self, connection: ClientConnection, header: UpdateConsumerOffsetRequestHeader
+    ) -> None:
+        self._dropped += 1
+        now = self._now()
+        if now - self._last_line < _LINE_SECONDS:
+            return
+        logger.warning(
+            "%d commits dropped: their topics or queues do not exist here; the last one is of "
+            "group %s for topic %s queue %d, by %s",
+            self._dropped,
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            connection.remote_address,
+        )
+        self._dropped = 0
+        self._last_line = now
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
         """Whether a queue still has its first message, and in memory; or never had any."""

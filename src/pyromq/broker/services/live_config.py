@@ -3,7 +3,11 @@
 A change is checked by the rules of a start, as a whole: of several keys that come together,
 one that cannot be used refuses all. What passes is written to the broker's file first, and
 then takes effect: settings that are marked live (`protocol.settings`) at once, in the very
-instances that all parts of the broker hold; others with the next start.
+instances that all parts of the broker hold; those of `NEXT_START` with the next start.
+
+Every other setting says who the broker is and where and how its store lies. Anybody can send a
+change, and one of these would let the next start fail, or begin with an empty store: they are
+changed in the file, by its owner.
 
 The file is the one that the broker was started with. Its other lines and comments stay.
 Without one, `config/broker.properties` in the store is written, as RocketMQ does; it counts
@@ -12,7 +16,7 @@ the old value where the new one is none; here both are refused.
 
 Invariants
 1. Either all of a change is in the file, and its live part in effect, or nothing is.
-2. A file is replaced by a complete one, in one step.
+2. A file is replaced by a complete one, in one step, and only by one that a start can load.
 
 Used by `handlers.admin.config`, on the loop; the file is written in a thread.
 """
@@ -29,7 +33,11 @@ from typing import Final, NamedTuple
 
 from pyromq.broker.config import BrokerConfig, known_keys, load_broker_properties
 from pyromq.protocol.bodies import DataVersion
-from pyromq.protocol.java_properties import PropertiesError, update_properties
+from pyromq.protocol.java_properties import (
+    PropertiesError,
+    parse_properties,
+    update_properties,
+)
 from pyromq.protocol.settings import ConfigError, settings_of, unknown_key_hint
 from pyromq.store.config import MessageStoreConfig
 
@@ -40,6 +48,81 @@ _FOR_TOOLS: Final = {
     "useTLS": "false",
     "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
 }
+#: Characters of an unknown key that an answer shows, and for which a known one is looked for.
+_MAX_KEY_LENGTH: Final = 100
+#: Settings that may be changed over the wire and count from the next start: whatever their
+#: value, the broker starts, under its name and with its messages.
+NEXT_START: Final = frozenset(
+    {
+        "accessMessageInMemoryMaxRatio",
+        "brokerTopicEnable",
+        "checkCRCOnRecover",
+        "cleanResourceInterval",
+        "clientManagerThreadPoolQueueCapacity",
+        "clusterTopicEnable",
+        "commitCommitLogLeastPages",
+        "commitCommitLogThoroughInterval",
+        "commitIntervalCommitLog",
+        "compressedRegister",
+        "consumerManagerThreadPoolQueueCapacity",
+        "defaultTopicQueueNums",
+        "destroyMapedFileIntervalForcibly",
+        "endTransactionPoolQueueCapacity",
+        "fastFailIfNoBufferInStorePool",
+        "flushCommitLogTimed",
+        "flushConsumeQueueLeastPages",
+        "flushConsumeQueueThoroughInterval",
+        "flushConsumerOffsetInterval",
+        "flushDelayOffsetInterval",
+        "flushDiskType",
+        "haHousekeepingInterval",
+        "haSendHeartbeatInterval",
+        "haSlaveFallbehindMax",
+        "haTransferBatchSize",
+        "heartbeatThreadPoolQueueCapacity",
+        "maxMessageSize",
+        "maxMsgsNumBatch",
+        "maxTransferBytesOnMessageInDisk",
+        "maxTransferBytesOnMessageInMemory",
+        "maxTransferCountOnMessageInDisk",
+        "maxTransferCountOnMessageInMemory",
+        "messageIndexEnable",
+        "messageIndexSafe",
+        "offsetCheckInSlave",
+        "osPageCacheBusyTimeOutMills",
+        "pullThreadPoolQueueCapacity",
+        "queryThreadPoolQueueCapacity",
+        "registerNameServerPeriod",
+        "replyThreadPoolQueueCapacity",
+        "sendThreadPoolQueueCapacity",
+        "serverChannelMaxIdleTimeSeconds",
+        "serverSocketBacklog",
+        "serverSocketRcvBufSize",
+        "serverSocketSndBufSize",
+        "slaveTimeout",
+        "traceTopicEnable",
+        "writeBufferHighWaterMark",
+        "writeBufferLowWaterMark",
+    }
+)
+#: Settings without effect here that would let RocketMQ's broker, started with the same file, run
+#: a command, load a class or take its store or its NameServers from somewhere else.
+_UNSAFE_WITHOUT_EFFECT: Final = frozenset(
+    {
+        "dLegerGroup",
+        "dLegerPeers",
+        "dLegerSelfId",
+        "enableDLegerCommitLog",
+        "fetchNamesrvAddrByAddressServer",
+        "filterServerNums",
+        "messageStorePlugIn",
+        "preferredLeaderId",
+        "rmqAddressServerDomain",
+        "rmqAddressServerSubGroup",
+        "rocketmqHome",
+        "storePathDLedgerCommitLog",
+    }
+)
 
 
 class Applied(NamedTuple):
@@ -83,9 +166,18 @@ class LiveConfig:
         known = known_keys()
         for key in changes:
             if key not in known:
-                raise ConfigError(f"unknown setting {key}{unknown_key_hint(key, known)}")
+                shown = repr(key)[1:-1][:_MAX_KEY_LENGTH]
+                hint = unknown_key_hint(key, known) if len(key) <= _MAX_KEY_LENGTH else ""
+                raise ConfigError(f"unknown setting {shown}{hint}")
         async with self._changing:
-            loaded = load_broker_properties({**self._table(), **changes})
+            before = {**_FOR_TOOLS, **self._table()}
+            loaded = load_broker_properties({**before, **changes})
+            for key, value in changes.items():
+                if value != before.get(key) and not self._may_change(key):
+                    raise ConfigError(
+                        f"{key} cannot be changed while the broker runs: "
+                        f"edit {self.file} and restart the broker"
+                    )
             await asyncio.to_thread(_write, self.file, changes)
             applied = Applied([], [])
             for config, changed in ((self._broker, loaded.broker), (self._store, loaded.store)):
@@ -101,6 +193,14 @@ class LiveConfig:
         for listener in self.listeners:
             listener(applied.now)
         return applied
+
+    def _may_change(self, key: str) -> bool:
+        """Whether a setting is live, safe to change for the next start, or of no effect."""
+        for config in (self._broker, self._store):
+            for item in settings_of(type(config)):
+                if item.key == key:
+                    return item.live or key in NEXT_START
+        return key not in _UNSAFE_WITHOUT_EFFECT
 
     def _table(self) -> dict[str, str]:
         """The settings in effect, as a file would have them."""
@@ -122,8 +222,12 @@ def _write(path: Path, changes: Mapping[str, str]) -> None:
         before, mode = b"", 0o644
     try:
         content = update_properties(before, changes)
+        # The file may have been edited since the start: it must load at the next one.
+        load_broker_properties(parse_properties(content))
     except PropertiesError as error:
         raise PropertiesError(f"{path}: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path} would not load: {error}") from error
     temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("wb") as file:

@@ -9,7 +9,10 @@ Invariants:
 1. After a change of topics, a registration that begins after the change follows at every
    NameServer; changes during a registration share the next one.
 2. A failed registration is tried again after 10 seconds or at the next change.
-3. The order configuration and the master's addresses are taken from the first NameServer
+3. A registration is compressed when `compressedRegister` says so, and whenever it would take
+   more than half a frame as JSON: NameServers read no frame above 16 MiB. One that does not
+   fit even so is not sent; the log says what to do.
+4. The order configuration and the master's addresses are taken from the first NameServer
    of the list that answers, so that differing NameServers do not make them flap.
 
 Runs on the event loop; the body of a registration is encoded in a thread.
@@ -22,7 +25,7 @@ import dataclasses
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.topics import TopicTable
@@ -34,7 +37,7 @@ from pyromq.protocol.bodies import (
 )
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.crc import CRC_MASK, crc32
-from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.frame import MAX_FRAME, RemotingCommand
 from pyromq.protocol.headers import (
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
@@ -53,6 +56,18 @@ _LONGEST_PERIOD = 60.0
 _RETRY_DELAY = 10.0
 #: Seconds that the stop of a broker waits for NameServers.
 _UNREGISTER_TIMEOUT = 3.0
+#: A registration with more bytes than this is compressed; a compressed one is worth a warning.
+_LARGE_BODY: Final = MAX_FRAME // 2
+#: What a frame has room for beside the header of a registration.
+_MAX_BODY: Final = MAX_FRAME - 16 * 1024
+
+
+class _EncodedBody(NamedTuple):
+    """The body of a registration, and what its header says of it."""
+
+    content: bytes
+    checksum: int
+    compressed: bool
 
 
 class NameServerClient(Protocol):
@@ -86,8 +101,9 @@ class Registration:
         self._broker_address = broker_address
         self._ha_address = ha_address
         self._name_servers = [_NameServer(address) for address in config.name_servers]
-        self._body: bytes = b""
-        self._checksum = 0
+        self._body = _EncodedBody(b"", 0, compressed=False)
+        #: Whether the log has a line about the size of the newest registration.
+        self._size_reported = False
         self._body_version: DataVersion | None = None
         self._encoding = asyncio.Lock()
         #: The master's addresses as a NameServer told them; of use to a replica.
@@ -188,47 +204,72 @@ class Registration:
         return bool(answer.body) and DataVersion.decode(answer.body) != version
 
     async def _send_registration(self, name_server: _NameServer) -> None:
-        body, checksum = await self._registration_body()
+        body = await self._registration_body()
+        if len(body.content) > _MAX_BODY:
+            raise _RefusedError(
+                f"a registration of {len(self._topics)} topics has {len(body.content)} bytes, "
+                f"limit {_MAX_BODY}: stop the broker and remove topics that are not used from "
+                f"{self._topics.file.path}"
+            )
         header = RegisterBrokerRequestHeader(
             broker_name=self._config.broker_name,
             broker_addr=self._broker_address,
             cluster_name=self._config.broker_cluster_name,
             ha_server_addr=self._ha_address,
             broker_id=self._config.broker_id,
-            compressed=self._config.compressed_register,
-            body_crc32=checksum,
+            compressed=body.compressed,
+            body_crc32=body.checksum,
         )
         answer = await self._request(
             name_server,
-            RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=header.encode(), body=body),
+            RemotingCommand(
+                RequestCode.REGISTER_BROKER, ext_fields=header.encode(), body=body.content
+            ),
         )
         addresses = RegisterBrokerResponseHeader.decode(answer.ext_fields)
         ordered = KVTable.decode(answer.body) if answer.body else None
         name_server.answer = (addresses, ordered)
 
-    async def _registration_body(self) -> tuple[bytes, int]:
+    async def _registration_body(self) -> _EncodedBody:
         async with self._encoding:
             if self._body_version != self._topics.data_version:
                 wrapper = self._topics.snapshot()
-                self._body, self._checksum = await asyncio.to_thread(self._encode_all, wrapper)
+                self._body = await asyncio.to_thread(self._encode, wrapper)
                 self._body_version = wrapper.data_version
-            return self._body, self._checksum
+                self._report_size(len(wrapper.topic_config_table))
+            return self._body
 
-    def _encode_all(self, wrapper: TopicConfigSerializeWrapper) -> tuple[bytes, int]:
-        """In a thread: the body of a registration and its checksum."""
-        body = self._encode(wrapper)
-        return body, crc32(body) & CRC_MASK
+    def _report_size(self, topic_count: int) -> None:
+        """Warn, once, while there is still room."""
+        size = len(self._body.content)
+        if size > _LARGE_BODY and not self._size_reported:
+            logger.warning(
+                "the registration of %d topics has %d bytes, %d %% of what a NameServer reads: "
+                "delete topics that are not used",
+                topic_count,
+                size,
+                size * 100 // _MAX_BODY,
+            )
+        self._size_reported = size > _LARGE_BODY
 
-    def _encode(self, wrapper: TopicConfigSerializeWrapper) -> bytes:
+    def _encode(self, wrapper: TopicConfigSerializeWrapper) -> _EncodedBody:
+        """In a thread: the body of a registration."""
         permission = self._config.broker_permission
+        compressed = self._config.compressed_register
+        content = b""
         if permission & (PERM_READ | PERM_WRITE) != PERM_READ | PERM_WRITE:
             wrapper.topic_config_table = {
                 name: dataclasses.replace(topic, perm=permission)
                 for name, topic in wrapper.topic_config_table.items()
             }
-        elif not self._config.compressed_register:
-            return self._topics.json.registration(wrapper)
-        return RegisterBrokerBody(wrapper).encode(compress=self._config.compressed_register)
+            if not compressed:
+                content = RegisterBrokerBody(wrapper).encode()
+        elif not compressed:
+            content = self._topics.json.registration(wrapper)
+        if compressed or len(content) > _LARGE_BODY:
+            compressed = True
+            content = RegisterBrokerBody(wrapper).encode(compress=True)
+        return _EncodedBody(content, crc32(content) & CRC_MASK, compressed)
 
     async def _request(self, name_server: _NameServer, command: RemotingCommand) -> RemotingCommand:
         answer = await self._client.request(

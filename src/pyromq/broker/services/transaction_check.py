@@ -15,6 +15,8 @@ Invariants
 3. A producer is asked about a half only when that is stored, and, while it does not read
    what it was sent, about no more of them.
 4. One turn on the loop handles few halves; those that are not in memory are read in a lane.
+5. Halves that nobody can be asked about, such as those of a producer that never sends
+   heartbeats, are counted (`without_producer`) and in the log once for each group and round.
 
 In one round RocketMQ would also give up, unheard, what it has just asked for the last time,
 and starts over without end at a half that cannot be put back; here it is given up.
@@ -76,6 +78,11 @@ _LOAD_PIECE: Final = 4096
 #: How long a round waits for a producer that does not read.
 _CONGESTION_SECONDS: Final = 1.0
 _CONGESTION_POLL_SECONDS: Final = 0.01
+#: Why nobody can be asked about halves that no client has sent as they are.
+_NO_QUESTION: Final = "the half lacks what a question needs"
+#: Reasons why nobody can be asked that are told apart in a round, and that it logs.
+_MAX_REASONS: Final = 1000
+_MAX_REASONS_LOGGED: Final = 5
 #: Put errors that come again whenever it is tried.
 _HOPELESS: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 
@@ -92,6 +99,20 @@ class _Round:
     given_up: int = 0
     #: Producers that do not read.
     stuck: set[ClientConnection] = field(default_factory=set)
+    #: Why nobody can be asked about some halves: of each reason how many, and the first.
+    orphans: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def note_orphan(self, reason: str, half: int) -> None:
+        """Nobody can be asked about a half."""
+        if reason not in self.orphans and len(self.orphans) >= _MAX_REASONS:
+            reason = "for other reasons"
+        count, first = self.orphans.get(reason, (0, half))
+        self.orphans[reason] = count + 1, first
+
+    @property
+    def without_producer(self) -> int:
+        """How many halves nobody can be asked about."""
+        return sum(count for count, _ in self.orphans.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +161,8 @@ class TransactionCheck:
         self._store_host = store_host
         self._now = now
         self._task: asyncio.Task[None] | None = None
+        #: Halves of the last round that nobody could be asked about.
+        self.without_producer = 0
         #: Progress that is committed when the log is flushed up to where it was then.
         self._unflushed: _Progress | None = None
 
@@ -250,6 +273,8 @@ class TransactionCheck:
                     current.given_up,
                     self._transactions.half_offset,
                 )
+            self.without_producer = current.without_producer
+            _log_orphans(current)
 
     async def _turn(self, current: _Round) -> bool:
         """Handle some halves; False when none are left, or those that are must wait."""
@@ -314,7 +339,9 @@ class TransactionCheck:
                 half, renewed.offset, renewed.physical, self._store_host, checks=checks
             )
         except (HalfError, RecordError) as error:
-            logger.error("nobody can be asked about half %d: %s", offset, error)
+            if _NO_QUESTION not in current.orphans:
+                logger.error("nobody can be asked about half %d: %.200s", offset, error)
+            current.note_orphan(_NO_QUESTION, offset)
         else:
             questions.append(_Question(producer_group(half), renewed.offset, origin, command))
         return True
@@ -354,9 +381,7 @@ class TransactionCheck:
             if connection in current.stuck:
                 connection = self._producers.pick(asked.group)
         if connection is None or connection in current.stuck:
-            logger.warning(
-                "no producer of group %s can be asked about half %d", asked.group, asked.half
-            )
+            current.note_orphan(f"no producer of group {asked.group:.255} is there", asked.half)
             return None
         connection.send(asked.command)
         current.asked += 1
@@ -428,6 +453,22 @@ class TransactionCheck:
         """Physical offsets of the next messages of a queue."""
         entries = self._store.queue(topic, queue_id).read(first, _LOAD_PIECE)
         return split_entries(entries)[0] if entries else ()
+
+
+def _log_orphans(current: _Round) -> None:
+    """One line for each of the reasons that most halves have."""
+    reasons = sorted(current.orphans.items(), key=lambda item: -item[1][0])
+    for reason, (count, first) in reasons[:_MAX_REASONS_LOGGED]:
+        logger.warning(
+            "nobody can be asked about %d halves, the first is %d: %s", count, first, reason
+        )
+    others = reasons[_MAX_REASONS_LOGGED:]
+    if others:
+        logger.warning(
+            "nobody can be asked about %d other halves, for %d other reasons",
+            sum(count for _, (count, _) in others),
+            len(others),
+        )
 
 
 def _half(data: bytes | None) -> MessageRecord | None:

@@ -6,8 +6,8 @@ persisted: after a restart the tables fill within one heartbeat.
 
 Invariants:
 1. A group without members is not in the table, so that forgotten groups cost nothing.
-2. Every entry can be found from its connection: losing one costs its own entries only,
-   however many groups there are.
+2. Every entry can be found from its connection: losing one costs its own entries only, in
+   time that grows with their number, however many groups and client ids there are.
 3. Each change of a group's members or subscriptions is reported by the return value; the
    tables themselves send nothing.
 
@@ -19,9 +19,10 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from pyromq.protocol.bodies import (
     ConsumeFromWhere,
@@ -37,6 +38,11 @@ logger = logging.getLogger(__name__)
 
 #: Seconds of silence after which a client is dropped.
 CLIENT_EXPIRY = 120.0
+#: A log line about many groups or topics names this many of them.
+_MAX_NAMED: Final = 16
+#: Memory of a subscription beside its texts, and of each of its tags, in bytes, roughly.
+_SUBSCRIPTION_OVERHEAD: Final = 1024
+_TAG_OVERHEAD: Final = 128
 
 
 class ClientConnection(Protocol):
@@ -91,6 +97,8 @@ class ConsumerGroup:
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     #: Counts the changes of `subscriptions`, also those that are no news to other members.
     changes: int = 0
+    #: Memory that `subscriptions` take, as `subscription_bytes` counts it.
+    size: int = 0
 
     def client_ids(self) -> list[str]:
         """The members' ids, in the order in which they came."""
@@ -109,6 +117,8 @@ class ConsumerTable:
         #: Another number after each change of what a group wants or how it consumes: what was
         #: found out under the same number still holds.
         self.version = 0
+        #: Memory that the subscriptions of all groups take.
+        self.size = 0
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[ClientConnection, set[str]] = {}
         #: Told of each heartbeat's group and subscriptions.
@@ -128,6 +138,10 @@ class ConsumerTable:
     def groups_of_topic(self, topic: str) -> set[str]:
         """The groups that subscribe to a topic now."""
         return {name for name, group in self._groups.items() if topic in group.subscriptions}
+
+    def groups_of(self, connection: ClientConnection) -> Collection[str]:
+        """The groups that a connection is a member of."""
+        return self._groups_of.get(connection, ())
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -150,18 +164,29 @@ class ConsumerTable:
         resubscribed = _update_subscriptions(group, data.subscription_data_set)
         if group.changes != changes:
             self.version += 1
+            size = subscription_bytes(group.subscriptions.values())
+            self.size += size - group.size
+            group.size = size
         if self.on_subscribed is not None:
             self.on_subscribed(group.name, data.subscription_data_set)
         return joined or resubscribed
 
     def unregister(self, group: str, connection: ClientConnection) -> bool:
         """Remove a member that leaves; True when it was one."""
-        return self._remove(group, connection, "left")
+        client = self._remove(group, connection)
+        if client is not None:
+            _log_gone("consumer", client, [group], "left")
+        return client is not None
 
     def disconnect(self, connection: ClientConnection) -> list[str]:
         """Remove what a lost connection stood for; the groups whose members changed."""
         groups = sorted(self._groups_of.get(connection, ()))
-        return [name for name in groups if self._remove(name, connection, "lost its connection")]
+        client = None
+        for name in groups:
+            client = self._remove(name, connection)
+        if client is not None:
+            _log_gone("consumer", client, groups, "lost its connection")
+        return groups
 
     def expire(self) -> list[str]:
         """Close and remove members that were silent too long; the groups that changed."""
@@ -170,7 +195,8 @@ class ConsumerTable:
         for group in list(self._groups.values()):
             silent = [c for c in group.members.values() if c.last_seen < deadline]
             for client in silent:
-                self._remove(group.name, client.connection, "was silent too long")
+                self._remove(group.name, client.connection)
+                _log_gone("consumer", client, [group.name], "was silent too long")
                 client.connection.close()
             if silent:
                 changed.append(group.name)
@@ -198,25 +224,30 @@ class ConsumerTable:
             )
         return known is None
 
-    def _remove(self, group_name: str, connection: ClientConnection, reason: str) -> bool:
+    def _remove(self, group_name: str, connection: ClientConnection) -> Client | None:
         group = self._groups.get(group_name)
         client = group.members.pop(connection, None) if group else None
         if group is None or client is None:
-            return False
+            return None
         _forget(self._groups_of, connection, group_name)
-        logger.info(
-            "consumer %s of group %s from %s %s",
-            client.client_id,
-            group_name,
-            connection.remote_address,
-            reason,
-        )
         if not group.members:
             del self._groups[group_name]
+            self.size -= group.size
             self.version += 1
             if self.on_gone is not None:
                 self.on_gone(group_name)
-        return True
+        return client
+
+
+def subscription_bytes(subscriptions: Iterable[SubscriptionData]) -> int:
+    """About how much memory subscriptions take."""
+    return sum(
+        _SUBSCRIPTION_OVERHEAD
+        + len(each.topic)
+        + len(each.sub_string)
+        + _TAG_OVERHEAD * (len(each.tags_set) + len(each.code_set))
+        for each in subscriptions
+    )
 
 
 def _update_subscriptions(group: ConsumerGroup, wanted: Iterable[SubscriptionData]) -> bool:
@@ -225,7 +256,7 @@ def _update_subscriptions(group: ConsumerGroup, wanted: Iterable[SubscriptionDat
     A newer version of a known subscription replaces it without counting as a change, as
     in RocketMQ: queues are shared by topic, whatever the expression.
     """
-    changed = False
+    new: list[SubscriptionData] = []
     topics = set()
     for subscription in wanted:
         topics.add(subscription.topic)
@@ -234,14 +265,16 @@ def _update_subscriptions(group: ConsumerGroup, wanted: Iterable[SubscriptionDat
             group.subscriptions[subscription.topic] = subscription
             group.changes += 1
         if known is None:
-            changed = True
-            logger.info("group %s subscribes to %s", group.name, subscription)
-    for topic in group.subscriptions.keys() - topics:
+            new.append(subscription)
+    if new:
+        logger.info("group %s subscribes to %s", group.name, _listed(new))
+    dropped = group.subscriptions.keys() - topics
+    for topic in dropped:
         del group.subscriptions[topic]
         group.changes += 1
-        changed = True
-        logger.warning("group %s does not subscribe to topic %s any more", group.name, topic)
-    return changed
+    if dropped:
+        logger.warning("group %s no longer subscribes to %s", group.name, _listed(dropped))
+    return bool(new or dropped)
 
 
 class ProducerTable:
@@ -252,6 +285,8 @@ class ProducerTable:
         self._groups: dict[str, dict[ClientConnection, Client]] = {}
         self._groups_of: dict[ClientConnection, set[str]] = {}
         self._by_client_id: dict[str, ClientConnection] = {}
+        #: The client ids of each connection, with the number of groups that know it by each.
+        self._ids_of: dict[ClientConnection, Counter[str]] = {}
         self._turn = itertools.count()
 
     def members(self, group: str) -> list[Client]:
@@ -261,6 +296,10 @@ class ProducerTable:
     def groups(self) -> list[str]:
         """The names of all producer groups that have members."""
         return list(self._groups)
+
+    def groups_of(self, connection: ClientConnection) -> Collection[str]:
+        """The groups that a connection is a member of."""
+        return self._groups_of.get(connection, ())
 
     def find_client(self, client_id: str) -> ClientConnection | None:
         """The connection of a client, for a reply to its request."""
@@ -277,8 +316,6 @@ class ProducerTable:
         members = self._groups.setdefault(group, {})
         known = members.get(client.connection)
         members[client.connection] = client
-        if known is not None and known.client_id != client.client_id:
-            self._forget_client_id(known)
         if known is None:
             self._groups_of.setdefault(client.connection, set()).add(group)
             logger.info(
@@ -287,51 +324,60 @@ class ProducerTable:
                 group,
                 client.connection.remote_address,
             )
+        if known is None or known.client_id != client.client_id:
+            self._ids_of.setdefault(client.connection, Counter())[client.client_id] += 1
+            if known is not None:
+                self._forget_client_id(known)
         self._by_client_id[client.client_id] = client.connection
 
     def unregister(self, group: str, connection: ClientConnection) -> None:
         """Remove a member that leaves."""
-        self._remove(group, connection, "left")
+        client = self._remove(group, connection)
+        if client is not None:
+            _log_gone("producer", client, [group], "left")
 
     def disconnect(self, connection: ClientConnection) -> None:
         """Remove what a lost connection stood for."""
-        for group in list(self._groups_of.get(connection, ())):
-            self._remove(group, connection, "lost its connection")
+        groups = sorted(self._groups_of.get(connection, ()))
+        client = None
+        for group in groups:
+            client = self._remove(group, connection)
+        if client is not None:
+            _log_gone("producer", client, groups, "lost its connection")
 
     def expire(self) -> None:
         """Close and remove members that were silent too long."""
         deadline = self._now() - CLIENT_EXPIRY
         for group, members in list(self._groups.items()):
             for client in [c for c in members.values() if c.last_seen < deadline]:
-                self._remove(group, client.connection, "was silent too long")
+                self._remove(group, client.connection)
+                _log_gone("producer", client, [group], "was silent too long")
                 client.connection.close()
 
-    def _remove(self, group: str, connection: ClientConnection, reason: str) -> None:
+    def _remove(self, group: str, connection: ClientConnection) -> Client | None:
         members = self._groups.get(group, {})
         client = members.pop(connection, None)
         if client is None:
-            return
+            return None
         if not members:
             del self._groups[group]
         _forget(self._groups_of, connection, group)
         self._forget_client_id(client)
-        logger.info(
-            "producer %s of group %s from %s %s",
-            client.client_id,
-            group,
-            connection.remote_address,
-            reason,
-        )
+        return client
 
     def _forget_client_id(self, client: Client) -> None:
-        # A client that came back on a new connection keeps its entry when the old one ends;
-        # one that is still in another group keeps it too.
-        connection = client.connection
-        if self._by_client_id.get(client.client_id) is connection and not any(
-            self._groups[group][connection].client_id == client.client_id
-            for group in self._groups_of.get(connection, ())
-        ):
-            del self._by_client_id[client.client_id]
+        """Count one group less that knows a connection by this id; at none, forget the id."""
+        connection, client_id = client.connection, client.client_id
+        ids = self._ids_of[connection]
+        ids[client_id] -= 1
+        if ids[client_id]:
+            return  # still in another group
+        del ids[client_id]
+        if not ids:
+            del self._ids_of[connection]
+        # A client that came back on a new connection keeps its entry when the old one ends.
+        if self._by_client_id.get(client_id) is connection:
+            del self._by_client_id[client_id]
 
 
 def _forget(
@@ -341,3 +387,21 @@ def _forget(
     groups.discard(group)
     if not groups:
         del groups_of[connection]
+
+
+def _log_gone(kind: str, client: Client, groups: Collection[str], reason: str) -> None:
+    logger.info(
+        "%s %s of group %s from %s %s",
+        kind,
+        client.client_id,
+        _listed(groups),
+        client.connection.remote_address,
+        reason,
+    )
+
+
+def _listed(items: Collection[object]) -> str:
+    """The items for a log line: there may be thousands, of which a few are named."""
+    named = ", ".join(map(str, itertools.islice(items, _MAX_NAMED)))
+    others = len(items) - _MAX_NAMED
+    return f"{named} and {others} others" if others > 0 else named

@@ -8,12 +8,14 @@ A note says up to where the log had been written, and when, as the topic was del
 queues all of whose messages are older by both measures are removed again. Both, because after a
 cut of the power the log may end before that place, and go on with new messages there.
 
-Notes of which the log holds nothing any more are dropped. RocketMQ does not know the file
+Notes are in the order of the deletions, so that those of which the log holds nothing any more
+are found at the beginning, and dropped. RocketMQ does not know the file
 (`config/deletedTopics.json`) and leaves it alone. All methods are called on the event loop.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -76,7 +78,8 @@ class DeletedTopicTable:
         """Take the notes of the file. Raises PersistenceError."""
         loaded = self.file.load(DeletedTopics.decode)
         if loaded is not None:
-            self._deletions = loaded.topics
+            in_order = sorted(loaded.topics.items(), key=lambda item: item[1].log_end)
+            self._deletions = dict(in_order)
 
     def __contains__(self, topic: object) -> bool:
         return topic in self._deletions
@@ -92,12 +95,14 @@ class DeletedTopicTable:
     def note(self, topic: str, log: Log) -> None:
         """A topic is deleted now."""
         self._forget(log)
+        self._deletions.pop(topic, None)
         self._deletions[topic] = Deletion(log.max_physical_offset, self._now())
         self.file.save_soon()
 
     def _forget(self, log: Log) -> None:
         first = log.min_physical_offset
-        gone = [name for name, each in self._deletions.items() if each.log_end <= first]
+        oldest = itertools.takewhile(lambda item: item[1].log_end <= first, self._deletions.items())
+        gone = [name for name, _ in oldest]
         for name in gone:
             del self._deletions[name]
         if gone:

@@ -9,11 +9,16 @@ Invariants
 1. A filter's bits are in the bit map of every message that was stored after `born_time` with
    a bit map at all, if the message is wanted. A changed expression is born anew.
 2. A heartbeat with an older version of the subscription changes nothing; one with a newer
-   version and an expression that cannot be compiled removes the filter, so that its pulls
+   version and an expression that cannot be compiled takes the filter away, so that its pulls
    are refused (FILTER_DATA_NOT_EXIST).
 3. What a file holds is of groups that have gone: they come back with a heartbeat.
+4. An expression is compiled when it is first needed, by a pull or a message: a heartbeat with
+   thousands of them costs little. A filter that nothing needed is forgotten with its group.
+5. There are at most `maxConsumerFilters`, with `maxConsumerFilterBytes` of text. A full table
+   forgets the filters of groups that have gone, and takes no others.
 
-All methods are called on the event loop; none of them waits for the disk.
+All methods are called on the event loop, but `message_filter`, which threads that read for
+pulls call too; none of them waits for the disk.
 """
 
 from __future__ import annotations
@@ -23,9 +28,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.state.capacity import Capacity
 from pyromq.broker.state.persistence import TableFile
 from pyromq.protocol.bodies import Body, SubscriptionData
 from pyromq.protocol.filter.bloom import BloomFilter, BloomFilterData
@@ -54,26 +60,84 @@ def compile_expression(expression_type: str, text: str | None) -> SqlExpression:
     return compile_sql(text)
 
 
-@dataclass(slots=True)
 class ConsumerFilter:
     """What one group wants of one topic."""
 
-    group: str
-    topic: str
-    text: str
-    expression_type: str
-    client_version: int
-    #: Milliseconds; dead since then, if that is not before its birth.
-    born_time: int
-    dead_time: int
-    bits: BloomFilterData
-    #: None when the expression, which a file had, cannot be compiled here.
-    message_filter: PropertyFilter | None
+    __slots__ = (
+        "_bits",
+        "_bloom",
+        "_compiled",
+        "_message_filter",
+        "born_time",
+        "client_version",
+        "dead_time",
+        "expression_type",
+        "group",
+        "is_loaded",
+        "text",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        bloom: BloomFilter,
+        group: str,
+        topic: str,
+        text: str,
+        expression_type: str,
+        client_version: int,
+        born_time: int,
+    ) -> None:
+        self._bloom = bloom
+        self.group = group
+        self.topic = topic
+        self.text = text
+        self.expression_type = expression_type
+        self.client_version = client_version
+        #: Milliseconds; dead since then, if that is not before its birth.
+        self.born_time = born_time
+        self.dead_time = 0
+        #: Whether it comes from a file: its group has consumed here before.
+        self.is_loaded = False
+        self._bits: BloomFilterData | None = None
+        self._compiled = False
+        self._message_filter: PropertyFilter | None = None
 
     @property
     def is_dead(self) -> bool:
         """Whether the group has no members, or does not subscribe to the topic any more."""
         return self.dead_time >= self.born_time
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a pull or a message has asked for it, or did before the last start."""
+        return self._compiled or self.is_loaded
+
+    @property
+    def is_known_as_wrong(self) -> bool:
+        """Whether the expression was tried, and cannot be compiled."""
+        return self._compiled and self._message_filter is None
+
+    @property
+    def bits(self) -> BloomFilterData:
+        """Where the group is found in the bit maps of the topic's messages."""
+        if self._bits is None:
+            self._bits = self._bloom.generate(f"{self.group}#{self.topic}")
+        return self._bits
+
+    @property
+    def message_filter(self) -> PropertyFilter | None:
+        """The compiled expression; None when it cannot be compiled."""
+        if not self._compiled:
+            try:
+                expression = compile_expression(self.expression_type, self.text)
+            except SqlError as error:
+                logger.warning("filter of %s cannot be used: %s", _name(self), error)
+            else:
+                known = KnownBits(self._bloom, self.bits, self.born_time)
+                self._message_filter = PropertyFilter(expression, known)
+            self._compiled = True
+        return self._message_filter
 
 
 class ConsumerFilterTable:
@@ -92,6 +156,18 @@ class ConsumerFilterTable:
             config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
         )
         self._filters: dict[str, dict[str, ConsumerFilter]] = {}
+        self._count = 0
+        self._text_size = 0
+        #: Whether a look for dead filters may find some.
+        self._may_have_dead = False
+        self._count_capacity = Capacity(
+            "SQL92 subscriptions", "maxConsumerFilters", lambda: config.max_consumer_filters
+        )
+        self._size_capacity = Capacity(
+            "bytes of SQL92 expressions",
+            "maxConsumerFilterBytes",
+            lambda: config.max_consumer_filter_bytes,
+        )
         self._topics_of: dict[str, set[str]] = {}
         self.file = TableFile(directory / "consumerFilter.json", self.snapshot)
 
@@ -114,11 +190,14 @@ class ConsumerFilterTable:
             return
         for data in filters:
             self._add(self._revived(data))
+        self._may_have_dead = bool(filters)
 
     def find(self, topic: str, group: str) -> ConsumerFilter | None:
-        """The filter that a group has for a topic."""
-        by_group = self._filters.get(topic)
-        return None if by_group is None else by_group.get(group)
+        """The filter that a group has for a topic; None when its expression is wrong, too."""
+        found = self._get(topic, group)
+        if found is None or (found.message_filter is None and not found.is_loaded):
+            return None
+        return found
 
     def message_filter(self, topic: str, group: str) -> PropertyFilter | None:
         """How a group's messages of a topic are filtered; None when it takes all."""
@@ -128,16 +207,21 @@ class ConsumerFilterTable:
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Note what a heartbeat of a group's member says; what it does not say is dead."""
         topics = set()
+        noted = _Noted()
         for subscription in subscriptions:
             topics.add(subscription.topic)
             if not is_tag_type(subscription.expression_type) and subscription.sub_string:
-                self._register(group, subscription)
+                self._register(group, subscription, noted)
         for topic in self._topics_of.get(group, set()) - topics:
             self._die(self._filters[topic][group])
+        noted.log(group)
+        if noted.new:
+            self._count_capacity.note(self._count)
+            self._size_capacity.note(self._text_size)
 
     def unregister(self, group: str) -> None:
         """The last member of a group has gone."""
-        for topic in self._topics_of.get(group, ()):
+        for topic in list(self._topics_of.get(group, ())):
             self._die(self._filters[topic][group])
 
     def bit_map(self, topic: str, properties: dict[str, str]) -> bytes | None:
@@ -162,112 +246,112 @@ class ConsumerFilterTable:
                     self._remove(consumer)
                     self.file.save_soon()
 
-    def snapshot(self) -> ConsumerFilterManagerBody:
+    def snapshot(self) -> _FileContent:
         """The table as it is now, for its file."""
-        return ConsumerFilterManagerBody(
-            {
-                topic: FilterDataMapByTopic(
-                    {group: ConsumerFilterData.of(data) for group, data in by_group.items()}, topic
-                )
-                for topic, by_group in self._filters.items()
-            }
+        return _FileContent(
+            {topic: list(by_group.values()) for topic, by_group in self._filters.items()}
         )
 
-    def _register(self, group: str, subscription: SubscriptionData) -> None:
-        known = self.find(subscription.topic, group)
+    def _get(self, topic: str, group: str) -> ConsumerFilter | None:
+        by_group = self._filters.get(topic)
+        return None if by_group is None else by_group.get(group)
+
+    def _register(self, group: str, subscription: SubscriptionData, noted: _Noted) -> None:
+        known = self._get(subscription.topic, group)
         version = subscription.sub_version
         if known is None:
-            self._replace(group, subscription)
+            self._replace(group, subscription, noted)
             return
         is_same = (
             known.text == subscription.sub_string
             and known.expression_type == subscription.expression_type
         )
-        if version > known.client_version and not is_same:
-            # New first: an expression that cannot be compiled leaves the group without any.
+        if not is_same and (version > known.client_version or known.is_known_as_wrong):
             self._remove(known)
-            self._replace(group, subscription)
-            self.file.save_soon()
+            self._replace(group, subscription, noted)
             return
         if not is_same:
-            logger.info(
-                "filter of %s: version %d is not newer than %d, ignored: %.200r",
-                _name(known),
-                version,
-                known.client_version,
-                subscription.sub_string,
+            noted.old.append(
+                f"topic {known.topic}: version {version} is not newer than {known.client_version}"
             )
         if version >= known.client_version and (known.is_dead or version > known.client_version):
             known.client_version = version
             known.dead_time = 0
             self.file.save_soon()
 
-    def _replace(self, group: str, subscription: SubscriptionData) -> None:
+    def _replace(self, group: str, subscription: SubscriptionData, noted: _Noted) -> None:
         topic, text = subscription.topic, subscription.sub_string
-        try:
-            expression = compile_expression(subscription.expression_type, text)
-        except SqlError as error:
-            logger.warning("filter of group %s for topic %s refused: %s", group, topic, error)
+        if subscription.expression_type != SQL92_EXPRESSION_TYPE:
+            fault: str | None = f"{subscription.expression_type!r:.40} is not SQL92"
+        else:
+            fault = self._full(len(text))
+            if fault is not None and self._may_have_dead:
+                self._forget_dead()
+                fault = self._full(len(text))
+        if fault is not None:
+            noted.refused.append(f"topic {topic:.200}: {fault}")
             return
-        born_time = self._now()
-        bits = self._bits(topic, group)
-        consumer = ConsumerFilter(
-            group,
-            topic,
-            text,
-            subscription.expression_type,
-            subscription.sub_version,
-            born_time,
-            0,
-            bits,
-            PropertyFilter(expression, KnownBits(self._bloom, bits, born_time)),
+        self._add(
+            ConsumerFilter(
+                self._bloom,
+                group,
+                topic,
+                text,
+                subscription.expression_type,
+                subscription.sub_version,
+                self._now(),
+            )
         )
-        self._add(consumer)
-        logger.info("filter of %s: %.200r", _name(consumer), text)
+        noted.new.append(f"topic {topic:.200}: {text!r:.200}")
         self.file.save_soon()
 
-    def _bits(self, topic: str, group: str) -> BloomFilterData:
-        return self._bloom.generate(f"{group}#{topic}")
+    def _full(self, size: int) -> str | None:
+        """Why the table takes no filter with so much text."""
+        # One more byte than the limit is one too many.
+        return self._count_capacity.fault(self._count) or self._size_capacity.fault(
+            self._text_size + max(0, size - 1)
+        )
+
+    def _forget_dead(self) -> None:
+        """Make room, as far as filters of groups that have gone take it."""
+        self._may_have_dead = False
+        for by_group in list(self._filters.values()):
+            for consumer in [each for each in by_group.values() if each.is_dead]:
+                self._remove(consumer)
 
     def _revived(self, data: ConsumerFilterData) -> ConsumerFilter:
         """A filter out of the file: its group has gone, and may come back."""
-        dead_time = data.dead_time or max(self._now() - _GONE_BEFORE_START, data.born_time)
-        message_filter = None
-        try:
-            expression = compile_expression(data.expression_type, data.expression)
-        except SqlError as error:
-            logger.warning(
-                "%s: filter of group %s for topic %s cannot be used: %s",
-                self.file.path,
-                data.consumer_group,
-                data.topic,
-                error,
-            )
-        else:
-            known = KnownBits(self._bloom, data.bits(), data.born_time)
-            message_filter = PropertyFilter(expression, known)
-        return ConsumerFilter(
+        consumer = ConsumerFilter(
+            self._bloom,
             data.consumer_group,
             data.topic,
             data.expression,
             data.expression_type,
             data.client_version,
             data.born_time,
-            dead_time,
-            data.bits(),
-            message_filter,
         )
+        consumer.dead_time = data.dead_time or max(self._now() - _GONE_BEFORE_START, data.born_time)
+        consumer.is_loaded = True
+        return consumer
 
     def _die(self, consumer: ConsumerFilter) -> None:
-        if not consumer.is_dead:
-            consumer.dead_time = self._now()
-            self.file.save_soon()
+        if consumer.is_dead:
+            return
+        consumer.dead_time = self._now()
+        self._may_have_dead = True
+        if not consumer.is_needed:
+            self._remove(consumer)
+        self.file.save_soon()
 
     def _add(self, consumer: ConsumerFilter) -> None:
+        self._count += 1
+        self._text_size += len(consumer.text)
         self._filters.setdefault(consumer.topic, {})[consumer.group] = consumer
         self._topics_of.setdefault(consumer.group, set()).add(consumer.topic)
 
     def _remove(self, consumer: ConsumerFilter) -> None:
+        self._count -= 1
+        self._text_size -= len(consumer.text)
         by_group = self._filters[consumer.topic]
         del by_group[consumer.group]
         if not by_group:
@@ -278,11 +362,49 @@ class ConsumerFilterTable:
             del self._topics_of[consumer.group]
 
 
+class _Noted:
+    """What became of a heartbeat's subscriptions: thousands of them are three lines in the log."""
+
+    __slots__ = ("new", "old", "refused")
+
+    def __init__(self) -> None:
+        self.new: list[str] = []
+        self.old: list[str] = []
+        self.refused: list[str] = []
+
+    def log(self, group: str) -> None:
+        for level, verb, items in (
+            (logging.INFO, "noted", self.new),
+            (logging.INFO, "ignored", self.old),
+            (logging.WARNING, "refused", self.refused),
+        ):
+            if items:
+                logger.log(
+                    level, "%d filters of group %s %s: %s", len(items), group, verb, items[0]
+                )
+
+
 def _name(consumer: ConsumerFilter) -> str:
     return f"group {consumer.group} for topic {consumer.topic}"
 
 
 # The file
+
+
+class _FileContent(NamedTuple):
+    """The filters of each topic at one instant; made into JSON by the thread that saves."""
+
+    filters: dict[str, list[ConsumerFilter]]
+
+    def encode(self) -> bytes:
+        return ConsumerFilterManagerBody(
+            {
+                topic: FilterDataMapByTopic(
+                    {data.group: ConsumerFilterData.of(data) for data in by_topic}, topic
+                )
+                for topic, by_topic in self.filters.items()
+            }
+        ).encode()
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ Invariants:
 1. A `SubscriptionGroupConfig` in the table is never modified, only replaced.
 2. Every change makes a new data version and is saved.
 3. Groups created by clients have legal names: a group's name becomes part of topics.
+4. There are at most `maxSubscriptionGroups`, but for groups of the system and of a file.
 
 All methods are called on the event loop; none of them waits for the disk.
 """
@@ -35,9 +36,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.state.capacity import Capacity
 from pyromq.broker.state.persistence import TableFile
 from pyromq.protocol import names
 from pyromq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupWrapper
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.frame import RequestError
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +59,9 @@ class GroupTable:
         self._config = config
         self._now = now
         self._groups = {name: SubscriptionGroupConfig(name) for name in names.SYSTEM_GROUPS}
+        self._capacity = Capacity(
+            "consumer groups", "maxSubscriptionGroups", lambda: config.max_subscription_groups
+        )
         self.data_version = DataVersion(now(), 0)
         self.file = TableFile(directory / "subscriptionGroup.json", self.snapshot)
 
@@ -64,9 +71,13 @@ class GroupTable:
         if loaded is not None:
             self._groups.update(loaded.subscription_group_table)
             self.data_version = loaded.data_version
+            self._capacity.note(len(self._groups))
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group's configuration, created if need be; None when it may not be created."""
+        """The group's configuration, created if need be; None when it may not be created.
+
+        Raises RequestError when the table is full.
+        """
         config = self._groups.get(group)
         if config is not None:
             return config
@@ -79,6 +90,7 @@ class GroupTable:
         if fault is not None:
             logger.warning("group %r is not created: %s", group[:300], fault)
             return None
+        self._refuse_when_full(group)
         config = SubscriptionGroupConfig(group)
         logger.info("group %s created by its first consumer", group)
         self._put(config)
@@ -99,7 +111,8 @@ class GroupTable:
         return SubscriptionGroupWrapper(dict(self._groups), self.data_version)
 
     def update(self, config: SubscriptionGroupConfig) -> None:
-        """Create the group, or replace its configuration."""
+        """Create the group, or replace its configuration. Raises RequestError when full."""
+        self._refuse_when_full(config.group_name)
         verb = "updated" if config.group_name in self._groups else "created"
         logger.info("group %s %s: %s", config.group_name, verb, config)
         self._put(config)
@@ -117,11 +130,21 @@ class GroupTable:
             logger.warning("group %r is not deleted: it does not exist", group)
             return False
         logger.info("group %s deleted", group)
+        self._capacity.note(len(self._groups))
         self._changed()
         return True
 
+    def _refuse_when_full(self, group: str) -> None:
+        fault = self._capacity.fault(len(self._groups))
+        if fault is None or group in self._groups or group.startswith(names.SYSTEM_GROUP_PREFIX):
+            return
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group} is not created: {fault}"
+        )
+
     def _put(self, config: SubscriptionGroupConfig) -> None:
         self._groups[config.group_name] = config
+        self._capacity.note(len(self._groups))
         self._changed()
 
     def _changed(self) -> None:

@@ -9,6 +9,7 @@ Invariants:
 1. A queue of a group has at most one owner at any time.
 2. A lock that has ended is as good as none; `expire` forgets those, so that groups that
    are no more cost nothing. (RocketMQ keeps them for ever.)
+3. There are at most `maxQueueLocks`: a queue more is not locked.
 
 Nothing is persisted: after a restart the first one who asks gets the queue, as in
 RocketMQ. All methods are called on the event loop.
@@ -16,7 +17,9 @@ RocketMQ. All methods are called on the event loop.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import sys
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -30,6 +33,8 @@ logger = logging.getLogger(__name__)
 LEASE_SECONDS: Final = 60.0
 #: A line in the log names so many queues.
 _MAX_NAMED: Final = 16
+#: Locks that `expire` looks at before the loop gets a turn.
+_LOCKS_AT_ONCE: Final = 5000
 
 
 @dataclass(slots=True)
@@ -42,10 +47,16 @@ class QueueLockTable:
     """The locks of all groups."""
 
     def __init__(
-        self, now: Callable[[], float] = time.monotonic, lease: float = LEASE_SECONDS
+        self,
+        now: Callable[[], float] = time.monotonic,
+        lease: float = LEASE_SECONDS,
+        max_locks: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
+        """`max_locks` gives the setting `maxQueueLocks` as it is now."""
         self._now = now
         self._lease = lease
+        self._max_locks = max_locks
+        self._count = 0
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
 
     def lock(
@@ -54,14 +65,21 @@ class QueueLockTable:
         """Lock queues for a client, or renew its locks; those that are its own now."""
         locks = self._groups.setdefault(group, {})
         now = self._now()
+        limit = self._max_locks()
         mine: set[MessageQueue] = set()
         locked, held = _Told(), _Told()
         for queue in queues:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 lock.touched = now
+            elif lock is None and self._count >= limit:
+                held.add(
+                    queue, f"the broker has {self._count} locks, limit {limit} (maxQueueLocks)"
+                )
+                continue
             elif lock is None or self._has_ended(lock, now):
                 locks[queue] = _Lock(client_id, now)
+                self._count += lock is None
                 locked.add(queue, f"after {lock.client_id}" if lock is not None else "")
             else:
                 held.add(queue, f"{lock.client_id} holds it")
@@ -83,6 +101,7 @@ class QueueLockTable:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
+                self._count -= 1
                 unlocked.add(queue)
             else:
                 held.add(queue, "nobody holds it" if lock is None else f"{lock.client_id} holds it")
@@ -100,15 +119,23 @@ class QueueLockTable:
 
     def __len__(self) -> int:
         """How many locks are remembered."""
-        return sum(map(len, self._groups.values()))
+        return self._count
 
-    def expire(self) -> None:
-        """Forget locks that have ended; called every 10 seconds."""
+    async def expire(self) -> None:
+        """Forget locks that have ended, a few thousand in one turn; called every 10 seconds."""
         now = self._now()
+        looked_at = 0
         for group, locks in list(self._groups.items()):
-            for queue in [queue for queue, lock in locks.items() if self._has_ended(lock, now)]:
-                del locks[queue]
-            if not locks:
+            for queue in list(locks):
+                lock = locks.get(queue)
+                if lock is not None and self._has_ended(lock, now):
+                    del locks[queue]
+                    self._count -= 1
+                looked_at += 1
+                if looked_at % _LOCKS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            # Another task may have replaced it, while others had their turn.
+            if not locks and self._groups.get(group) is locks:
                 del self._groups[group]
 
     def _has_ended(self, lock: _Lock, now: float) -> bool:

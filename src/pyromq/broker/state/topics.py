@@ -11,6 +11,9 @@ Invariants:
    and is saved. Equal versions therefore mean equal tables.
 3. Names created by clients are legal (see `protocol.names`): a topic is a folder of the
    store.
+4. A topic is created only while there are fewer than `maxTopics` and a registration with all
+   of them fits into a frame, even if it cannot be compressed: without a registration, clients
+   would find none of them. The system's own topics, and those of the file, are exempt.
 
 All methods are called on the event loop; none of them waits for the disk.
 """
@@ -22,13 +25,16 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.state.capacity import Capacity
 from pyromq.broker.state.persistence import TableFile
 from pyromq.broker.state.topic_json import TopicJson
 from pyromq.protocol import names
 from pyromq.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.frame import MAX_FRAME, RequestError
 from pyromq.protocol.sysflag import PERM_INHERIT, PERM_READ, PERM_WRITE
 
 logger = logging.getLogger(__name__)
@@ -40,6 +46,8 @@ TOPIC_UNIT_SUBSCRIPTION = 2
 _READ_WRITE = PERM_READ | PERM_WRITE
 _SCHEDULE_QUEUES = 18
 _BENCHMARK_QUEUES = 1024
+#: Bytes of all topics in a registration that leave room for its other parts in a frame.
+MAX_REGISTRATION_TOPICS: Final = MAX_FRAME - 64 * 1024
 
 Listener = Callable[[str], None]
 
@@ -60,6 +68,12 @@ class TopicTable:
         self._listeners: list[Listener] = [on_change] if on_change else []
         self._topics = {topic.topic_name: topic for topic in system_topics(config)}
         self._own_system_topics = frozenset(self._topics)
+        self._capacity = Capacity("topics", "maxTopics", lambda: config.max_topics)
+        self._size_capacity = Capacity(
+            "bytes of topics to register", "size of a frame", lambda: MAX_REGISTRATION_TOPICS
+        )
+        #: Bytes of all topics in a registration, before it is compressed.
+        self._size = sum(topic.line_size() for topic in self._topics.values())
         self.data_version = DataVersion(now(), 0)
         #: Encodes snapshots of the table, quicker than they would themselves.
         self.json = TopicJson()
@@ -72,6 +86,8 @@ class TopicTable:
         loaded = self.file.load(TopicConfigSerializeWrapper.decode)
         if loaded is not None:
             self._topics.update(loaded.topic_config_table)
+            self._size = sum(topic.line_size() for topic in self._topics.values())
+            self._note_size()
             self.data_version = loaded.data_version
 
     def settings_changed(self) -> None:
@@ -128,7 +144,8 @@ class TopicTable:
     ) -> TopicConfig | None:
         """The topic of a send, created if need be from the template that the client names.
 
-        None when the topic does not exist and may not be created.
+        None when the topic does not exist and may not be created; RequestError when the table
+        is full.
         """
         existing = self._topics.get(topic)
         if existing is not None:
@@ -147,6 +164,7 @@ class TopicTable:
             topic_filter_type=pattern.topic_filter_type,
             topic_sys_flag=sys_flag,
         )
+        self._refuse_when_full(created)
         logger.info("topic %s created from %s for %s", topic, template, remote_address)
         self._put(created)
         return created
@@ -154,7 +172,10 @@ class TopicTable:
     def create_for_send_back(
         self, topic: str, queue_nums: int, perm: int = _READ_WRITE, sys_flag: int = 0
     ) -> TopicConfig:
-        """The topic that the broker itself needs, such as a group's retry topic."""
+        """The topic that the broker itself needs, such as a group's retry topic.
+
+        Raises RequestError when it does not exist and the table is full.
+        """
         existing = self._topics.get(topic)
         if existing is not None:
             return existing
@@ -165,21 +186,26 @@ class TopicTable:
             perm=perm,
             topic_sys_flag=sys_flag,
         )
+        self._refuse_when_full(created)
         logger.info("topic %s created by the broker", topic)
         self._put(created)
         return created
 
     def update(self, config: TopicConfig) -> None:
-        """Create the topic, or replace its configuration."""
+        """Create the topic, or replace its configuration. Raises RequestError when full."""
+        self._refuse_when_full(config)
         verb = "updated" if config.topic_name in self._topics else "created"
         logger.info("topic %s %s: %s", config.topic_name, verb, config)
         self._put(config)
 
     def delete(self, topic: str) -> bool:
         """Remove a topic; False when it does not exist."""
-        if self._topics.pop(topic, None) is None:
+        deleted = self._topics.pop(topic, None)
+        if deleted is None:
             logger.warning("topic %r is not deleted: it does not exist", topic)
             return False
+        self._size -= deleted.line_size()
+        self._note_size()
         logger.info("topic %s deleted", topic)
         self._changed([topic])
         return True
@@ -234,9 +260,26 @@ class TopicTable:
             return f"{template} is no template, its permission is {pattern.perm}"
         return None
 
+    def _refuse_when_full(self, config: TopicConfig) -> None:
+        name = config.topic_name
+        if name in self._topics or self.is_system_topic(name):
+            return
+        fault = self._capacity.fault(len(self._topics)) or self._size_capacity.fault(
+            self._size + config.line_size()
+        )
+        if fault is not None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {name} is not created: {fault}")
+
     def _put(self, config: TopicConfig) -> None:
+        before = self._topics.get(config.topic_name)
+        self._size += config.line_size() - (before.line_size() if before is not None else 0)
         self._topics[config.topic_name] = config
+        self._note_size()
         self._changed([config.topic_name])
+
+    def _note_size(self) -> None:
+        self._capacity.note(len(self._topics))
+        self._size_capacity.note(self._size)
 
     def _changed(self, topics: Iterable[str]) -> None:
         self.data_version = self.data_version.next(self._now())

@@ -3,12 +3,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.heartbeat import HeartbeatHandlers
 from pyromq.broker.services.flow_control import Lanes
+from pyromq.broker.services.notices import GroupNotices
 from pyromq.broker.state.connections import CLIENT_EXPIRY, ConsumerTable, ProducerTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.topics import TopicTable
@@ -28,7 +30,7 @@ from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.protocol.headers import HeaderError
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.server import RemotingServer
-from tests.support.patience import DEADLINE
+from tests.support.patience import DEADLINE, until
 from tests.unit.broker.fakes import FakeConnection
 
 CONFIG = BrokerConfig(
@@ -39,16 +41,23 @@ CONFIG = BrokerConfig(
 class Broker:
     """The handlers with real tables."""
 
-    def __init__(self, directory: Path, **settings: bool) -> None:
-        config = dataclasses.replace(CONFIG, **settings)  # type: ignore[arg-type]
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        config = dataclasses.replace(CONFIG, **settings)
         self.now = 1000.0
         self.topics = TopicTable(config, directory)
         self.groups = GroupTable(config, directory)
         self.consumers = ConsumerTable(lambda: self.now)
         self.producers = ProducerTable(lambda: self.now)
         self.lanes = Lanes(config)
+        self.notices = GroupNotices(self.consumers)
         self.handlers = HeartbeatHandlers(
-            config, self.topics, self.groups, self.consumers, self.producers, self.lanes.heartbeat
+            config,
+            self.topics,
+            self.groups,
+            self.consumers,
+            self.producers,
+            self.lanes.heartbeat,
+            self.notices,
         )
 
     def beat(
@@ -88,6 +97,7 @@ class Broker:
         return GetConsumerListByGroupResponseBody.decode(answer.body).consumer_id_list
 
     async def close(self) -> None:
+        await self.notices.stop()
         await self.lanes.stop()
         await self.topics.file.close()
         await self.groups.file.close()
@@ -272,7 +282,8 @@ async def test_a_heartbeat_of_many_groups_leaves_the_loop_to_others(broker: Brok
     assert broker.members("g499") == ["c1"]
     assert "%RETRY%g499" in broker.topics
     assert [member.client_id for member in broker.producers.members("p")] == ["c1"]
-    assert len(notices(connection)) == 500
+    await until(lambda: len(connection.sent) == 500)
+    assert len(set(notices(connection))) == 500
     await broker.close()
 
 
@@ -298,6 +309,119 @@ async def test_a_large_heartbeat_that_is_none_is_an_error(broker: Broker) -> Non
     with pytest.raises(BodyError):
         await beating
     await broker.close()
+
+
+def heartbeat_of(groups: int, subscriptions: int = 0, first: int = 0) -> RemotingCommand:
+    wanted = [SubscriptionData(f"t{number}") for number in range(subscriptions)]
+    members = [
+        ConsumerData(f"g{first + number}", subscription_data_set=wanted) for number in range(groups)
+    ]
+    body = HeartbeatData("c1", consumer_data_set=members).encode()
+    return RemotingCommand(RequestCode.HEART_BEAT, body=body)
+
+
+@pytest.mark.parametrize(
+    ("request_", "fault"),
+    [
+        (heartbeat_of(21), "names 21 groups, limit 20 (maxGroupsPerHeartbeat)"),
+        (heartbeat_of(2, 16), "has 32 subscriptions, limit 30 (maxSubscriptionsPerHeartbeat)"),
+        (
+            RemotingCommand(RequestCode.HEART_BEAT, body=HeartbeatData("c" * 2000).encode()),
+            "client id has 2000 characters, limit 1024",
+        ),
+        (
+            RemotingCommand(
+                RequestCode.HEART_BEAT,
+                body=HeartbeatData("c", [ProducerData("p" * 300)]).encode(),
+            ),
+            "name has 300 characters, limit 255",
+        ),
+    ],
+)
+def test_a_heartbeat_that_names_too_much_does_not_count(
+    tmp_path: Path, request_: RemotingCommand, fault: str
+) -> None:
+    broker = Broker(tmp_path, max_groups_per_heartbeat=20, max_subscriptions_per_heartbeat=30)
+    groups, topics = len(broker.groups), len(broker.topics)
+    with pytest.raises(RequestError) as refused:
+        broker.handlers.heart_beat(FakeConnection(), request_)
+    assert fault in refused.value.remark
+    assert (len(broker.groups), len(broker.topics), len(broker.consumers)) == (groups, topics, 0)
+    assert broker.producers.groups() == []
+
+
+def test_a_connection_has_a_limited_number_of_groups(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, max_groups_per_connection=5)
+    connection = FakeConnection()
+    broker.beat(connection, producer="p")
+    broker.handlers.heart_beat(connection, heartbeat_of(3))
+    broker.handlers.heart_beat(connection, heartbeat_of(3))
+    with pytest.raises(RequestError, match=r"has 6 groups .* limit 5 \(maxGroupsPerConnection\)"):
+        broker.handlers.heart_beat(connection, heartbeat_of(1, first=3))
+    assert len(broker.consumers) == 4
+    broker.handlers.heart_beat(FakeConnection(), heartbeat_of(1, first=3))
+    assert len(broker.consumers) == 5
+
+
+async def test_heartbeats_at_the_same_time_share_the_limit_of_their_connection(
+    tmp_path: Path,
+) -> None:
+    broker = Broker(tmp_path, max_groups_per_connection=600)
+    connection = FakeConnection()
+
+    async def beat(first: int) -> RemotingCommand:
+        request = heartbeat_of(400, 1, first)
+        assert len(request.body) > 16 * 1024
+        answer = broker.handlers.heart_beat(connection, request)
+        assert not isinstance(answer, RemotingCommand)
+        return await answer
+
+    outcomes = await asyncio.gather(beat(0), beat(400), beat(800), return_exceptions=True)
+    # Whether a late one is refused as a whole, or in part, depends on the others.
+    assert 400 <= len(broker.consumers) <= 600
+    assert any("limit 600 (maxGroupsPerConnection)" in str(each) for each in outcomes)
+    await broker.close()
+
+
+def test_a_full_broker_makes_no_group_and_no_topic(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    broker.beat(FakeConnection(), group="first")
+    full = Broker(
+        tmp_path,
+        max_subscription_groups=len(broker.groups) + 1,
+        max_topics=len(broker.topics) + 1,
+    )
+    full.groups.load()
+    full.topics.load()
+    assert full.beat(FakeConnection(), group="second").code == ResponseCode.SUCCESS
+    answer = full.beat(FakeConnection(), group="third")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "group third is not created: the broker has " in (answer.remark or "")
+    assert "(maxSubscriptionGroups)" in (answer.remark or "")
+    assert "third" not in full.groups
+    assert full.consumers.find("third") is None
+    assert full.beat(FakeConnection(), group="first").code == ResponseCode.SUCCESS
+
+
+def test_a_group_without_room_for_its_retry_topic_still_joins(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, max_topics=0)
+    answer = broker.beat(FakeConnection())
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "topic %RETRY%g is not created" in (answer.remark or "")
+    assert broker.members() == ["c1"]
+
+
+def test_subscriptions_take_a_limited_part_of_memory(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, max_subscription_bytes=15_000)
+    one = FakeConnection()
+    assert broker.beat(one, group="g", topics=("t" * 10_000,)).remark is None
+    answer = broker.beat(FakeConnection(), group="h", topics=("u" * 10_000,))
+    assert "all subscriptions take 22050 bytes" in (answer.remark or "")
+    assert "limit 15000 (maxSubscriptionBytes)" in (answer.remark or "")
+    assert broker.consumers.find("h") is None
+    assert broker.beat(one, group="g", topics=("t" * 10_000,)).remark is None
+    broker.handlers.disconnected(one)
+    assert broker.beat(FakeConnection(), group="h", topics=("u" * 10_000,)).remark is None
 
 
 def test_list_of_a_group_without_members_is_an_error(broker: Broker) -> None:

@@ -242,6 +242,7 @@ async def test_bit_maps_spare_reading(tmp_path: Path, monkeypatch: pytest.Monkey
 
 async def test_the_last_member_that_goes_leaves_a_dead_filter(broker: Wired) -> None:
     subscribe(broker, "a > 5")
+    assert broker.filters.find("T", "consumers") is not None
     broker.consumers.disconnect(broker.fast.connection)
     found = broker.filters.find("T", "consumers")
     assert found is not None

@@ -4,10 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.broker.config import BrokerConfig, load_broker_properties
-from pyromq.broker.services.live_config import Applied, LiveConfig
+from pyromq.broker.config import BrokerConfig, known_keys, load_broker_properties
+from pyromq.broker.services.live_config import (
+    _UNSAFE_WITHOUT_EFFECT,
+    NEXT_START,
+    Applied,
+    LiveConfig,
+)
 from pyromq.protocol.java_properties import PropertiesError, parse_properties
-from pyromq.protocol.settings import ConfigError
+from pyromq.protocol.settings import ConfigError, settings_of
 from pyromq.store.config import MessageStoreConfig
 
 BEFORE = """\
@@ -54,12 +59,12 @@ async def test_another_setting_is_saved_for_the_next_start(tmp_path: Path) -> No
     setup = Setup(tmp_path)
     before = setup.config.text()
 
-    applied = await setup.config.update({"listenPort": "12345", "useTLS": "false"})
+    applied = await setup.config.update({"maxMessageSize": "12345", "useTLS": "false"})
 
-    assert applied == Applied([], ["listenPort"])
+    assert applied == Applied([], ["maxMessageSize"])
     assert setup.config.text() == before
     saved = load_broker_properties(parse_properties(setup.file.read_bytes()))
-    assert saved.broker.listen_port == 12345
+    assert saved.store.max_message_size == 12345
     assert saved.warnings == []
 
 
@@ -71,6 +76,10 @@ async def test_another_setting_is_saved_for_the_next_start(tmp_path: Path) -> No
         ({"fileReservedTime": "1", "deleteWhen": "25"}, "deleteWhen=25: expected hours"),
         ({"fileReservedTime": "1", "aclEnable": "true"}, "aclEnable=true"),
         ({"fileReservedTime": "1", "brokerRole": "SLAVE"}, "brokerId=0: expected"),
+        ({"fileReservedTime": "1", "brokerName": "../../x"}, "brokerName='../../x': expected"),
+        ({"fileReservedTime": "1", "regionId": "a\0b"}, r"regionId=a\\x00b: expected"),
+        ({"fileReservedTime": "1", "regionId": "a\nb=c"}, r"regionId=a\\nb=c: expected"),
+        ({"fileReservedTime": "1", "regionId": "a" * 256}, "expected at most 255 characters"),
     ],
 )
 async def test_a_bad_key_or_value_changes_nothing(
@@ -86,6 +95,68 @@ async def test_a_bad_key_or_value_changes_nothing(
     assert setup.config.version == version
     assert setup.file.read_text() == BEFORE
     assert setup.told == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("storePathRootDir", "/tmp/elsewhere"),
+        ("storePathCommitLog", "/tmp/elsewhere"),
+        ("mappedFileSizeCommitLog", "2097152"),
+        ("mappedFileSizeConsumeQueue", "2000"),
+        ("maxHashSlotNum", "64"),
+        ("enableConsumeQueueExt", "true"),
+        ("messageDelayLevel", "1s"),
+        ("transientStorePoolEnable", "true"),
+        ("brokerName", "other"),
+        ("brokerClusterName", "other"),
+        ("brokerIP1", "10.0.0.1"),
+        ("listenPort", "12000"),
+        ("namesrvAddr", "10.0.0.1:9876"),
+        ("rocketmqHome", "/tmp; touch x"),
+        ("messageStorePlugIn", "a.b.C"),
+    ],
+)
+async def test_what_the_next_start_depends_on_is_changed_in_the_file_only(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    setup = Setup(tmp_path)
+    before = setup.config.text()
+
+    with pytest.raises(ConfigError, match=rf"{key} cannot be changed .*edit .*broker\.conf and"):
+        await setup.config.update({"fileReservedTime": "1", key: value})
+
+    assert setup.config.text() == before
+    assert setup.file.read_text() == BEFORE
+
+
+async def test_a_value_that_is_in_effect_already_may_be_sent_again(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+    await setup.config.update({"brokerName": "shop", "fileReservedTime": "12"})
+    with pytest.raises(ConfigError, match="filterServerNums cannot be changed"):
+        await setup.config.update({"filterServerNums": "1"})
+    assert setup.file.read_text() == BEFORE.replace("48", "12").replace(" = ", "=")
+
+
+def test_each_setting_that_waits_for_a_start_is_one() -> None:
+    settings = [item for kind in (BrokerConfig, MessageStoreConfig) for item in settings_of(kind)]
+    waiting = {item.key for item in settings if not item.live}
+    assert waiting > NEXT_START
+    known = {item.key for item in settings}
+    assert not known & _UNSAFE_WITHOUT_EFFECT
+    assert known_keys() > _UNSAFE_WITHOUT_EFFECT
+
+
+async def test_a_file_that_would_not_load_is_not_written(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+    edited = BEFORE + "listenPort=many\n"
+    setup.file.write_text(edited)
+
+    with pytest.raises(ConfigError, match=r"broker\.conf would not load: listenPort=many"):
+        await setup.config.update({"brokerPermission": "4"})
+
+    assert setup.file.read_text() == edited
+    assert setup.broker.broker_permission == 6
 
 
 async def test_a_file_that_cannot_be_written_or_read_changes_nothing(tmp_path: Path) -> None:

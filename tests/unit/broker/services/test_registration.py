@@ -168,6 +168,35 @@ async def test_compressed_body(cluster: Cluster) -> None:
     assert cluster.one.topics == cluster.topics.snapshot().topic_config_table
 
 
+async def test_a_large_table_is_compressed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_LARGE_BODY", 8000)
+    await cluster.registration.start()
+    assert cluster.one.header is not None
+    assert not cluster.one.header.compressed
+    for number in range(100):
+        cluster.topics.update(TopicConfig(f"t{number}"))
+    await cluster.registration.register_now()
+    assert cluster.one.header.compressed
+    assert cluster.one.topics == cluster.topics.snapshot().topic_config_table
+    assert "of what a NameServer reads" not in caplog.text
+    monkeypatch.setattr(module, "_LARGE_BODY", 100)
+    for number in range(2):
+        cluster.topics.update(TopicConfig(f"u{number}"))
+        await cluster.registration.register_now()
+    assert caplog.text.count("of what a NameServer reads: delete topics") == 1
+
+
+async def test_a_table_that_does_not_fit_is_not_sent(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_MAX_BODY", 200)
+    await cluster.registration.start()
+    assert cluster.one.seen == []
+    assert f"remove topics that are not used from {cluster.topics.file.path}" in caplog.text
+
+
 async def test_restricted_broker_registers_its_own_permission(cluster: Cluster) -> None:
     cluster.configure(broker_permission=4)
     await cluster.registration.start()

@@ -171,10 +171,29 @@ async def test_nobody_is_asked_when_no_producer_is_there(
     broker.producers.unregister(GROUP, broker.producer)
     broker.prepare()
     assert await broker.round() == []
-    assert f"no producer of group {GROUP} can be asked about half 1" in caplog.text
+    line = "nobody can be asked about 1 halves, the first is 1: no producer of group"
+    assert f"{line} {GROUP} is there" in caplog.text
+    assert broker.check.without_producer == 1
     broker.join()
     assert len(await broker.round()) == 1
+    assert broker.check.without_producer == 0
     assert broker.halves[-1].properties["TRANSACTION_CHECK_TIMES"] == "2"
+
+
+async def test_many_halves_without_a_producer_are_a_few_lines_in_the_log(
+    broker: Transactional, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.producers.unregister(GROUP, broker.producer)
+    for number in range(30):
+        broker.prepare(number, properties=f"PGROUP\x01group-{number % 10}")
+    broker.prepare(30, properties="PGROUP\x01group-7")
+    await broker.round()
+    assert broker.check.without_producer == 31
+    lines = [line for line in caplog.messages if line.startswith("nobody can be asked about")]
+    assert len(lines) == 6
+    assert lines[0].startswith("nobody can be asked about 4 halves")
+    assert lines[0].endswith("no producer of group group-7 is there")
+    assert lines[5] == "nobody can be asked about 15 other halves, for 5 other reasons"
 
 
 async def test_producers_of_a_group_are_asked_in_turn(broker: Transactional) -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.state import filters as module
 from pyromq.broker.state.filters import (
     ConsumerFilterTable,
     compile_expression,
 )
 from pyromq.protocol.bodies import SubscriptionData
 from pyromq.protocol.filter.bloom import BloomFilter
-from pyromq.protocol.filter.sql import SqlError
+from pyromq.protocol.filter.sql import SqlError, SqlExpression, compile_sql
 
 CONFIG = BrokerConfig(broker_ip1="127.0.0.1", broker_ip2="127.0.0.1")
 
@@ -110,6 +111,7 @@ def test_filters_die_and_come_back(table: ConsumerFilterTable, clock: Clock) -> 
         return found.is_dead
 
     table.register("g", [sql("a > 5"), sql("b > 5", topic="U")])
+    assert (is_dead("T"), is_dead("U")) == (False, False)
     clock.now += 1000
     table.register("g", [sql("a > 5")])
     assert (is_dead("T"), is_dead("U")) == (False, True)
@@ -125,6 +127,7 @@ def test_filters_die_and_come_back(table: ConsumerFilterTable, clock: Clock) -> 
 def test_the_dead_are_forgotten_after_a_while(table: ConsumerFilterTable, clock: Clock) -> None:
     table.register("g", [sql("a > 5")])
     table.register("h", [sql("a > 5")])
+    assert text_of(table) == "a > 5"
     clock.now += 1
     table.unregister("g")
     clock.now += CONFIG.filter_data_clean_time_span - 1
@@ -225,3 +228,51 @@ async def test_changes_are_saved(table: ConsumerFilterTable) -> None:
     await table.file.saved()
     saved = json.loads(table.file.path.read_bytes())
     assert saved["filterDataByTopic"]["T"]["groupFilterData"]["g"]["expression"] == "a > 5"
+
+
+def test_a_heartbeat_compiles_nothing(
+    table: ConsumerFilterTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+
+    def note(text: str) -> SqlExpression:
+        compiled.append(text)
+        return compile_sql(text)
+
+    monkeypatch.setattr(module, "compile_sql", note)
+    subscriptions = [sql(f"a > {number}", topic=f"T{number}") for number in range(100)]
+    table.register("g", subscriptions)
+    table.register("g", [sql(each.sub_string, 2, each.topic) for each in subscriptions])
+    assert compiled == []
+    assert text_of(table, "T7") == text_of(table, "T7") == "a > 7"
+    assert table.bit_map("T8", {"a": "9"}) is not None
+    assert compiled == ["a > 7", "a > 8"]
+
+
+def test_a_filter_that_nothing_needed_goes_with_its_group(table: ConsumerFilterTable) -> None:
+    table.register("g", [sql("a > 5"), sql("a > 5", topic="U")])
+    assert text_of(table, "U") == "a > 5"
+    table.unregister("g")
+    table.file.save()
+    saved = json.loads(table.file.path.read_bytes())
+    assert list(saved["filterDataByTopic"]) == ["U"]
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_consumer_filters": 3}, {"max_consumer_filter_bytes": 3 * len("a > 5")}]
+)
+def test_a_full_table_takes_no_filter_until_others_are_gone(
+    tmp_path: Path, limits: dict[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    table = ConsumerFilterTable(dataclasses.replace(CONFIG, **limits), tmp_path)
+    table.register("g", [sql("a > 5", topic=f"T{number}") for number in range(5)])
+    assert [text_of(table, f"T{number}") for number in range(5)] == ["a > 5"] * 3 + [None] * 2
+    assert "2 filters of group g refused: topic T3: the broker has" in caplog.text
+    assert "(maxConsumerFilter" in caplog.text
+    table.register("h", [sql("a > 6")])
+    assert text_of(table, group="h") is None
+    table.unregister("g")
+    table.register("h", [sql("a > 6")])
+    assert text_of(table, group="h") == "a > 6", "the dead make room"
+    table.register("h", [sql("a > 7", 2)])
+    assert text_of(table, group="h") == "a > 7"

@@ -10,6 +10,8 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.groups import GroupTable
 from pyromq.protocol import names
 from pyromq.protocol.bodies import DataVersion, SubscriptionGroupConfig
+from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.frame import RequestError
 
 CONFIG = BrokerConfig(
     broker_name="broker-a", broker_ip1="127.0.0.1", broker_ip2="127.0.0.1", namesrv_addr=None
@@ -95,3 +97,22 @@ def test_reads_and_writes_the_file_of_rocketmq(groups: GroupTable, tmp_path: Pat
     again = GroupTable(CONFIG, tmp_path)
     again.load()
     assert again.snapshot() == groups.snapshot()
+
+
+def test_a_full_table_takes_no_group_but_the_systems(tmp_path: Path) -> None:
+    limit = len(GroupTable(CONFIG, tmp_path)) + 1
+    groups = GroupTable(dataclasses.replace(CONFIG, max_subscription_groups=limit), tmp_path)
+    groups.find("first")
+    for create in (
+        lambda: groups.find("second"),
+        lambda: groups.update(SubscriptionGroupConfig("second")),
+    ):
+        with pytest.raises(RequestError, match=r"second is not created: .*Groups\)") as refused:
+            create()
+        assert refused.value.code is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert groups.find("first") is not None
+    assert groups.find("CID_RMQ_SYS_x") is not None
+    groups.update(SubscriptionGroupConfig("first", retry_queue_nums=3))
+    groups.delete("first")
+    groups.delete("CID_RMQ_SYS_x")
+    groups.find("second")

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pyromq.broker.state import offsets as module
 from pyromq.broker.state.offsets import ConsumerOffsetTable
+from pyromq.protocol.bodies import ConsumerOffsetSerializeWrapper
 
 
 @pytest.fixture
@@ -121,3 +123,63 @@ async def test_commits_during_a_save_are_in_the_next(
     again = ConsumerOffsetTable(tmp_path)
     again.load()
     assert again.query("g", "t", 0) == 99
+
+
+def test_offsets_of_a_topic_go_with_it(offsets: ConsumerOffsetTable) -> None:
+    for topic, group in (("t", "g"), ("t", "h"), ("u", "g")):
+        offsets.commit(group, topic, 0, 1)
+    assert offsets.remove_topic("t") == 2
+    assert offsets.remove_topic("t") == 0
+    assert list(offsets.pairs()) == [("u", "g")]
+    assert offsets.groups_of("t") == offsets.topics_of("h") == set()
+    assert offsets.topics_of("g") == {"u"}
+
+
+def test_topics_that_are_gone_are_forgotten_at_the_start(
+    offsets: ConsumerOffsetTable, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "consumerOffset.json").write_text(
+        '{"offsetTable":{"t@g":{0:1},"gone@g":{0:1},"gone@h":{0:1},"strange":{0:1},'
+        '"RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS":{0:7}}}'
+    )
+    offsets.load()
+    offsets.forget_other_topics({"t"})
+    assert dict(offsets.pairs()) == {
+        "t": "g",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC": "CID_RMQ_SYS_TRANS",
+    }
+    assert "2 pairs of topic and group removed: 1 topics such as gone do not exist" in caplog.text
+
+
+def test_a_full_table_takes_no_new_pair(tmp_path: Path) -> None:
+    offsets = ConsumerOffsetTable(tmp_path, max_pairs=lambda: 2)
+    for group in ("g", "h", "i"):
+        offsets.commit(group, "t", 0, 1)
+    assert offsets.groups_of("t") == {"g", "h"}
+    offsets.commit("g", "t", 1, 5)
+    assert offsets.queues("g", "t") == {0: 1, 1: 5}
+    offsets.commit("CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC", 0, 3)
+    assert offsets.query("CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC", 0) == 3
+
+
+def test_a_save_encodes_what_has_changed(
+    offsets: ConsumerOffsetTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(50):
+        offsets.commit("g", f"t{number}", 0, 1)
+    offsets.save_if_changed()
+    encoded: list[str] = []
+
+    def note(table: dict[str, dict[int, int]]) -> ConsumerOffsetSerializeWrapper:
+        encoded.extend(table)
+        return ConsumerOffsetSerializeWrapper(table)
+
+    monkeypatch.setattr(module, "ConsumerOffsetSerializeWrapper", note)
+    offsets.commit("g", "t7", 0, 2)
+    offsets.remove_topic("t8")
+    offsets.save_if_changed()
+    assert encoded == ["t7@g"]
+    monkeypatch.undo()
+    again = ConsumerOffsetTable(tmp_path)
+    again.load()
+    assert again.snapshot() == offsets.snapshot()

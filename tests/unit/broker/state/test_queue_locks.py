@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -92,17 +93,17 @@ def test_nobody_unlocks_what_is_not_its_own(locks: QueueLockTable) -> None:
     assert locks.owner("g", ONE) == "c1"
 
 
-def test_locks_that_have_ended_are_forgotten(locks: QueueLockTable, clock: Clock) -> None:
+async def test_locks_that_have_ended_are_forgotten(locks: QueueLockTable, clock: Clock) -> None:
     locks.lock("g", {ONE, TWO}, "c1")
     clock.now += LEASE_SECONDS - 1
     locks.lock("g", {ONE}, "c1")
     locks.lock("h", {ONE}, "c2")
     clock.now += 2
-    locks.expire()
+    await locks.expire()
     assert len(locks) == 2
     assert locks.owner("g", ONE) == "c1"
     clock.now += LEASE_SECONDS
-    locks.expire()
+    await locks.expire()
     assert len(locks) == 0
 
 
@@ -130,3 +131,32 @@ def test_one_line_tells_of_all_queues(
         "group g: unlocked by c1: queue 0 of topic t, queue 1 of topic t",
         "group g: not unlocked by c1: queue 0 of topic t (nobody holds it)",
     ]
+
+
+def test_there_is_a_limited_number_of_locks(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    locks = QueueLockTable(clock, max_locks=lambda: 3)
+    queues = [MessageQueue("t", "b", number) for number in range(5)]
+    assert len(locks.lock("g", queues, "c1")) == 3
+    assert "2 others" not in caplog.text
+    assert "the broker has 3 locks, limit 3 (maxQueueLocks)" in caplog.text
+    assert len(locks.lock("g", queues, "c1")) == 3, "its own are renewed"
+    assert locks.lock("h", queues, "c2") == set()
+    locks.unlock("g", queues[:1], "c1")
+    assert len(locks) == 2
+    assert len(locks.lock("h", queues, "c2")) == 1
+    clock.now += LEASE_SECONDS + 1
+    assert len(locks.lock("g", queues[1:3], "c3")) == 2, "locks that have ended change hands"
+    assert len(locks) == 3
+
+
+async def test_expiry_leaves_the_loop_to_others(locks: QueueLockTable, clock: Clock) -> None:
+    locks.lock("g", [MessageQueue("t", "b", number) for number in range(20_000)], "c1")
+    clock.now += LEASE_SECONDS + 1
+    expiring = asyncio.ensure_future(locks.expire())
+    sizes = set()
+    while not expiring.done():
+        sizes.add(len(locks))
+        await asyncio.sleep(0)
+    assert len(sizes) >= 4
+    assert len(locks) == 0

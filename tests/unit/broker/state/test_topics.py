@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.state import topics as module
 from pyromq.broker.state.persistence import PersistenceError
 from pyromq.broker.state.topics import TOPIC_UNIT, TOPIC_UNIT_SUBSCRIPTION, TopicTable
 from pyromq.protocol.bodies import DataVersion, TopicConfig, TopicFilterType
+from pyromq.protocol.frame import RequestError
 from pyromq.protocol.names import TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
 
 CONFIG = BrokerConfig(
@@ -257,3 +259,59 @@ def test_every_listener_hears_each_change(topics: TopicTable, changes: list[str]
     topics.add_listener(heard.append)
     topics.update(TopicConfig("orders"))
     assert heard == changes == ["orders"]
+
+
+def full_table(directory: Path, room: int, **settings: int) -> TopicTable:
+    """A table that takes so many topics more than the system's."""
+    system = len(TopicTable(CONFIG, directory))
+    config = dataclasses.replace(CONFIG, **{"max_topics": system + room, **settings})
+    return TopicTable(config, directory)
+
+
+def test_a_full_table_takes_no_topic_from_anybody(tmp_path: Path) -> None:
+    topics = full_table(tmp_path, 1)
+    assert topics.create_for_send("first", "TBW102", 4) is not None
+    version = topics.data_version
+    for create in (
+        lambda: topics.create_for_send("second", "TBW102", 4),
+        lambda: topics.create_for_send_back("%RETRY%second", 1),
+        lambda: topics.update(TopicConfig("second")),
+    ):
+        with pytest.raises(RequestError, match=r"second is not created: .*\(maxTopics\)"):
+            create()
+    assert topics.data_version is version
+    assert topics.create_for_send("first", "TBW102", 4) is not None
+    topics.update(TopicConfig("first", 2, 2))
+    topics.create_for_send_back(TRANSACTION_HALF_TOPIC, 1)
+    topics.delete(TRANSACTION_HALF_TOPIC)
+    topics.delete("first")
+    topics.update(TopicConfig("second"))
+
+
+def test_topics_whose_registration_would_not_fit_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_REGISTRATION_TOPICS", 2000)
+    topics = TopicTable(CONFIG, tmp_path)
+
+    def fill() -> None:
+        for number in range(100):
+            topics.update(TopicConfig(f"{number:0100}"))
+
+    with pytest.raises(RequestError, match=r"bytes of topics to register, limit 2000 \(size"):
+        fill()
+    made = [name for name in topics.names() if name.startswith("0")]
+    assert 5 < len(made) < 16
+    topics.delete(made[0])
+    topics.update(TopicConfig(f"{100:0100}"))
+    again = TopicTable(CONFIG, tmp_path)
+    again.load()
+    with pytest.raises(RequestError, match="bytes of topics to register"):
+        again.update(TopicConfig(f"{101:0100}"))
+
+
+def test_a_table_that_fills_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    topics = full_table(tmp_path, 100)
+    for number in range(100):
+        topics.update(TopicConfig(f"t{number}"))
+    assert caplog.text.count("(maxTopics): more are refused then") == 1

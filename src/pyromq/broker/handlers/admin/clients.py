@@ -170,7 +170,7 @@ class ClientAdminHandlers:
             for member, table in zip(members, tables, strict=True)
             if table is not None
         }
-        return request.answer(body=GetConsumerStatusBody(consumer_table=found).encode())
+        return await self._encoded(request, lambda: GetConsumerStatusBody(consumer_table=found))
 
     async def _encoded(
         self, request: RemotingCommand, answer: Callable[[], Body]
@@ -188,7 +188,17 @@ class ClientAdminHandlers:
             answer = await member.connection.request(request, _STATUS_SECONDS)
             if answer.code != ResponseCode.SUCCESS or not answer.body:
                 return None
-            return GetConsumerStatusBody.decode(answer.body)
+            limit = self._config.max_request_body_size
+            if len(answer.body) > limit:
+                logger.warning(
+                    "no status of client %s: the answer has %d bytes, limit %d "
+                    "(maxRequestBodySize)",
+                    member.client_id,
+                    len(answer.body),
+                    limit,
+                )
+                return None
+            return await self._lane.run(lambda: GetConsumerStatusBody.decode(answer.body))
         except (RemotingError, BodyError) as error:
             logger.warning("no status of client %s: %s", member.client_id, error)
             return None

@@ -9,6 +9,7 @@ The methods are handlers of `broker.routes`.
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from pyromq.broker.services.live_config import LiveConfig
 from pyromq.broker.state.connections import ClientConnection
@@ -19,6 +20,9 @@ from pyromq.protocol.java_properties import PropertiesError, parse_properties
 from pyromq.protocol.settings import ConfigError
 
 logger = logging.getLogger(__name__)
+
+#: Bytes of a change: all settings together are a few thousand.
+MAX_CHANGE_SIZE: Final = 64 * 1024
 
 
 class ConfigAdminHandlers:
@@ -39,6 +43,12 @@ class ConfigAdminHandlers:
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
         """UPDATE_BROKER_CONFIG: checked, saved and, where that is possible, in effect."""
+        if len(request.body) > MAX_CHANGE_SIZE:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"nothing was changed: the change has {len(request.body)} bytes, limit "
+                f"{MAX_CHANGE_SIZE}",
+            )
         try:
             changes = parse_properties(request.body)
             if not changes:

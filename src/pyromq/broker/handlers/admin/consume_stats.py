@@ -43,6 +43,7 @@ from pyromq.protocol.headers_admin import (
     GetTopicStatsInfoRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
 )
+from pyromq.protocol.wire_types import INT64
 from pyromq.store.message_store import MessageStore
 
 #: So many queues are looked at in one turn of the loop.
@@ -143,7 +144,7 @@ class ConsumeStatsHandlers:
                 found[part.group].append(self._with_times(part))
             total = sum(each.total_diff() for stats in found.values() for each in stats)
             by_group = [{group: stats} for group, stats in found.items()]
-            return ConsumeStatsList(by_group, self._broker_address, total)
+            return ConsumeStatsList(by_group, self._broker_address, min(total, INT64.high))
 
         return await self._encoded(request, answer)
 

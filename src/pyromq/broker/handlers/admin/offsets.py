@@ -9,19 +9,22 @@ without a name; asking for correction offsets with groups to leave out does not 
 offsets of those groups; a queue that no group has a valid offset of is left out of that
 answer, where RocketMQ fails.
 
-The methods are handlers of `broker.routes` and run on the loop; the places of a time are looked
-for on the admin lane.
+The methods are handlers of `broker.routes` and run on the loop, which others get back after a
+few groups or queues; the places of a time are looked for, and offsets of many queues encoded, on
+the admin lane.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Final
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.admin.clients import refuse_old_client
 from pyromq.broker.services.flow_control import Lane
-from pyromq.broker.state.connections import ClientConnection, ConsumerGroup, ConsumerTable
+from pyromq.broker.state.connections import ClientConnection, ConsumerTable
+from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
 from pyromq.protocol.bodies import MessageQueue
@@ -47,6 +50,8 @@ logger = logging.getLogger(__name__)
 _TO_THE_END: Final = -1
 #: What is answered for a queue where the compared group is behind all others.
 _NO_CORRECTION: Final = (1 << 63) - 1
+#: Groups or queues that are looked at in one turn of the loop.
+_ITEMS_AT_ONCE: Final = 256
 
 
 class OffsetAdminHandlers:
@@ -60,6 +65,7 @@ class OffsetAdminHandlers:
         consumers: ConsumerTable,
         offsets: ConsumerOffsetTable,
         lane: Lane,
+        groups: GroupTable,
     ) -> None:
         self._config = config
         self._store = store
@@ -67,6 +73,7 @@ class OffsetAdminHandlers:
         self._consumers = consumers
         self._offsets = offsets
         self._lane = lane
+        self._groups = groups
 
     async def reset_offset(
         self, connection: ClientConnection, request: RemotingCommand
@@ -88,10 +95,27 @@ class OffsetAdminHandlers:
             header.topic,
             header.timestamp,
         )
-        self._tell_members(group, header, table, for_c=request.language is LanguageCode.CPP)
-        return request.answer(body=ResetOffsetBody(table).encode())
+        plain, as_list = await self._lane.run(lambda: (_plain(table), _as_list(table)))
+        fields = ResetOffsetRequestHeader(
+            header.topic, header.group, header.timestamp, is_force=False
+        ).encode()
+        for_c = request.language is LanguageCode.CPP
+        for member in group.members.values():
+            refuse_old_client(member)
+        for member in group.members.values():
+            if not member.connection.closed:
+                is_c = for_c or member.language is LanguageCode.CPP
+                member.connection.send(
+                    RemotingCommand(
+                        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+                        ext_fields=fields,
+                        body=as_list if is_c else plain,
+                        flag=FLAG_ONEWAY,
+                    )
+                )
+        return request.answer(body=plain)
 
-    def clone_offsets(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+    async def clone_offsets(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """CLONE_GROUP_OFFSET: one group begins where another one is."""
         header = CloneGroupOffsetRequestHeader.decode(request.ext_fields)
         # Names go into the table's keys and its file: an illegal one would be there for good.
@@ -99,7 +123,9 @@ class OffsetAdminHandlers:
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
         topic = (header.topic or "").strip()
-        for each in [topic] if topic else self._offsets.topics_of(header.src_group):
+        topics = [topic] if topic else self._offsets.topics_of(header.src_group)
+        for number, each in enumerate(topics, 1):
+            await _let_others_go(number)
             if self._topics.get(each) is None:
                 logger.warning("offsets of topic %s not cloned: there is no such topic", each)
             elif not header.offline and self._is_left_out(header.src_group, each):
@@ -109,17 +135,27 @@ class OffsetAdminHandlers:
                     header.src_group,
                 )
             else:
+                fault = self._offsets.room_fault(
+                    header.dest_group, each, is_known=header.dest_group in self._groups
+                )
+                if fault is not None:
+                    raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
                 self._offsets.clone(header.src_group, header.dest_group, each)
         return request.answer()
 
-    def correction_offsets(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+    async def correction_offsets(
+        self, _: ClientConnection, request: RemotingCommand
+    ) -> RemotingCommand:
         """QUERY_CORRECTION_OFFSET: where the group that is farthest behind is, by queue."""
         header = QueryCorrectionOffsetHeader.decode(request.ext_fields)
         topic = header.topic
         left_out = set((header.filter_groups or "").split(","))
         least: dict[int, int] = {}
+        number = 0
         for group in self._offsets.groups_of(topic) - left_out:
             for queue_id, offset in self._offsets.queues(group, topic).items():
+                number += 1
+                await _let_others_go(number)
                 if offset >= self._store.min_offset(topic, queue_id):
                     least[queue_id] = min(offset, least.get(queue_id, offset))
         for queue_id, offset in self._offsets.queues(header.compare_group, topic).items():
@@ -138,6 +174,7 @@ class OffsetAdminHandlers:
             )
         reached_in = []
         for queue_id in range(topic.write_queue_nums):
+            await _let_others_go(queue_id)
             reached = self._offsets.query(header.group, header.topic, queue_id)
             if reached is None:
                 raise RequestError(
@@ -145,13 +182,16 @@ class OffsetAdminHandlers:
                 )
             reached_in.append(reached)
         queue_ids = range(len(reached_in))
+        found: list[int] = []
         if header.timestamp == _TO_THE_END:
-            found = [self._store.max_offset(header.topic, queue_id) for queue_id in queue_ids]
+            for queue_id in queue_ids:
+                await _let_others_go(queue_id)
+                found.append(self._store.max_offset(header.topic, queue_id))
         else:
-            searches = [
-                self._store.time_search(header.topic, queue_id, header.timestamp)
-                for queue_id in queue_ids
-            ]
+            searches = []
+            for queue_id in queue_ids:
+                await _let_others_go(queue_id)
+                searches.append(self._store.time_search(header.topic, queue_id, header.timestamp))
             found = await self._lane.run(lambda: [search() for search in searches])
         table = {}
         for queue_id, reached, offset in zip(queue_ids, reached_in, found, strict=True):
@@ -159,39 +199,6 @@ class OffsetAdminHandlers:
             queue = MessageQueue(header.topic, self._config.broker_name, queue_id)
             table[queue] = offset if header.is_force else min(offset, reached)
         return table
-
-    def _tell_members(
-        self,
-        group: ConsumerGroup,
-        header: ResetOffsetRequestHeader,
-        table: dict[MessageQueue, int],
-        *,
-        for_c: bool,
-    ) -> None:
-        """Send the offsets to all members; to those in C++ as they can read them."""
-        fields = ResetOffsetRequestHeader(
-            header.topic, header.group, header.timestamp, is_force=False
-        ).encode()
-        plain = ResetOffsetBody(table).encode()
-        as_list = ResetOffsetBodyForC(
-            [
-                MessageQueueForC(queue.topic, queue.broker_name, queue.queue_id, offset)
-                for queue, offset in table.items()
-            ]
-        ).encode()
-        for member in group.members.values():
-            refuse_old_client(member)
-        for member in group.members.values():
-            if not member.connection.closed:
-                is_c = for_c or member.language is LanguageCode.CPP
-                member.connection.send(
-                    RemotingCommand(
-                        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-                        ext_fields=fields,
-                        body=as_list if is_c else plain,
-                        flag=FLAG_ONEWAY,
-                    )
-                )
 
     def _is_left_out(self, group: str, topic: str) -> bool:
         """Whether a group is online and does not subscribe to a topic."""
@@ -201,3 +208,22 @@ class OffsetAdminHandlers:
             and bool(members.subscriptions)
             and (topic not in members.subscriptions)
         )
+
+
+async def _let_others_go(number: int) -> None:
+    if number % _ITEMS_AT_ONCE == 0:
+        await asyncio.sleep(0)
+
+
+def _plain(table: dict[MessageQueue, int]) -> bytes:
+    return ResetOffsetBody(table).encode()
+
+
+def _as_list(table: dict[MessageQueue, int]) -> bytes:
+    """The offsets as clients in C++ can read them."""
+    return ResetOffsetBodyForC(
+        [
+            MessageQueueForC(queue.topic, queue.broker_name, queue.queue_id, offset)
+            for queue, offset in table.items()
+        ]
+    ).encode()

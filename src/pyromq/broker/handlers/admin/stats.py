@@ -8,6 +8,8 @@ runtime information is a flat table of strings with RocketMQ's keys, all of them
   as there is anything.
 - A "thread pool queue" is what waits in the lane of that name (`services.flow_control`);
   plain sends and pulls never wait in one.
+- `halfMessagesWithoutProducer` is not RocketMQ's: open transactions that nobody can be asked
+  about, as of the last round over them (`services.transaction_check`).
 - The page cache is never locked: there is one writer. Gets are not timed.
 
 The tables are read on the loop, the disks on the admin lane.
@@ -68,6 +70,7 @@ class StatsAdminHandlers:
         lanes: Lanes,
         delay_offsets: DelayOffsetTable,
         *,
+        halves_without_producer: Callable[[], int] = lambda: 0,
         now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._config = config
@@ -75,6 +78,7 @@ class StatsAdminHandlers:
         self._stats = stats
         self._lanes = lanes
         self._delay_offsets = delay_offsets
+        self._halves_without_producer = halves_without_producer
         self._now = now
         self._started = now()
 
@@ -176,6 +180,7 @@ class StatsAdminHandlers:
             "remainHowManyDataToFlush": _readable(
                 max(0, store.max_physical_offset - store.flushed_offset)
             ),
+            "halfMessagesWithoutProducer": str(self._halves_without_producer()),
         }
         for level, offset in self._delay_offsets.table().offset_table.items():
             end = store.max_offset(SCHEDULE_TOPIC, level - 1)

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from pyromq.broker.config import BrokerConfig
+from pyromq.broker.config import MAX_QUEUES, BrokerConfig
 from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.services.stats import BrokerStats
 from pyromq.broker.state.connections import ClientConnection
@@ -34,8 +34,6 @@ from pyromq.protocol.names import group_fault, topic_fault
 logger = logging.getLogger(__name__)
 
 _HIGHEST_PERMISSION = 15
-#: More queues than clients and tools, which look at each of them, can cope with.
-_MAX_QUEUES = 65_536
 
 
 class TopicStore(Log, Protocol):
@@ -97,6 +95,8 @@ class TopicAdminHandlers:
         logger.info("topic %s: deletion asked for by %s", header.topic, connection.remote_address)
         existed = self._topics.delete(header.topic)
         self._store.remove_topic(header.topic)
+        # A topic that is created again begins at 0: groups must not go on from where they were.
+        self._offsets.remove_topic(header.topic)
         if existed:
             self._deleted.note(header.topic, self._store)
         if self._config.auto_delete_unused_stats:
@@ -118,10 +118,10 @@ class TopicAdminHandlers:
         config = SubscriptionGroupConfig.decode(request.body)
         fault = group_fault(config.group_name)
         if fault is None and not (
-            0 <= config.retry_queue_nums <= _MAX_QUEUES and config.retry_max_times >= -1
+            0 <= config.retry_queue_nums <= MAX_QUEUES and config.retry_max_times >= -1
         ):
             fault = (
-                f"retryQueueNums {config.retry_queue_nums} must be 0 to {_MAX_QUEUES}, "
+                f"retryQueueNums {config.retry_queue_nums} must be 0 to {MAX_QUEUES}, "
                 f"retryMaxTimes {config.retry_max_times} must be -1 or more"
             )
         if fault is not None:
@@ -179,12 +179,12 @@ def _topic_config(header: CreateTopicRequestHeader) -> TopicConfig:
             f"{', '.join(TopicFilterType.__members__)}",
         )
     if not (
-        0 <= header.read_queue_nums <= _MAX_QUEUES and 0 <= header.write_queue_nums <= _MAX_QUEUES
+        0 <= header.read_queue_nums <= MAX_QUEUES and 0 <= header.write_queue_nums <= MAX_QUEUES
     ):
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"readQueueNums {header.read_queue_nums} and writeQueueNums "
-            f"{header.write_queue_nums} must be 0 to {_MAX_QUEUES}",
+            f"{header.write_queue_nums} must be 0 to {MAX_QUEUES}",
         )
     if not 0 <= header.perm <= _HIGHEST_PERMISSION:
         raise RequestError(

@@ -34,7 +34,7 @@ class Administered(Wired):
             config, self.store, self.consumers, self.producers, self.offsets, lane
         )
         self.offset_admin = OffsetAdminHandlers(
-            config, self.store, self.topics, self.consumers, self.offsets, lane
+            config, self.store, self.topics, self.consumers, self.offsets, lane, self.groups
         )
         self.consume_stats = ConsumeStatsHandlers(
             config,

@@ -171,6 +171,19 @@ async def test_all_members_are_asked_at_once_for_their_status(broker: Administer
     assert asked.ext_fields == {"topic": "T", "group": "g"}
 
 
+async def test_a_status_that_is_too_large_is_not_parsed(
+    broker: Administered, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = broker.join("one"), broker.join("other")
+    small = GetConsumerStatusBody(message_queue_table={queue(0): 7}).encode()
+    one.client = lambda request: request.answer(body=small[:-1] + b" " * 1024 * 1024 + b"}")
+    other.client = lambda request: request.answer(body=small)
+    answer = await broker.clients.consumer_status(ADMIN, asking(topic="T", group="g"))
+    assert GetConsumerStatusBody.decode(answer.body).consumer_table == {"other": {queue(0): 7}}
+    assert "no status of client one: the answer has" in caplog.text
+    assert "limit 1048576 (maxRequestBodySize)" in caplog.text
+
+
 async def test_the_status_of_one_member(broker: Administered) -> None:
     one, other = broker.join("one"), broker.join("other")
     one.client = lambda request: request.answer(body=b"{nonsense")

@@ -54,10 +54,10 @@ async def test_an_update_can_be_read_back(handlers: ConfigAdminHandlers) -> None
 
 
 async def test_what_waits_for_a_restart_is_named(handlers: ConfigAdminHandlers) -> None:
-    answer = await update(handlers, b"listenPort=12000")
+    answer = await update(handlers, b"maxMessageSize=12000")
 
     assert answer.code == ResponseCode.SUCCESS
-    assert answer.remark == "saved, needs a restart: listenPort"
+    assert answer.remark == "saved, needs a restart: maxMessageSize"
 
 
 async def test_an_empty_update_is_none(handlers: ConfigAdminHandlers) -> None:
@@ -71,6 +71,9 @@ async def test_an_empty_update_is_none(handlers: ConfigAdminHandlers) -> None:
         (b"fileReservedTime=soon", "nothing was changed: fileReservedTime=soon: expected"),
         (b"noSuchKey=1", "nothing was changed: unknown setting noSuchKey"),
         (b"a=\\u12", "nothing was changed: line 1"),
+        (b"#" * 70_000, "nothing was changed: the change has 70000 bytes, limit 65536"),
+        (b"brokerName=../../x", "nothing was changed: brokerName='../../x': expected"),
+        (b"storePathRootDir=/x", "nothing was changed: storePathRootDir cannot be changed"),
     ],
 )
 async def test_bad_updates_are_refused(

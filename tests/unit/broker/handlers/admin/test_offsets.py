@@ -1,10 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 import pytest
 
+from pyromq.broker.state.capacity import Capacity
 from pyromq.protocol.bodies import TopicConfig
 from pyromq.protocol.bodies_admin import (
     QueryCorrectionOffsetBody,
@@ -12,7 +14,7 @@ from pyromq.protocol.bodies_admin import (
     ResetOffsetBodyForC,
 )
 from pyromq.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from pyromq.protocol.frame import RequestError
+from pyromq.protocol.frame import RemotingCommand, RequestError
 from tests.unit.broker.handlers.admin.administered import ADMIN, Administered, asking, queue
 
 
@@ -100,21 +102,21 @@ async def test_offsets_are_cloned(broker: Administered) -> None:
     broker.offsets.commit("g", "U", 0, 9)
     broker.offsets.commit("g", "Gone", 0, 9)
 
-    def clone(**fields: str) -> None:
-        answer = broker.offset_admin.clone_offsets(
+    async def clone(**fields: str) -> None:
+        answer = await broker.offset_admin.clone_offsets(
             ADMIN, asking(**{"srcGroup": "g", "destGroup": "h", **fields})
         )
         assert answer.code == ResponseCode.SUCCESS
 
-    clone(topic="T")
+    await clone(topic="T")
     assert broker.offsets.queues("h", "T") == {0: 3, 1: 2}
     assert broker.offsets.topics_of("h") == {"T"}
-    clone(destGroup="i", topic=" ")
+    await clone(destGroup="i", topic=" ")
     assert broker.offsets.topics_of("i") == {"T", "U"}
     broker.join("one", "T")
-    clone(destGroup="j")
+    await clone(destGroup="j")
     assert broker.offsets.topics_of("j") == {"T"}, "the group does not subscribe to the other"
-    clone(destGroup="k", offline="true")
+    await clone(destGroup="k", offline="true")
     assert broker.offsets.topics_of("k") == {"T", "U"}
 
 
@@ -124,7 +126,7 @@ async def test_offsets_are_not_cloned_to_a_group_that_cannot_be(
 ) -> None:
     before = broker.offsets.snapshot()
     with pytest.raises(RequestError):
-        broker.offset_admin.clone_offsets(
+        await broker.offset_admin.clone_offsets(
             ADMIN, asking(srcGroup="g", destGroup=group, topic="T", offline="true")
         )
     assert broker.offsets.snapshot() == before
@@ -134,13 +136,49 @@ async def test_correction_offsets(broker: Administered) -> None:
     broker.offsets.commit("h", "T", 0, 1)
     broker.offsets.commit("h", "T", 1, 4)
 
-    def ask(**fields: str) -> dict[int, int]:
-        answer = broker.offset_admin.correction_offsets(
+    async def ask(**fields: str) -> dict[int, int]:
+        answer = await broker.offset_admin.correction_offsets(
             ADMIN, asking(**{"topic": "T", "compareGroup": "g", **fields})
         )
         return QueryCorrectionOffsetBody.decode(answer.body).correction_offsets
 
-    assert ask() == {0: 1, 1: 2}
-    assert ask(filterGroups="g,x", compareGroup="g") == {0: 1, 1: (1 << 63) - 1}
+    assert await ask() == {0: 1, 1: 2}
+    assert await ask(filterGroups="g,x", compareGroup="g") == {0: 1, 1: (1 << 63) - 1}
     assert broker.offsets.query("g", "T", 0) == 3, "what is left out is not deleted"
-    assert ask(filterGroups="g,h", compareGroup="h") == {}
+    assert await ask(filterGroups="g,h", compareGroup="h") == {}
+
+
+async def test_offsets_are_not_cloned_into_a_full_table(
+    broker: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Capacity("pairs of topic and group", "maxConsumerOffsets", lambda: 1)
+    monkeypatch.setattr(broker.offsets, "_capacity", full)
+    with pytest.raises(RequestError, match=r"pairs of topic and group, limit 1 \(maxConsumerOff"):
+        await broker.offset_admin.clone_offsets(
+            ADMIN, asking(srcGroup="g", destGroup="h", topic="T")
+        )
+    assert broker.offsets.topics_of("h") == set()
+
+
+async def turns_during(work: Awaitable[RemotingCommand]) -> int:
+    """How often others have their turn before an answer is there."""
+    answering = asyncio.ensure_future(work)
+    turns = 0
+    while not answering.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert answering.result().code == ResponseCode.SUCCESS
+    return turns
+
+
+async def test_many_queues_and_groups_leave_the_loop_to_others(broker: Administered) -> None:
+    broker.topics.update(TopicConfig("Wide", 3000, 3000))
+    for queue_id in range(3000):
+        broker.offsets.commit("g", "Wide", queue_id, 0)
+    for number in range(3000):
+        broker.offsets.commit(f"h{number}", "T", 0, 1)
+    broker.join("one", "Wide")
+    reset = asking(topic="Wide", group="g", timestamp="-1", isForce="true")
+    assert await turns_during(broker.offset_admin.reset_offset(ADMIN, reset)) > 20
+    corrections = asking(topic="T", compareGroup="g")
+    assert await turns_during(broker.offset_admin.correction_offsets(ADMIN, corrections)) > 10

@@ -121,7 +121,8 @@ async def test_the_runtime_information_has_every_key_of_java(setup: Setup) -> No
     info = await setup.info()
 
     directory = setup.wired.store.config.commit_log_directory
-    assert info.keys() == KEYS | {f"commitLogDiskRatio_{directory}"}
+    own = {"halfMessagesWithoutProducer"}
+    assert info.keys() == KEYS | own | {f"commitLogDiskRatio_{directory}"}
     assert info["earliestMessageTimeStamp"] == "-1"
     assert info["brokerVersionDesc"] == "V4_9_7"
 
