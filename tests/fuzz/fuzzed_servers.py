@@ -21,7 +21,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,7 +94,7 @@ def codes_of(name: str, server: RemotingServer) -> list[dict[str, Any]]:
     codes = []
     for code in sorted({*server.handlers, *server.hot_handlers}):
         handler = server.handlers.get(code) or server.hot_handlers[code]
-        source = inspect.getsource(inspect.unwrap(handler))
+        source = "".join(map(inspect.getsource, with_inner(handler)))
         found = {
             kind: name
             for name, kind in re.findall(r"(\w+)\.decode\(\s*request\.(ext_fields|body)", source)
@@ -108,6 +108,16 @@ def codes_of(name: str, server: RemotingServer) -> list[dict[str, Any]]:
             }
         )
     return codes
+
+
+def with_inner(handler: Any) -> Iterator[Any]:
+    """A handler and, if it is only a wrapper, what it wraps."""
+    function = getattr(handler, "__func__", handler)
+    if not inspect.isfunction(function):
+        return
+    yield function
+    for cell in function.__closure__ or ():
+        yield from with_inner(cell.cell_contents)
 
 
 class Watch(logging.Handler):

@@ -30,7 +30,7 @@ from pyromq.protocol.frame import (
 from pyromq.protocol.headers import GetRouteInfoRequestHeader
 from pyromq.protocol.record import decode_records
 from pyromq.remoting.client import RemotingClient
-from pyromq.store.check import check_store
+from pyromq.store.check import Violation, check_store
 from tests.fuzz.request_forge import Forge, Frame, target
 from tests.fuzz.test_live_server import PROBE, pull, send_v2
 from tests.support.crash import REPOSITORY, seeds
@@ -324,9 +324,9 @@ async def test_every_request_code(tmp_path: Path, count: int) -> None:
     (seed,) = (SEED,) if count == 20_000 else seeds(1)
     async with Servers.running(tmp_path, seed) as servers:
         forge = servers.forge
-        codes = {(item.server, item.code) for item in forge.targets}
-        assert ("broker", 310) in codes
-        assert ("nameserver", 103) in codes
+        # Without its classes a request ends at the first check.
+        assert sum(item.header is not None for item in forge.targets) >= 45
+        assert sum(item.body is not None for item in forge.targets) >= 7
         findings = Findings(forge)
         client = GoodClient(servers.ports)
         async with client.working():
@@ -344,8 +344,9 @@ async def test_every_request_code(tmp_path: Path, count: int) -> None:
         )
     for line in forged_lines(tmp_path / "logs"):
         findings.add(f"log line, seed {seed}: {line[:300]!r}")
+    async for violation in restart(tmp_path):
+        findings.add(f"store, seed {seed}: {violation}")
     assert not findings.found, "\n".join(findings.found)
-    await check_restart(tmp_path)
 
 
 async def attack(servers: Servers, findings: Findings, numbers: range) -> None:
@@ -381,9 +382,11 @@ def forged_lines(directory: Path) -> Iterator[str]:
                 yield line
 
 
-async def check_restart(root: Path) -> None:
-    """The store that the attack left is sound, and serves again."""
-    assert list(check_store(root / "store")) == []
+async def restart(root: Path) -> AsyncIterator[Violation]:
+    """Serve again on what the attack left; everything that is wrong with it, before and after."""
+    for violation in check_store(root / "store"):
+        yield violation
     async with Servers.running(root) as servers, GoodClient(servers.ports).working():
         pass
-    assert list(check_store(root / "store")) == []
+    for violation in check_store(root / "store"):
+        yield violation

@@ -80,7 +80,6 @@ _NO_ROUTE_HELP = "\nSee http://rocketmq.apache.org/docs/faq/ for further details
 #: Whoever may change settings must not be able to make the server write files anywhere.
 _FIXED_KEYS = ("kvConfigPath", "configStorePath")
 
-
 #: Bytes of a registration from which on it is compared with the last one before it is read.
 _LARGE_BODY: Final = 16 * 1024
 #: Bytes of a registration from which on it is read in slices; a compressed one always is.
@@ -229,13 +228,13 @@ class NameServerHandlers:
         self._routes.unregister(_identity(header))
         return request.answer()
 
-    async def _take_turn(
+    def _take_turn(
         self,
         connection: Connection,
         address: str,
         size: int,
         steps: Generator[None, None, RemotingCommand],
-    ) -> RemotingCommand | None:
+    ) -> Awaitable[RemotingCommand | None]:
         """Take these steps when all before are taken, with others' requests in between."""
         if self._waiting_size + size > MAX_WAITING_SIZE and self._waiting_size:
             raise RequestError(
@@ -243,8 +242,18 @@ class NameServerHandlers:
                 f"registrations of {self._waiting_size} bytes wait to be read,"
                 f" limit {MAX_WAITING_SIZE}: try again",
             )
+        # At once, not when the coroutine begins: the same broker's next request may come before.
         self._in_turn[address] += 1
         self._waiting_size += size
+        return self._steps_in_turn(connection, address, size, steps)
+
+    async def _steps_in_turn(
+        self,
+        connection: Connection,
+        address: str,
+        size: int,
+        steps: Generator[None, None, RemotingCommand],
+    ) -> RemotingCommand | None:
         try:
             async with self._turn:
                 while not connection.closed:

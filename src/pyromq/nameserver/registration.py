@@ -28,6 +28,7 @@ from pyromq.protocol.wire_types import shorten
 SLICE_TOPICS: Final = 1000
 #: Filter servers of one broker. RocketMQ gave them up long ago; few brokers ever had one.
 MAX_FILTER_SERVERS: Final = 64
+#: Characters of a filter server's address.
 MAX_FILTER_SERVER_LENGTH: Final = 512
 
 #: JSON values of a topic: seven, and room for fields that later versions add.

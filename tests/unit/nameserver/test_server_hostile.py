@@ -28,7 +28,7 @@ from pyromq.protocol.bodies import (
     TopicList,
 )
 from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import MAX_FRAME, RemotingCommand
+from pyromq.protocol.frame import MAX_FRAME, FrameReader, RemotingCommand
 from pyromq.protocol.header_codec import Header
 from pyromq.protocol.headers import (
     GetRouteInfoRequestHeader,
@@ -459,18 +459,29 @@ async def test_a_broker_s_requests_are_handled_in_their_order(tmp_path: Path) ->
 
     async with running(tmp_path) as peer:
         names = [f"topic-{number}" for number in range(5_000)]
-        large = asyncio.ensure_future(peer.register("a", *names))
-        await asyncio.sleep(0)
-        goodbye = asyncio.ensure_future(
-            peer.ask(
-                RequestCode.UNREGISTER_BROKER, UnRegisterBrokerRequestHeader("a", "a:1", "c", 0)
-            )
-        )
-        await asyncio.sleep(0)
-        small = asyncio.ensure_future(peer.register("a", "last"))
-        for answer in await asyncio.gather(large, goodbye, small):
-            assert answer.code == ResponseCode.SUCCESS
+        register = RegisterBrokerRequestHeader("a", "a:1", "c", "a:2", 0).encode()
+        requests = [
+            RemotingCommand(
+                RequestCode.REGISTER_BROKER, 1, register, registration(*names).encode()
+            ),
+            RemotingCommand(
+                RequestCode.UNREGISTER_BROKER,
+                2,
+                UnRegisterBrokerRequestHeader("a", "a:1", "c", 0).encode(),
+            ),
+            RemotingCommand(
+                RequestCode.REGISTER_BROKER, 3, register, registration("last").encode()
+            ),
+        ]
+        reader, writer = await asyncio.open_connection("127.0.0.1", peer.server.port)
+        writer.write(b"".join(request.encode() for request in requests))
+        frames = FrameReader()
+        answers: list[RemotingCommand] = []
+        while len(answers) < 3:
+            answers += frames.feed(await asyncio.wait_for(reader.read(1 << 16), DEADLINE))
+        assert [(answer.opaque, answer.code) for answer in answers] == [(1, 0), (2, 0), (3, 0)]
         assert peer.server.routes.all_topics().topic_list == {"last"}
+        writer.close()
 
 
 async def test_a_broker_that_leaves_while_it_is_read_leaves_nothing(tmp_path: Path) -> None:
