@@ -12,8 +12,10 @@ than one of some thousand, and none that the well-behaved client uses.
 
 from __future__ import annotations
 
+import functools
 import json
 import random
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -79,6 +81,8 @@ SETTINGS: Final = (
     *("mappedFileSizeCommitLog=1", "flushDiskType=NEVER", "kvConfigPath=/x", "=", "a=\\u12"),
     *("unknown=1", "x" * 5000 + "=1", "orderMessageEnable=maybe", "configStorePath=/x"),
 )
+
+ZIP_BOMB: Final = zlib.compress(bytes(8 * MIB))
 
 
 class Target(NamedTuple):
@@ -188,13 +192,20 @@ class _Request:
 
 def good_fields(header: type[Header], dice: random.Random) -> dict[str, Any]:
     """Fields of a header class that its decoder takes."""
-    annotations = get_type_hints(header, include_extras=True)
-    made: dict[str, Any] = {}
-    for field in fields(header):  # type: ignore[arg-type]
-        annotation = annotations[field.name]
-        kind = bare_type(without_none(annotation))
-        made[wire_name(field.name, annotation)] = as_text(good_scalar(field.name, kind, dice))
-    return made
+    return {
+        wire: as_text(good_scalar(name, bare_type(without_none(annotation)), dice))
+        for name, wire, annotation in fields_of(header)
+    }
+
+
+@functools.cache
+def fields_of(kind: type) -> list[tuple[str, str, Any]]:
+    """Attribute, name on the wire and annotation of each field of a header or body."""
+    annotations = get_type_hints(kind, include_extras=True)
+    return [
+        (field.name, wire_name(field.name, annotations[field.name]), annotations[field.name])
+        for field in fields(kind)  # type: ignore[arg-type]
+    ]
 
 
 def good_scalar(name: str, kind: type, dice: random.Random) -> Any:
@@ -269,12 +280,9 @@ def good_value(annotation: Any, name: str, dice: random.Random, size: int | None
     if issubclass(bare, Enum):
         return dice.choice(list(bare)).name
     if issubclass(bare, Body):
-        annotations = get_type_hints(bare, include_extras=True)
         return {
-            wire_name(field.name, annotations[field.name]): good_value(
-                annotations[field.name], field.name, dice, size
-            )
-            for field in fields(bare)  # type: ignore[arg-type]
+            wire: good_value(inner, attribute, dice, size)
+            for attribute, wire, inner in fields_of(bare)
         }
     return good_scalar(name, bare, dice)
 
@@ -290,24 +298,28 @@ def good_key(annotation: Any, name: str, dice: random.Random) -> Callable[[int],
     if is_body(bare):
         value = good_value(bare, name, dice, None)
         return lambda number: json.dumps(distinct(value, number))
-    return lambda number: f"{TOPICS[0]}-{number % 5000}"
+    return lambda number: f"Table-{number}"
 
 
 def distinct(value: Any, number: int) -> Any:
-    """The same with other names, of which there are at most some thousand."""
+    """The same with the names of this number: large tables have the same ones."""
     if isinstance(value, str):
-        return f"{value}-{number % 5000}"
+        return f"Table-{number}"
     if isinstance(value, dict):
         return {
-            key: f"{item}-{number % 5000}" if isinstance(item, str) and "ame" in key else item
+            key: f"Table-{number}" if isinstance(item, str) and _NAME.search(key) else item
             for key, item in value.items()
         }
     return value
 
 
+#: Fields by which the items of a table differ.
+_NAME: Final = re.compile("^topic$|[nN]ame$")
+
+
 def compressed_registration(topics: int, dice: random.Random) -> bytes:
     parts = [b'{"timestamp":1,"counter":%d}' % dice.randrange(3), topics]
-    parts += [b"Fuzz-%d 4 4 6 SINGLE_TAG" % (number % 5000) for number in range(topics)]
+    parts += [b"Table-%d 4 4 6 SINGLE_TAG" % number for number in range(topics)]
     parts.append(b"[]")
     packed = b"".join(
         struct.pack(">i", part) if isinstance(part, int) else struct.pack(">i", len(part)) + part
@@ -405,7 +417,7 @@ def _other_body(request: _Request) -> None:
             b"1e400",
             b'{"a":1,"a":2}',
             dice.randbytes(dice.randrange(1000)),
-            zlib.compress(bytes(MIB)),
+            ZIP_BOMB,
             dice.choice(EXPRESSIONS).encode(),
             dice.choice(PROPERTIES).encode(),
         )
