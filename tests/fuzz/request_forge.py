@@ -280,10 +280,13 @@ def good_value(annotation: Any, name: str, dice: random.Random, size: int | None
     if issubclass(bare, Enum):
         return dice.choice(list(bare)).name
     if issubclass(bare, Body):
-        return {
+        made = {
             wire: good_value(inner, attribute, dice, size)
             for attribute, wire, inner in fields_of(bare)
         }
+        if size is not None and "consumerGroup" in made:
+            made["consumerGroup"] = GROUPS[0]  # a table for one group, not for each
+        return made
     return good_scalar(name, bare, dice)
 
 
