@@ -447,6 +447,7 @@ class RouteTable(Generic[ConnectionT]):
         new_count = 0
         changed: list[str] = []
         left_out: list[str] = []
+        has_room = True
         for topic in topics:
             name = topic.topic_name
             key = (topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag)
@@ -458,12 +459,11 @@ class RouteTable(Generic[ConnectionT]):
                 if queues[broker_name] != queue:
                     changed.append(name)
                 queues[broker_name] = queue
-            elif (
-                len(own) >= limits.topics_per_broker
-                or self._topic_count >= limits.topics
-                or not is_legal_name(name)
-            ):
+            elif not is_legal_name(name):
                 left_out.append(name)
+            elif len(own) >= limits.topics_per_broker or self._topic_count >= limits.topics:
+                left_out.append(name)
+                has_room = False
             else:
                 own.add(name)
                 self._topics.setdefault(name, {})[broker_name] = queue
@@ -491,7 +491,7 @@ class RouteTable(Generic[ConnectionT]):
                 limits.topics,
                 MAX_NAME_LENGTH,
             )
-        return not left_out
+        return has_room
 
     def _remove_queues(self, topic: str, broker_name: str) -> None:
         queues = self._topics[topic]

@@ -354,6 +354,8 @@ async def test_a_topic_with_a_hostile_name_is_left_out_alone(tmp_path: Path) -> 
         answer = await peer.register("a", "good", "line\nbreak", "x" * 513, "\x00")
         assert answer.code == ResponseCode.SUCCESS
         assert peer.server.routes.all_topics().topic_list == {"good"}
+        # It will never come in: there is no reason to read the same again and again.
+        assert peer.server.routes.data_version("a:1") == DataVersion(1, 1)
 
 
 async def test_an_unknown_name_is_not_sent_back_whole(tmp_path: Path) -> None:
