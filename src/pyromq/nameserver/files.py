@@ -41,7 +41,7 @@ def backup_of(path: Path) -> Path:
 
 
 def _keep(path: Path, backup: Path) -> None:
-    """Give the file a second name, so that its own never stops to exist."""
+    """Give the file a second name, so that its own never disappears."""
     backup.unlink(missing_ok=True)
     try:
         backup.hardlink_to(path)

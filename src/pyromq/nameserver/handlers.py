@@ -113,9 +113,9 @@ class NameServerHandlers:
         self._reader = RegistrationReader(
             config.max_registration_size, config.max_topics_per_broker, routes.unknown_topics
         )
-        #: Who is read in slices has it; others wait in the order in which they came.
+        #: Held while a registration is read in slices; others wait in FIFO order.
         self._turn = asyncio.Lock()
-        #: How many requests of a broker wait or are read, by its address.
+        #: Requests of a broker that wait or are being read, by its address.
         self._in_turn: Counter[str] = Counter()
         self._waiting_size = 0
 
@@ -235,7 +235,7 @@ class NameServerHandlers:
         size: int,
         steps: Generator[None, None, RemotingCommand],
     ) -> Awaitable[RemotingCommand | None]:
-        """Take these steps when all before are taken, with others' requests in between."""
+        """Run these steps after all that came before, with other peers' requests in between."""
         if self._waiting_size + size > MAX_WAITING_SIZE and self._waiting_size:
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY,
@@ -471,7 +471,7 @@ class NameServerHandlers:
 
 
 def _run(steps: Generator[None, None, RemotingCommand]) -> RemotingCommand:
-    """All steps at once."""
+    """Run all steps at once."""
     while True:
         try:
             next(steps)
@@ -510,7 +510,7 @@ def _check_small(request: RemotingCommand) -> None:
 
 
 def _echoed(name: str) -> str:
-    """A name in an answer, as it came unless no real one is so long."""
+    """Return a name for an answer, cut if it is longer than any real one."""
     return name if len(name) <= MAX_NAME_LENGTH else shorten(name)
 
 
@@ -551,7 +551,7 @@ def _topic_list(request: RemotingCommand, topics: TopicList) -> RemotingCommand:
             ResponseCode.SYSTEM_ERROR,
             f"{len(names)} topics have names of {size} bytes, a frame at most {MAX_FRAME}",
         )
-    # To sort hundreds of thousands of names would take longer than all the rest.
+    # Unsorted: sorting hundreds of thousands of names takes longer than everything else.
     value = {**TopicList(set(), topics.broker_addr).to_value(), "topicList": list(names)}
     return request.answer(body=dump_json(value))
 

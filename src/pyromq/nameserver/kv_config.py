@@ -100,8 +100,8 @@ class KVConfig:
         return self._table.get(namespace)
 
     def encoded(self, namespace: str, max_size: int) -> bytes | None:
-        """A namespace as a `KVTable`, without the keys that do not fit; None when it was never
-        used.
+        """Encode a namespace as a `KVTable`, without the keys that do not fit; return None when
+        it was never used.
         """
         table = self._table.get(namespace)
         if table is None:
@@ -183,7 +183,7 @@ class KVConfig:
             self._encoded.clear()
 
     async def _save(self) -> None:
-        """Come back when a file that began after this call is written."""
+        """Return once a write that began after this call is on the disk."""
         if self._next_save is None:
             self._next_save = asyncio.create_task(self._write(), name="save KV configuration")
             self._next_save.add_done_callback(_retrieve)
@@ -201,13 +201,13 @@ def _encode_and_save(path: Path, table: dict[str, dict[str, str]]) -> None:
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """Whoever waited has the error; nobody may be left who does."""
+    """Mark an error as retrieved: all its waiters may be gone."""
     if not task.cancelled():
         task.exception()
 
 
 def _fitting(namespace: str, table: dict[str, str], max_size: int) -> dict[str, str]:
-    """The entries of a namespace, from the first on, whose body is not above this size."""
+    """Return the entries of a namespace that fit into a body of this size."""
     room = max_size - len(KVTable().encode())
     fitting = {}
     for key, value in table.items():
@@ -228,7 +228,7 @@ def _fitting(namespace: str, table: dict[str, str], max_size: int) -> dict[str, 
 
 
 def _added_size(table: dict[str, dict[str, str]], namespace: str, key: str, value: str) -> int:
-    """By how much the table grows; less than nothing when it shrinks."""
+    """Return by how many bytes the table grows; negative when it shrinks."""
     entries = table.get(namespace)
     if entries is None:
         return _namespace_size(namespace) + _entry_size(key, value)

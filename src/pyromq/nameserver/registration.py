@@ -55,7 +55,7 @@ class RegistrationReader:
     def read(
         self, broker_name: str, body: bytes, *, compressed: bool, topics_only: bool
     ) -> Generator[None, None, Registration]:
-        """The registration in a body, without topics that are known as they are.
+        """Read a registration, without the topics that are known as they are.
 
         `topics_only` is the form of brokers before 3.0.11. Raises `BodyError`.
         """

@@ -16,7 +16,7 @@ Invariants:
 5. Every address of a broker name has an entry that says when it was last heard of, and no
    other address has one. A broker that was silent for `BROKER_EXPIRY` seconds, or whose
    connection broke, is removed.
-6. Whatever leaves is found by an index (connection -> addresses -> broker names -> topics and
+6. Indexes find everything that leaves (connection -> addresses -> broker names -> topics and
    clusters): a removal costs what it removes, however large the rest of the table is.
 7. The table never outgrows its `RouteLimits`. A broker above a limit is refused; topics above
    a limit are left out of a registration, and its data version counts as unknown, so that
@@ -422,7 +422,7 @@ class RouteTable(Generic[ConnectionT]):
             self._leave_address(name, old_address)
 
     def _leave_address(self, name: str, address: str) -> None:
-        """A broker name is no longer at this address; the last one takes everything along."""
+        """Take a broker name off an address; with its last name the address is forgotten."""
         names = self._names_at[address]
         names.remove(name)
         self._broker_count -= 1
@@ -440,7 +440,7 @@ class RouteTable(Generic[ConnectionT]):
             del self._addresses_on[connection]
 
     def _update_topics(self, broker_name: str, topics: Iterable[TopicConfig]) -> bool:
-        """Take in a master's topics; returns whether there was room for all."""
+        """Take in a master's topics; return whether there was room for all."""
         own = self._topics_of.setdefault(broker_name, set())
         limits = self._limits
         same: dict[tuple[int, int, int, int], QueueData] = {}  # most topics are alike
@@ -553,7 +553,7 @@ class RouteTable(Generic[ConnectionT]):
 
 
 def is_legal_name(name: str) -> bool:
-    """Whether a name is short enough and cannot forge a line of a log."""
+    """Return whether a name is short enough and cannot forge a log line."""
     return 0 < len(name) <= MAX_NAME_LENGTH and name.isprintable()
 
 
