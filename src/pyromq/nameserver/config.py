@@ -60,12 +60,14 @@ class NamesrvConfig:
         "orderMessageEnable",
         False,
         "Whether a route carries the order configuration of its topic.",
+        live=True,
     )
     cluster_test: bool = setting(
         "clusterTest",
         False,
         "Ask the NameServers in NAMESRV_ADDR of the environment, those of production, for "
         "topics that are not known here; also as orderMessageEnable.",
+        live=True,
     )
     product_env_name: str = setting(
         "productEnvName",
@@ -74,6 +76,63 @@ class NamesrvConfig:
     )
     rocketmq_home: str | None = setting(
         "rocketmqHome", None, "Directory of the installation; without effect."
+    )
+    max_brokers: int = setting(
+        "maxBrokers",
+        5_000,
+        "Maximum number of brokers; a broker counts once for each of its addresses.",
+        minimum=1,
+        limit="SYSTEM_ERROR to the registration; brokers that are registered stay.",
+    )
+    max_brokers_per_connection: int = setting(
+        "maxBrokersPerConnection",
+        256,
+        "Maximum number of brokers that register over one connection, and at one address.",
+        minimum=1,
+        limit="SYSTEM_ERROR to the registration; brokers that are registered stay.",
+    )
+    max_registration_size: int = setting(
+        "maxRegistrationSize",
+        16 * 1024 * 1024,
+        "Maximum bytes of a registration, after decompression.",
+        minimum=1024,
+        limit="SYSTEM_ERROR to the registration.",
+    )
+    max_topics_per_broker: int = setting(
+        "maxTopicsPerBroker",
+        100_000,
+        "Maximum number of topics of one broker name.",
+        minimum=1,
+        limit="SYSTEM_ERROR to a registration that names more; topics beyond the limit that a "
+        "broker adds bit by bit get no route.",
+    )
+    max_topics: int = setting(
+        "maxTopics",
+        500_000,
+        "Maximum number of topics; a topic counts once for each broker name that has it.",
+        minimum=1,
+        limit="A new topic gets no route, with a line in the log; the broker stays registered.",
+    )
+    max_kv_name_size: int = setting(
+        "maxKvNameSize",
+        1024,
+        "Maximum bytes of a namespace or key of the key-value configuration, as JSON.",
+        minimum=1,
+        limit="SYSTEM_ERROR to PUT_KV_CONFIG.",
+    )
+    max_kv_value_size: int = setting(
+        "maxKvValueSize",
+        64 * 1024,
+        "Maximum bytes of a value of the key-value configuration, as JSON.",
+        minimum=1,
+        limit="SYSTEM_ERROR to PUT_KV_CONFIG.",
+    )
+    max_kv_config_size: int = setting(
+        "maxKvConfigSize",
+        4 * 1024 * 1024,
+        "Maximum bytes of the whole key-value configuration, as JSON.",
+        minimum=1,
+        limit="SYSTEM_ERROR to PUT_KV_CONFIG; deleting always works.",
     )
 
     @classmethod

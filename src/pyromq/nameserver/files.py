@@ -1,7 +1,7 @@
 """Small files that must survive a crash: replaced as a whole, the previous content kept.
 
-`save` writes FILE.tmp, syncs it, keeps the old FILE as FILE.bak and renames: at every instant
-FILE or FILE.bak is complete. Same names as RocketMQ's, so either system can take over.
+`save` writes FILE.tmp, syncs it, links the old FILE as FILE.bak and renames FILE.tmp: at every
+instant FILE is complete. Same names as RocketMQ's, so either system can take over.
 
 Called by the NameServer: `save` in a worker thread, `load` at start-up.
 """
@@ -22,7 +22,7 @@ def save(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     with contextlib.suppress(FileNotFoundError):
-        path.replace(backup_of(path))
+        _keep(path, backup_of(path))
     temporary.replace(path)
     _sync_directory(path.parent)
 
@@ -38,6 +38,17 @@ def load(path: Path) -> bytes | None:
 def backup_of(path: Path) -> Path:
     """Where `save` keeps the content before the last."""
     return path.with_name(path.name + ".bak")
+
+
+def _keep(path: Path, backup: Path) -> None:
+    """Give the file a second name, so that its own never disappears."""
+    backup.unlink(missing_ok=True)
+    try:
+        backup.hardlink_to(path)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a file system without links; FILE.bak alone is complete for an instant
+        path.replace(backup)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -4,8 +4,9 @@ Every method has the `Handler` signature of `remoting.server`. What cannot be an
 `RequestError` (code and remark as RocketMQ gives them), a `HeaderError` or a `BodyError`;
 the server turns each into an error answer.
 
-Runs on the loop. Only changes of the KV configuration and of the settings wait for the disk,
-so only they are coroutines.
+Runs on the loop. Changes of the KV configuration and of the settings wait for the disk, so
+they are coroutines. So is a large registration, which is read in slices; registrations and
+goodbyes of its broker that come meanwhile wait for their turn.
 """
 
 from __future__ import annotations
@@ -14,26 +15,34 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final
 
 from pyromq.nameserver import files
 from pyromq.nameserver.config import NamesrvConfig
-from pyromq.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
+from pyromq.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig, KVLimitError
 from pyromq.nameserver.production import ProductionRoutes, was_forwarded
-from pyromq.nameserver.route_table import BrokerIdentity, RouteTable
+from pyromq.nameserver.registration import Registration, RegistrationReader
+from pyromq.nameserver.route_table import (
+    MAX_NAME_LENGTH,
+    BrokerIdentity,
+    RouteLimitError,
+    RouteTable,
+    is_legal_name,
+)
 from pyromq.protocol.bodies import (
     DataVersion,
     KVTable,
-    RegisterBrokerBody,
+    RegistrationTooLargeError,
     TopicConfigSerializeWrapper,
     TopicList,
 )
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.crc import CRC_MASK, crc32
-from pyromq.protocol.fastjson import parse_json
-from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.fastjson import dump_json
+from pyromq.protocol.frame import MAX_FRAME, RemotingCommand, RequestError
 from pyromq.protocol.headers import (
     GetRouteInfoRequestHeader,
     QueryDataVersionRequestHeader,
@@ -56,7 +65,8 @@ from pyromq.protocol.headers_admin import (
     WipeWritePermOfBrokerResponseHeader,
 )
 from pyromq.protocol.java_properties import PropertiesError, format_properties, parse_properties
-from pyromq.protocol.settings import ConfigError
+from pyromq.protocol.settings import ConfigError, settings_of
+from pyromq.protocol.wire_types import shorten
 from pyromq.remoting.server import Connection, Handler
 
 logger = logging.getLogger(__name__)
@@ -70,18 +80,16 @@ _NO_ROUTE_HELP = "\nSee http://rocketmq.apache.org/docs/faq/ for further details
 #: Whoever may change settings must not be able to make the server write files anywhere.
 _FIXED_KEYS = ("kvConfigPath", "configStorePath")
 
-
-#: A registration of this size is worth a look whether it is the same as the last one.
-_LARGE_BODY = 16 * 1024
-_MAX_LAST_BODIES = 10_000
-
-
-class _LastBody(NamedTuple):
-    """What is kept of a registration."""
-
-    digest: bytes
-    version: DataVersion
-    filter_servers: list[str]
+#: Bytes of a registration from which on it is compared with the last one before it is read.
+_LARGE_BODY: Final = 16 * 1024
+#: Bytes of a registration from which on it is read in slices; a compressed one always is.
+_SLICED_BODY: Final = 256 * 1024
+#: Bytes of registrations that wait for their turn; beyond, brokers are told to try again.
+MAX_WAITING_SIZE: Final = 128 * 1024 * 1024
+#: Bytes of a data version and of changed settings; a few hundred are common.
+MAX_SMALL_BODY: Final = 64 * 1024
+#: Bytes of a frame that a registration's answer leaves to its header.
+_HEADER_ROOM: Final = 64 * 1024
 
 
 class NameServerHandlers:
@@ -102,8 +110,14 @@ class NameServerHandlers:
         self._kv_config = kv_config
         self._clock = clock
         self._saving = asyncio.Lock()
-        #: What brokers with many topics registered last, by their addresses.
-        self._last_bodies: dict[str, _LastBody] = {}
+        self._reader = RegistrationReader(
+            config.max_registration_size, config.max_topics_per_broker, routes.unknown_topics
+        )
+        #: Held while a registration is read in slices; others wait in FIFO order.
+        self._turn = asyncio.Lock()
+        #: Requests of a broker that wait or are being read, by its address.
+        self._in_turn: Counter[str] = Counter()
+        self._waiting_size = 0
 
     def table(self) -> Mapping[int, Handler]:
         """Request code -> handler."""
@@ -132,95 +146,134 @@ class NameServerHandlers:
 
     # Brokers
 
-    def register_broker(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def register_broker(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
         """A broker says that it lives and what it has."""
         header = RegisterBrokerRequestHeader.decode(request.ext_fields)
         if header.body_crc32 not in (0, crc32(request.body) & CRC_MASK):
             logger.warning("registration from %s: CRC does not match", connection.remote_address)
             raise RequestError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        identity = _identity(header)
-        topics, filter_servers = self._registered_before(request, identity) or self._registered(
-            request, identity, header.compressed
-        )
-        result = self._routes.register(
-            identity,
-            header.ha_server_addr,
-            topics,
-            filter_servers,
-            connection,
-            self._clock(),
-        )
-        answer_header = RegisterBrokerResponseHeader(result.ha_server_addr, result.master_addr)
-        order_config = self._kv_config.namespace(ORDER_TOPIC_CONFIG)
-        return request.answer(
-            ext_fields=answer_header.encode(),
-            body=b"" if order_config is None else KVTable(order_config).encode(),
-        )
+        _check_names(header)
+        address = header.broker_addr
+        steps = self._registration(connection, request, header)
+        if address in self._in_turn or header.compressed or len(request.body) >= _SLICED_BODY:
+            return self._take_turn(connection, address, len(request.body), steps)
+        return _run(steps)
 
-    def _registered_before(
-        self, request: RemotingCommand, identity: BrokerIdentity
-    ) -> tuple[TopicConfigSerializeWrapper, list[str] | None] | None:
-        """What a live broker said last, without its topics, if it says the same again.
-
-        It does so every 30 seconds: then nothing needs to be read.
-        """
-        if len(request.body) < _LARGE_BODY:
-            return None
-        last = self._last_bodies.get(identity.broker_addr)
-        if (
-            last is None
-            or not self._routes.is_known(identity)
-            or last.version != self._routes.data_version(identity.broker_addr)
-            or last.digest != _digest(request.body)
-        ):
-            return None
-        return TopicConfigSerializeWrapper(data_version=last.version), last.filter_servers
-
-    def _registered(
-        self, request: RemotingCommand, identity: BrokerIdentity, compressed: bool
-    ) -> tuple[TopicConfigSerializeWrapper, list[str] | None]:
-        """The topics and filter servers of a registration; None where it says nothing of them.
-
-        A broker sends all its topics each time: those that are known as they are, are left out.
-        """
-        if request.version < VERSION_3_0_11:
-            topics = TopicConfigSerializeWrapper()
-            if request.body:
-                topics = TopicConfigSerializeWrapper.decode(request.body)
-            return topics, None
-        if not request.body:
-            return TopicConfigSerializeWrapper(), []
-        if compressed:
-            body = RegisterBrokerBody.decode(request.body, compressed=True)
-        else:
-            value = parse_json(request.body, standard_json=True)
-            try:
-                wrapper = value["topicConfigSerializeWrapper"]
-                wrapper["topicConfigTable"] = self._routes.unknown_topics(
-                    identity.broker_name, wrapper["topicConfigTable"]
-                )
-            except (KeyError, TypeError, AttributeError):
-                pass  # said, where it is wrong, by the next step
-            body = RegisterBrokerBody.from_value(value)
-        if len(request.body) >= _LARGE_BODY:
-            if len(self._last_bodies) >= _MAX_LAST_BODIES:
-                self._last_bodies.clear()
-            self._last_bodies[identity.broker_addr] = _LastBody(
-                _digest(request.body),
-                body.topic_config_serialize_wrapper.data_version,
-                body.filter_server_list,
-            )
-        return body.topic_config_serialize_wrapper, body.filter_server_list
-
-    def unregister_broker(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    def unregister_broker(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
         """A broker says goodbye."""
         header = UnRegisterBrokerRequestHeader.decode(request.ext_fields)
+        steps = self._goodbye(request, header)
+        if header.broker_addr in self._in_turn:
+            return self._take_turn(connection, header.broker_addr, 0, steps)
+        return _run(steps)
+
+    def _registration(
+        self, connection: Connection, request: RemotingCommand, header: RegisterBrokerRequestHeader
+    ) -> Generator[None, None, RemotingCommand]:
+        identity = _identity(header)
+        digest = _digest(identity, request.body) if len(request.body) >= _LARGE_BODY else b""
+        # A broker says the same every 30 seconds: then nothing needs to be read.
+        version = self._routes.repeated(identity, digest) if digest else None
+        if version is not None:
+            read = Registration(TopicConfigSerializeWrapper(data_version=version), None)
+        else:
+            read = yield from self._read(request, header)
+        try:
+            result = self._routes.register(
+                identity,
+                header.ha_server_addr,
+                read.topics,
+                read.filter_servers,
+                connection,
+                self._clock(),
+                digest,
+            )
+        except RouteLimitError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        answer_header = RegisterBrokerResponseHeader(result.ha_server_addr, result.master_addr)
+        order_config = self._kv_config.encoded(ORDER_TOPIC_CONFIG, MAX_FRAME - _HEADER_ROOM)
+        return request.answer(ext_fields=answer_header.encode(), body=order_config or b"")
+
+    def _read(
+        self, request: RemotingCommand, header: RegisterBrokerRequestHeader
+    ) -> Generator[None, None, Registration]:
+        topics_only = request.version < VERSION_3_0_11
+        if not request.body:
+            return Registration(TopicConfigSerializeWrapper(), None if topics_only else [])
+        try:
+            return (
+                yield from self._reader.read(
+                    header.broker_name,
+                    request.body,
+                    compressed=header.compressed,
+                    topics_only=topics_only,
+                )
+            )
+        except RegistrationTooLargeError as error:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"registration of broker {shorten(header.broker_name)} is too large: {error}"
+                f" (maxRegistrationSize {self._reader.max_size},"
+                f" maxTopicsPerBroker {self._reader.max_topics})",
+            ) from None
+
+    def _goodbye(
+        self, request: RemotingCommand, header: UnRegisterBrokerRequestHeader
+    ) -> Generator[None, None, RemotingCommand]:
+        yield from ()
         self._routes.unregister(_identity(header))
         return request.answer()
+
+    def _take_turn(
+        self,
+        connection: Connection,
+        address: str,
+        size: int,
+        steps: Generator[None, None, RemotingCommand],
+    ) -> Awaitable[RemotingCommand | None]:
+        """Run these steps after all that came before, with other peers' requests in between."""
+        if self._waiting_size + size > MAX_WAITING_SIZE and self._waiting_size:
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"registrations of {self._waiting_size} bytes wait to be read,"
+                f" limit {MAX_WAITING_SIZE}: try again",
+            )
+        # At once, not when the coroutine begins: the same broker's next request may come before.
+        self._in_turn[address] += 1
+        self._waiting_size += size
+        return self._steps_in_turn(connection, address, size, steps)
+
+    async def _steps_in_turn(
+        self,
+        connection: Connection,
+        address: str,
+        size: int,
+        steps: Generator[None, None, RemotingCommand],
+    ) -> RemotingCommand | None:
+        try:
+            async with self._turn:
+                while not connection.closed:
+                    try:
+                        next(steps)
+                    except StopIteration as end:
+                        answer: RemotingCommand = end.value
+                        return answer
+                    await asyncio.sleep(0)
+        finally:
+            self._waiting_size -= size
+            self._in_turn[address] -= 1
+            if not self._in_turn[address]:
+                del self._in_turn[address]
+        return None
 
     def query_data_version(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """A broker asks whether it must register its topics again; if not, it is alive."""
         header = QueryDataVersionRequestHeader.decode(request.ext_fields)
+        _check_small(request)
         changed = self._routes.is_changed(header.broker_addr, DataVersion.decode(request.body))
         if not changed:
             self._routes.touch(header.broker_addr, self._clock())
@@ -296,7 +349,7 @@ class NameServerHandlers:
         count = self._routes.wipe_write_permission(header.broker_name)
         logger.info(
             "write permission of broker %s wiped by %s: %d topics",
-            header.broker_name,
+            shorten(header.broker_name),
             connection.remote_address,
             count,
         )
@@ -310,7 +363,7 @@ class NameServerHandlers:
         count = self._routes.add_write_permission(header.broker_name)
         logger.info(
             "write permission of broker %s given by %s: %d topics",
-            header.broker_name,
+            shorten(header.broker_name),
             connection.remote_address,
             count,
         )
@@ -320,7 +373,7 @@ class NameServerHandlers:
         """Forget a topic, everywhere or in one cluster."""
         header = DeleteTopicFromNamesrvRequestHeader.decode(request.ext_fields)
         self._routes.delete_topic(header.topic, header.cluster_name)
-        logger.info("topic %s deleted by %s", header.topic, connection.remote_address)
+        logger.info("topic %s deleted by %s", shorten(header.topic), connection.remote_address)
         return request.answer()
 
     # KV configuration
@@ -330,6 +383,8 @@ class NameServerHandlers:
         header = PutKVConfigRequestHeader.decode(request.ext_fields)
         try:
             await self._kv_config.put(header.namespace, header.key, header.value)
+        except KVLimitError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         except OSError as error:
             raise _not_saved(self.config.kv_config_path, error) from error
         return request.answer()
@@ -341,7 +396,8 @@ class NameServerHandlers:
         if value is None:
             raise RequestError(
                 ResponseCode.QUERY_NOT_FOUND,
-                f"No config item, Namespace: {header.namespace} Key: {header.key}",
+                f"No config item, Namespace: {_echoed(header.namespace)}"
+                f" Key: {_echoed(header.key)}",
             )
         return request.answer(ext_fields=GetKVConfigResponseHeader(value).encode())
 
@@ -360,7 +416,8 @@ class NameServerHandlers:
         table = self._kv_config.namespace(header.namespace)
         if table is None:
             raise RequestError(
-                ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}"
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {_echoed(header.namespace)}",
             )
         return request.answer(body=KVTable(table).encode())
 
@@ -369,7 +426,8 @@ class NameServerHandlers:
     async def update_config(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
-        """Change settings and save them; keys that this server does not have are ignored."""
+        """Change live settings and save them; keys that this server does not have are ignored."""
+        _check_small(request)
         try:
             properties = parse_properties(request.body)
         except PropertiesError as error:
@@ -377,10 +435,28 @@ class NameServerHandlers:
         if any(key in properties for key in _FIXED_KEYS):
             raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config path")
         try:
-            self.config = self.config.changed(properties)
+            config = self.config.changed(properties)
         except ConfigError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        logger.info("settings changed by %s: %s", connection.remote_address, ", ".join(properties))
+        # Anybody may ask: nothing may change that the next start could fail by, and no limit.
+        changed = [
+            item
+            for item in settings_of(NamesrvConfig)
+            if getattr(config, item.attribute) != getattr(self.config, item.attribute)
+        ]
+        for item in changed:
+            if not item.live:
+                raise RequestError(
+                    ResponseCode.NO_PERMISSION,
+                    f"{item.key} cannot be changed while the NameServer runs:"
+                    f" set it in {self.config.config_store_path} and restart",
+                )
+        self.config = config
+        logger.info(
+            "settings changed by %s: %s",
+            connection.remote_address,
+            ", ".join(f"{item.key}={getattr(config, item.attribute)}" for item in changed),
+        )
         path = Path(self.config.config_store_path)
         try:
             async with self._saving:
@@ -394,8 +470,48 @@ class NameServerHandlers:
         return request.answer(body=format_properties(self.config.to_properties()).encode())
 
 
-def _digest(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=16).digest()
+def _run(steps: Generator[None, None, RemotingCommand]) -> RemotingCommand:
+    """Run all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer: RemotingCommand = end.value
+            return answer
+
+
+def _digest(identity: BrokerIdentity, body: bytes) -> bytes:
+    digest = hashlib.blake2b(body, digest_size=16)
+    digest.update(f"{identity.cluster_name}\n{identity.broker_name}".encode())
+    return digest.digest()
+
+
+def _check_names(header: RegisterBrokerRequestHeader) -> None:
+    for key, name in (
+        ("brokerName", header.broker_name),
+        ("clusterName", header.cluster_name),
+        ("brokerAddr", header.broker_addr),
+        ("haServerAddr", header.ha_server_addr or "-"),
+    ):
+        if not is_legal_name(name):
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"{key} {shorten(name)} has {len(name)} characters: expected 1 to"
+                f" {MAX_NAME_LENGTH}, none of them a control character",
+            )
+
+
+def _check_small(request: RemotingCommand) -> None:
+    if len(request.body) > MAX_SMALL_BODY:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"body of {len(request.body)} bytes for request {request.code}, limit {MAX_SMALL_BODY}",
+        )
+
+
+def _echoed(name: str) -> str:
+    """Return a name for an answer, cut if it is longer than any real one."""
+    return name if len(name) <= MAX_NAME_LENGTH else shorten(name)
 
 
 def _save_settings(path: Path, settings: dict[str, str]) -> None:
@@ -412,7 +528,7 @@ def _save_settings(path: Path, settings: dict[str, str]) -> None:
 def _no_route(topic: str) -> RequestError:
     return RequestError(
         ResponseCode.TOPIC_NOT_EXIST,
-        f"No topic route info in name server for the topic: {topic}{_NO_ROUTE_HELP}",
+        f"No topic route info in name server for the topic: {_echoed(topic)}{_NO_ROUTE_HELP}",
     )
 
 
@@ -428,7 +544,16 @@ def _identity(
 
 
 def _topic_list(request: RemotingCommand, topics: TopicList) -> RemotingCommand:
-    return request.answer(body=topics.encode())
+    names = topics.topic_list
+    size = sum(map(len, names))
+    if size > MAX_FRAME:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"{len(names)} topics have names of {size} bytes, a frame at most {MAX_FRAME}",
+        )
+    # Unsorted: sorting hundreds of thousands of names takes longer than everything else.
+    value = {**TopicList(set(), topics.broker_addr).to_value(), "topicList": list(names)}
+    return request.answer(body=dump_json(value))
 
 
 def _not_saved(path: str, error: OSError) -> RequestError:

@@ -4,20 +4,29 @@ Namespaces of string tables; the namespace `ORDER_TOPIC_CONFIG` says for ordered
 broker has how many queues. Kept in memory and, after every change, in one JSON file in
 RocketMQ's form: `{"configTable":{"namespace":{"key":"value"}}}`.
 
-Called by `handlers` on the loop; files are written in a worker thread, one at a time and
-always the newest content, so a slow disk delays the answer to a change and nothing else.
+Invariants:
+1. `_size` is the size of the table as JSON, give or take its brackets. A put that would take
+   it above its limit is refused. A file above the limit loads; then only puts are refused.
+2. A namespace is encoded at most once per change, and never above the size asked for.
+
+Called by `handlers` on the loop; files are encoded and written in a worker thread, one at a
+time and always the newest content. Changes that come while a file is being written share the
+next one, so a slow disk delays the answer to a change and nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyromq.nameserver import files
+from pyromq.protocol.bodies import KVTable
 from pyromq.protocol.body_codec import Body
-from pyromq.protocol.fastjson import BodyError
+from pyromq.protocol.fastjson import BodyError, dump_json
+from pyromq.protocol.wire_types import shorten
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +35,19 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 class KVConfigFileError(Exception):
     """The file and its backup exist but cannot be read."""
+
+
+class KVLimitError(Exception):
+    """A change that is larger than a limit allows; says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVLimits:
+    """How large the table and its parts may be, in bytes as JSON."""
+
+    name: int = sys.maxsize
+    value: int = sys.maxsize
+    table: int = sys.maxsize
 
 
 @dataclass(slots=True)
@@ -38,10 +60,14 @@ class KVConfigSerializeWrapper(Body):
 class KVConfig:
     """All namespaces, and the file behind them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: KVLimits | None = None) -> None:
         self._path = path
+        self._limits = limits or KVLimits()
         self._table: dict[str, dict[str, str]] = {}
+        self._size = 0
+        self._encoded: dict[str, bytes] = {}  # the last namespace that was asked for
         self._saving = asyncio.Lock()
+        self._next_save: asyncio.Task[None] | None = None
 
     def load(self) -> None:
         """Read the file, or its backup. Raises `KVConfigFileError` when both are damaged."""
@@ -57,6 +83,7 @@ class KVConfig:
                 continue
             if failures:
                 logger.warning("KV configuration read from the backup: %s", failures[0])
+            self._measure()
             return
         if failures:
             raise KVConfigFileError(
@@ -72,19 +99,146 @@ class KVConfig:
         """All keys of a namespace; None when it was never used."""
         return self._table.get(namespace)
 
+    def encoded(self, namespace: str, max_size: int) -> bytes | None:
+        """Encode a namespace as a `KVTable`, without the keys that do not fit; return None when
+        it was never used.
+        """
+        table = self._table.get(namespace)
+        if table is None:
+            return None
+        body = self._encoded.get(namespace)
+        if body is None or len(body) > max_size:
+            body = KVTable(_fitting(namespace, table, max_size)).encode()
+            self._encoded = {namespace: body}
+        return body
+
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a key and save. Raises `OSError` when it is set but could not be saved."""
+        """Set a key and save.
+
+        Raises `KVLimitError` when it is too large, `OSError` when it is set but could not be
+        saved.
+        """
+        self._make_room(namespace, key, value)
+        self._size += _added_size(self._table, namespace, key, value)
         self._table.setdefault(namespace, {})[key] = value
-        logger.info("KV configuration: %s/%s set to %s", namespace, key, value)
+        self._encoded.clear()
+        logger.info("KV configuration: %s/%s set", shorten(namespace), shorten(key))
         await self._save()
 
     async def delete(self, namespace: str, key: str) -> None:
         """Remove a key and save. Raises `OSError` when it is gone but could not be saved."""
-        self._table.get(namespace, {}).pop(key, None)
-        logger.info("KV configuration: %s/%s deleted", namespace, key)
+        value = self._table.get(namespace, {}).pop(key, None)
+        if value is not None:
+            self._size -= _entry_size(key, value)
+            self._encoded.clear()
+        logger.info("KV configuration: %s/%s deleted", shorten(namespace), shorten(key))
         await self._save()
 
-    async def _save(self) -> None:
+    async def close(self) -> None:
+        """Wait until every change is in the file, or could not be saved."""
+        if self._next_save is not None:
+            await asyncio.wait([self._next_save])
         async with self._saving:
-            content = KVConfigSerializeWrapper(self._table).encode()
-            await asyncio.to_thread(files.save, self._path, content)
+            pass
+
+    def _measure(self) -> None:
+        self._size = sum(
+            _namespace_size(namespace) + sum(_entry_size(*item) for item in table.items())
+            for namespace, table in self._table.items()
+        )
+        if self._size > self._limits.table:
+            logger.warning(
+                "%s has %d bytes, limit %d (maxKvConfigSize): keys can only be deleted",
+                self._path,
+                self._size,
+                self._limits.table,
+            )
+
+    def _make_room(self, namespace: str, key: str, value: str) -> None:
+        for kind, text, limit, setting in (
+            ("namespace", namespace, self._limits.name, "maxKvNameSize"),
+            ("key", key, self._limits.name, "maxKvNameSize"),
+            ("value", value, self._limits.value, "maxKvValueSize"),
+        ):
+            size = len(dump_json(text))
+            if size > limit:
+                raise KVLimitError(
+                    f"{kind} {shorten(text)} has {size} bytes, limit {limit} ({setting})"
+                )
+        added = _added_size(self._table, namespace, key, value)
+        if added > 0 and self._size + added > self._limits.table:
+            self._forget_empty_namespaces()
+            added = _added_size(self._table, namespace, key, value)
+            if self._size + added > self._limits.table:
+                raise KVLimitError(
+                    f"no room for {shorten(namespace)}/{shorten(key)}: with it the KV"
+                    f" configuration has {self._size + added} bytes,"
+                    f" limit {self._limits.table} (maxKvConfigSize)"
+                )
+
+    def _forget_empty_namespaces(self) -> None:
+        for namespace in [name for name, table in self._table.items() if not table]:
+            del self._table[namespace]
+            self._size -= _namespace_size(namespace)
+            self._encoded.clear()
+
+    async def _save(self) -> None:
+        """Return once a write that began after this call is on the disk."""
+        if self._next_save is None:
+            self._next_save = asyncio.create_task(self._write(), name="save KV configuration")
+            self._next_save.add_done_callback(_retrieve)
+        await asyncio.shield(self._next_save)
+
+    async def _write(self) -> None:
+        async with self._saving:
+            self._next_save = None  # what changes from now on is for the next one
+            table = {namespace: dict(entries) for namespace, entries in self._table.items()}
+            await asyncio.to_thread(_encode_and_save, self._path, table)
+
+
+def _encode_and_save(path: Path, table: dict[str, dict[str, str]]) -> None:
+    files.save(path, KVConfigSerializeWrapper(table).encode())
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Mark an error as retrieved: all its waiters may be gone."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _fitting(namespace: str, table: dict[str, str], max_size: int) -> dict[str, str]:
+    """Return the entries of a namespace that fit into a body of this size."""
+    room = max_size - len(KVTable().encode())
+    fitting = {}
+    for key, value in table.items():
+        room -= _entry_size(key, value)
+        if room >= 0:
+            fitting[key] = value
+        else:
+            room += _entry_size(key, value)
+    if len(fitting) < len(table):
+        logger.warning(
+            "namespace %s does not fit into an answer of %d bytes: %d of %d keys left out",
+            shorten(namespace),
+            max_size,
+            len(table) - len(fitting),
+            len(table),
+        )
+    return fitting
+
+
+def _added_size(table: dict[str, dict[str, str]], namespace: str, key: str, value: str) -> int:
+    """Return by how many bytes the table grows; negative when it shrinks."""
+    entries = table.get(namespace)
+    if entries is None:
+        return _namespace_size(namespace) + _entry_size(key, value)
+    old = entries.get(key)
+    return _entry_size(key, value) - (0 if old is None else _entry_size(key, old))
+
+
+def _namespace_size(namespace: str) -> int:
+    return len(dump_json(namespace)) + len(":{},")
+
+
+def _entry_size(key: str, value: str) -> int:
+    return len(dump_json(key)) + len(dump_json(value)) + len(":,")

@@ -13,8 +13,14 @@ Invariants:
    as long as it has a broker name.
 4. Queues of a broker name change only through its master (id 0), and only when its data
    version differs from the last one seen, or when another address was master before.
-5. Every address of a broker name has an entry that says when it was last heard of. A broker
-   that was silent for `BROKER_EXPIRY` seconds, or whose connection broke, is removed.
+5. Every address of a broker name has an entry that says when it was last heard of, and no
+   other address has one. A broker that was silent for `BROKER_EXPIRY` seconds, or whose
+   connection broke, is removed.
+6. Indexes find everything that leaves (connection -> addresses -> broker names -> topics and
+   clusters): a removal costs what it removes, however large the rest of the table is.
+7. The table never outgrows its `RouteLimits`. A broker above a limit is refused; topics above
+   a limit are left out of a registration, and its data version counts as unknown, so that
+   the broker is heard again when there is room.
 
 Called by `handlers` and `server`, on the loop only: nothing here needs a lock.
 """
@@ -22,9 +28,10 @@ Called by `handlers` and `server`, on the loop only: nothing here needs a lock.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pyromq.protocol.bodies import (
     MASTER_ID,
@@ -38,6 +45,7 @@ from pyromq.protocol.bodies import (
     TopicRouteData,
 )
 from pyromq.protocol.sysflag import PERM_READ, PERM_WRITE
+from pyromq.protocol.wire_types import shorten
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +57,28 @@ BROKER_EXPIRY = 120.0
 #: Bits of a topic's sysFlag.
 UNIT_FLAG = 0x1
 UNIT_SUB_FLAG = 0x2
+
+#: Longest name of a topic, broker or cluster, and longest address: twice RocketMQ's longest.
+MAX_NAME_LENGTH: Final = 512
+#: A broker name may be in this many clusters. Real ones are in one.
+MAX_CLUSTERS_PER_BROKER: Final = 16
+#: A log line names at most this many topics or brokers.
+_MAX_NAMES_SHOWN: Final = 3
+
+
+class RouteLimitError(Exception):
+    """A broker that the table has no room for; says which limit was reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteLimits:
+    """How large a table may grow. A broker is a broker name with one of its addresses."""
+
+    brokers: int = sys.maxsize
+    brokers_per_connection: int = sys.maxsize
+    topics_per_broker: int = sys.maxsize
+    #: A topic counts once for each broker name that has it.
+    topics: int = sys.maxsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +102,29 @@ class RegistrationResult:
 @dataclass(slots=True)
 class _LiveBroker(Generic[ConnectionT]):
     last_seen: float
-    data_version: DataVersion
+    data_version: DataVersion | None  # None: some of its topics were left out
     connection: ConnectionT
     ha_server_addr: str
+    body_digest: bytes
 
 
 class RouteTable(Generic[ConnectionT]):
     """All routes of one NameServer."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: RouteLimits | None = None) -> None:
+        self._limits = limits or RouteLimits()
         self._topics: dict[str, dict[str, QueueData]] = {}  # topic -> broker name -> queues
         self._brokers: dict[str, BrokerData] = {}  # by broker name
         self._clusters: dict[str, set[str]] = {}  # cluster name -> broker names
         self._live: dict[str, _LiveBroker[ConnectionT]] = {}  # by broker address
         self._filter_servers: dict[str, list[str]] = {}  # by broker address
+        # Indexes: each table above, by what it is removed by.
+        self._addresses_on: dict[ConnectionT, set[str]] = {}
+        self._names_at: dict[str, set[str]] = {}  # address -> broker names
+        self._topics_of: dict[str, set[str]] = {}  # by broker name
+        self._clusters_of: dict[str, set[str]] = {}  # by broker name
+        self._broker_count = 0
+        self._topic_count = 0
 
     # Brokers come and go
 
@@ -97,35 +136,51 @@ class RouteTable(Generic[ConnectionT]):
         filter_servers: list[str] | None,
         connection: ConnectionT,
         now: float,
+        body_digest: bytes = b"",
     ) -> RegistrationResult:
-        """Take in what a broker says about itself; `filter_servers` None leaves them alone."""
+        """Take in what a broker says about itself; `filter_servers` None leaves them alone.
+
+        `body_digest` is kept for `repeated`. Raises `RouteLimitError`, and then nothing
+        has changed.
+        """
+        self._check_room(identity, connection)
         address, broker_id = identity.broker_addr, identity.broker_id
-        self._clusters.setdefault(identity.cluster_name, set()).add(identity.broker_name)
         broker = self._brokers.get(identity.broker_name)
         if broker is None:
             broker = BrokerData(identity.cluster_name, identity.broker_name)
             self._brokers[identity.broker_name] = broker
-        for other_id, other in list(broker.broker_addrs.items()):
-            if other == address and other_id != broker_id:
-                del broker.broker_addrs[other_id]
+        self._clusters.setdefault(identity.cluster_name, set()).add(identity.broker_name)
+        self._clusters_of.setdefault(identity.broker_name, set()).add(identity.cluster_name)
         old_address = broker.broker_addrs.get(broker_id)
-        broker.broker_addrs[broker_id] = address
+        if old_address != address:
+            self._take_address(broker, broker_id, address)
         if broker_id == MASTER_ID and old_address != address:
             logger.info(
                 "cluster %s broker %s: master is now %s, was %s",
-                broker.cluster,
-                broker.broker_name,
-                address,
-                old_address,
+                shorten(broker.cluster),
+                shorten(broker.broker_name),
+                shorten(address),
+                shorten(old_address),
             )
-        if broker_id == MASTER_ID and (
-            old_address != address or self.is_changed(address, topics.data_version)
+        version: DataVersion | None = topics.data_version
+        if (
+            broker_id == MASTER_ID
+            and (old_address != address or self.is_changed(address, topics.data_version))
+            and not self._update_topics(identity.broker_name, topics.topic_config_table.values())
         ):
-            for topic in topics.topic_config_table.values():
-                self._update_queues(identity.broker_name, topic)
-        if address not in self._live:
-            logger.info("broker %s registered at %s", identity.broker_name, address)
-        self._live[address] = _LiveBroker(now, topics.data_version, connection, ha_server_addr)
+            version = None
+        last = self._live.get(address)
+        if last is None:
+            logger.info(
+                "broker %s registered at %s", shorten(identity.broker_name), shorten(address)
+            )
+        if last is None or last.connection is not connection:
+            if last is not None:
+                self._leave_connection(address, last.connection)
+            self._addresses_on.setdefault(connection, set()).add(address)
+        self._live[address] = _LiveBroker(
+            now, version, connection, ha_server_addr, b"" if version is None else body_digest
+        )
         if filter_servers:
             self._filter_servers[address] = filter_servers
         elif filter_servers is not None:
@@ -142,23 +197,24 @@ class RouteTable(Generic[ConnectionT]):
         broker = self._brokers.get(identity.broker_name)
         if broker is not None and broker.broker_addrs.get(identity.broker_id) == address:
             del broker.broker_addrs[identity.broker_id]
-            logger.info("broker %s at %s left", identity.broker_name, address)
+            logger.info("broker %s at %s left", shorten(identity.broker_name), shorten(address))
+            self._leave_address(identity.broker_name, address)
             self._drop_broker_without_address(broker)
-        if not any(address in other.broker_addrs.values() for other in self._brokers.values()):
-            self._live.pop(address, None)
-            self._filter_servers.pop(address, None)
 
     def remove_connection(self, connection: ConnectionT) -> list[str]:
         """Forget every broker whose latest registration came over this connection, which
         broke. Returns their addresses. A broker that registered again over another
         connection meanwhile stays.
         """
-        addresses = [
-            address for address, live in self._live.items() if live.connection is connection
-        ]
+        addresses = list(self._addresses_on.get(connection, ()))
         for address in addresses:
-            logger.info("the connection of broker %s broke, its routes are removed", address)
             self._remove_address(address)
+        if addresses:
+            logger.info(
+                "a connection broke, the routes of its %d brokers are removed: %s",
+                len(addresses),
+                _some_of(addresses),
+            )
         return addresses
 
     def remove_expired(self, now: float) -> list[ConnectionT]:
@@ -171,14 +227,16 @@ class RouteTable(Generic[ConnectionT]):
             if live.last_seen + BROKER_EXPIRY < now
         ]
         for address, _ in expired:
-            logger.warning(
-                "broker %s did not register for %d s, its routes are removed",
-                address,
-                BROKER_EXPIRY,
-            )
             self._remove_address(address)
-        used = {id(live.connection) for live in self._live.values()}
-        return [connection for _, connection in expired if id(connection) not in used]
+        if expired:
+            logger.warning(
+                "%d brokers did not register for %d s, their routes are removed: %s",
+                len(expired),
+                BROKER_EXPIRY,
+                _some_of([address for address, _ in expired]),
+            )
+        silent = dict.fromkeys(connection for _, connection in expired)
+        return [connection for connection in silent if connection not in self._addresses_on]
 
     # Versions of brokers' topic tables
 
@@ -191,13 +249,20 @@ class RouteTable(Generic[ConnectionT]):
         """Whether a broker at this version would tell us something new."""
         return self.data_version(broker_addr) != data_version
 
-    def is_known(self, identity: BrokerIdentity) -> bool:
-        """Whether this address has this name and id, and no other one has taken them over."""
+    def repeated(self, identity: BrokerIdentity, body_digest: bytes) -> DataVersion | None:
+        """The version that this broker registered with a body of the same digest, if that was
+        its last registration and no other address has taken its name and id over since.
+        """
         broker = self._brokers.get(identity.broker_name)
-        return (
-            broker is not None
-            and broker.broker_addrs.get(identity.broker_id) == identity.broker_addr
-        )
+        live = self._live.get(identity.broker_addr)
+        if (
+            broker is None
+            or live is None
+            or broker.broker_addrs.get(identity.broker_id) != identity.broker_addr
+            or live.body_digest != body_digest
+        ):
+            return None
+        return live.data_version
 
     def touch(self, broker_addr: str, now: float) -> None:
         """Note that a broker is alive although it has nothing new."""
@@ -259,10 +324,8 @@ class RouteTable(Generic[ConnectionT]):
 
     def topics_of_cluster(self, cluster_name: str) -> TopicList:
         """The topics that a broker of this cluster has; none for an unknown cluster."""
-        names = self._clusters.get(cluster_name, set())
-        return TopicList(
-            {topic for topic, queues in self._topics.items() if not names.isdisjoint(queues)}
-        )
+        names = self._clusters.get(cluster_name, ())
+        return TopicList(set().union(*(self._topics_of.get(name, ()) for name in names)))
 
     def system_topics(self) -> TopicList:
         """Names that are topics by rule: clusters' and brokers'; and one broker's address,
@@ -303,34 +366,139 @@ class RouteTable(Generic[ConnectionT]):
 
     def delete_topic(self, topic: str, cluster_name: str | None = None) -> None:
         """Forget a topic, or with a cluster name only that cluster's part of it."""
+        queues = self._topics.get(topic, {})
         if not cluster_name:
-            self._topics.pop(topic, None)
-            return
-        queues = self._topics.get(topic)
-        if queues is None:
-            return
-        for broker_name in self._clusters.get(cluster_name, ()):
-            queues.pop(broker_name, None)
-        if not queues:
-            del self._topics[topic]
+            names = list(queues)
+        else:
+            of_cluster = self._clusters.get(cluster_name, set())
+            names = [name for name in queues if name in of_cluster]
+        for name in names:
+            self._topics_of[name].discard(topic)
+            self._remove_queues(topic, name)
 
     # Inner workings
 
-    def _update_queues(self, broker_name: str, topic: TopicConfig) -> None:
-        queues = self._topics.setdefault(topic.topic_name, {})
-        new = QueueData(
-            broker_name=broker_name,
-            read_queue_nums=topic.read_queue_nums,
-            write_queue_nums=topic.write_queue_nums,
-            perm=topic.perm,
-            topic_sys_flag=topic.topic_sys_flag,
-        )
-        old = queues.get(broker_name)
-        queues[broker_name] = new
-        if old is None:
-            logger.debug("topic %s: new queues %s", topic.topic_name, new)
-        elif old != new:
-            logger.info("topic %s: %s, was %s", topic.topic_name, new, old)
+    def _check_room(self, identity: BrokerIdentity, connection: ConnectionT) -> None:
+        name, address = identity.broker_name, identity.broker_addr
+        clusters = self._clusters_of.get(name, ())
+        if identity.cluster_name not in clusters and len(clusters) >= MAX_CLUSTERS_PER_BROKER:
+            raise RouteLimitError(
+                f"broker {shorten(name)} is in {len(clusters)} clusters,"
+                f" limit {MAX_CLUSTERS_PER_BROKER}"
+            )
+        names = self._names_at.get(address, ())
+        if name not in names and self._broker_count >= self._limits.brokers:
+            raise RouteLimitError(
+                f"no room for broker {shorten(name)} at {shorten(address)}:"
+                f" {self._broker_count} brokers are registered,"
+                f" limit {self._limits.brokers} (maxBrokers)"
+            )
+        addresses = self._addresses_on.get(connection, ())
+        for item, others, place in (
+            (address, addresses, "over this connection"),
+            (name, names, "at this address"),
+        ):
+            if item not in others and len(others) >= self._limits.brokers_per_connection:
+                raise RouteLimitError(
+                    f"no room for broker {shorten(name)} at {shorten(address)}:"
+                    f" {len(others)} brokers are registered {place},"
+                    f" limit {self._limits.brokers_per_connection} (maxBrokersPerConnection)"
+                )
+
+    def _take_address(self, broker: BrokerData, broker_id: int, address: str) -> None:
+        """Move an address to this id of its broker name; the id's old address leaves."""
+        name = broker.broker_name
+        names = self._names_at.setdefault(address, set())
+        if name in names:
+            for other_id, other in list(broker.broker_addrs.items()):
+                if other == address:
+                    del broker.broker_addrs[other_id]
+        else:
+            names.add(name)
+            self._broker_count += 1
+        old_address = broker.broker_addrs.get(broker_id)
+        broker.broker_addrs[broker_id] = address
+        if old_address is not None:
+            self._leave_address(name, old_address)
+
+    def _leave_address(self, name: str, address: str) -> None:
+        """Take a broker name off an address; with its last name the address is forgotten."""
+        names = self._names_at[address]
+        names.remove(name)
+        self._broker_count -= 1
+        if not names:
+            del self._names_at[address]
+            live = self._live.pop(address, None)
+            if live is not None:
+                self._leave_connection(address, live.connection)
+            self._filter_servers.pop(address, None)
+
+    def _leave_connection(self, address: str, connection: ConnectionT) -> None:
+        addresses = self._addresses_on[connection]
+        addresses.remove(address)
+        if not addresses:
+            del self._addresses_on[connection]
+
+    def _update_topics(self, broker_name: str, topics: Iterable[TopicConfig]) -> bool:
+        """Take in a master's topics; return whether there was room for all."""
+        own = self._topics_of.setdefault(broker_name, set())
+        limits = self._limits
+        same: dict[tuple[int, int, int, int], QueueData] = {}  # most topics are alike
+        new_count = 0
+        changed: list[str] = []
+        left_out: list[str] = []
+        has_room = True
+        for topic in topics:
+            name = topic.topic_name
+            key = (topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag)
+            queue = same.get(key)
+            if queue is None:
+                queue = same[key] = QueueData(broker_name, *key)
+            if name in own:
+                queues = self._topics[name]
+                if queues[broker_name] != queue:
+                    changed.append(name)
+                queues[broker_name] = queue
+            elif not is_legal_name(name):
+                left_out.append(name)
+            elif len(own) >= limits.topics_per_broker or self._topic_count >= limits.topics:
+                left_out.append(name)
+                has_room = False
+            else:
+                own.add(name)
+                self._topics.setdefault(name, {})[broker_name] = queue
+                self._topic_count += 1
+                new_count += 1
+        if new_count or changed:
+            logger.info(
+                "broker %s: %d new topics, %d changed%s",
+                shorten(broker_name),
+                new_count,
+                len(changed),
+                f": {_some_of(changed)}" if changed else "",
+            )
+        if left_out:
+            logger.warning(
+                "broker %s: %d topics left out: %s; it has %d topics, limit %d"
+                " (maxTopicsPerBroker), all brokers have %d, limit %d (maxTopics), a name has"
+                " at most %d characters, none of them control characters",
+                shorten(broker_name),
+                len(left_out),
+                _some_of(left_out),
+                len(own),
+                limits.topics_per_broker,
+                self._topic_count,
+                limits.topics,
+                MAX_NAME_LENGTH,
+            )
+        return has_room
+
+    def _remove_queues(self, topic: str, broker_name: str) -> None:
+        queues = self._topics[topic]
+        del queues[broker_name]
+        self._topic_count -= 1
+        if not queues:
+            del self._topics[topic]
 
     def _master_of(self, broker: BrokerData) -> RegistrationResult:
         master_addr = broker.broker_addrs.get(MASTER_ID)
@@ -340,28 +508,26 @@ class RouteTable(Generic[ConnectionT]):
         return RegistrationResult(master.ha_server_addr, master_addr)
 
     def _remove_address(self, address: str) -> None:
-        del self._live[address]
-        self._filter_servers.pop(address, None)
-        for broker in list(self._brokers.values()):
+        for name in list(self._names_at[address]):
+            broker = self._brokers[name]
             for broker_id, other in list(broker.broker_addrs.items()):
                 if other == address:
                     del broker.broker_addrs[broker_id]
+            self._leave_address(name, address)
             self._drop_broker_without_address(broker)
 
     def _drop_broker_without_address(self, broker: BrokerData) -> None:
         if broker.broker_addrs:
             return
         name = broker.broker_name
-        self._brokers.pop(name, None)
-        for cluster_name, names in list(self._clusters.items()):
-            names.discard(name)
+        del self._brokers[name]
+        for cluster_name in self._clusters_of.pop(name):
+            names = self._clusters[cluster_name]
+            names.remove(name)
             if not names:
                 del self._clusters[cluster_name]
-        for topic, queues in list(self._topics.items()):
-            queues.pop(name, None)
-            if not queues:
-                del self._topics[topic]
-        logger.info("broker name %s is gone, with its queues", name)
+        for topic in self._topics_of.pop(name, ()):
+            self._remove_queues(topic, name)
 
     def _topics_by_flag(self, matches: Callable[[int], bool]) -> TopicList:
         # A topic's flag is the same at every broker, so the first one speaks for all.
@@ -374,10 +540,24 @@ class RouteTable(Generic[ConnectionT]):
         )
 
     def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> int:
-        count = 0
-        for queues in self._topics.values():
-            queue = queues.get(broker_name)
-            if queue is not None:
-                queues[broker_name] = replace(queue, perm=change(queue.perm))
-                count += 1
-        return count
+        topics = self._topics_of.get(broker_name, ())
+        changed: dict[int, QueueData] = {}  # by the identity of the old one: many are shared
+        for topic in topics:
+            queues = self._topics[topic]
+            old = queues[broker_name]
+            new = changed.get(id(old))
+            if new is None:
+                new = changed[id(old)] = replace(old, perm=change(old.perm))
+            queues[broker_name] = new
+        return len(topics)
+
+
+def is_legal_name(name: str) -> bool:
+    """Return whether a name is short enough and cannot forge a log line."""
+    return 0 < len(name) <= MAX_NAME_LENGTH and name.isprintable()
+
+
+def _some_of(names: list[str]) -> str:
+    more = len(names) - _MAX_NAMES_SHOWN
+    shown = ", ".join(map(shorten, names[:_MAX_NAMES_SHOWN]))
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.handlers import NameServerHandlers
-from pyromq.nameserver.kv_config import KVConfig
+from pyromq.nameserver.kv_config import KVConfig, KVLimits
 from pyromq.nameserver.production import ProductionRoutes
-from pyromq.nameserver.route_table import RouteTable
+from pyromq.nameserver.route_table import RouteLimits, RouteTable
 from pyromq.remoting.server import Connection, RemotingServer
 
 logger = logging.getLogger(__name__)
@@ -31,13 +31,29 @@ class NameServer:
     """One NameServer. NameServers share nothing with each other."""
 
     def __init__(self, config: NamesrvConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        self.routes: RouteTable[Connection] = RouteTable()
+        self.routes: RouteTable[Connection] = RouteTable(
+            RouteLimits(
+                brokers=config.max_brokers,
+                brokers_per_connection=config.max_brokers_per_connection,
+                topics_per_broker=config.max_topics_per_broker,
+                topics=config.max_topics,
+            )
+        )
         self._clock = clock
-        self._kv_config = KVConfig(Path(config.kv_config_path))
+        self._kv_config = KVConfig(
+            Path(config.kv_config_path),
+            KVLimits(
+                name=config.max_kv_name_size,
+                value=config.max_kv_value_size,
+                table=config.max_kv_config_size,
+            ),
+        )
         self._production = ProductionRoutes()
-        handlers = NameServerHandlers(config, self.routes, self._kv_config, clock, self._production)
+        self._handlers = NameServerHandlers(
+            config, self.routes, self._kv_config, clock, self._production
+        )
         self._server = RemotingServer(
-            handlers.table(),
+            self._handlers.table(),
             host=config.bind_address,
             port=config.listen_port,
             on_disconnect=self._disconnected,
@@ -65,6 +81,7 @@ class NameServer:
             self._scanner.cancel()
             self._scanner = None
         await self._server.stop()
+        await self._kv_config.close()
         await self._production.close()
 
     def remove_dead_brokers(self) -> None:

@@ -22,11 +22,12 @@ Pure. Used by servers, clients and admin tools alike.
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Self
+from typing import Annotated, Self, cast
 
 from pyromq.protocol.body_codec import Body, body_class
 from pyromq.protocol.fastjson import BodyError, dump_json, parse_json
@@ -55,6 +56,7 @@ __all__ = [
     "ProducerData",
     "QueueData",
     "RegisterBrokerBody",
+    "RegistrationTooLargeError",
     "SubscriptionData",
     "SubscriptionGroupConfig",
     "SubscriptionGroupWrapper",
@@ -239,7 +241,15 @@ class DelayOffsetSerializeWrapper(Body):
 #: What a compressed registration may grow to: far above any real table of topics.
 MAX_REGISTRATION = 64 * 1024 * 1024
 
+#: Bytes of the parts of one, beside its topics.
+_MAX_DATA_VERSION = 4096
+_MAX_FILTER_SERVERS = 1024 * 1024
+
 _LENGTH = struct.Struct(">i")
+
+
+class RegistrationTooLargeError(BodyError):
+    """A registration above what its reader allows; says by how much."""
 
 
 @body_class
@@ -256,12 +266,41 @@ class RegisterBrokerBody(Body):
         """The registration in this body. Raises `BodyError`."""
         if not compressed:
             return cls.from_value(parse_json(data, standard_json=True))
-        parts = _Parts(_inflate(data))
-        data_version = DataVersion.decode(parts.next_part())
-        lines = (_utf8(part) for part in parts.counted_parts())
-        topics = {topic.topic_name: topic for topic in map(TopicConfig.from_line, lines)}
+        steps = cls.decode_compressed(data, MAX_REGISTRATION)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return cast(Self, end.value)
+
+    @classmethod
+    def decode_compressed(
+        cls,
+        data: bytes,
+        max_size: int,
+        max_topics: int = sys.maxsize,
+        slice_topics: int = sys.maxsize,
+    ) -> Generator[None, None, Self]:
+        """The registration in a compressed body, which may be at most so large without its
+        compression; yields after each `slice_topics` topics. Raises `BodyError`.
+        """
+        parts = _Parts(_inflate(data, max_size))
+        data_version = DataVersion.decode(parts.next_part(_MAX_DATA_VERSION))
+        count = parts.next_length()
+        if count > max_topics:
+            raise RegistrationTooLargeError(f"{count} topics, limit {max_topics}")
+        topics = {}
+        for number in range(count):
+            if number % slice_topics == slice_topics - 1:
+                yield
+            topic = TopicConfig.from_line(_utf8(parts.next_part()))
+            topics[topic.topic_name] = topic
         filter_servers = cls.from_value(
-            {"filterServerList": parse_json(parts.next_part(), standard_json=True)}
+            {
+                "filterServerList": parse_json(
+                    parts.next_part(_MAX_FILTER_SERVERS), standard_json=True
+                )
+            }
         ).filter_server_list
         return cls(TopicConfigSerializeWrapper(topics, data_version), filter_servers)
 
@@ -278,14 +317,14 @@ class RegisterBrokerBody(Body):
         return zlib.compress(b"".join(pieces), zlib.Z_BEST_COMPRESSION)
 
 
-def _inflate(data: bytes) -> bytes:
+def _inflate(data: bytes, max_size: int) -> bytes:
     inflater = zlib.decompressobj()
     try:
-        content = inflater.decompress(data, MAX_REGISTRATION)
+        content = inflater.decompress(data, max_size)
     except zlib.error as error:
         raise BodyError(f"RegisterBrokerBody cannot be decompressed: {error}") from None
     if inflater.unconsumed_tail:
-        raise BodyError(f"RegisterBrokerBody decompresses to more than {MAX_REGISTRATION} bytes")
+        raise RegistrationTooLargeError(f"decompresses to more than {max_size} bytes")
     return content
 
 
@@ -296,18 +335,16 @@ class _Parts:
         self._content = content
         self._position = 0
 
-    def next_part(self) -> bytes:
-        length = self._next_length()
+    def next_part(self, max_length: int = MAX_REGISTRATION) -> bytes:
+        length = self.next_length()
+        if length > max_length:
+            raise RegistrationTooLargeError(f"a part of {length} bytes, limit {max_length}")
         start, self._position = self._position, self._position + length
         if self._position > len(self._content):
             raise BodyError(f"RegisterBrokerBody ends within a part of {length} bytes")
         return self._content[start : self._position]
 
-    def counted_parts(self) -> Iterator[bytes]:
-        for _ in range(self._next_length()):
-            yield self.next_part()
-
-    def _next_length(self) -> int:
+    def next_length(self) -> int:
         if self._position + _LENGTH.size > len(self._content):
             raise BodyError(f"RegisterBrokerBody ends at byte {len(self._content)}, too early")
         (length,) = _LENGTH.unpack_from(self._content, self._position)

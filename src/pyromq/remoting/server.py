@@ -622,9 +622,18 @@ class Connection(asyncio.Protocol):
 
     def _encoded(self, request: RemotingCommand, answer: RemotingCommand) -> bytes:
         try:
-            return answer.encode()
+            encoded = answer.encode()
         except (ValueError, TypeError) as error:
             return self.error_answer(request, error).encode()
+        if len(encoded) <= self._server.max_frame:
+            return encoded
+        # The peer could only close the connection, and lose every other answer on it.
+        remark = (
+            f"the answer to request {request.code} has {len(encoded)} bytes,"
+            f" a frame at most {self._server.max_frame}"
+        )
+        logger.error("%s: %s", self.remote_address, remark)
+        return request.answer(ResponseCode.SYSTEM_ERROR, remark).encode()
 
     def error_answer(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
         """What a request is answered whose handler failed."""

@@ -25,6 +25,33 @@ def test_save_makes_directories_and_keeps_the_previous_content(tmp_path: Path) -
     ]
 
 
+def test_the_file_exists_at_every_instant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    files.save(path, b"one")
+
+    def crash(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for step in ("unlink", "hardlink_to", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, step, crash)
+            with pytest.raises(KeyboardInterrupt):
+                files.save(path, b"two")
+        assert files.load(path) == b"one"
+
+
+def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    path = tmp_path / "file"
+    files.save(path, b"one")
+    files.save(path, b"two")
+    assert files.load(path) == b"two"
+    assert files.load(files.backup_of(path)) == b"one"
+
+
 def test_a_failed_save_leaves_the_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "file"
     files.save(path, b"one")

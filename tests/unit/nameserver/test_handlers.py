@@ -49,6 +49,7 @@ from pyromq.protocol.java_properties import parse_properties
 
 class FakeConnection:
     remote_address = "127.0.0.1:40404"
+    closed = False
 
 
 class NameServerInMemory:
@@ -202,7 +203,7 @@ async def test_a_large_registration_that_is_the_same_again_is_not_read_again(
     await server.register(large)
     server.now += BROKER_EXPIRY - 1
     with monkeypatch.context() as patch:
-        patch.setattr("pyromq.nameserver.handlers.parse_json", None)
+        patch.setattr("pyromq.nameserver.registration.parse_json", None)
         await server.register(large)
     server.now += BROKER_EXPIRY - 1
     server.routes.remove_expired(server.now)  # it was heard of meanwhile

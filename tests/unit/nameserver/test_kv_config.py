@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,35 @@ async def test_changes_at_the_same_time_are_all_saved(path: Path) -> None:
     config = loaded(path)
     await asyncio.gather(*(config.put("n", str(number), "v") for number in range(20)))
     assert len(loaded(path).namespace("n") or {}) == 20
+
+
+async def test_changes_while_a_file_is_written_share_the_next_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = loaded(path)
+    saves = []
+    save = files.save
+
+    def counted(path: Path, content: bytes) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        saves.append(len(content))
+        save(path, content)
+
+    monkeypatch.setattr(files, "save", counted)
+    await asyncio.gather(*(config.put("n", str(number), "v") for number in range(500)))
+    assert len(saves) <= 3
+    assert len(loaded(path).namespace("n") or {}) == 500
+
+
+async def test_a_change_whose_sender_is_gone_is_saved_before_the_end(path: Path) -> None:
+    config = loaded(path)
+    puts = [asyncio.ensure_future(config.put("n", str(number), "v")) for number in range(3)]
+    await asyncio.sleep(0)
+    for put in puts:
+        put.cancel()
+    await asyncio.gather(*puts, return_exceptions=True)
+    await config.close()
+    assert len(loaded(path).namespace("n") or {}) == 3
 
 
 async def test_a_change_that_cannot_be_saved_is_reported(tmp_path: Path) -> None:

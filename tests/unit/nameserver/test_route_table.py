@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -312,6 +317,80 @@ def test_deleting_topics(table: RouteTable[Peer]) -> None:
     assert table.all_topics().topic_list == set()
 
 
+def many_brokers(count: int) -> tuple[RouteTable[Peer], Peer]:
+    table: RouteTable[Peer] = RouteTable()
+    connection = Peer()
+    for number in range(count):
+        identity = BrokerIdentity(f"c{number}", f"b{number}", 0, f"h{number}:1")
+        register(table, identity, topics(TopicConfig(f"t{number}")), connection=connection)
+    return table, connection
+
+
+def removals() -> dict[str, Callable[[RouteTable[Peer], Peer, int], object]]:
+    """Ways to remove every broker of a table, or to change all their topics."""
+
+    def unregister(table: RouteTable[Peer], _: Peer, count: int) -> None:
+        for number in range(count):
+            table.unregister(BrokerIdentity(f"c{number}", f"b{number}", 0, f"h{number}:1"))
+
+    def move(table: RouteTable[Peer], connection: Peer, count: int) -> None:
+        for number in range(count):
+            identity = BrokerIdentity(f"c{number}", f"b{number}", 0, f"other{number}:1")
+            register(table, identity, connection=connection)
+
+    def wipe(table: RouteTable[Peer], _: Peer, count: int) -> None:
+        for number in range(count):
+            table.wipe_write_permission(f"b{number}")
+
+    def delete_topics(table: RouteTable[Peer], _: Peer, count: int) -> None:
+        for number in range(count):
+            table.delete_topic(f"t{number}", f"c{number}")
+
+    return {
+        "disconnect": lambda table, connection, _: table.remove_connection(connection),
+        "expire": lambda table, _, __: table.remove_expired(BROKER_EXPIRY + 1),
+        "unregister": unregister,
+        "move": move,
+        "wipe": wipe,
+        "delete topics": delete_topics,
+    }
+
+
+@pytest.mark.parametrize("way", list(removals()))
+def test_a_removal_costs_what_it_removes(way: str) -> None:
+    def cost(count: int) -> float:
+        """CPU time, the least of some tries."""
+        seconds = []
+        for _ in range(3):
+            table, connection = many_brokers(count)
+            begin = time.thread_time()
+            removals()[way](table, connection, count)
+            seconds.append(time.thread_time() - begin)
+        return min(seconds)
+
+    # Eight times as many: quadratic is sixty-four times as long.
+    assert cost(3200) < 25 * cost(400)
+
+
+def test_a_changed_registration_is_one_line_in_the_log(
+    table: RouteTable[Peer], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    register(table, MASTER, topics(*(TopicConfig(f"t{number}") for number in range(500))))
+    caplog.clear()
+    register(
+        table,
+        MASTER,
+        topics(*(TopicConfig(f"t{number}", perm=4) for number in range(500)), counter=2),
+    )
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line == "broker 'a': 0 new topics, 500 changed: 't0', 't1', 't2' and 497 more"
+
+
+def _pairs(index: Mapping[Any, Iterable[Any]]) -> set[tuple[Any, Any]]:
+    return {(key, item) for key, items in index.items() for item in items}
+
+
 names = st.sampled_from(["a", "b", "c"])
 identities = st.builds(
     BrokerIdentity,
@@ -378,6 +457,28 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         info = self.table.cluster_info()
         assert all(info.cluster_addr_table.values())
         assert set().union(*info.cluster_addr_table.values()) == set(info.broker_addr_table)
+
+    @invariant()
+    def indexes_say_the_same_as_the_tables(self) -> None:
+        table = self.table
+        brokers = table.cluster_info().broker_addr_table.values()
+        places = {(a, b.broker_name) for b in brokers for a in b.broker_addrs.values()}
+        assert _pairs(table._names_at) == places
+        assert table._broker_count == len(places)
+        assert {(live.connection, a) for a, live in table._live.items()} == _pairs(
+            table._addresses_on
+        )
+        assert set(table._live) == set(table._names_at)
+        queues = {(name, topic) for topic, parts in table._topics.items() for name in parts}
+        assert _pairs(table._topics_of) == queues
+        assert table._topic_count == len(queues)
+        assert {(name, cluster) for cluster, name in _pairs(table._clusters)} == _pairs(
+            table._clusters_of
+        )
+        assert set(table._filter_servers) <= set(table._live)
+        for index in (table._names_at, table._addresses_on, table._clusters_of):
+            assert all(index.values())
+        assert set(table._topics_of) <= set(table._brokers)
 
     @invariant()
     def every_listed_topic_has_a_route(self) -> None:

@@ -208,7 +208,7 @@ class PullHandlers:
         header = frame[1]
         oneway = header.get("flag", 0) & FLAG_ONEWAY
         try:
-            pull = self._pull_of(connection, header["extFields"])
+            pull = self._pull_of(connection, header.get("extFields") or {})
         except (ValueError, RequestError, KeyError, TypeError, AttributeError) as error:
             if not oneway:
                 answers.append(_refused(command_from(frame), error).encode())

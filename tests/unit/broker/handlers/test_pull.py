@@ -315,6 +315,14 @@ async def test_a_pull_without_an_opaque_counts_as_zero(broker: Wired) -> None:
     assert (answer.code, answer.opaque, bodies(answer)) == (0, 0, [b"x"])
 
 
+@pytest.mark.parametrize("nothing", [None, ..., {}])
+async def test_a_pull_without_fields_is_told_which_is_missing(broker: Wired, nothing: Any) -> None:
+    answer = broker.connect().ask(raw_frame(header_of(extFields=nothing)))
+
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "PullMessageRequestHeader: field consumerGroup is missing" in (answer.remark or "")
+
+
 @pytest.mark.parametrize("sys_flag", ["4", WAITING])
 @pytest.mark.parametrize("offset", ["0", "1", "9"])
 @pytest.mark.parametrize(
