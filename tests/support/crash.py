@@ -87,6 +87,11 @@ class BrokerProcess:
         self._process = process
         self.address = ""
 
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
     @classmethod
     async def launch(cls, directory: Path, **settings: object) -> BrokerProcess:
         """Begin a start; nothing is waited for."""

@@ -78,7 +78,17 @@ def offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int, end: int
     message.
 
     For threads, too: the queue may grow meanwhile, `end` was its end when nothing was pending.
+    Of a queue that is deleted meanwhile it finds nothing.
     """
+    try:
+        return _offset_by_time(queue, log, timestamp, end)
+    except (FileNotFoundError, ValueError):
+        if queue.segments.files:
+            raise
+        return 0
+
+
+def _offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int, end: int) -> int:
     file = _segment_by_time(queue, log, timestamp, end)
     if file is None:
         return 0

@@ -53,15 +53,18 @@ from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import FlushDiskType, MessageStoreConfig
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.consume_queue_ext import BitMapOf, ConsumeQueueExt, refuse_other_size
+from pyromq.store.descriptors import hold_spares, mapped_files_allowed, release_spares
 from pyromq.store.dispatch import IndexLane
 from pyromq.store.even_batch import EvenRecords, Place, even_records
 from pyromq.store.flush import FlushOutcome, FlushService
 from pyromq.store.growth import SLOW_SEAL_NS, Growth
 from pyromq.store.index import KeyIndex
 from pyromq.store.lock import lock_store, mark_running, unlock_store
+from pyromq.store.open_files import OpenFiles
 from pyromq.store.reading import MessageFilter, Reader
 from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus, StoreError
 from pyromq.store.retention import Retention
+from pyromq.store.segments import remove_if_empty
 from pyromq.store.transient_store_pool import TransientStorePool
 
 logger = logging.getLogger(__name__)
@@ -90,6 +93,7 @@ class MessageStore:
         """`bit_map_of` evaluates filters for the consume queues' extension."""
         self._bit_map_of = bit_map_of
         self.config = config
+        self._open_files = OpenFiles(mapped_files_allowed(config.max_mapped_files))
         self._log = CommitLog(
             config.commit_log_directory,
             config.mapped_file_size_commit_log,
@@ -97,6 +101,7 @@ class MessageStore:
             read_only=config.read_only_commit_log_directories,
             warm=config.warm_maped_file_enable,
             pool=_pool_of(config),
+            open_files=self._open_files,
         )
         self._commit = CommitService(config, self._log)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
@@ -142,6 +147,8 @@ class MessageStore:
         root = self.config.root
         root.mkdir(parents=True, exist_ok=True)
         self._lock_file = lock_store(root)
+        self._open_files.adopt()
+        hold_spares()
         try:
             clean = not (root / "abort").exists()
             end, dispatched_from = self._recover(clean=clean)
@@ -210,6 +217,7 @@ class MessageStore:
         if self._lock_file is not None:
             unlock_store(self._lock_file)
             self._lock_file = None
+            release_spares()
 
     # Putting
 
@@ -224,6 +232,7 @@ class MessageStore:
                 queue_id,
                 head_size(self._host_flag),
                 self._extension(topic, queue_id),
+                self._open_files,
             )
         return queue
 
@@ -238,6 +247,7 @@ class MessageStore:
             queue_id,
             self._log.read,
             self._bit_map_of,
+            self._open_files,
         )
 
     def put(
@@ -640,9 +650,7 @@ class MessageStore:
                 self._on_arrival(queue)  # whoever waits is told that the topic is gone
         config = self.config
         for parent in (config.consume_queue_directory, config.consume_queue_ext_directory):
-            directory = parent / topic
-            if directory.is_dir() and not any(directory.iterdir()):
-                directory.rmdir()
+            remove_if_empty(parent / topic)
 
     def queues(self) -> Iterator[ConsumeQueue]:
         """All consume queues."""

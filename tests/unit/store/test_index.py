@@ -512,7 +512,7 @@ def test_a_file_that_cannot_be_made_leaves_nothing(
     records = log_of([("T", b"KEYS\x01a b c d e f g", 0, 0, 1)] * 2)
     log, starts = b"".join(records), positions(records)
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     for present in (0, 1):
