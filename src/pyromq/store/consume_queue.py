@@ -83,6 +83,7 @@ class ConsumeQueue:
     """The entries of one queue."""
 
     __slots__ = (
+        "closed",
         "counted",
         "dirty",
         "extension",
@@ -127,6 +128,8 @@ class ConsumeQueue:
         self.synced_below = 0
         #: Entries before this offset are in the statistics.
         self.counted = 0
+        #: Its topic is being deleted: no message is taken.
+        self.closed = False
         #: Written since the last sync.
         self.dirty = False
         #: Somebody waits for the next message of this queue.
@@ -134,6 +137,10 @@ class ConsumeQueue:
 
     def extend(self, count: int = 1) -> None:
         """Reserve the place of the next `count` entries, and have it mapped; else PutError."""
+        if self.closed:
+            raise PutError(
+                PutStatus.SERVICE_NOT_AVAILABLE, f"topic {self.topic} is being deleted; send again"
+            )
         position = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE
         end = position + count * CONSUME_QUEUE_ENTRY_SIZE
         try:
@@ -176,6 +183,11 @@ class ConsumeQueue:
                 file.write(start, pending[:fitting])
                 del pending[:fitting]
                 position += fitting
+
+    def refuse_puts(self) -> None:
+        """Take no message any more. Nothing is pending when this is called."""
+        self.closed = True
+        self.room = 0
 
     def append_many(self, entries: bytes) -> None:
         """Add entries as they stand in a segment, when they are made from the log."""

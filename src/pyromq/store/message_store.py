@@ -105,6 +105,8 @@ class MessageStore:
         )
         self._commit = CommitService(config, self._log)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        #: Topics that are being deleted.
+        self._closed_topics: set[str] = set()
         self._touched: list[ConsumeQueue] = []
         self._tags_codes: dict[bytes, int] = {}
         self._on_arrival = on_arrival
@@ -234,6 +236,8 @@ class MessageStore:
                 self._extension(topic, queue_id),
                 self._open_files,
             )
+            if topic in self._closed_topics:
+                queue.refuse_puts()
         return queue
 
     def _extension(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
@@ -620,10 +624,21 @@ class MessageStore:
         """Physical offsets of the messages with a key, newest first. Slow: not on the loop."""
         return self._index.query(topic, key, max_count, begin, end)
 
-    def remove_topic(self, topic: str) -> None:
-        """Delete all consume queues of a topic; its records stay until they expire."""
+    def close_topic(self, topic: str) -> None:
+        """Take no message of a topic until `remove_topic`; those it has can be read."""
         self.seal()
-        self._remove_queues(topic, [key for key in self._queues if key[0] == topic])
+        self._closed_topics.add(topic)
+        for key in self._keys_of(topic):
+            self._queues[key].refuse_puts()
+
+    def remove_topic(self, topic: str) -> None:
+        """Delete all consume queues of a topic; its records stay until they expire.
+
+        A file that cannot be removed is logged and left: the queues are gone in any case.
+        """
+        self.seal()
+        self._closed_topics.discard(topic)
+        self._remove_queues(topic, self._keys_of(topic))
 
     def remove_old_queues(self, topic: str, end: int, timestamp: int) -> int:
         """Delete the queues of a topic whose messages all end before `end` of the log, and were
@@ -631,7 +646,7 @@ class MessageStore:
         """
         self.seal()
         old = []
-        for key in [key for key in self._queues if key[0] == topic]:
+        for key in self._keys_of(topic):
             queue = self._queues[key]
             last = queue.entry(queue.next_offset - 1)
             if last is not None and (
@@ -642,10 +657,20 @@ class MessageStore:
         self._remove_queues(topic, old)
         return len(old)
 
+    def _keys_of(self, topic: str) -> list[tuple[str, int]]:
+        return [key for key in self._queues if key[0] == topic]
+
     def _remove_queues(self, topic: str, keys: list[tuple[str, int]]) -> None:
-        for key in keys:
-            queue = self._queues.pop(key)
-            queue.delete()
+        for queue in [self._queues.pop(key) for key in keys]:
+            try:
+                queue.delete()
+            except OSError as error:
+                logger.error(
+                    "queue %d of topic %s: its files cannot be removed: %s",
+                    queue.queue_id,
+                    topic,
+                    error,
+                )
             if queue.watched and self._on_arrival is not None:
                 self._on_arrival(queue)  # whoever waits is told that the topic is gone
         config = self.config

@@ -181,9 +181,10 @@ class Segments:
 
     def delete(self) -> None:
         """Remove all files and, when it is empty then, their directory."""
-        for file in self.files:
+        # First the list: a reader on another thread then knows why a file is gone.
+        files, self.files = self.files, []
+        for file in files:
             file.delete()
-        self.files.clear()
         remove_if_empty(self.directory)
 
     def _file(self, path: Path, *, read_only: bool = False) -> MappedFile:

@@ -8,7 +8,7 @@ import mmap
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -41,7 +41,7 @@ def no_descriptor_left() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 20, hard))
     taken: list[int] = []
     try:
-        with pytest.raises(OSError, match="Too many open files"):
+        with suppress(OSError):
             while True:
                 taken.append(os.dup(0))
         yield

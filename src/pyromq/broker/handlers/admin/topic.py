@@ -41,6 +41,9 @@ _MAX_QUEUES = 65_536
 class TopicStore(Log, Protocol):
     """What these handlers ask the store."""
 
+    def close_topic(self, topic: str) -> None:
+        """Take no message of a topic until it is removed."""
+
     def remove_topic(self, topic: str) -> None:
         """Remove the queues of a topic."""
 
@@ -96,13 +99,18 @@ class TopicAdminHandlers:
         self._refuse_bad_topic(header.topic)
         logger.info("topic %s: deletion asked for by %s", header.topic, connection.remote_address)
         existed = self._topics.delete(header.topic)
-        self._store.remove_topic(header.topic)
-        if existed:
-            self._deleted.note(header.topic, self._store)
+        self._store.close_topic(header.topic)
+        try:
+            # In this order: up to the note a kill brings the topic back whole, out of its queues;
+            # from then on the next start completes the deletion.
+            await self._topics.file.saved()
+            if existed:
+                self._deleted.note(header.topic, self._store)
+            await self._deleted.file.saved()
+        finally:
+            self._store.remove_topic(header.topic)
         if self._config.auto_delete_unused_stats:
             self._stats.topic_deleted(header.topic)
-        # Else a kill in between would bring the topic back, out of the log.
-        await self._deleted.file.saved()
         await self._register()
         return request.answer()
 
