@@ -160,9 +160,6 @@ class Builder:
         """Take the next records of the log."""
         if self._targets.queues is not None:
             append_runs(piece.runs(), self._queue)
-            for queue in self._queues.values():
-                if queue.pending:
-                    queue.write_pending()
         if self._index is not None:
             self._index.put(piece.data, piece.starts)
 

@@ -134,8 +134,6 @@ class _QueueRestorer:
         self._delay_levels = delay_levels
         self._topics = topics
         self._damaged: set[ConsumeQueue] = set()
-        #: Written to by `_dispatch` since its last piece.
-        self._touched: dict[ConsumeQueue, None] = {}
 
     def prepare(self, damaged: Mapping[ConsumeQueue, str], *, keep_below: int | None) -> None:
         """Find the queues' ends and drop what cannot be right or will be made again."""
@@ -168,7 +166,7 @@ class _QueueRestorer:
                 return
             self._ask(piece.rows(slice(0, known)))
             piece = piece.rows(slice(known, None))
-        self._dispatch(piece, self._queue_if_sound, self._give_up)
+        append_runs(piece.runs(), self._queue_if_sound, self._give_up)
 
     def finish(self, end: int) -> None:
         """Cut what points behind the log's end, and make the damaged queues again."""
@@ -188,7 +186,7 @@ class _QueueRestorer:
             )
             with contextlib.closing(iter(walk)) as pieces:
                 for piece in pieces:
-                    self._dispatch(piece, self._queue_if_damaged, None)
+                    append_runs(piece.runs(), self._queue_if_damaged)
         for queue in self._queues.values():
             queue.correct_min_offset(self._log.min_offset)
 
@@ -201,30 +199,13 @@ class _QueueRestorer:
             elif queue not in self._damaged and lacks(queue, run):
                 self._give_up(queue, f"entry {run.offsets[-1]} is not that of its message")
 
-    def _dispatch(
-        self,
-        piece: LogPiece,
-        queue_of: Callable[[str, int], ConsumeQueue | None],
-        on_missing: Callable[[ConsumeQueue, str], None] | None,
-    ) -> None:
-        append_runs(piece.runs(), queue_of, on_missing)
-        for queue in self._touched:
-            if queue.pending:
-                queue.write_pending()
-                queue.dirty = True
-        self._touched.clear()
-
     def _queue_if_sound(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         queue = self._queue_of(topic, queue_id)
-        self._touched[queue] = None
         return None if queue in self._damaged else queue
 
     def _queue_if_damaged(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         queue = self._queues.get((topic, queue_id))
-        if queue is None or queue not in self._damaged:
-            return None
-        self._touched[queue] = None
-        return queue
+        return queue if queue in self._damaged else None
 
     def _give_up(self, queue: ConsumeQueue, reason: str) -> None:
         logger.warning(
