@@ -14,6 +14,7 @@ from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.headers import DeleteTopicRequestHeader, SearchOffsetRequestHeader
 from pyromq.remoting.client import RemotingClient
 from pyromq.store.check import check_store
+from pyromq.store.rebuild import rebuild_store
 from tests.support.brokers import local_broker, small_store
 from tests.support.crash import seeds
 from tests.support.patience import DEADLINE, until
@@ -137,3 +138,28 @@ async def cut_everywhere(directory: Path, seed: int, cuts: int) -> None:
             assert list(check_store(left, small_store(left))) == []
         outcomes.add(found)
     assert None in outcomes
+
+
+async def test_a_topic_that_is_deleted_and_made_anew_is_no_damage(tmp_path: Path) -> None:
+    """Its queues got fewer messages than before, or none."""
+    broker = Broker(local_broker(broker_name="b"), small_store(tmp_path))
+    await broker.start()
+    client = RemotingClient()
+    try:
+        await send_all(client, broker.address, "T")
+        await client.request(broker.address, delete("T"), DEADLINE)
+        request = send_request(RequestCode.SEND_MESSAGE_V2, b"new", topic="T", queueId="0")
+        assert (await client.request(broker.address, request, DEADLINE)).code == 0
+    finally:
+        await client.close()
+        await broker.stop()
+    assert list(check_store(tmp_path)) == []
+    rebuild_store(small_store(tmp_path))
+    assert list(check_store(tmp_path)) == []
+    broker = Broker(local_broker(broker_name="b"), small_store(tmp_path))
+    await broker.start()
+    try:
+        assert messages_of(broker, "T") == 1
+    finally:
+        await broker.stop()
+    assert list(check_store(tmp_path)) == []
