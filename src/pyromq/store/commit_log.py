@@ -141,7 +141,8 @@ class CommitLog:
         except NoBufferError as error:
             raise PutError(PutStatus.NO_BUFFER, str(error)) from error
         except OSError as error:
-            logger.error("no room for %d bytes in %s: %s", size, self.segments.directory, error)
+            if not isinstance(error, ShortageError):  # `descriptors` has logged that
+                logger.error("no room for %d bytes in %s: %s", size, self.segments.directory, error)
             raise PutError(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
         return self.position
 

@@ -36,6 +36,7 @@ from pyromq.protocol.units import (
     MAX_EXTENSION_UNIT,
     PRE_BLANK_ENTRY,
 )
+from pyromq.store.descriptors import ShortageError
 from pyromq.store.mapped_file import MappedFile
 from pyromq.store.open_files import OpenFiles
 from pyromq.store.results import StoreError
@@ -151,6 +152,8 @@ class ConsumeQueueExt:
                 address = self.put(unit) if unit is not None else None
                 if address is not None:
                     _LONG.pack_into(entries, start + _TAGS_CODE, address)
+        except ShortageError:
+            pass  # `descriptors` has logged it
         except OSError as error:
             logger.warning(
                 "%s takes nothing, entries keep their tags: %s", self.segments.directory, error

@@ -25,12 +25,16 @@ import errno
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from pyromq.store.mapped_file import MappedFile, make_file
 from pyromq.store.open_files import FileHolder, OpenFiles
 from pyromq.store.results import StoreError
 
 logger = logging.getLogger(__name__)
+
+#: One for all: an empty set takes 216 bytes, and there are streams by the hundred thousand.
+_NOWHERE: Final[frozenset[Path]] = frozenset()
 
 
 class Segments:
@@ -68,7 +72,7 @@ class Segments:
         self._more = tuple(more)
         self._read_only = tuple(read_only)
         #: Directories that get no new file while another one can: their disks are nearly full.
-        self.avoided: frozenset[Path] = frozenset()
+        self.avoided: frozenset[Path] = _NOWHERE
         self.segment_size = segment_size
         self.files: list[MappedFile] = []
 
