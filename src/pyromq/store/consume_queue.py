@@ -359,8 +359,8 @@ class ConsumeQueue:
         for file in list(self.segments.files):
             if file.base < self.synced_below:
                 continue
-            full = any(file.read(file.size - CONSUME_QUEUE_ENTRY_SIZE, file.size))
             try:
+                full = any(file.read(file.size - CONSUME_QUEUE_ENTRY_SIZE, file.size))
                 file.sync()
             except FileNotFoundError:
                 if file in self.segments.files:

@@ -255,10 +255,12 @@ class KeyIndex:
             if len({each.stat().st_size for each in paths}) == 1:
                 raise  # other settings
             return None
-        if file.is_sound and (file.is_full or path == paths[-1]):
-            return file
-        file.close()
-        return None
+        if not file.is_sound or not (file.is_full or path == paths[-1]):
+            file.close()
+            return None
+        if file.is_full:
+            file.close()  # nothing is appended any more
+        return file
 
     def _wait_for_sync(self) -> None:
         syncing = self._syncing
@@ -331,6 +333,7 @@ class KeyIndex:
             self._files = (*self._files, file)
         logger.info("index file %s begun", file.path)
         if before is not None:
+            before.close()  # nothing is appended any more; readers have its mapping
             self._sync_in_background(before)
         return file
 

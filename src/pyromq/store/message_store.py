@@ -17,6 +17,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import struct
@@ -675,7 +676,8 @@ class MessageStore:
                 self._on_arrival(queue)  # whoever waits is told that the topic is gone
         config = self.config
         for parent in (config.consume_queue_directory, config.consume_queue_ext_directory):
-            remove_if_empty(parent / topic)
+            with contextlib.suppress(OSError):  # an empty directory does no harm
+                remove_if_empty(parent / topic)
 
     def queues(self) -> Iterator[ConsumeQueue]:
         """All consume queues."""
