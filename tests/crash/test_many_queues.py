@@ -171,7 +171,7 @@ async def serve_all(directory: Path, shape: Shape) -> list[str]:
 
 
 async def test_thousands_of_queues_with_few_descriptors(tmp_path: Path) -> None:
-    await serve_all(tmp_path / "store", Shape(topics=50, open_files=256))
+    await serve_all(tmp_path / "store", Shape(topics=30, open_files=256))
 
 
 @pytest.mark.soak
