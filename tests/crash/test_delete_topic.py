@@ -72,6 +72,38 @@ async def test_a_topic_is_deleted_while_its_queues_are_searched(tmp_path: Path) 
         await broker.stop()
 
 
+@pytest.mark.parametrize("properties", ["", "DELAY\x0118"])
+async def test_sends_beside_a_deletion_are_kept_or_refused(tmp_path: Path, properties: str) -> None:
+    """The topic is made anew by them; what was acknowledged behind the deletion is there."""
+    broker = Broker(local_broker(broker_name="b"), small_store(tmp_path))
+    await broker.start()
+    client = RemotingClient()
+    plain, other = (
+        send_request(RequestCode.SEND_MESSAGE_V2, b"x", topic="T", queueId="0", properties=each)
+        for each in ("", properties)
+    )
+    try:
+        for _ in range(20):
+            await send_all(client, broker.address, "T")
+            requests = [delete("T"), *(other for _ in range(20))]
+            answers = await asyncio.gather(
+                *(client.request(broker.address, request, DEADLINE) for request in requests)
+            )
+            assert answers[0].code == ResponseCode.SUCCESS
+            refused = [answer for answer in answers if answer.code != ResponseCode.SUCCESS]
+            assert all("being deleted" in (answer.remark or "") for answer in refused), refused
+            assert broker.store is not None
+            before = broker.store.max_offset("T", 0)
+            answer = await client.request(broker.address, plain, DEADLINE)
+            assert answer.code == ResponseCode.SUCCESS, answer
+            assert answer.ext_fields["queueOffset"] == str(before)
+            assert broker.store.max_offset("T", 0) == before + 1
+    finally:
+        await client.close()
+        await broker.stop()
+    assert list(check_store(tmp_path)) == []
+
+
 def messages_of(broker: Broker, topic: str) -> int | None:
     """How many messages the broker has of a topic; None when it does not know the topic."""
     assert broker.store is not None

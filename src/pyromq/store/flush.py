@@ -156,7 +156,8 @@ class FlushService:
                 if asked or self._is_short:
                     self._flush_log()
                 self._turn()
-                self._is_short = not top_up()
+                self._is_short = False
+                top_up()
             except ShortageError:  # `descriptors` has logged it
                 self._is_short = True
             except OSError as error:

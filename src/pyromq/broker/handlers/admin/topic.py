@@ -109,6 +109,10 @@ class TopicAdminHandlers:
             await self._deleted.file.saved()
         finally:
             self._store.remove_topic(header.topic)
+            created = self._topics.get(header.topic)
+            if created is not None:
+                # By a send meanwhile: whoever remembers the old queues must look again.
+                self._topics.update(created)
         if self._config.auto_delete_unused_stats:
             self._stats.topic_deleted(header.topic)
         await self._register()
