@@ -84,7 +84,7 @@ async def test_a_broker_without_descriptors_serves_again_when_its_peers_leave(
         limit = open_descriptors(broker.pid) + _ROOM
         resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (limit, limit))
         with peers(broker.address, 2 * _ROOM):
-            await until(lambda: open_descriptors(broker.pid) >= limit - 1)
+            await until(lambda: open_descriptors(broker.pid) >= limit - 3)
             for _ in range(_SENDS):
                 await producer.send()
         await until(lambda: open_descriptors(broker.pid) < limit - _ROOM // 2)

@@ -125,10 +125,15 @@ def test_a_file_can_be_kept_and_handed_back(tmp_path: Path) -> None:
     assert (is_mapped(kept), kept.read(0, 1)) == (False, b"\0")
 
 
-def test_a_store_with_few_mappings_serves_many_queues(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "settings", [{"enable_consume_queue_ext": True}, {"transient_store_pool_enable": True}]
+)
+def test_a_store_with_few_mappings_serves_many_queues(
+    tmp_path: Path, settings: dict[str, bool]
+) -> None:
     """More queues in one chunk than can be mapped, segments that roll, and a start."""
     count, turns = 100, 20
-    few = {"max_mapped_files": 8, "enable_consume_queue_ext": True}
+    few = {"max_mapped_files": 8, "mapped_file_size_commit_log": 16 * 1024, **settings}
     store = open_store(tmp_path / "store", **few)
     for turn in range(turns):
         for number in range(count):
