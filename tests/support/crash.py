@@ -87,9 +87,16 @@ class BrokerProcess:
         self._process = process
         self.address = ""
 
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
     @classmethod
-    async def launch(cls, directory: Path, **settings: object) -> BrokerProcess:
-        """Begin a start; nothing is waited for."""
+    async def launch(
+        cls, directory: Path, *, open_files: int | None = None, **settings: object
+    ) -> BrokerProcess:
+        """Begin a start; nothing is waited for. `open_files` limits the child's descriptors."""
         file = directory.with_name(directory.name + ".properties")
         file.write_text(
             "".join(
@@ -99,10 +106,12 @@ class BrokerProcess:
         )
         arguments = ["standalone", "--data", str(directory), "-c", str(file)]
         arguments += ["--namesrv-port", "0", "--broker-port", "0", "--log-level", "ERROR"]
+        # By the shell: a function to be called in the child is not safe beside threads.
+        limited = "" if open_files is None else f"ulimit -n {open_files} && "
         return cls(
             await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "pyromq", *arguments),
+                *("sh", "-c", f'{limited}exec "$@"', "sh"),
+                *(sys.executable, "-m", "pyromq", *arguments),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 cwd=REPOSITORY,
@@ -110,9 +119,11 @@ class BrokerProcess:
         )
 
     @classmethod
-    async def start(cls, directory: Path, **settings: object) -> BrokerProcess:
+    async def start(
+        cls, directory: Path, *, open_files: int | None = None, **settings: object
+    ) -> BrokerProcess:
         """Start a broker and wait until it serves."""
-        broker = await cls.launch(directory, **settings)
+        broker = await cls.launch(directory, open_files=open_files, **settings)
         try:
             async with asyncio.timeout(DEADLINE):
                 await broker.wait_until_serving()
@@ -133,10 +144,10 @@ class BrokerProcess:
                 return
         raise AssertionError(f"the broker did not start: {b''.join(said).decode()}")
 
-    async def kill(self) -> bytes:
-        """SIGKILL; returns what it had printed since."""
+    async def kill(self, number: signal.Signals = signal.SIGKILL) -> bytes:
+        """End it, by SIGKILL unless told otherwise; returns what it had printed since."""
         if self._process.returncode is None:
-            self._process.send_signal(signal.SIGKILL)
+            self._process.send_signal(number)
         rest, _ = await self._process.communicate()
         return rest
 

@@ -20,7 +20,7 @@ _GC_THRESHOLDS: Final = (100_000, 50, 100)
 
 
 def allow_open_files() -> None:
-    """Raise the limit of open files as far as it may be: each consume queue is a file."""
+    """Raise the limit of open files as far as it may be, for connections and mapped files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -22,6 +22,7 @@ from pyromq.protocol.bulk import Longs
 from pyromq.protocol.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.descriptors import opened
 from pyromq.store.mapped_file import MappedFile
 
 #: Entries that one read looks at.
@@ -128,10 +129,7 @@ def _read_pieces(path: Path, starts: Longs, ends: Longs, breaks: Longs) -> list[
 
 def _read(path: Path, start: int, size: int) -> bytes:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with opened(path, os.O_RDONLY) as descriptor:
+            return os.pread(descriptor, size, start)
     except FileNotFoundError:
         return b""  # expired meanwhile
-    try:
-        return os.pread(descriptor, size, start)
-    finally:
-        os.close(descriptor)

@@ -24,7 +24,7 @@ from pyromq.store.check_log import LogCheck
 from pyromq.store.check_queues import QueueCheck
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.dispatch import queue_runs
-from pyromq.store.queue_damage import known_topics
+from pyromq.store.queue_damage import known_deletions, known_topics
 from pyromq.store.violation import Violation, ViolationKind
 
 __all__ = ["Violation", "ViolationKind", "check_store", "guess_config", "is_unclean"]
@@ -75,6 +75,7 @@ def check_store(
         )
         if has_extensions
         else None,
+        deletions=known_deletions(settings.config_directory),
     )
     index = IndexCheck(
         settings.index_directory,

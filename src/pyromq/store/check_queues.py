@@ -6,7 +6,8 @@ the records that have no entry. Used by `check`, on one thread.
 
 What is no violation
 1. Entries whose messages have left the log, and pre-blank ones.
-2. Records of a topic that was deleted; when it was made anew, those from before.
+2. Records of a topic that was deleted; when it was made anew, those from before: up to a record
+   with offset 0, and all that are as old as the broker's note of the deletion.
 3. In a store that was not stopped cleanly: records behind the last one that any queue
    knew when the check began, and entries behind the end of the log.
 4. Addresses of an extension that the store does not have: nobody reads them.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,7 @@ from pyromq.store.check_extension import ExtensionCheck
 from pyromq.store.check_files import SegmentFiles
 from pyromq.store.check_log import CheckedPiece, LogCheck
 from pyromq.store.dispatch import QueueRun
+from pyromq.store.queue_damage import Deletion
 from pyromq.store.violation import Violation, ViolationKind
 
 _ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
@@ -87,11 +89,14 @@ class QueueCheck:
         may_move: bool,
         knows_delays: bool = True,
         extensions: tuple[Path, int] | None = None,
+        deletions: Mapping[str, Deletion] | None = None,
     ) -> None:
         """`topics` are those of the store's table, None without one; `knows_delays`: the delay
         levels are those that the store was written with; `extensions`: directory and segment
-        size of the queues' extensions, None when the store has none.
+        size of the queues' extensions, None when the store has none; `deletions`: which topics
+        were deleted, and when.
         """
+        self._deletions = deletions or {}
         self._extensions = extensions
         self._directory = directory
         self._segment_size = segment_size
@@ -139,7 +144,7 @@ class QueueCheck:
             offsets, entries = offsets[anew[-1] :], entries[anew[-1] :]
         there = (offsets >= queue.first) & (offsets < queue.end)
         if not there.all():
-            self._note_missing(queue, offsets[~there], entries[~there])
+            self._note_missing(queue, offsets[~there], entries[~there], piece)
             offsets, entries = offsets[there], entries[there]
         if offsets.size:
             low, high = int(offsets.min()), int(offsets.max())
@@ -239,7 +244,19 @@ class QueueCheck:
         same &= written["size"] == expected["size"]
         return same
 
-    def _note_missing(self, queue: _Queue, offsets: Longs, entries: NDArray[np.void]) -> None:
+    def _note_missing(
+        self,
+        queue: _Queue,
+        offsets: Longs,
+        entries: NDArray[np.void],
+        piece: CheckedPiece | None,
+    ) -> None:
+        deletion = self._deletions.get(queue.topic)
+        if deletion is not None and piece is not None:
+            # Both measures: after a power cut the log may go on before the place of the note.
+            old = entries["physical_offset"].astype(np.int64) < deletion.log_end
+            old &= _store_times(piece, entries) <= deletion.timestamp
+            offsets, entries = offsets[~old], entries[~old]
         places = entries["physical_offset"].astype(np.int64)
         if self._may_move:
             offsets, places = offsets[places < self._known_end], places[places < self._known_end]

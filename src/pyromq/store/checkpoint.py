@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pyromq.protocol.units import CHECKPOINT, CHECKPOINT_FILE_SIZE
+from pyromq.store.descriptors import opened
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +55,8 @@ class Checkpoint:
     def save(self) -> None:
         """Write the three times and wait until they are on the disk."""
         data = CHECKPOINT.pack(self.log_timestamp, self.queue_timestamp, self.index_timestamp)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
+        with opened(self._path, os.O_RDWR | os.O_CREAT) as descriptor:
             if os.fstat(descriptor).st_size != CHECKPOINT_FILE_SIZE:
                 os.ftruncate(descriptor, CHECKPOINT_FILE_SIZE)
             os.pwrite(descriptor, data, 0)
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

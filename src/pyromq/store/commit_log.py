@@ -10,7 +10,8 @@ Invariants
 2. The bytes from `written` to `position` are exactly `b"".join(parts)`, all in one
    segment; `position` + size of a record <= `limit` before it is added.
 3. Behind the last record of a full segment stands a blank record to its end.
-4. With a transient store pool the segment that is written to is a `PooledFile`: what is
+4. The segment that is written to, and those made ahead of it, stay mapped.
+5. With a transient store pool the segment that is written to is a `PooledFile`: what is
    written is in its buffer, what is committed in the file, too.
 
 Owned by the loop's thread. Other threads read below `written` only.
@@ -26,7 +27,9 @@ from typing import Final
 
 from pyromq.protocol.record import BLANK, BLANK_MAGIC, BLANK_SIZE
 from pyromq.store.allocation import AHEAD, RESERVE_STEP, AllocationService
+from pyromq.store.descriptors import ShortageError
 from pyromq.store.mapped_file import MappedFile
+from pyromq.store.open_files import OpenFiles
 from pyromq.store.results import PutError, PutStatus
 from pyromq.store.segments import Segments
 from pyromq.store.transient_store_pool import NoBufferError, PooledFile, TransientStorePool
@@ -45,6 +48,7 @@ class CommitLog:
         "_allocation",
         "_commit_lock",
         "_file",
+        "_open_files",
         "_pool",
         "_start",
         "add",
@@ -65,9 +69,16 @@ class CommitLog:
         read_only: Sequence[Path] = (),
         warm: bool = False,
         pool: TransientStorePool | None = None,
+        open_files: OpenFiles | None = None,
     ) -> None:
-        """`more` are further directories for segments, `read_only` those of old ones."""
-        self.segments = Segments(directory, segment_size, more=more, read_only=read_only)
+        """`more` are further directories for segments, `read_only` those of old ones.
+
+        With `open_files` segments that are not written to are mapped when they are read.
+        """
+        self._open_files = open_files
+        self.segments = Segments(
+            directory, segment_size, more=more, read_only=read_only, open_files=open_files
+        )
         self.watermarks = Watermarks()
         self._allocation = AllocationService(
             directory, segment_size, directory_for=self.segments.directory_for, warm=warm, pool=pool
@@ -95,6 +106,7 @@ class CommitLog:
         self._file = self.segments.find(end)
         self._allocation.start()
         if self._file is not None:
+            self._file.keep_mapped()
             self._allocation.follow(self._file, end - self._file.base)
 
     def stop(self) -> None:
@@ -129,7 +141,8 @@ class CommitLog:
         except NoBufferError as error:
             raise PutError(PutStatus.NO_BUFFER, str(error)) from error
         except OSError as error:
-            logger.error("no room for %d bytes in %s: %s", size, self.segments.directory, error)
+            if not isinstance(error, ShortageError):  # `descriptors` has logged that
+                logger.error("no room for %d bytes in %s: %s", size, self.segments.directory, error)
             raise PutError(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
         return self.position
 
@@ -158,7 +171,10 @@ class CommitLog:
         if file is None:
             return b""
         end = min(offset + size, self.watermarks.written)
-        return file.read(offset - file.base, max(offset, end) - file.base)
+        try:
+            return file.read(offset - file.base, max(offset, end) - file.base)
+        except FileNotFoundError:  # it has expired meanwhile, or somebody else removed it
+            return b""
 
     def view(self, offset: int, size: int) -> memoryview:
         """What `read` gives, where it lies: for pieces so large that copying them costs more."""
@@ -168,7 +184,7 @@ class CommitLog:
         end = min(offset + size, self.watermarks.written)
         try:
             return file.view(offset - file.base, max(offset, end) - file.base)
-        except FileNotFoundError:  # it has expired meanwhile, or somebody else removed it
+        except (FileNotFoundError, ShortageError):  # expired meanwhile, or no descriptor is left
             return memoryview(self.read(offset, size))
 
     def commit(self) -> None:
@@ -255,6 +271,7 @@ class CommitLog:
             self.seal()
             rest = base - self.position
             full.write(self.position - full.base, BLANK.pack(rest, BLANK_MAGIC))
+            full.hand_to(self._open_files)
         self.segments.add(file)
         self._file = file
         self.position = self._start = self.watermarks.written = base

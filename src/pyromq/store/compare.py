@@ -20,7 +20,7 @@ slots and a piece of its entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -42,6 +42,7 @@ from pyromq.protocol.units import (
     MAX_EXTENSION_ADDRESS,
 )
 from pyromq.store.check_files import SegmentFiles
+from pyromq.store.queue_damage import Deletion
 
 _ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
 _INDEX_ENTRY: Final = np.dtype(INDEX_ENTRY_DTYPE)
@@ -97,8 +98,13 @@ def compare_queues(
     groups: int = 1,
     topics: frozenset[str] | None = None,
     knows_delays: bool = True,
+    deletions: Mapping[str, Deletion] | None = None,
 ) -> Iterator[Difference]:
-    """The queues of one group out of `groups`; `topics` are those of the store's table."""
+    """The queues of one group out of `groups`; `topics` are those of the store's table.
+
+    `deletions` says which topics were deleted, and perhaps made anew: what the log has of them
+    from before need not be there.
+    """
     names = sorted({*_queue_names(made), *_queue_names(existing)})
     for name in names:
         if crc32(name.encode()) % groups != group:
@@ -106,7 +112,9 @@ def compare_queues(
         topic = name.split("/")[0]
         if topics is not None and topic not in topics and not (existing / name).is_dir():
             continue  # deleted; the log still has some of its messages
-        compared = _Queue(_files(made / name), _files(existing / name), span)
+        deletion = deletions.get(topic) if deletions else None
+        first = deletion.log_end if deletion is not None else 0
+        compared = _Queue(_files(made / name), _files(existing / name), span, first)
         compared.with_tags = topic != SCHEDULE_TOPIC or knows_delays
         yield from compared.differences()
 
@@ -122,7 +130,10 @@ def _files(directory: Path) -> SegmentFiles:
 class _Queue:
     """One queue, as it should be and as it is."""
 
-    def __init__(self, made: SegmentFiles, existing: SegmentFiles, span: Span) -> None:
+    def __init__(
+        self, made: SegmentFiles, existing: SegmentFiles, span: Span, first_wanted: int
+    ) -> None:
+        self._first_wanted = first_wanted
         self._made = made
         self._existing = existing
         self._span = span
@@ -175,6 +186,7 @@ class _Queue:
         ends = entries["physical_offset"].astype(np.int64) + entries["size"]
         wanted: NDArray[np.bool_] = (entries["size"] > 0) & (entries["size"] != _PRE_BLANK_SIZE)
         wanted &= ends <= self._span.known_end
+        wanted &= entries["physical_offset"].astype(np.int64) >= self._first_wanted
         return wanted
 
     def _there(self, entries: NDArray[np.void]) -> NDArray[np.bool_]:

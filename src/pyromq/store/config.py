@@ -72,6 +72,13 @@ class MessageStoreConfig:
         "Bytes of one commit-log segment. A store keeps the size it was made with.",
         minimum=4096,
     )
+    max_mapped_files: int = setting(
+        "maxMappedFiles",
+        0,
+        "Files of the store that are mapped at a time, each with a descriptor: those used last. "
+        "0: a quarter of the process's limit of open files, 16384 at most.",
+        minimum=0,
+    )
     mapped_file_size_consume_queue: int = setting(
         "mappedFileSizeConsumeQueue",
         300_000 * _CONSUME_QUEUE_ENTRY,

@@ -9,7 +9,9 @@ Invariants
    those in `pending` too, and is what the next message gets.
 2. An entry is written after its record is: it never points at or past the log's
    written mark.
-3. `next_offset` < `room` before a put: the blocks for its entry are reserved.
+3. `next_offset` < `room` before a put: the blocks for its entry are reserved, and its file is
+   mapped. It stays so until the entry is written; a file that is unmapped later takes the room
+   with it.
 4. With an `extension`, `pending` holds tags codes, and the segments addresses of units.
 
 Owned by the loop's thread; `sync` is called by the flush thread.
@@ -37,6 +39,7 @@ from pyromq.protocol.units import (
 )
 from pyromq.store.consume_queue_ext import ConsumeQueueExt
 from pyromq.store.mapped_file import MappedFile
+from pyromq.store.open_files import OpenFiles
 from pyromq.store.results import PutError, PutStatus, StoreError
 from pyromq.store.segments import Segments
 
@@ -80,6 +83,7 @@ class ConsumeQueue:
     """The entries of one queue."""
 
     __slots__ = (
+        "closed",
         "counted",
         "dirty",
         "extension",
@@ -104,6 +108,7 @@ class ConsumeQueue:
         queue_id: int,
         head_size: int = HEAD_SIZE_V4,
         extension: ConsumeQueueExt | None = None,
+        open_files: OpenFiles | None = None,
     ) -> None:
         self.topic = topic
         self.extension = extension
@@ -111,7 +116,9 @@ class ConsumeQueue:
         self.topic_part = topic_part(topic)
         #: Bytes of a record from an IPv4 client beside its body and properties.
         self.fixed_size = head_size + len(self.topic_part) + 2
-        self.segments = Segments(directory / topic / str(queue_id), segment_size)
+        self.segments = Segments(
+            directory / topic / str(queue_id), segment_size, open_files=open_files, holder=self
+        )
         self.pending = bytearray()
         self.next_offset = 0
         self.min_offset = 0
@@ -121,27 +128,42 @@ class ConsumeQueue:
         self.synced_below = 0
         #: Entries before this offset are in the statistics.
         self.counted = 0
+        #: Its topic is being deleted: no message is taken.
+        self.closed = False
         #: Written since the last sync.
         self.dirty = False
         #: Somebody waits for the next message of this queue.
         self.watched = False
 
     def extend(self, count: int = 1) -> None:
-        """Reserve the place of the next `count` entries; PutError when the disk is full."""
+        """Reserve the place of the next `count` entries, and have it mapped; else PutError."""
+        if self.closed:
+            raise PutError(
+                PutStatus.SERVICE_NOT_AVAILABLE, f"topic {self.topic} is being deleted; send again"
+            )
         position = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE
         end = position + count * CONSUME_QUEUE_ENTRY_SIZE
         try:
             while position < end:
                 file = self.segments.find(position) or self._create(position)
                 start = position - file.base
-                step = min(max(_FIRST_RESERVE, start), _MAX_RESERVE)
-                file.reserve(max(end - file.base, start + step))
+                if min(end - file.base, file.size) > file.reserved:
+                    step = min(max(_FIRST_RESERVE, start), _MAX_RESERVE)
+                    file.reserve(max(end - file.base, start + step))
+                file.ensure_mapped()
                 position = file.base + file.size
         except OSError as error:
             raise PutError(
                 PutStatus.CREATE_MAPEDFILE_FAILED, f"{self.segments.directory}: {error}"
             ) from error
         self.room = (file.base + file.reserved) // CONSUME_QUEUE_ENTRY_SIZE
+
+    def let_go(self) -> bool:
+        """Let a file be unmapped, unless entries are pending: the next put asks for it again."""
+        if self.pending:
+            return False
+        self.room = 0
+        return True
 
     def write_pending(self) -> None:
         """Copy the gathered entries into their segments."""
@@ -161,6 +183,11 @@ class ConsumeQueue:
                 file.write(start, pending[:fitting])
                 del pending[:fitting]
                 position += fitting
+
+    def refuse_puts(self) -> None:
+        """Take no message any more. Nothing is pending when this is called."""
+        self.closed = True
+        self.room = 0
 
     def append_many(self, entries: bytes) -> None:
         """Add entries as they stand in a segment, when they are made from the log."""
@@ -224,13 +251,13 @@ class ConsumeQueue:
         return CONSUME_QUEUE_ENTRY.unpack(data) if data else None
 
     def load(self) -> None:
-        """Map the files that are there; raises StoreError where they do not fit together."""
+        """Find the files that are there; raises StoreError where they do not fit together."""
         self.segments.load()
         if self.extension is not None:
             self.extension.segments.load()
 
     def recover(self) -> None:
-        """Find the end of the entries in the files that `load` mapped."""
+        """Find the end of the entries in the files that `load` found."""
         self.next_offset = self.segments.first_offset // CONSUME_QUEUE_ENTRY_SIZE
         self.room = 0
         for file in reversed(self.segments.files):
@@ -332,8 +359,8 @@ class ConsumeQueue:
         for file in list(self.segments.files):
             if file.base < self.synced_below:
                 continue
-            full = any(file.read(file.size - CONSUME_QUEUE_ENTRY_SIZE, file.size))
             try:
+                full = any(file.read(file.size - CONSUME_QUEUE_ENTRY_SIZE, file.size))
                 file.sync()
             except FileNotFoundError:
                 if file in self.segments.files:

@@ -36,7 +36,9 @@ from pyromq.protocol.units import (
     MAX_EXTENSION_UNIT,
     PRE_BLANK_ENTRY,
 )
+from pyromq.store.descriptors import ShortageError
 from pyromq.store.mapped_file import MappedFile
+from pyromq.store.open_files import OpenFiles
 from pyromq.store.results import StoreError
 from pyromq.store.segments import Segments
 
@@ -121,9 +123,12 @@ class ConsumeQueueExt:
         queue_id: int,
         read_record: Callable[[int, int], bytes],
         bit_map_of: BitMapOf | None = None,
+        open_files: OpenFiles | None = None,
     ) -> None:
         """`read_record` gives so many bytes from a physical offset on."""
-        self.segments = Segments(directory / topic / str(queue_id), segment_size)
+        self.segments = Segments(
+            directory / topic / str(queue_id), segment_size, open_files=open_files
+        )
         #: Where the next unit goes.
         self.end = 0
         #: What is wrong with the files; None when nothing shows.
@@ -147,6 +152,8 @@ class ConsumeQueueExt:
                 address = self.put(unit) if unit is not None else None
                 if address is not None:
                     _LONG.pack_into(entries, start + _TAGS_CODE, address)
+        except ShortageError:
+            pass  # `descriptors` has logged it
         except OSError as error:
             logger.warning(
                 "%s takes nothing, entries keep their tags: %s", self.segments.directory, error

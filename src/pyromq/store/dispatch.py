@@ -71,6 +71,9 @@ def append_runs(
 ) -> None:
     """Give queues, which have nothing pending, the entries that they lack, in one write each.
 
+    Queues that got some are dirty then. Each is written before the next one is looked at: a queue
+    with pending entries holds on to its mapping.
+
     A record that its queue has already is passed over. One that wants to be the first of a
     queue which has messages belongs to a topic that was deleted and made anew: what the
     queue has then goes. Where entries are missing they are left blank; with `on_missing` the
@@ -81,6 +84,9 @@ def append_runs(
         queue = queue_of(run.topic, run.queue_id)
         if queue is not None:
             append_run(queue, run, on_missing)
+            if queue.pending:
+                queue.write_pending()
+                queue.dirty = True
 
 
 def append_run(

@@ -7,9 +7,11 @@ begins is in it, so chunks that come while one runs share the next: group commit
 Consume queues: every flushIntervalConsumeQueue, each queue that was written to. After
 both, the checkpoint.
 
-A log whose sync failed is never synced again: the kernel may have dropped what it
-could not write, and a second sync would not tell. `on_failure` is called, those who
-wait are told, and the flushed mark stays where it is until the store is opened anew.
+A sync that could not be tried, because no descriptor or no memory was free, is tried again soon;
+those who wait go on waiting until their time is over. A log whose sync failed is never synced
+again: the kernel may have dropped what it could not write, and a second sync would not tell.
+`on_failure` is called, those who wait are told, and the flushed mark stays where it is until the
+store is opened anew.
 
 One thread. Queues come in through `add` (a deque: safe between threads). A queue's
 `dirty` is cleared before its sync, and the loop writes before it looks at `dirty`, so
@@ -32,11 +34,14 @@ from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.descriptors import ShortageError, top_up
 from pyromq.store.index import KeyIndex
 
 logger = logging.getLogger(__name__)
 
 _PAGE: Final = 4096
+#: How soon a flush is tried again for which no descriptor was free.
+_RETRY_SECONDS: Final = 0.05
 
 
 class FlushOutcome(Enum):
@@ -73,6 +78,8 @@ class FlushService:
         self._wake = threading.Event()
         self._stopping = False
         self._failed = False
+        #: The last turn could not open a file: it is made up for soon.
+        self._is_short = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiters: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -140,14 +147,19 @@ class FlushService:
 
     def _run(self) -> None:
         while True:
-            asked = self._wake.wait(self._config.flush_interval_commit_log / 1000)
+            interval = self._config.flush_interval_commit_log / 1000
+            asked = self._wake.wait(min(interval, _RETRY_SECONDS) if self._is_short else interval)
             self._wake.clear()
             if self._stopping:
                 return
             try:
-                if asked:
+                if asked or self._is_short:
                     self._flush_log()
                 self._turn()
+                self._is_short = False
+                top_up()
+            except ShortageError:  # `descriptors` has logged it
+                self._is_short = True
             except OSError as error:
                 # Tried again in the next turn, unless it was the log.
                 logger.error("flush failed in %s: %s", error.filename or "the store", error)
@@ -174,6 +186,8 @@ class FlushService:
             return
         try:
             self._log.flush()
+        except ShortageError:
+            raise
         except OSError as error:
             self._failed = True
             logger.critical("the commit log could not be flushed, no more sends: %s", error)

@@ -54,6 +54,7 @@ from pyromq.protocol.java_hash import (
 from pyromq.protocol.java_hashes import continue_hashes, index_key_hashes, java_hashes
 from pyromq.protocol.properties import KEYS, UNIQ_KEY
 from pyromq.protocol.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from pyromq.store.descriptors import ShortageError
 from pyromq.store.index_file import IndexFile, IndexFileError
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,9 @@ _MANY_RECORDS: Final = 512
 #: memory while they are cut up; more bytes than these are taken in several turns.
 MAX_PROPERTIES_AT_ONCE: Final = 1024 * 1024
 _NAME_DIGITS: Final = 17
+#: A full file's sync waits so often, and so long, for a descriptor.
+_SYNC_TRIES: Final = 600
+_SECONDS_BETWEEN_TRIES: Final = 0.1
 
 
 class KeyIndex:
@@ -251,10 +255,12 @@ class KeyIndex:
             if len({each.stat().st_size for each in paths}) == 1:
                 raise  # other settings
             return None
-        if file.is_sound and (file.is_full or path == paths[-1]):
-            return file
-        file.close()
-        return None
+        if not file.is_sound or not (file.is_full or path == paths[-1]):
+            file.close()
+            return None
+        if file.is_full:
+            file.close()  # nothing is appended any more
+        return file
 
     def _wait_for_sync(self) -> None:
         syncing = self._syncing
@@ -327,6 +333,7 @@ class KeyIndex:
             self._files = (*self._files, file)
         logger.info("index file %s begun", file.path)
         if before is not None:
+            before.close()  # nothing is appended any more; readers have its mapping
             self._sync_in_background(before)
         return file
 
@@ -372,7 +379,7 @@ class KeyIndex:
         if self._sync_failed:
             return
         try:
-            file.sync()
+            _sync_patiently(file)
             if not file.path.exists() and file in self._files:
                 raise FileNotFoundError(errno.ENOENT, "removed by another process", str(file.path))
             self.synced_timestamp = max(self.synced_timestamp, file.end_timestamp)
@@ -383,6 +390,18 @@ class KeyIndex:
             # not tell: nothing is reported any more, so a restart builds these files again.
             self._sync_failed = True
             logger.exception("index file %s could not be synced; check the disk", file.path)
+
+
+def _sync_patiently(file: IndexFile) -> None:
+    """Sync a file; a sync that could not even be tried is tried again, for a while."""
+    for _ in range(_SYNC_TRIES):
+        try:
+            file.sync()
+        except ShortageError:
+            time.sleep(_SECONDS_BETWEEN_TRIES)
+        else:
+            return
+    file.sync()
 
 
 class RecordKeys(NamedTuple):

@@ -41,6 +41,7 @@ from pyromq.protocol.units import (
     INDEX_HEADER_SIZE,
     INDEX_SLOT_SIZE,
 )
+from pyromq.store.descriptors import close_file, map_file, open_file, opened
 from pyromq.store.results import StoreError
 
 _SLOT: Final = np.dtype(">u4")
@@ -74,7 +75,7 @@ class IndexFile:
         self._entries_at = INDEX_HEADER_SIZE + slot_count * INDEX_SLOT_SIZE
         self._reserved = False
         size = self._entries_at + entry_limit * INDEX_ENTRY_SIZE
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             found = os.fstat(self._descriptor).st_size
             if found == 0:
@@ -85,7 +86,7 @@ class IndexFile:
                     f"maxIndexNum={entry_limit} make {size}: restore the settings it was "
                     f"written with, or remove it (its messages are then not found by key)"
                 )
-            self._map = mmap.mmap(self._descriptor, size)
+            self._map = map_file(self._descriptor, size, mmap.ACCESS_WRITE)
         except BaseException:
             self.close()
             raise
@@ -235,18 +236,17 @@ class IndexFile:
 
     def sync(self) -> None:
         """Wait until all that was written is on the disk; nothing to do for a deleted file."""
-        with contextlib.suppress(FileNotFoundError):
-            # A descriptor of its own, so that `close` need not wait for a sync.
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
+        # A descriptor of its own, so that `close` need not wait for a sync.
+        with (
+            contextlib.suppress(FileNotFoundError),
+            opened(self.path, os.O_RDWR) as descriptor,
+        ):
+            os.fdatasync(descriptor)
 
     def close(self) -> None:
         """End appending. The mapping goes with the last reference to this object."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            close_file(self._descriptor)
             self._descriptor = -1
 
     def delete(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
+from typing import Final
 
 from pyromq.protocol.record import (
     BLANK_SIZE,
@@ -19,6 +20,9 @@ from pyromq.protocol.units import CONSUME_QUEUE_ENTRY, CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.mapped_file import MappedFile
+
+#: A search begins again when a file of its queue expires meanwhile, so often.
+_TRIES: Final = 3
 
 
 def record_at(log: CommitLog, offset: int) -> bytes | None:
@@ -78,7 +82,18 @@ def offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int, end: int
     message.
 
     For threads, too: the queue may grow meanwhile, `end` was its end when nothing was pending.
+    Of a queue that is deleted meanwhile it finds nothing.
     """
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return _offset_by_time(queue, log, timestamp, end)
+        # A file was removed meanwhile: expired, or with its queue.
+        if not queue.segments.files:
+            return 0
+    return _offset_by_time(queue, log, timestamp, end)
+
+
+def _offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int, end: int) -> int:
     file = _segment_by_time(queue, log, timestamp, end)
     if file is None:
         return 0

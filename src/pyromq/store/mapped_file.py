@@ -4,11 +4,12 @@ Invariants
 1. Bytes are written only below `reserved`, the part whose disk blocks exist: a full
    disk shows as an OSError where room is reserved, never as a SIGBUS in the middle
    of a copy.
-2. No view of the mapping is handed out: `read` copies, and `view` maps again. So a file
-   can be unmapped whenever its owner says so.
-3. No file descriptor is kept beside the mapping's own one, so that tens of
-   thousands of consume queues stay affordable.
-4. A read-only file is mapped for reading: nothing that this process does can change it.
+2. A mapping is never closed, only let go of: it lives as long as anybody reads it. So a file
+   can be closed, removed or unmapped whenever its owner says so.
+3. A file that belongs to `OpenFiles` is mapped at its first use, and may be unmapped when it
+   was not used for a while. One without is mapped from the beginning to `close`.
+4. No descriptor is kept beside the mapping's own one.
+5. A read-only file is mapped for reading: nothing that this process does can change it.
 
 Written by the loop's thread; `populate` and `sync` are for the allocation and flush
 threads and do not hold the interpreter's lock while the kernel works, as are `lock` and
@@ -26,6 +27,8 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from pyromq.store.descriptors import close_file, map_file, open_file, opened
+from pyromq.store.open_files import FileHolder, OpenFiles
 from pyromq.store.results import StoreError
 
 _MADV_DONTNEED: Final = 4
@@ -63,21 +66,41 @@ for _function in ("mlock", "munlock"):
 class MappedFile:
     """A mapped file whose name says the offset of its first byte."""
 
-    __slots__ = ("_map", "base", "path", "read_only", "reserved", "size")
+    __slots__ = (
+        "_files",
+        "_holder",
+        "_map",
+        "base",
+        "path",
+        "read_only",
+        "reserved",
+        "size",
+        "used",
+    )
 
-    def __init__(self, path: Path, size: int, *, reserved: int, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        size: int,
+        *,
+        reserved: int,
+        read_only: bool = False,
+        files: OpenFiles | None = None,
+        holder: FileHolder | None = None,
+    ) -> None:
+        """With `files` it is mapped when it is used; `holder` is asked before it is unmapped."""
         self.path = path
         self.size = size
         self.base = int(path.name)
         self.reserved = reserved
         self.read_only = read_only
-        mode = os.O_RDONLY if read_only else os.O_RDWR
-        descriptor = os.open(path, mode | os.O_CLOEXEC)
-        try:
-            access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
-            self._map = mmap.mmap(descriptor, size, access=access)
-        finally:
-            os.close(descriptor)
+        #: Used since it was mapped, or since `files` looked at it.
+        self.used = False
+        self._files = files
+        self._holder = holder
+        self._map: mmap.mmap | None = None
+        if files is None:
+            self._map = self.new_mapping()
 
     @classmethod
     def create(cls, directory: Path, base: int, size: int) -> MappedFile:
@@ -89,13 +112,63 @@ class MappedFile:
         """An existing file; nothing is known of its blocks until `reserve` is called."""
         return cls(path, path.stat().st_size, reserved=0, read_only=read_only)
 
+    def new_mapping(self) -> mmap.mmap:
+        """Map the whole file once more; raises OSError."""
+        access = mmap.ACCESS_READ if self.read_only else mmap.ACCESS_WRITE
+        with opened(self.path, os.O_RDONLY if self.read_only else os.O_RDWR) as descriptor:
+            return map_file(descriptor, self.size, access)
+
+    def set_mapping(self, mapping: mmap.mmap) -> None:
+        """Use this mapping from now on. Called by `OpenFiles`."""
+        self._map = mapping
+
+    def unmap(self) -> bool:
+        """Drop the mapping; False when the holder needs it. Called by `OpenFiles`."""
+        if self._holder is not None and not self._holder.let_go():
+            return False
+        self._map = None
+        return True
+
+    def ensure_mapped(self) -> mmap.mmap:
+        """Map the file if it is not mapped; raises OSError, or ValueError when it is closed."""
+        mapping = self._map
+        if mapping is not None:
+            return mapping
+        files = self._files
+        if files is None:
+            raise ValueError(f"{self.path} is closed")
+        return files.map(self)
+
+    def keep_mapped(self) -> None:
+        """Map the file and keep it so, until `hand_to`; raises OSError."""
+        self.ensure_mapped()
+        if self._files is not None:
+            self._files.remove(self)
+            self._files = None
+
+    def hand_to(self, files: OpenFiles | None) -> None:
+        """Let this mapped file be unmapped by `files` from now on."""
+        if files is not None:
+            self._files = files
+            files.add(self)
+
     def write(self, position: int, data: bytes | bytearray) -> None:
         """Copy `data` to `position`; the caller has reserved the room."""
-        self._map[position : position + len(data)] = data
+        mapping = self._map
+        if mapping is None:
+            mapping = self.ensure_mapped()
+        else:
+            self.used = True
+        mapping[position : position + len(data)] = data
 
     def read(self, start: int, end: int) -> bytes:
         """A copy of the bytes from `start` to `end`."""
-        return self._map[start:end]
+        mapping = self._map
+        if mapping is None:
+            mapping = self.ensure_mapped()
+        else:
+            self.used = True
+        return mapping[start:end]
 
     def view(self, start: int, end: int) -> memoryview:
         """The bytes from `start` to `end` where they lie, for whoever reads many of them.
@@ -107,18 +180,14 @@ class MappedFile:
         if start >= min(end, self.size):
             return memoryview(b"")
         size = min(end, self.size) - start
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            mapping = mmap.mmap(
-                descriptor, before + size, access=mmap.ACCESS_READ, offset=start - before
-            )
-        finally:
-            os.close(descriptor)
+        with opened(self.path, os.O_RDONLY) as descriptor:
+            mapping = map_file(descriptor, before + size, mmap.ACCESS_READ, start - before)
         return memoryview(mapping)[before:]
 
     def read_many(self, places: tuple[int, ...], sizes: tuple[int, ...]) -> list[bytes]:
         """Copies of the records at these offsets of the stream; all lie in this file."""
-        data, base = self._map, self.base
+        data, base = self.ensure_mapped(), self.base
+        self.used = True
         if base == 0:
             return [data[at : at + size] for at, size in zip(places, sizes, strict=True)]
         return [data[at - base : at - base + size] for at, size in zip(places, sizes, strict=True)]
@@ -131,7 +200,7 @@ class MappedFile:
         if self.read_only:
             return False  # its mapping has no address for us, and it is old in any case
         pages = ctypes.create_string_buffer(-(-(end - start) // _PAGE))
-        anchor = ctypes.c_char.from_buffer(self._map)
+        anchor = ctypes.c_char.from_buffer(self.ensure_mapped())
         if _mincore(ctypes.addressof(anchor) + start, end - start, pages) != 0:
             return True  # the kernel does not say: read as ever
         return b"\0" not in pages.raw.translate(_LOWEST_BITS)
@@ -144,13 +213,10 @@ class MappedFile:
         if buffer is None:
             buffer = _scratch.buffer = bytearray(_READ_AT_ONCE)
         view = memoryview(buffer)
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with opened(self.path, os.O_RDONLY) as descriptor:
             end = min(end, self.size)
             for position in range(start, end, _READ_AT_ONCE):
                 os.preadv(descriptor, [view[: end - position]], position)
-        finally:
-            os.close(descriptor)
 
     def reserve(self, end: int) -> None:
         """Make sure that the blocks below `end` exist; raises OSError on a full disk."""
@@ -158,11 +224,8 @@ class MappedFile:
         if end <= self.reserved:
             return
         self._refuse_change()
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        try:
+        with opened(self.path, os.O_RDWR) as descriptor:
             os.posix_fallocate(descriptor, self.reserved, end - self.reserved)
-        finally:
-            os.close(descriptor)
         self.reserved = end
 
     def populate(self, start: int, end: int) -> None:
@@ -179,21 +242,26 @@ class MappedFile:
 
     def lock(self, start: int, end: int) -> None:
         """Map the pages of a reserved part and keep them in memory; OSError if not allowed."""
-        lock_memory(self._map, start, min(end, self.size), str(self.path))
+        lock_memory(self.ensure_mapped(), start, min(end, self.size), str(self.path))
 
     def unlock(self) -> None:
         """Let the kernel take pages again that `lock` kept."""
-        anchor = ctypes.c_char.from_buffer(self._map)
-        _libc.munlock(ctypes.addressof(anchor), self.size)
+        mapping = self._map
+        if mapping is not None:  # else its pages are not locked any more
+            anchor = ctypes.c_char.from_buffer(mapping)
+            _libc.munlock(ctypes.addressof(anchor), self.size)
 
     def _advise(self, start: int, end: int, advice: int) -> None:
         start, end = start & -_PAGE, min(end, self.size) & -_PAGE
+        mapping = self._map
+        if mapping is None:
+            return  # without a mapping it has no page here
         if self.read_only:
             if start < end and advice == _MADV_DONTNEED:
-                self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
+                mapping.madvise(mmap.MADV_DONTNEED, start, end - start)
             return
         if _madvise is not None and start < end:
-            anchor = ctypes.c_char.from_buffer(self._map)
+            anchor = ctypes.c_char.from_buffer(mapping)
             _madvise(ctypes.addressof(anchor) + start, end - start, advice)
 
     def empty_from(self, position: int) -> None:
@@ -206,34 +274,39 @@ class MappedFile:
         self._refuse_change()
         # Not by two changes of its size: a kill between them would leave a file that no
         # start takes.
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        try:
+        with opened(self.path, os.O_RDWR) as descriptor:
             if not _punch_hole(descriptor, position, self.size - position):
                 self._write_zeros(descriptor, position)
-        finally:
-            os.close(descriptor)
         self.reserved = min(self.reserved, position)
 
     def _write_zeros(self, descriptor: int, position: int) -> None:
         """The same where the file system knows no holes; what is empty stays so."""
         for start in range(position, self.size, _ZEROS):
             end = min(start + _ZEROS, self.size)
-            if any(self._map[start:end]):
+            if any(self.read(start, end)):
                 os.pwrite(descriptor, bytes(end - start), start)
 
     def sync(self) -> None:
-        """Wait until all that was written is on the disk."""
+        """Wait until all that was written is on the disk.
+
+        Raises ShortageError when that could not even be tried, OSError when it failed.
+        """
         if self.read_only:
             return
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        try:
+        with opened(self.path, os.O_RDWR) as descriptor:
             os.fdatasync(descriptor)
-        finally:
-            os.close(descriptor)
 
     def close(self) -> None:
-        """Unmap. Reading or writing afterwards raises ValueError."""
-        self._map.close()
+        """Let go of the mapping. Reading or writing afterwards raises ValueError."""
+        files, self._files = self._files, None
+        if files is not None:
+            files.remove(self)
+        self._map = None
+
+    def leave(self) -> None:
+        """This file is not part of the store any more: its mapping goes with the last reader."""
+        if self._files is not None:
+            self._files.remove(self)
 
     def delete(self) -> None:
         """Unmap and remove the file; StoreError for a read-only one."""
@@ -259,11 +332,8 @@ def make_file(directory: Path, base: int, size: int) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / file_name(base)
     if not _create_whole(path, size):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
+        with opened(path, os.O_RDWR | os.O_CREAT) as descriptor:
             os.ftruncate(descriptor, size)
-        finally:
-            os.close(descriptor)
     return path
 
 
@@ -301,7 +371,7 @@ def _create_whole(path: Path, size: int) -> bool:
     RocketMQ refuses a store with a file of another size, so a kill must not leave one.
     """
     try:
-        descriptor = os.open(path.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        descriptor = open_file(path.parent, os.O_TMPFILE | os.O_RDWR)
     except OSError as error:
         if error.errno in _NO_NAMELESS_FILES:
             return False
@@ -313,7 +383,7 @@ def _create_whole(path: Path, size: int) -> bool:
     except (FileExistsError, FileNotFoundError):
         return False  # what an interrupted creation left, or a system without /proc
     finally:
-        os.close(descriptor)
+        close_file(descriptor)
     return True
 
 

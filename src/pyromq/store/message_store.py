@@ -17,6 +17,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import struct
@@ -53,15 +54,18 @@ from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import FlushDiskType, MessageStoreConfig
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.consume_queue_ext import BitMapOf, ConsumeQueueExt, refuse_other_size
+from pyromq.store.descriptors import hold_spares, mapped_files_allowed, release_spares
 from pyromq.store.dispatch import IndexLane
 from pyromq.store.even_batch import EvenRecords, Place, even_records
 from pyromq.store.flush import FlushOutcome, FlushService
 from pyromq.store.growth import SLOW_SEAL_NS, Growth
 from pyromq.store.index import KeyIndex
 from pyromq.store.lock import lock_store, mark_running, unlock_store
+from pyromq.store.open_files import OpenFiles
 from pyromq.store.reading import MessageFilter, Reader
 from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus, StoreError
 from pyromq.store.retention import Retention
+from pyromq.store.segments import remove_if_empty
 from pyromq.store.transient_store_pool import TransientStorePool
 
 logger = logging.getLogger(__name__)
@@ -90,6 +94,7 @@ class MessageStore:
         """`bit_map_of` evaluates filters for the consume queues' extension."""
         self._bit_map_of = bit_map_of
         self.config = config
+        self._open_files = OpenFiles(mapped_files_allowed(config.max_mapped_files))
         self._log = CommitLog(
             config.commit_log_directory,
             config.mapped_file_size_commit_log,
@@ -97,9 +102,12 @@ class MessageStore:
             read_only=config.read_only_commit_log_directories,
             warm=config.warm_maped_file_enable,
             pool=_pool_of(config),
+            open_files=self._open_files,
         )
         self._commit = CommitService(config, self._log)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        #: Topics that are being deleted.
+        self._closed_topics: set[str] = set()
         self._touched: list[ConsumeQueue] = []
         self._tags_codes: dict[bytes, int] = {}
         self._on_arrival = on_arrival
@@ -142,6 +150,8 @@ class MessageStore:
         root = self.config.root
         root.mkdir(parents=True, exist_ok=True)
         self._lock_file = lock_store(root)
+        self._open_files.adopt()
+        hold_spares()
         try:
             clean = not (root / "abort").exists()
             end, dispatched_from = self._recover(clean=clean)
@@ -210,6 +220,7 @@ class MessageStore:
         if self._lock_file is not None:
             unlock_store(self._lock_file)
             self._lock_file = None
+            release_spares()
 
     # Putting
 
@@ -224,7 +235,10 @@ class MessageStore:
                 queue_id,
                 head_size(self._host_flag),
                 self._extension(topic, queue_id),
+                self._open_files,
             )
+            if topic in self._closed_topics:
+                queue.refuse_puts()
         return queue
 
     def _extension(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
@@ -238,6 +252,7 @@ class MessageStore:
             queue_id,
             self._log.read,
             self._bit_map_of,
+            self._open_files,
         )
 
     def put(
@@ -610,10 +625,21 @@ class MessageStore:
         """Physical offsets of the messages with a key, newest first. Slow: not on the loop."""
         return self._index.query(topic, key, max_count, begin, end)
 
-    def remove_topic(self, topic: str) -> None:
-        """Delete all consume queues of a topic; its records stay until they expire."""
+    def close_topic(self, topic: str) -> None:
+        """Take no message of a topic until `remove_topic`; those it has can be read."""
         self.seal()
-        self._remove_queues(topic, [key for key in self._queues if key[0] == topic])
+        self._closed_topics.add(topic)
+        for key in self._keys_of(topic):
+            self._queues[key].refuse_puts()
+
+    def remove_topic(self, topic: str) -> None:
+        """Delete all consume queues of a topic; its records stay until they expire.
+
+        A file that cannot be removed is logged and left: the queues are gone in any case.
+        """
+        self.seal()
+        self._closed_topics.discard(topic)
+        self._remove_queues(topic, self._keys_of(topic))
 
     def remove_old_queues(self, topic: str, end: int, timestamp: int) -> int:
         """Delete the queues of a topic whose messages all end before `end` of the log, and were
@@ -621,7 +647,7 @@ class MessageStore:
         """
         self.seal()
         old = []
-        for key in [key for key in self._queues if key[0] == topic]:
+        for key in self._keys_of(topic):
             queue = self._queues[key]
             last = queue.entry(queue.next_offset - 1)
             if last is not None and (
@@ -632,17 +658,26 @@ class MessageStore:
         self._remove_queues(topic, old)
         return len(old)
 
+    def _keys_of(self, topic: str) -> list[tuple[str, int]]:
+        return [key for key in self._queues if key[0] == topic]
+
     def _remove_queues(self, topic: str, keys: list[tuple[str, int]]) -> None:
-        for key in keys:
-            queue = self._queues.pop(key)
-            queue.delete()
+        for queue in [self._queues.pop(key) for key in keys]:
+            try:
+                queue.delete()
+            except OSError as error:
+                logger.error(
+                    "queue %d of topic %s: its files cannot be removed: %s",
+                    queue.queue_id,
+                    topic,
+                    error,
+                )
             if queue.watched and self._on_arrival is not None:
                 self._on_arrival(queue)  # whoever waits is told that the topic is gone
         config = self.config
         for parent in (config.consume_queue_directory, config.consume_queue_ext_directory):
-            directory = parent / topic
-            if directory.is_dir() and not any(directory.iterdir()):
-                directory.rmdir()
+            with contextlib.suppress(OSError):  # an empty directory does no harm
+                remove_if_empty(parent / topic)
 
     def queues(self) -> Iterator[ConsumeQueue]:
         """All consume queues."""

@@ -11,7 +11,7 @@ Used by `recovery` and by the store that loads its queues, on the thread that st
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -63,6 +63,29 @@ def known_topics(config_directory: Path) -> frozenset[str] | None:
     except (BodyError, OSError, KeyError, TypeError):
         return None
     return frozenset(table) if isinstance(table, dict) else None
+
+
+class Deletion(NamedTuple):
+    """When a topic was deleted last, and where the log ended then."""
+
+    log_end: int
+    #: Milliseconds since 1970.
+    timestamp: int
+
+
+def known_deletions(config_directory: Path) -> dict[str, Deletion]:
+    """Topics that were deleted while the log held messages of them, perhaps made anew since.
+
+    The broker's file: see `broker/state/deleted_topics`.
+    """
+    try:
+        topics = parse_json((config_directory / "deletedTopics.json").read_bytes())["topics"]
+        return {
+            topic: Deletion(int(note["logEnd"]), int(note["timestamp"]))
+            for topic, note in topics.items()
+        }
+    except (BodyError, OSError, KeyError, TypeError, ValueError, AttributeError):
+        return {}
 
 
 def _hole(queue: ConsumeQueue) -> str | None:

@@ -25,11 +25,13 @@ from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.consume_queue_ext import ConsumeQueueExt
+from pyromq.store.descriptors import mapped_files_allowed
 from pyromq.store.dispatch import append_runs
 from pyromq.store.index import KeyIndex
 from pyromq.store.lock import lock_store, unlock_store
 from pyromq.store.log_piece import LogPiece
 from pyromq.store.log_walk import LogWalk
+from pyromq.store.open_files import OpenFiles
 from pyromq.store.results import StoreError
 
 
@@ -150,6 +152,7 @@ class Builder:
         self._config = config
         self._log = log
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._open_files = OpenFiles(mapped_files_allowed(config.max_mapped_files))
         self._targets = targets
         self._index = None if targets.index is None else open_index(config, targets.index)
 
@@ -157,9 +160,6 @@ class Builder:
         """Take the next records of the log."""
         if self._targets.queues is not None:
             append_runs(piece.runs(), self._queue)
-            for queue in self._queues.values():
-                if queue.pending:
-                    queue.write_pending()
         if self._index is not None:
             self._index.put(piece.data, piece.starts)
 
@@ -172,22 +172,36 @@ class Builder:
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            queue = open_queue(self._config, self._log, self._targets, topic, queue_id)
+            queue = open_queue(
+                self._config, self._log, self._targets, topic, queue_id, self._open_files
+            )
             self._queues[topic, queue_id] = queue
         return queue
 
 
 def open_queue(
-    config: MessageStoreConfig, log: CommitLog, targets: Targets, topic: str, queue_id: int
+    config: MessageStoreConfig,
+    log: CommitLog,
+    targets: Targets,
+    topic: str,
+    queue_id: int,
+    open_files: OpenFiles | None = None,
 ) -> ConsumeQueue:
     """A queue to be filled; its extension is without bit maps: the log knows no consumers."""
     assert targets.queues is not None
     extension = None
     if targets.extensions is not None:
         size = config.mapped_file_size_consume_queue_ext
-        extension = ConsumeQueueExt(targets.extensions, size, topic, queue_id, log.read)
+        extension = ConsumeQueueExt(
+            targets.extensions, size, topic, queue_id, log.read, open_files=open_files
+        )
     return ConsumeQueue(
-        targets.queues, config.consume_queue_file_size, topic, queue_id, extension=extension
+        targets.queues,
+        config.consume_queue_file_size,
+        topic,
+        queue_id,
+        extension=extension,
+        open_files=open_files,
     )
 
 

@@ -134,8 +134,9 @@ class _QueueRestorer:
         self._delay_levels = delay_levels
         self._topics = topics
         self._damaged: set[ConsumeQueue] = set()
-        #: Written to by `_dispatch` since its last piece.
-        self._touched: dict[ConsumeQueue, None] = {}
+        #: Where the last record ends that each queue knew before the walk. Noted while a queue's
+        #: file is mapped: to map all of them once more takes a quarter of a start.
+        self._ends: dict[ConsumeQueue, int] = {}
 
     def prepare(self, damaged: Mapping[ConsumeQueue, str], *, keep_below: int | None) -> None:
         """Find the queues' ends and drop what cannot be right or will be made again."""
@@ -151,10 +152,12 @@ class _QueueRestorer:
             reason_found = damage_of(queue, self._log)
             if reason_found is not None:
                 self._give_up(queue, reason_found)
+            else:
+                self._ends[queue] = queue.last_physical_offset()
 
     def dispatched_to(self) -> int:
         """The end of the last record that a queue knows."""
-        return max((queue.last_physical_offset() for queue in self._queues.values()), default=0)
+        return max(self._ends.values(), default=0)
 
     def take(self, piece: LogPiece, dispatched: int) -> None:
         """Give the queues what they lack of a piece.
@@ -168,13 +171,14 @@ class _QueueRestorer:
                 return
             self._ask(piece.rows(slice(0, known)))
             piece = piece.rows(slice(known, None))
-        self._dispatch(piece, self._queue_if_sound, self._give_up)
+        append_runs(piece.runs(), self._queue_if_sound, self._give_up)
 
     def finish(self, end: int) -> None:
         """Cut what points behind the log's end, and make the damaged queues again."""
         for queue in self._queues.values():
-            if queue not in self._damaged and queue.last_physical_offset() > end:
+            if queue not in self._damaged and self._ends.get(queue, 0) > end:
                 queue.truncate(end)
+                queue.correct_min_offset(self._log.min_offset)
         if self._damaged:
             log = self._log
             logger.warning("%d consume queues are made again from the log", len(self._damaged))
@@ -188,9 +192,11 @@ class _QueueRestorer:
             )
             with contextlib.closing(iter(walk)) as pieces:
                 for piece in pieces:
-                    self._dispatch(piece, self._queue_if_damaged, None)
+                    append_runs(piece.runs(), self._queue_if_damaged)
         for queue in self._queues.values():
-            queue.correct_min_offset(self._log.min_offset)
+            # The others are as `prepare` left them.
+            if queue.dirty or queue not in self._ends:
+                queue.correct_min_offset(self._log.min_offset)
 
     def _ask(self, piece: LogPiece) -> None:
         for run in piece.runs():
@@ -201,30 +207,13 @@ class _QueueRestorer:
             elif queue not in self._damaged and lacks(queue, run):
                 self._give_up(queue, f"entry {run.offsets[-1]} is not that of its message")
 
-    def _dispatch(
-        self,
-        piece: LogPiece,
-        queue_of: Callable[[str, int], ConsumeQueue | None],
-        on_missing: Callable[[ConsumeQueue, str], None] | None,
-    ) -> None:
-        append_runs(piece.runs(), queue_of, on_missing)
-        for queue in self._touched:
-            if queue.pending:
-                queue.write_pending()
-                queue.dirty = True
-        self._touched.clear()
-
     def _queue_if_sound(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         queue = self._queue_of(topic, queue_id)
-        self._touched[queue] = None
         return None if queue in self._damaged else queue
 
     def _queue_if_damaged(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         queue = self._queues.get((topic, queue_id))
-        if queue is None or queue not in self._damaged:
-            return None
-        self._touched[queue] = None
-        return queue
+        return queue if queue in self._damaged else None
 
     def _give_up(self, queue: ConsumeQueue, reason: str) -> None:
         logger.warning(

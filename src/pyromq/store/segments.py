@@ -21,20 +21,35 @@ being replaced: whoever took the list on another thread can go on with it.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from pyromq.store.mapped_file import MappedFile
+from pyromq.store.mapped_file import MappedFile, make_file
+from pyromq.store.open_files import FileHolder, OpenFiles
 from pyromq.store.results import StoreError
 
 logger = logging.getLogger(__name__)
+
+#: One for all: an empty set takes 216 bytes, and there are streams by the hundred thousand.
+_NOWHERE: Final[frozenset[Path]] = frozenset()
 
 
 class Segments:
     """The files of one stream, oldest first."""
 
-    __slots__ = ("_more", "_read_only", "avoided", "directory", "files", "segment_size")
+    __slots__ = (
+        "_holder",
+        "_more",
+        "_open_files",
+        "_read_only",
+        "avoided",
+        "directory",
+        "files",
+        "segment_size",
+    )
 
     def __init__(
         self,
@@ -43,13 +58,21 @@ class Segments:
         *,
         more: Sequence[Path] = (),
         read_only: Sequence[Path] = (),
+        open_files: OpenFiles | None = None,
+        holder: FileHolder | None = None,
     ) -> None:
-        """`more` are further directories for new files, `read_only` those of old ones."""
+        """`more` are further directories for new files, `read_only` those of old ones.
+
+        With `open_files` files are mapped when they are used; `holder` is asked before one is
+        unmapped.
+        """
+        self._open_files = open_files
+        self._holder = holder
         self.directory = directory
         self._more = tuple(more)
         self._read_only = tuple(read_only)
         #: Directories that get no new file while another one can: their disks are nearly full.
-        self.avoided: frozenset[Path] = frozenset()
+        self.avoided: frozenset[Path] = _NOWHERE
         self.segment_size = segment_size
         self.files: list[MappedFile] = []
 
@@ -83,7 +106,7 @@ class Segments:
                     f"{path} has {size} bytes, not {self.segment_size}: set the segment size "
                     "that the store was written with, or move the file away"
                 )
-            file = MappedFile.open(path, read_only=path.parent in self._read_only)
+            file = self._file(path, read_only=path.parent in self._read_only)
             if file.base % self.segment_size:
                 raise StoreError(
                     f"{path} begins at no multiple of {self.segment_size}: set the segment size "
@@ -129,13 +152,14 @@ class Segments:
     def create_next(self, first_base: int = 0) -> MappedFile:
         """Make and append the next file, or the first one at `first_base`."""
         base = self.end_offset if self.files else first_base
-        file = MappedFile.create(self.directory_for(base), base, self.segment_size)
+        file = self._file(make_file(self.directory_for(base), base, self.segment_size))
         self.files.append(file)
         return file
 
     def take_first(self) -> MappedFile:
-        """The first file, which is no longer part of the stream now; it stays mapped."""
+        """The first file, which is no longer part of the stream now; it can still be read."""
         first = self.files[0]
+        first.leave()
         self.files = self.files[1:]
         return first
 
@@ -161,11 +185,21 @@ class Segments:
 
     def delete(self) -> None:
         """Remove all files and, when it is empty then, their directory."""
-        for file in self.files:
+        # First the list: a reader on another thread then knows why a file is gone.
+        files, self.files = self.files, []
+        for file in files:
             file.delete()
-        self.files.clear()
-        if self.directory.is_dir() and not any(self.directory.iterdir()):
-            self.directory.rmdir()
+        remove_if_empty(self.directory)
+
+    def _file(self, path: Path, *, read_only: bool = False) -> MappedFile:
+        return MappedFile(
+            path,
+            self.segment_size,
+            reserved=0,
+            read_only=read_only,
+            files=self._open_files,
+            holder=self._holder,
+        )
 
     def _find_paths(self) -> list[Path]:
         """The stream's files in all directories, by their offsets."""
@@ -191,3 +225,14 @@ class Segments:
             return True
         logger.warning("%s is no segment of this store: left alone", path)
         return False
+
+
+def remove_if_empty(directory: Path) -> None:
+    """Remove a directory, unless something is in it. Needs no descriptor."""
+    try:
+        directory.rmdir()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise

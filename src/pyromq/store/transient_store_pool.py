@@ -29,6 +29,7 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
+from pyromq.store.descriptors import close_file, open_file
 from pyromq.store.mapped_file import MappedFile, lock_memory, make_file, populate_memory
 
 logger = logging.getLogger(__name__)
@@ -109,12 +110,12 @@ class PooledFile(MappedFile):
 
     def __init__(self, path: Path, size: int, buffer: Buffer, pool: TransientStorePool) -> None:
         super().__init__(path, size, reserved=0)
-        self._file_map = self._map
+        self._file_map: mmap.mmap | None = self._map
         self._map = buffer.memory
         self._buffer: Buffer | None = buffer
         self._pool = pool
         #: Open while there is a buffer: the path may be removed meanwhile.
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._descriptor = open_file(path, os.O_RDWR)
         #: Positions: behind what was written, and behind what of it is in the file.
         self._used = self._committed = 0
 
@@ -130,11 +131,12 @@ class PooledFile(MappedFile):
 
     def read(self, start: int, end: int) -> bytes:
         """A copy of the bytes from `start` to `end`."""
-        while True:
-            source = self._map
+        while self.is_buffered:
+            source = self.ensure_mapped()
             data = source[start:end]
             if self._map is source:  # else the buffer may have been another file's by then
                 return data
+        return super().read(start, end)
 
     def view(self, start: int, end: int) -> memoryview:
         """The bytes from `start` to `end`; a copy of them as long as there is a buffer."""
@@ -142,11 +144,12 @@ class PooledFile(MappedFile):
 
     def read_many(self, places: tuple[int, ...], sizes: tuple[int, ...]) -> list[bytes]:
         """Copies of the records at these offsets of the stream; all lie in this file."""
-        while True:
+        while self.is_buffered:
             source = self._map
             pieces = super().read_many(places, sizes)
             if self._map is source:
                 return pieces
+        return super().read_many(places, sizes)
 
     def commit(self, end: int) -> None:
         """Bring what was written below position `end` to the file; raises OSError."""
@@ -168,7 +171,7 @@ class PooledFile(MappedFile):
         # In this order: `release` of another thread must never reach the buffer.
         self._map = self._file_map
         self._buffer = None
-        os.close(self._descriptor)
+        close_file(self._descriptor)
         self._pool.give_back(buffer)
 
     def populate(self, start: int, end: int) -> None:
@@ -215,7 +218,15 @@ class PooledFile(MappedFile):
         """Whether reading from `start` to `end` would not have to wait for the disk."""
         return self._buffer is not None or super().is_in_memory(start, end)
 
+    def unmap(self) -> bool:
+        """Drop the mapping; not while there is a buffer."""
+        if self.is_buffered or not super().unmap():
+            return False
+        self._file_map = None
+        return True
+
     def close(self) -> None:
         """Give the buffer back, uncommitted or not, and unmap."""
         self.release_buffer()
+        self._file_map = None
         super().close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -236,6 +237,42 @@ def test_a_topic_that_was_deleted_and_made_anew_is_right(tmp_path: Path) -> None
     store.seal()
     store.stop()
     assert found(tmp_path) == []
+
+
+def write_deletion(root: Path, log_end: int, timestamp: int) -> None:
+    (root / "config").mkdir(exist_ok=True)
+    note = {"topics": {TOPIC: {"logEnd": log_end, "timestamp": timestamp}}}
+    (root / "config/deletedTopics.json").write_text(json.dumps(note))
+
+
+@pytest.mark.parametrize("new", [0, 1, 3])
+def test_a_topic_that_was_made_anew_with_fewer_messages_is_right(tmp_path: Path, new: int) -> None:
+    """Queues that got nothing since, and those that got less than before."""
+    store = open_store(tmp_path)
+    for number in range(20):
+        put(store, b"old %d" % number, queue_id=number % 4)
+    store.remove_topic(TOPIC)
+    end = store.max_physical_offset
+    stored = store.chunk_time()
+    for number in range(new):
+        put(store, b"new %d" % number, queue_id=number)
+    store.stop()
+    (tmp_path / "config").mkdir(exist_ok=True)
+    (tmp_path / "config/topics.json").write_text(f'{{"topicConfigTable":{{"{TOPIC}":{{}}}}}}')
+
+    def is_right() -> bool:
+        return not list(check_store(tmp_path, small_config(tmp_path)))
+
+    assert not is_right(), "nobody knows of the deletion"
+    write_deletion(tmp_path, end, stored)
+    assert is_right()
+    assert found(tmp_path) == []
+    write_deletion(tmp_path, end, 0)
+    assert not is_right(), "after a power cut the log goes on before that place"
+    write_deletion(tmp_path, 1, stored)
+    assert not is_right()
+    (tmp_path / "config/deletedTopics.json").write_text('{"topics":[1]}')
+    assert not is_right()
 
 
 def test_a_topic_that_was_deleted_is_right(root: Path) -> None:

@@ -14,6 +14,7 @@ from pyromq.protocol.units import (
     INDEX_SLOT_SIZE,
 )
 from pyromq.store.compare import Difference, Span, compare_index, compare_queues
+from pyromq.store.queue_damage import Deletion
 from pyromq.store.rebuild import rebuild_store
 from tests.support.stores import QUEUE_ENTRIES, TOPIC, open_store, put, small_config
 
@@ -136,6 +137,18 @@ def test_deleted_topics_are_left_out(stores: Stores) -> None:
     made, existing = stores.made / "consumequeue", stores.root / "consumequeue"
     assert list(compare_queues(made, existing, stores.span, topics=frozenset())) == []
     assert list(compare_queues(made, existing, stores.span, topics=frozenset({TOPIC}))) != []
+
+
+def test_topics_that_were_deleted_and_made_anew_need_not_have_what_was_before(
+    stores: Stores,
+) -> None:
+    shutil.rmtree(stores.root / "consumequeue" / TOPIC / "0")
+    made, existing = stores.made / "consumequeue", stores.root / "consumequeue"
+    span = stores.span
+    for log_end, is_same in ((span.end, True), (span.end // 2, False)):
+        deletions = {TOPIC: Deletion(log_end, 0)}
+        differences = list(compare_queues(made, existing, span, deletions=deletions))
+        assert (not differences) is is_same
 
 
 def test_index_entries_slots_and_headers(stores: Stores) -> None:

@@ -39,7 +39,11 @@ transientStorePoolSize=5 fastFailIfNoBufferInStorePool=false warmMapedFileEnable
 """
 
 #: System properties of RocketMQ, there as shares of 1, that are settings here.
-OWN_DEFAULTS = {"diskSpaceCleanForciblyRatio": "85", "diskSpaceWarningLevelRatio": "90"}
+OWN_DEFAULTS = {
+    "diskSpaceCleanForciblyRatio": "85",
+    "diskSpaceWarningLevelRatio": "90",
+    "maxMappedFiles": "0",
+}
 
 #: The keys that RocketMQ marks as important, in its order.
 JAVA_IMPORTANT = """

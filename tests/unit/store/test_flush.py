@@ -19,7 +19,7 @@ from pyromq.store.flush import FlushOutcome
 from pyromq.store.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import PutError, PutStatus
-from tests.support.patience import wait_until
+from tests.support.patience import until, wait_until
 from tests.support.stores import TOPIC, bodies, open_store, put
 
 FAST = {
@@ -116,6 +116,78 @@ def test_a_log_that_cannot_be_flushed_takes_nothing_more(
     assert refused.value.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert store._log.watermarks.flushed == 0
     assert bodies(store) == [b"written", b"in the same moment"]
+
+
+class NoDescriptors:
+    """Opening a file below a directory fails, as without any descriptor, while `failing`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        self.failing = True
+        self.tries = 0
+        real = os.open
+
+        def open_(path: Any, flags: int, mode: int = 0o777, **others: Any) -> int:
+            if self.failing and str(path).startswith(str(directory)):
+                self.tries += 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return real(path, flags, mode, **others)
+
+        monkeypatch.setattr(os, "open", open_)
+
+
+def test_a_sync_that_could_not_be_tried_is_tried_again(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = opened(**FAST)
+    put(store, b"before")
+    store.seal()
+    wait_until(lambda: flushed(store))
+    none = NoDescriptors(monkeypatch, tmp_path)
+    put(store, b"meanwhile")
+    store.seal()
+    wait_until(lambda: none.tries > 100)
+    assert not flushed(store)
+    put(store, b"is taken, too")
+    store.seal()
+    none.failing = False
+    wait_until(lambda: flushed(store))
+    wait_until(lambda: not store.queue(TOPIC, 0).dirty)
+    assert bodies(store) == [b"before", b"meanwhile", b"is taken, too"]
+
+
+async def test_sync_flush_goes_on_when_descriptors_are_free_again(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = opened(**(NEVER | {"flush_disk_type": FlushDiskType.SYNC_FLUSH}))
+    put(store)
+    store.seal()
+    none = NoDescriptors(monkeypatch, tmp_path)
+    waiter = store.end_chunk()
+    assert waiter is not None
+    await until(lambda: none.tries > 50)
+    assert not waiter.done()
+    none.failing = False
+    assert await waiter is FlushOutcome.FLUSHED
+
+
+def test_a_sync_that_was_tried_and_failed_is_final_whatever_the_error(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only a file that could not be opened was not tried."""
+
+    def fdatasync(_: int) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", fdatasync)
+        store = opened(**FAST)
+        put(store)
+        store.seal()
+        wait_until(lambda: "could not be flushed" in caplog.text)
+    put(store, b"in the same moment")
+    store.seal()
+    with pytest.raises(PutError, match="restart"):
+        put(store)
 
 
 async def test_sync_flush_waits_until_the_bytes_are_on_the_disk(

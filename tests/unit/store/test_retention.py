@@ -100,6 +100,30 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     world.store.stop()
 
 
+async def test_expired_files_that_are_not_mapped_go_too(tmp_path: Path) -> None:
+    """More queues and segments than may be mapped."""
+    world = World(tmp_path, max_mapped_files=2)
+    for _ in range(3 * QUEUE_ENTRIES):
+        for queue_id in range(4):
+            put(world.store, b"x" * 300, queue_id=queue_id)
+        world.store.seal()
+    world.store._log.flush()
+    world.fill(2, age_hours=73)
+    world.retention.execute_delete_files_manually()
+    before = len(world.segments)
+    while len(world.segments) > 2:
+        await world.retention.clean()
+        world.retention.execute_delete_files_manually()
+    assert before > 6
+    assert len(world.store._open_files) <= 2
+    for queue_id in range(1, 4):
+        queue = world.store.queue(TOPIC, queue_id)
+        assert (queue.min_offset, len(queue.segments.files)) == (queue.next_offset, 1)
+        assert len(list(queue.segments.directory.iterdir())) == 1
+    assert bodies(world.store)[-1]
+    world.store.stop()
+
+
 async def test_nothing_goes_before_its_time(world: World) -> None:
     world.fill(5, age_hours=71.9)
     world.percent = lambda path: 80

@@ -29,6 +29,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from pyromq.store.descriptors import opened
+
 logger = logging.getLogger(__name__)
 
 Table = TypeVar("Table")
@@ -147,18 +149,18 @@ class TableFile:
     def _replace(self, content: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._beside(".tmp")
-        with temporary.open("wb") as file:
+        with (
+            opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor,
+            open(descriptor, "wb", closefd=False) as file,
+        ):
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(descriptor)
         if self.path.exists():
             self.path.replace(self._beside(".bak"))
         temporary.replace(self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY)
-        try:
+        with opened(self.path.parent, os.O_RDONLY) as directory:
             os.fsync(directory)
-        finally:
-            os.close(directory)
 
     def _beside(self, ending: str) -> Path:
         return self.path.with_name(self.path.name + ending)

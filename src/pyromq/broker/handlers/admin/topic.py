@@ -39,6 +39,9 @@ _HIGHEST_PERMISSION = 15
 class TopicStore(Log, Protocol):
     """What these handlers ask the store."""
 
+    def close_topic(self, topic: str) -> None:
+        """Take no message of a topic until it is removed."""
+
     def remove_topic(self, topic: str) -> None:
         """Remove the queues of a topic."""
 
@@ -94,15 +97,24 @@ class TopicAdminHandlers:
         self._refuse_bad_topic(header.topic)
         logger.info("topic %s: deletion asked for by %s", header.topic, connection.remote_address)
         existed = self._topics.delete(header.topic)
-        self._store.remove_topic(header.topic)
         # A topic that is created again begins at 0: groups must not go on from where they were.
         self._offsets.remove_topic(header.topic)
-        if existed:
-            self._deleted.note(header.topic, self._store)
+        self._store.close_topic(header.topic)
+        try:
+            # In this order: up to the note a kill brings the topic back whole, out of its queues;
+            # from then on the next start completes the deletion.
+            await self._topics.file.saved()
+            if existed:
+                self._deleted.note(header.topic, self._store)
+            await self._deleted.file.saved()
+        finally:
+            self._store.remove_topic(header.topic)
+            created = self._topics.get(header.topic)
+            if created is not None:
+                # By a send meanwhile: whoever remembers the old queues must look again.
+                self._topics.update(created)
         if self._config.auto_delete_unused_stats:
             self._stats.topic_deleted(header.topic)
-        # Else a kill in between would bring the topic back, out of the log.
-        await self._deleted.file.saved()
         await self._register()
         return request.answer()
 

@@ -55,6 +55,7 @@ class Broker:
         self.offsets = ConsumerOffsetTable(directory)
         self.deleted = DeletedTopicTable(directory)
         self.min_physical_offset, self.max_physical_offset = 0, 100
+        self.closed: list[str] = []
         self.removed: list[str] = []
         self.registered: list[int] = []
         self.connection = FakeConnection()
@@ -71,8 +72,12 @@ class Broker:
             is_replica=is_replica,
         )
 
-    def remove_topic(self, topic: str) -> None:
+    def close_topic(self, topic: str) -> None:
         assert topic not in self.topics, "the topic goes first, so that nobody sends to it"
+        self.closed.append(topic)
+
+    def remove_topic(self, topic: str) -> None:
+        assert self.closed[-1] == topic
         self.removed.append(topic)
 
     def remove_old_queues(self, topic: str, end: int, timestamp: int) -> int:
