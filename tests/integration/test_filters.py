@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from pyromq.broker.broker import Broker
 from pyromq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from pyromq.protocol.codes import RequestCode, ResponseCode
@@ -101,4 +103,19 @@ async def test_a_waiting_pull_is_answered_by_what_it_wants(tmp_path: Path) -> No
     assert bodies(await waiting) == [b"11"]
     await client.close()
     await other.close()
+    await broker.stop()
+
+
+@pytest.mark.parametrize("poison", ["9" * 5000, "1" * 20_000 + "x", "0" * 30_000])
+async def test_a_message_cannot_keep_a_group_from_what_is_behind_it(
+    tmp_path: Path, poison: str
+) -> None:
+    client = RemotingClient()
+    broker = await start(tmp_path)
+    await heartbeat(client, broker, "price > 10 OR price > 10.5", 1)
+    request = send_request(queueId="0", properties=f"price\x01{poison}")
+    assert (await client.request(broker.address, request)).code == ResponseCode.SUCCESS
+    await send(client, broker, 15)
+    assert bodies(await pull(client, broker, 1)) == [b"15"]
+    await client.close()
     await broker.stop()

@@ -29,6 +29,7 @@ Pure; used by the broker's filters.
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -43,6 +44,8 @@ from pyromq.protocol.filter.sql_values import (
     Type,
     comparison,
 )
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["MAX_DEPTH", "SQL92_EXPRESSION_TYPE", "SqlError", "SqlExpression", "compile_sql"]
 
@@ -60,7 +63,7 @@ Evaluation = Callable[[Properties], Any]
 class SqlExpression:
     """A compiled expression."""
 
-    __slots__ = ("evaluate", "names", "text")
+    __slots__ = ("_failed", "evaluate", "names", "text")
 
     def __init__(
         self, text: str, names: frozenset[str], evaluate: Callable[[Properties], bool | None]
@@ -70,12 +73,22 @@ class SqlExpression:
         self.names = names
         #: True, false or null of a message; raises MismatchError.
         self.evaluate = evaluate
+        self._failed = False
 
     def matches(self, properties: Properties) -> bool:
-        """Whether a message with these properties is wanted."""
+        """Return whether a message with these properties is wanted. Never raises.
+
+        As in RocketMQ, a message for which the evaluation fails is not wanted.
+        """
         try:
             return self.evaluate(properties) is True
         except MismatchError:
+            return False
+        except Exception:
+            # A defect here. It must not take the pulls of a whole group with it.
+            if not self._failed:
+                self._failed = True
+                logger.exception("filter %.200r failed: such messages are skipped", self.text)
             return False
 
 
