@@ -12,10 +12,11 @@ from pyromq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.protocol.record import decode_records
-from pyromq.protocol.sysflag import PULL_SUSPEND
+from pyromq.protocol.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
 from pyromq.remoting.client import RemotingClient
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until
+from tests.support.stalls import watched_loop
 from tests.unit.broker.wired import pull_request, send_request
 
 GROUP = "consumers"
@@ -117,5 +118,42 @@ async def test_a_message_cannot_keep_a_group_from_what_is_behind_it(
     assert (await client.request(broker.address, request)).code == ResponseCode.SUCCESS
     await send(client, broker, 15)
     assert bodies(await pull(client, broker, 1)) == [b"15"]
+    await client.close()
+    await broker.stop()
+
+
+async def test_many_waiting_pulls_with_long_expressions_stall_nobody(tmp_path: Path) -> None:
+    client = RemotingClient()
+    broker = await start(tmp_path)
+    await send(client, broker, 1)
+    pulls = [
+        pull_request(
+            opaque=number,
+            sysFlag=str(PULL_SUSPEND | PULL_SUBSCRIPTION),
+            subscription=f"{number} = -1 OR " + " OR ".join(["price > .5"] * 1100),
+            expressionType="SQL92",
+            queueOffset="1",
+            suspendTimeoutMillis="60000",
+        )
+        for number in range(60)
+    ]
+    async with watched_loop() as stalls:
+        waiting = [
+            asyncio.create_task(client.request(broker.address, request, DEADLINE))
+            for request in pulls
+        ]
+        await until(lambda: len(broker.long_poll) == 60)
+        poison = send_request(queueId="0", properties="price\x010." + "0" * 30_000)
+        assert (await client.request(broker.address, poison)).code == ResponseCode.SUCCESS
+        await send(client, broker, 7)
+        answers = await asyncio.gather(*waiting)
+    for answer in answers:
+        if answer.code == ResponseCode.SUCCESS:
+            assert bodies(answer) == [b"7"]
+        else:  # its slice ended before
+            assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            assert answer.ext_fields["nextBeginOffset"] == "2"
+    # Nine seconds where each evaluation reads the number 1,100 times, and all in one turn.
+    assert stalls.longest < 1.5
     await client.close()
     await broker.stop()

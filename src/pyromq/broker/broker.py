@@ -126,7 +126,7 @@ class Broker:
         self.consumers.on_gone = self.filters.unregister
         self.producers = ProducerTable()
         self.queue_locks = QueueLockTable()
-        self.long_poll = LongPoll()
+        self.long_poll = LongPoll(config)
         self.lanes = Lanes(config)
         self.store: MessageStore | None = None
         self.delay: DelayService | None = None

@@ -29,7 +29,6 @@ Pure; used by the broker's filters.
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -40,12 +39,9 @@ from pyromq.protocol.filter.sql_values import (
     NUMBERS,
     READERS,
     Comparison,
-    MismatchError,
     Type,
     comparison,
 )
-
-logger = logging.getLogger(__name__)
 
 __all__ = ["MAX_DEPTH", "SQL92_EXPRESSION_TYPE", "SqlError", "SqlExpression", "compile_sql"]
 
@@ -63,7 +59,7 @@ Evaluation = Callable[[Properties], Any]
 class SqlExpression:
     """A compiled expression."""
 
-    __slots__ = ("_failed", "evaluate", "names", "text")
+    __slots__ = ("evaluate", "names", "text")
 
     def __init__(
         self, text: str, names: frozenset[str], evaluate: Callable[[Properties], bool | None]
@@ -73,7 +69,6 @@ class SqlExpression:
         self.names = names
         #: True, false or null of a message; raises MismatchError.
         self.evaluate = evaluate
-        self._failed = False
 
     def matches(self, properties: Properties) -> bool:
         """Return whether a message with these properties is wanted. Never raises.
@@ -82,13 +77,7 @@ class SqlExpression:
         """
         try:
             return self.evaluate(properties) is True
-        except MismatchError:
-            return False
-        except Exception:
-            # A defect here. It must not take the pulls of a whole group with it.
-            if not self._failed:
-                self._failed = True
-                logger.exception("filter %.200r failed: such messages are skipped", self.text)
+        except Exception:  # a MismatchError, or a defect, which must not stop all pulls of a group
             return False
 
 
@@ -98,7 +87,7 @@ def compile_sql(text: str) -> SqlExpression:
         raise SqlError(f"{len(text)} characters, at most {MAX_LENGTH} are possible")
     parser = _Parser(text)
     condition = _as_condition(parser.disjunction(0))
-    return SqlExpression(text, frozenset(parser.names), condition.evaluate)
+    return SqlExpression(text, parser.names, condition.evaluate)
 
 
 @dataclass(slots=True)
@@ -130,7 +119,11 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self._tokens = Tokens(text)
-        self.names: set[str] = set()
+        self._properties: dict[str, _Operand] = {}
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._properties)
 
     def disjunction(self, depth: int) -> _Operand:
         left = self._conjunction(depth)
@@ -215,8 +208,10 @@ class _Parser:
             self._tokens.expect(")")
             return inner
         if token.kind is Kind.NAME:
-            self.names.add(token.value)
-            return _property(token.value)
+            known = self._properties.get(token.value)
+            if known is None:
+                known = self._properties[token.value] = _property(token.value)
+            return known
         literal = _LITERALS.get(token.kind)
         if literal is None or (token.kind is Kind.KEYWORD and token.value not in _CONSTANTS):
             raise SqlError(f"a property, a literal or ( expected, found {token}")

@@ -27,6 +27,7 @@ import math
 import re
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import cache
 from typing import Any, Final
 
 from pyromq.protocol.memo import Memo
@@ -162,6 +163,7 @@ def _rank(value: float) -> int:
     return 0 if math.copysign(1.0, value) > 0 else -1
 
 
+@cache
 def comparison(left: Type, right: Type, *, by_order: bool) -> Comparison:
     """How values of these types are compared, none of them null; by < and > or for equality.
 

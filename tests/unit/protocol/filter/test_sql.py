@@ -112,14 +112,12 @@ def test_a_number_that_int_refuses_is_no_match() -> None:
     assert compile_sql("a > 5").matches({"a": "0" * 5000 + "9"})
 
 
-def test_an_evaluation_that_fails_is_no_match(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_evaluation_that_fails_is_no_match() -> None:
     def fail(_: object) -> bool:
         raise ZeroDivisionError
 
     expression = SqlExpression("a > 5", frozenset("a"), fail)
     assert not expression.matches({"a": "6"})
-    assert not expression.matches({"a": "7"})
-    assert len(caplog.records) == 1, "said once"
 
 
 @given(st.lists(WORDS, max_size=40).map(" ".join) | st.text(max_size=60))
