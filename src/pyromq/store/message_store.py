@@ -27,9 +27,9 @@ from typing import IO
 
 from pyromq.protocol.crc import CRC_MASK, crc32
 from pyromq.protocol.delay import DelayLevels
-from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.filter.tags import raw_tags_codes
 from pyromq.protocol.message_id import HOST_SIZE_V4, HOST_SIZE_V6
-from pyromq.protocol.properties import MAX_PROPERTIES, TAGS, decode_properties
+from pyromq.protocol.properties import MAX_PROPERTIES
 from pyromq.protocol.record import (
     BATCH_HEAD,
     HEAD_SIZE_V4,
@@ -71,9 +71,6 @@ _unpack_inner = INNER_HEAD.unpack_from
 _pack_entry = CONSUME_QUEUE_ENTRY.pack
 _unpack_short = struct.Struct(">H").unpack_from
 
-_TAGS = b"TAGS\x01"
-#: So many different tags are remembered with their hashes.
-_MAX_TAGS = 8192
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}")
 
 
@@ -101,7 +98,7 @@ class MessageStore:
         self._commit = CommitService(config, self._log)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._touched: list[ConsumeQueue] = []
-        self._tags_codes: dict[bytes, int] = {}
+        self._tags = raw_tags_codes()
         self._on_arrival = on_arrival
         self._set_host(store_host)
         self._checkpoint = Checkpoint(config.root / "checkpoint")
@@ -357,13 +354,13 @@ class MessageStore:
         )
         joined_properties = b"\x02" + properties if properties else b""
         # Of tags that stand twice, the last ones count: the batch's before a message's own.
-        shared_tags_code = self._find_tags(properties) if _TAGS in properties else 0
+        shared_tags_code = self._tags.find(properties)
         queue_id, topic = queue.queue_id, queue.topic_part
         physical: int = log.position
         offset = queue.next_offset
         if not shared_tags_code:
             place = Place(fixed, shared, topic, joined_properties, queue_id, offset, physical)
-            even = even_records(batch, place, self._find_tags)
+            even = even_records(batch, place, self._tags.find)
             if even is not None:
                 self._add_even(queue, even)
                 return even.offsets
@@ -374,8 +371,8 @@ class MessageStore:
         add, add_entry, tags_codes, find_tags = (
             parts.extend,
             entries.append,
-            self._tags_codes,
-            self._find_tags,
+            self._tags.by_last_property,
+            self._tags.find,
         )
         pack, pack_entry, unpack, unpack_length = (
             _pack_batch_head,
@@ -435,9 +432,6 @@ class MessageStore:
             raise _torn(position) from None
         if not entries:
             raise PutError(PutStatus.MESSAGE_ILLEGAL, "the batch is empty")
-        if _TAGS in properties and (tags_code := find_tags(properties)):
-            # The last tags of a record count: those of the batch, in each of its messages.
-            entries = [entry[:12] + tags_code.to_bytes(8, "big", signed=True) for entry in entries]
         if offset > queue.room:
             queue.extend(len(entries))
         log.add(parts)
@@ -747,18 +741,6 @@ class MessageStore:
             # The estimate, that all messages are empty, is far too high: count them.
             size = length + inner_count(batch) * per_message
             self._make_room(size, length, 0)
-
-    def _find_tags(self, properties: bytes) -> int:
-        """Java's hash of the tags; remembered where they stand last, as Java puts them."""
-        if _TAGS not in properties:
-            return 0
-        tags_code = java_hash(decode_properties(properties).get(TAGS, ""))
-        last = properties.rpartition(b"\x02")[2]
-        if len(last) > len(_TAGS) and last.startswith(_TAGS):
-            if len(self._tags_codes) >= _MAX_TAGS:
-                self._tags_codes.clear()
-            self._tags_codes[last] = tags_code
-        return tags_code
 
     def _load_queues(self) -> dict[ConsumeQueue, str]:
         """Map the queues' files; returns those that do not fit together, with the reason."""

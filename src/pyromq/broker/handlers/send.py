@@ -36,6 +36,7 @@ from pyromq.broker.transaction_messages import half_of, is_transactional
 from pyromq.protocol import names
 from pyromq.protocol.bodies import TopicConfig, TopicFilterType
 from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.filter.tags import text_tags_codes
 from pyromq.protocol.frame import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
@@ -47,7 +48,6 @@ from pyromq.protocol.frame import (
     split_frames,
 )
 from pyromq.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.memo import Memo
 from pyromq.protocol.message_id import encode_message_id
 from pyromq.protocol.properties import (
@@ -55,7 +55,6 @@ from pyromq.protocol.properties import (
     DELAY,
     MAX_PROPERTIES,
     MSG_REGION,
-    TAGS,
     TRACE_ON,
     TRAN_MSG,
     WAIT,
@@ -78,9 +77,6 @@ from pyromq.store.results import PutError, PutStatus
 
 #: Bits of sysFlag that a plain message does not have.
 _SPECIAL_FLAGS: Final = TRANSACTION_MASK | HOST_MASK
-#: So many different tags are remembered with their hashes.
-_MAX_TAGS: Final = 8192
-_MAX_TAGS_LENGTH: Final = 1024
 _INT_MIN: Final = -0x80000000
 _INT_MAX: Final = 0x7FFFFFFF
 #: What makes a message take the slow path.
@@ -159,8 +155,7 @@ class SendHandlers:
         self._prefixes: Memo[int, bytes] = Memo(lambda length: pack_prefix(4 + length, length))
         self._targets: dict[str, dict[str, _Target]] = {}
         self._numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT64))
-        #: The hashes of tags, by a message's last property: where Java puts them.
-        self._tags_codes: dict[str, int] = {}
+        self._tags = text_tags_codes()
         self._batch_properties: Memo[str, bytes] = Memo(self._make_batch_properties)
         self._id_prefix = store_host.hex().upper().encode()
         self._more_ids: Memo[int, bytes] = Memo(
@@ -184,7 +179,8 @@ class SendHandlers:
         fields: _Fields,
     ) -> None:
         put = self._store.put
-        targets, numbers, tags_codes = self._targets, self._numbers, self._tags_codes
+        targets, numbers = self._targets, self._numbers
+        by_last_property, find_tags = self._tags.by_last_property, self._tags.find
         cluster, joined_cluster = self._cluster_property, self._joined_cluster_property
         prefixes = self._prefixes
         born_host = connection.born_host
@@ -223,9 +219,9 @@ class SendHandlers:
                     )
                     _, offset, physical = self._writer.put(message)
                 else:
-                    tags_code = tags_codes.get(text.rpartition("\x02")[2])
+                    tags_code = by_last_property.get(text.rpartition("\x02")[2])
                     if tags_code is None:
-                        tags_code = self._find_tags(text)
+                        tags_code = find_tags(text)
                     offset = queue.next_offset
                     physical = put(
                         queue,
@@ -553,18 +549,6 @@ class SendHandlers:
         return RequestError(ResponseCode.SYSTEM_ERROR, f"{status.name}: {error.reason}")
 
     # What is remembered
-
-    def _find_tags(self, text: str) -> int:
-        """The hash of the tags in properties; remembered where they stand last."""
-        if "TAGS\x01" not in text:
-            return 0
-        tags_code = java_hash(decode_properties(text).get(TAGS, ""))
-        last = text.rpartition("\x02")[2]
-        if len("TAGS\x01") < len(last) <= _MAX_TAGS_LENGTH and last.startswith("TAGS\x01"):
-            if len(self._tags_codes) >= _MAX_TAGS:
-                self._tags_codes.clear()
-            self._tags_codes[last] = tags_code
-        return tags_code
 
     def _remember(self, topic: TopicConfig, queue: ConsumeQueue) -> None:
         """Let the next messages to this queue take the hot path."""
