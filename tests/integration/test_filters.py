@@ -1,8 +1,11 @@
-"""SQL92 filters over real sockets: heartbeat, pull, a restart in between, a changed expression."""
+"""SQL92 filters over real sockets: heartbeat, pull, a restart in between, a changed expression;
+and messages whose content is meant to break them, or other readers of properties.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from pyromq.broker.broker import Broker
 from pyromq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.message_id import decode_message_id
 from pyromq.protocol.record import decode_records
 from pyromq.protocol.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
 from pyromq.remoting.client import RemotingClient
@@ -157,3 +161,58 @@ async def test_many_waiting_pulls_with_long_expressions_stall_nobody(tmp_path: P
     assert stalls.longest < 1.5
     await client.close()
     await broker.stop()
+
+
+#: Properties that a broker or a client reads as numbers.
+NUMBERS = (
+    "DELAY",
+    "TRANSACTION_CHECK_TIMES",
+    "CHECK_IMMUNITY_TIME_IN_SECONDS",
+    "TRAN_PREPARED_QUEUE_OFFSET",
+    "REAL_QID",
+    "RECONSUME_TIME",
+    "MAX_RECONSUME_TIMES",
+    "TTL",
+    "PUSH_REPLY_TIME",
+    "ARRIVE_TIME",
+    "1ST_RETRY_DELAY",
+)
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "0" * 5000 + "1", "x"])
+async def test_no_number_in_a_message_hurts_the_broker(
+    tmp_path: Path, number: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sent, half, sent back, replied: refused or stored, and every service goes on."""
+    config = local_broker(transaction_check_interval=20, transaction_time_out=1)
+    broker = Broker(config, small_store(tmp_path))
+    await broker.start()
+    client = RemotingClient()
+    born = str(time.time_ns() // 1_000_000)
+    for name in NUMBERS:
+        for more in ("", "\x02TRAN_MSG\x01true", f"\x02TRAN_MSG\x01true\x02REAL_TOPIC\x01{name}"):
+            request = send_request(
+                queueId="0", bornTimestamp=born, properties=f"{name}\x01{number}{more}"
+            )
+            answer = await client.request(broker.address, request)
+            assert answer.code in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+            assert len(answer.remark or "") < 300
+            if answer.code == ResponseCode.SUCCESS:
+                place = decode_message_id(answer.ext_fields["msgId"])[2]
+                back = {"offset": str(place), "group": GROUP, "delayLevel": "0"}
+                request = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, ext_fields=back)
+                answer = await client.request(broker.address, request)
+                assert answer.code in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+        reply = send_request(
+            RequestCode.SEND_REPLY_MESSAGE_V2, queueId="0", properties=f"{name}\x01{number}"
+        )
+        assert (await client.request(broker.address, reply)).code == ResponseCode.SYSTEM_ERROR
+    halves = broker.store.max_offset("RMQ_SYS_TRANS_HALF_TOPIC", 0)  # type: ignore[union-attr]
+    assert halves > 0
+    await until(
+        lambda: broker.store.max_offset("RMQ_SYS_TRANS_HALF_TOPIC", 0) > halves  # type: ignore[union-attr]
+    )
+    assert bodies(await client.request(broker.address, pull_request()))
+    await client.close()
+    await broker.stop()
+    assert not [record for record in caplog.records if record.exc_info]

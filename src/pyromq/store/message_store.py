@@ -1,10 +1,11 @@
 """The store's only door: put, get, query.
 
 One chunk at a time. `put` and `put_batch` gather records for the log and entries for
-the consume queues (`encode_batch` and `put_encoded` those of a very large batch); `seal` copies them in, one copy for the log and one for each
+the consume queues; `seal` copies them in, one copy for the log and one for each
 touched queue, and tells who waits for messages. A caller makes its puts, seals, and
 only then lets the answers go. `get` seals first when something is gathered, so a pull
-in the same chunk sees what was sent before it.
+in the same chunk sees what was sent before it. A batch of very many messages is encoded over
+several chunks (`encode_batch`) and then gathered as a whole (`put_encoded`).
 
 Invariants
 1. A put either raises PutError and leaves nothing behind, or is in the log when the

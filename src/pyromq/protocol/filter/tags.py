@@ -92,8 +92,8 @@ class TagsCodes(Generic[AnyStr]):
     __slots__ = ("_by_tags", "_end", "_start", "by_last_property")
 
     def __init__(self, start: AnyStr, end: AnyStr, code_of: Callable[[AnyStr], int]) -> None:
-        self._start = start
-        self._end = end
+        self._start: AnyStr = start
+        self._end: AnyStr = end
         self._by_tags: Memo[AnyStr, int] = Memo(code_of)
         #: The hash of properties that end with `TAGS\\x01...`, by these: the short way for Java's.
         self.by_last_property: Memo[AnyStr, int] = Memo(lambda last: code_of(last[len(start) :]))
