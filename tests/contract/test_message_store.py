@@ -13,7 +13,7 @@ import pytest
 from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.record import decode_record, encode_inner_message
 from pyromq.store.message_store import MessageStore
-from pyromq.store.results import GetStatus, PutError, PutStatus
+from pyromq.store.results import GetStatus, LargeBatchError, PutError, PutStatus
 from tests.support.patience import wait_until
 from tests.support.stores import (
     BORN_HOST,
@@ -84,6 +84,34 @@ def test_a_batch_is_all_or_nothing(store: MessageStore) -> None:
     assert refused.value.status is PutStatus.MESSAGE_ILLEGAL
     put(store, b"f")
     assert bodies(store) == [b"a", b"b", b"c", b"f"]
+
+
+def test_a_batch_in_slices_is_all_or_nothing(store: MessageStore) -> None:
+    queue = store.queue(TOPIC, 0)
+    batch = b"".join(encode_inner_message(b"%d" % number, b"TAGS\x01T") for number in range(20))
+    encoder = store.encode_batch(queue, batch, b"CLUSTER\x01c", BORN_HOST)
+    while encoder.encode(6):
+        put(store, b"between")
+    places = store.put_encoded(queue, encoder, 0, 0, BORN_HOST, 0)
+    put(store, b"after")
+    whole = [b"%d" % number for number in range(20)]
+    assert bodies(store) == [b"between"] * 3 + whole + [b"after"]
+    for offset, place in enumerate(places):
+        record = store.read_record(place)
+        assert record is not None
+        assert decode_record(record).queue_offset == 3 + offset
+    torn = store.encode_batch(queue, batch[:-1], b"", BORN_HOST)
+    with pytest.raises(PutError):
+        torn.encode(100)
+    assert store.max_offset(TOPIC, 0) == 24
+
+
+def test_a_large_batch_is_told_from_others(store: MessageStore) -> None:
+    queue = store.queue(TOPIC, 0)
+    batch = encode_inner_message(b"x", b"") * 3
+    with pytest.raises(LargeBatchError):
+        store.put_batch(queue, batch, b"", 0, 0, BORN_HOST, 0, 2)
+    assert len(store.put_batch(queue, batch, b"", 0, 0, BORN_HOST, 0, 3)) == 3
 
 
 def test_what_was_returned_is_where_it_is(store: MessageStore) -> None:

@@ -128,7 +128,7 @@ class Broker:
         self.producers = ProducerTable()
         self._notices = GroupNotices(self.consumers)
         self.queue_locks = QueueLockTable(max_locks=lambda: config.max_queue_locks)
-        self.long_poll = LongPoll()
+        self.long_poll = LongPoll(config)
         self.lanes = Lanes(config)
         self.store: MessageStore | None = None
         self.delay: DelayService | None = None

@@ -289,6 +289,38 @@ class BrokerConfig:
         minimum=1,
         live=True,
     )
+    max_suspend_timeout_millis: int = setting(
+        "maxSuspendTimeoutMillis",
+        300_000,
+        "Milliseconds for which a pull is held at most, whatever its client asks for.",
+        minimum=1,
+        live=True,
+        limit="The pull is answered PULL_NOT_FOUND when this time is over.",
+    )
+    max_parked_pulls: int = setting(
+        "maxParkedPulls",
+        400_000,
+        "Pulls that may wait for messages at the same time.",
+        minimum=1,
+        live=True,
+        limit="The pull is answered SYSTEM_BUSY; clients ask again some seconds later.",
+    )
+    max_parked_pulls_per_connection: int = setting(
+        "maxParkedPullsPerConnection",
+        100_000,
+        "Pulls of one connection that may wait for messages at the same time.",
+        minimum=1,
+        live=True,
+        limit="The pull is answered SYSTEM_BUSY; clients ask again some seconds later.",
+    )
+    max_parked_expression_size: int = setting(
+        "maxParkedExpressionSize",
+        64 * 1024 * 1024,
+        "Characters of all expressions that waiting pulls bring along.",
+        minimum=0,
+        live=True,
+        limit="A pull that brings an expression is answered SYSTEM_BUSY.",
+    )
     notify_consumer_ids_changed_enable: bool = setting(
         "notifyConsumerIdsChangedEnable",
         True,

@@ -38,6 +38,7 @@ from pyromq.protocol.properties import (
     encode_properties,
 )
 from pyromq.protocol.sysflag import HOST_MASK, is_consumable
+from pyromq.protocol.wire_types import INT32, parse_integer
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.flush import FlushOutcome
 from pyromq.store.message_store import MessageStore
@@ -135,8 +136,6 @@ def delay_level(properties: dict[str, str]) -> int:
     if level is None:
         return 0
     try:
-        return int(level)
-    except ValueError:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR, f"{DELAY} is {level!r:.40}, not a number"
-        ) from None
+        return parse_integer(level, INT32)
+    except ValueError as error:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"{DELAY}: {error}") from None

@@ -24,18 +24,26 @@ class Memo(dict[Key, Value], Generic[Key, Value]):
     What `make` raises is not remembered.
     """
 
-    def __init__(self, make: Callable[[Key], Value]) -> None:
+    def __init__(
+        self,
+        make: Callable[[Key], Value],
+        *,
+        max_entries: int = _MAX_ENTRIES,
+        max_length: int = _MAX_LENGTH,
+    ) -> None:
+        """Keep at most `max_entries`; a text of more than `max_length` is not kept."""
         super().__init__()
         self._make = make
+        self._max_entries = max_entries
+        self._max_length = max_length
 
     def __missing__(self, key: Key) -> Value:
         value = self._make(key)
-        if _is_small(key) and _is_small(value):
-            if len(self) >= _MAX_ENTRIES:
+        if self._is_small(key) and self._is_small(value):
+            if len(self) >= self._max_entries:
                 self.clear()
             self[key] = value
         return value
 
-
-def _is_small(item: object) -> bool:
-    return not isinstance(item, str | bytes) or len(item) <= _MAX_LENGTH
+    def _is_small(self, item: object) -> bool:
+        return not isinstance(item, str | bytes) or len(item) <= self._max_length

@@ -37,6 +37,7 @@ knows an offset of this layout, except `bulk`, which reads many records at once,
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NewType
@@ -331,10 +332,13 @@ def peek(buffer: bytes | memoryview) -> tuple[int, int]:
     return size, magic
 
 
-def inner_count(batch: bytes) -> int:
-    """How many messages a batch request's body has; what is torn counts as the last one."""
+def inner_count(batch: bytes, limit: int = sys.maxsize) -> int:
+    """Count the messages of a batch request's body, up to `limit`.
+
+    What is torn counts as the last one.
+    """
     count = position = 0
-    while position + INNER_HEAD_SIZE <= len(batch):
+    while position + INNER_HEAD_SIZE <= len(batch) and count < limit:
         count += 1
         (size,) = _INT.unpack_from(batch, position)
         if size < INNER_FIXED_SIZE:

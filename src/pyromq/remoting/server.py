@@ -591,6 +591,12 @@ class Connection(asyncio.Protocol):
                 answer = result
         return None if request.is_oneway else answer
 
+    def finish_later(
+        self, request: RemotingCommand, result: Awaitable[RemotingCommand | None]
+    ) -> None:
+        """Answer a hot request when `result` is there; many unfinished ones stop the reading."""
+        self._begin(request, result)
+
     def _begin(self, request: RemotingCommand, result: Awaitable[RemotingCommand | None]) -> None:
         task = asyncio.ensure_future(self._finish(request, result))
         self._server.tasks.add(task)

@@ -208,6 +208,21 @@ class MessageStoreConfig:
         "Largest body of a message in bytes.",
         minimum=1,
     )
+    max_batch_messages: int = setting(
+        "maxBatchMessages",
+        65_536,
+        "Messages that one batch request may hold.",
+        minimum=1,
+        limit="The batch is refused as a whole with MESSAGE_ILLEGAL.",
+    )
+    max_batch_records_size: int = setting(
+        "maxBatchRecordsSize",
+        16 * 1024 * 1024,
+        "Bytes that the records of one batch request may take in the log: each message gets the "
+        "batch's properties.",
+        minimum=1,
+        limit="The batch is refused as a whole with MESSAGE_ILLEGAL.",
+    )
     check_crc_on_recover: bool = setting(
         "checkCRCOnRecover",
         True,

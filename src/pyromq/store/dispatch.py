@@ -32,6 +32,7 @@ from pyromq.protocol.sysflag import (
     TRANSACTION_NOT,
 )
 from pyromq.protocol.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.protocol.wire_types import INT32, parse_integer
 from pyromq.store.commit_log import CommitLog
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.index import KeyIndex
@@ -259,10 +260,11 @@ def _set_times_of_delivery(
 def _time_of_delivery(data: bytes, delay_levels: DelayLevels, tags_code: int) -> int:
     """What the entry of a delayed message holds instead of its tags."""
     record = decode_record(data)
-    level = record.properties.get(DELAY, "")
-    if not level.isdecimal() or int(level) == 0:
+    try:
+        level = parse_integer(record.properties.get(DELAY, ""), INT32)
+    except ValueError:  # no broker puts such a record there
         return tags_code
-    return delay_levels.due(int(level), record.store_timestamp)
+    return delay_levels.due(level, record.store_timestamp) if level > 0 else tags_code
 
 
 class IndexLane:

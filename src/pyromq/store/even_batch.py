@@ -62,11 +62,12 @@ class Place(NamedTuple):
 
 
 def even_records(
-    batch: bytes, place: Place, tags_code_of: Callable[[bytes], int]
+    batch: bytes, place: Place, tags_code_of: Callable[[bytes], int], max_count: int
 ) -> EvenRecords | None:
     """The records of a batch of messages of one size, with the same tags or without.
 
-    None: it is another batch, and whether it is a good one is not known.
+    None: it is another batch, or has more than `max_count` messages, and whether it is a good one
+    is not known.
     """
     length = len(batch)
     if length < INNER_FIXED_SIZE * _WORTH:
@@ -77,7 +78,7 @@ def even_records(
         return None
     count = length // size
     properties_length = own_length + len(place.properties)
-    if count < _WORTH or properties_length > MAX_PROPERTIES:
+    if not _WORTH <= count <= max_count or properties_length > MAX_PROPERTIES:
         return None
     inner = np.frombuffer(batch, np.uint8).reshape(count, size)
     body_end = INNER_HEAD_SIZE + body_length

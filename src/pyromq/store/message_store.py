@@ -4,7 +4,8 @@ One chunk at a time. `put` and `put_batch` gather records for the log and entrie
 the consume queues; `seal` copies them in, one copy for the log and one for each
 touched queue, and tells who waits for messages. A caller makes its puts, seals, and
 only then lets the answers go. `get` seals first when something is gathered, so a pull
-in the same chunk sees what was sent before it.
+in the same chunk sees what was sent before it. A batch of very many messages is encoded over
+several chunks (`encode_batch`) and then gathered as a whole (`put_encoded`).
 
 Invariants
 1. A put either raises PutError and leaves nothing behind, or is in the log when the
@@ -20,7 +21,7 @@ import asyncio
 import contextlib
 import logging
 import re
-import struct
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from time import monotonic_ns, time_ns
@@ -28,16 +29,12 @@ from typing import IO
 
 from pyromq.protocol.crc import CRC_MASK, crc32
 from pyromq.protocol.delay import DelayLevels
-from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.filter.tags import raw_tags_codes
 from pyromq.protocol.message_id import HOST_SIZE_V4, HOST_SIZE_V6
-from pyromq.protocol.properties import MAX_PROPERTIES, TAGS, decode_properties
+from pyromq.protocol.properties import MAX_PROPERTIES
 from pyromq.protocol.record import (
-    BATCH_HEAD,
     HEAD_SIZE_V4,
-    INNER_BODY_LENGTH,
     INNER_FIXED_SIZE,
-    INNER_HEAD,
-    INNER_HEAD_SIZE,
     MESSAGE_MAGIC,
     head_packer,
     head_size,
@@ -47,6 +44,7 @@ from pyromq.protocol.record import (
 from pyromq.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from pyromq.protocol.units import CONSUME_QUEUE_ENTRY
 from pyromq.store import lookup, queue_damage, recovery
+from pyromq.store.batches import BatchEncoder
 from pyromq.store.bulk_reading import BulkRead, plan_bulk
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.commit import CommitService
@@ -63,21 +61,22 @@ from pyromq.store.index import KeyIndex
 from pyromq.store.lock import lock_store, mark_running, unlock_store
 from pyromq.store.open_files import OpenFiles
 from pyromq.store.reading import MessageFilter, Reader
-from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus, StoreError
+from pyromq.store.results import (
+    GetResult,
+    GetStatus,
+    LargeBatchError,
+    PutError,
+    PutStatus,
+    StoreError,
+)
 from pyromq.store.retention import Retention
 from pyromq.store.segments import remove_if_empty
 from pyromq.store.transient_store_pool import TransientStorePool
 
 logger = logging.getLogger(__name__)
 
-_pack_batch_head = BATCH_HEAD.pack
-_unpack_inner = INNER_HEAD.unpack_from
 _pack_entry = CONSUME_QUEUE_ENTRY.pack
-_unpack_short = struct.Struct(">H").unpack_from
 
-_TAGS = b"TAGS\x01"
-#: So many different tags are remembered with their hashes.
-_MAX_TAGS = 8192
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}")
 
 
@@ -109,7 +108,7 @@ class MessageStore:
         #: Topics that are being deleted.
         self._closed_topics: set[str] = set()
         self._touched: list[ConsumeQueue] = []
-        self._tags_codes: dict[bytes, int] = {}
+        self._tags = raw_tags_codes()
         self._on_arrival = on_arrival
         self._set_host(store_host)
         self._checkpoint = Checkpoint(config.root / "checkpoint")
@@ -345,123 +344,132 @@ class MessageStore:
         born_timestamp: int,
         born_host: bytes,
         reconsume_times: int,
+        max_count: int = 0,
     ) -> list[int]:
         """Gather the messages of a batch request; all of them, or none and PutError.
 
         `properties` are the batch's own; each message gets them behind its own ones.
         Returns the physical offsets; the first queue offset is `queue.next_offset` of
-        before.
+        before. A batch of more than `max_count` messages raises LargeBatchError.
         """
         log = self._log
+        self._make_room_for_batch(queue, batch, properties, born_host)
+        if not log.parts:
+            log.now = time_ns() // 1_000_000
+        place = self._place(
+            queue,
+            properties,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            reconsume_times,
+            queue.next_offset,
+            log.position,
+        )
+        # Of tags that stand twice, the last ones count: the batch's before a message's own.
+        shared_tags_code = self._tags.find(properties)
+        limit = min(max_count or sys.maxsize, self.config.max_batch_messages)
+        if not shared_tags_code:
+            even = even_records(batch, place, self._tags.find, limit)
+            if even is not None:
+                self._add_even(queue, even)
+                return even.offsets
+        encoder = BatchEncoder(batch, place, self._tags, shared_tags_code)
+        if encoder.encode(limit):
+            raise LargeBatchError() if max_count else self._too_many_messages()
+        self._add_encoded(queue, encoder)
+        return encoder.offsets
+
+    def encode_batch(
+        self, queue: ConsumeQueue, batch: bytes, properties: bytes, born_host: bytes
+    ) -> BatchEncoder:
+        """Check a large batch, and return what encodes it in slices. Raises PutError.
+
+        Another queue of the same name will do for `put_encoded`.
+        """
+        limit = self.config.max_batch_messages
+        if inner_count(batch, limit + 1) > limit:
+            raise self._too_many_messages()
+        self._make_room_for_batch(queue, batch, properties, born_host)
+        place = self._place(queue, properties, 0, 0, born_host, 0, 0, 0)
+        return BatchEncoder(batch, place, self._tags, self._tags.find(properties))
+
+    def put_encoded(
+        self,
+        queue: ConsumeQueue,
+        encoder: BatchEncoder,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+    ) -> list[int]:
+        """Gather a batch that was encoded in slices; else as `put_batch`."""
+        log = self._log
+        if not self._writable or log.position + encoder.size > log.limit:
+            self._make_room(encoder.size, 0, 0)
+        if not log.parts:
+            log.now = time_ns() // 1_000_000
+        encoder.move_to(
+            self._place(
+                queue,
+                b"",
+                sys_flag,
+                born_timestamp,
+                born_host,
+                reconsume_times,
+                queue.next_offset,
+                log.position,
+            )
+        )
+        self._add_encoded(queue, encoder)
+        return encoder.offsets
+
+    def _place(
+        self,
+        queue: ConsumeQueue,
+        properties: bytes,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+        queue_offset: int,
+        physical: int,
+    ) -> Place:
+        """Where the records of a batch stand, and what they have in common."""
         host_flag = self._host_flag
         fixed = queue.fixed_size
         if len(born_host) != HOST_SIZE_V4:
             host_flag |= BORN_HOST_V6
             fixed += HOST_SIZE_V6 - HOST_SIZE_V4
-        self._make_room_for_batch(batch, fixed + len(properties) + 1)
-        if not log.parts:
-            log.now = time_ns() // 1_000_000
         shared = shared_packer(host_flag)(
             sys_flag | host_flag,
             born_timestamp,
             born_host,
-            log.now,
+            self._log.now,
             self._store_host,
             reconsume_times,
             0,
         )
-        joined_properties = b"\x02" + properties if properties else b""
-        # Of tags that stand twice, the last ones count: the batch's before a message's own.
-        shared_tags_code = self._find_tags(properties) if _TAGS in properties else 0
-        queue_id, topic = queue.queue_id, queue.topic_part
-        physical: int = log.position
-        offset = queue.next_offset
-        if not shared_tags_code:
-            place = Place(fixed, shared, topic, joined_properties, queue_id, offset, physical)
-            even = even_records(batch, place, self._find_tags)
-            if even is not None:
-                self._add_even(queue, even)
-                return even.offsets
-        position, end = 0, len(batch)
-        parts: list[bytes] = []
-        entries: list[bytes] = []
-        offsets: list[int] = []
-        add, add_entry, tags_codes, find_tags = (
-            parts.extend,
-            entries.append,
-            self._tags_codes,
-            self._find_tags,
+        return Place(
+            fixed,
+            shared,
+            queue.topic_part,
+            b"\x02" + properties if properties else b"",
+            queue.queue_id,
+            queue_offset,
+            physical,
         )
-        pack, pack_entry, unpack, unpack_length = (
-            _pack_batch_head,
-            _pack_entry,
-            _unpack_inner,
-            _unpack_short,
-        )
-        try:
-            while position < end:
-                inner_size, flag, body_length = unpack(batch, position)
-                body_start = position + INNER_HEAD_SIZE
-                body_end = body_start + body_length
-                following = position + inner_size
-                if body_length < 0 or body_end + 2 > following or following > end:
-                    raise _torn(position)
-                own = batch[body_end + 2 : following]
-                properties_length = len(own)
-                if unpack_length(batch, body_end)[0] != properties_length:
-                    raise _torn(position)
-                # A separator joins the two, unless there are no own ones or they end with it.
-                rest = joined_properties if own and own[-1] != 2 else properties
-                properties_length += len(rest)
-                if properties_length > MAX_PROPERTIES:
-                    raise PutError(
-                        PutStatus.PROPERTIES_SIZE_EXCEEDED,
-                        f"properties of {properties_length} bytes, at most {MAX_PROPERTIES}",
-                    )
-                size = fixed + body_length + properties_length
-                add(
-                    (
-                        pack(
-                            size,
-                            MESSAGE_MAGIC,
-                            crc32(batch[body_start:body_end]) & CRC_MASK,
-                            queue_id,
-                            flag,
-                            offset,
-                            physical,
-                        ),
-                        shared,
-                        batch[position + INNER_BODY_LENGTH : body_end],
-                        topic,
-                        properties_length.to_bytes(2, "big"),
-                        own,
-                        rest,
-                    )
-                )
-                tags_code = shared_tags_code or tags_codes.get(own.rpartition(b"\x02")[2])
-                if tags_code is None:
-                    tags_code = find_tags(own)
-                add_entry(pack_entry(physical, size, tags_code))
-                offsets.append(physical)
-                physical += size
-                offset += 1
-                position = following
-        except struct.error:
-            raise _torn(position) from None
-        if not entries:
-            raise PutError(PutStatus.MESSAGE_ILLEGAL, "the batch is empty")
-        if _TAGS in properties and (tags_code := find_tags(properties)):
-            # The last tags of a record count: those of the batch, in each of its messages.
-            entries = [entry[:12] + tags_code.to_bytes(8, "big", signed=True) for entry in entries]
-        if offset > queue.room:
-            queue.extend(len(entries))
-        log.add(parts)
+
+    def _add_encoded(self, queue: ConsumeQueue, encoder: BatchEncoder) -> None:
+        """Gather the records of a batch that were made one by one."""
+        if encoder.queue_offset > queue.room:
+            queue.extend(len(encoder.offsets))
+        self._log.add(encoder.parts)
         if not queue.pending:
             self._touched.append(queue)
-        queue.pending += b"".join(entries)
-        queue.next_offset = offset
-        log.position = physical
-        return offsets
+        queue.pending += b"".join(encoder.entries)
+        queue.next_offset = encoder.queue_offset
+        self._log.position = encoder.physical
 
     def _add_even(self, queue: ConsumeQueue, even: EvenRecords) -> None:
         """Gather the records of a batch that were made at once."""
@@ -774,26 +782,39 @@ class MessageStore:
             return log.make_room(size)
         return log.position
 
-    def _make_room_for_batch(self, batch: bytes, per_message: int) -> None:
-        """Let a batch fit as a whole, in one segment."""
+    def _make_room_for_batch(
+        self, queue: ConsumeQueue, batch: bytes, properties: bytes, born_host: bytes
+    ) -> None:
+        """Let a batch fit as a whole, in one segment. Raises PutError."""
         length = len(batch)
+        # With a separator between a message's own properties and the batch's.
+        per_message = queue.fixed_size + len(born_host) - HOST_SIZE_V4 + len(properties) + 1
+        max_size = self.config.max_batch_records_size
         size = length + length // INNER_FIXED_SIZE * per_message
-        if length > self._max_body or self._log.position + size > self._log.limit:
+        if (
+            size > max_size
+            or length > self._max_body
+            or self._log.position + size > self._log.limit
+        ):
             # The estimate, that all messages are empty, is far too high: count them.
-            size = length + inner_count(batch) * per_message
+            count = inner_count(batch, max_size // per_message + 1)
+            size = length + count * (per_message - INNER_FIXED_SIZE)
+            if size > max_size and length <= self._max_body:
+                self.growth.refused_puts += 1
+                raise PutError(
+                    PutStatus.MESSAGE_ILLEGAL,
+                    f"the batch would take {size} bytes of the log or more, limit {max_size} "
+                    "(maxBatchRecordsSize)",
+                )
             self._make_room(size, length, 0)
 
-    def _find_tags(self, properties: bytes) -> int:
-        """Java's hash of the tags; remembered where they stand last, as Java puts them."""
-        if _TAGS not in properties:
-            return 0
-        tags_code = java_hash(decode_properties(properties).get(TAGS, ""))
-        last = properties.rpartition(b"\x02")[2]
-        if len(last) > len(_TAGS) and last.startswith(_TAGS):
-            if len(self._tags_codes) >= _MAX_TAGS:
-                self._tags_codes.clear()
-            self._tags_codes[last] = tags_code
-        return tags_code
+    def _too_many_messages(self) -> PutError:
+        self.growth.refused_puts += 1
+        limit = self.config.max_batch_messages
+        return PutError(
+            PutStatus.MESSAGE_ILLEGAL,
+            f"the batch has more than {limit} messages, limit {limit} (maxBatchMessages)",
+        )
 
     def _load_queues(self) -> dict[ConsumeQueue, str]:
         """Map the queues' files; returns those that do not fit together, with the reason."""
@@ -827,7 +848,3 @@ def _pool_of(config: MessageStoreConfig) -> TransientStorePool | None:
         config.mapped_file_size_commit_log,
         fast_fail=config.fast_fail_if_no_buffer_in_store_pool,
     )
-
-
-def _torn(position: int) -> PutError:
-    return PutError(PutStatus.MESSAGE_ILLEGAL, f"message at byte {position} of the batch is torn")

@@ -44,6 +44,13 @@ class PutError(Exception):
         return f"{self.status.name}: {self.reason}"
 
 
+class LargeBatchError(PutError):
+    """A batch of so many messages that it should be put in slices: nothing of it is in the log."""
+
+    def __init__(self) -> None:
+        super().__init__(PutStatus.MESSAGE_ILLEGAL, "the batch has too many messages at once")
+
+
 class GetStatus(Enum):
     """How a get ended."""
 

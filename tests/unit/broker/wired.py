@@ -131,7 +131,7 @@ class Wired:
         self.consumers.on_subscribed = self.filters.register
         self.consumers.on_gone = self.filters.unregister
         self.producers = ProducerTable()
-        self.long_poll = LongPoll()
+        self.long_poll = LongPoll(self.config)
         self.lanes = Lanes(self.config)
         self.host = encode_host(*STORE_HOST)
         bit_map_of = self.filters.bit_map if self.config.enable_calc_filter_bit_map else None

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from pyromq.protocol import memo as module
 from pyromq.protocol.memo import Memo
 
 
@@ -36,9 +35,8 @@ def test_none_is_a_value_like_others() -> None:
     assert made == ["a"]
 
 
-def test_hostile_keys_do_not_make_it_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MAX_ENTRIES", 10)
-    memo: Memo[int, int] = Memo(lambda key: -key)
+def test_hostile_keys_do_not_make_it_grow() -> None:
+    memo: Memo[int, int] = Memo(lambda key: -key, max_entries=10)
 
     for key in range(1000):
         assert memo[key] == -key
@@ -53,6 +51,16 @@ def test_a_long_key_is_not_kept(key: str | bytes) -> None:
     assert memo[key] == 100_000
     assert len(memo) == 0
     assert memo[key[:100]] == 100
+    assert len(memo) == 1
+
+
+def test_a_memory_of_few_long_texts() -> None:
+    memo: Memo[str, int] = Memo(len, max_entries=2, max_length=100_000)
+
+    for letter in "abc":
+        assert memo[letter * 100_000] == 100_000
+    assert list(memo) == ["c" * 100_000]
+    assert memo["c" * 100_001] == 100_001
     assert len(memo) == 1
 
 

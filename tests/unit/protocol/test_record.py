@@ -374,3 +374,9 @@ def test_properties_alone(host_bits: int, body: bytes, properties: bytes) -> Non
 def test_properties_of_what_is_no_record(data: bytes, size: int) -> None:
     read_raw_properties(lambda offset, length: data[offset : offset + length], 0, size)
     assert read_raw_properties(lambda offset, length: b"", 0, size) is None
+
+
+def test_inner_count_ends_at_its_limit() -> None:
+    one = encode_inner_message(b"body", b"k\x01v")
+    assert inner_count(one * 32, 40) == 32
+    assert inner_count(one * 32, 20) == 20

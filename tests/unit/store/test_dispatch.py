@@ -133,6 +133,7 @@ def test_prepared_and_rolled_back_records_get_no_entry(queues: Queues) -> None:
         (b"DELAY\x0199", BORN_TIME + 10_000),
         (b"DELAY\x010\x02TAGS\x01a", java_hash("a")),
         (b"DELAY\x01x\x02TAGS\x01a", java_hash("a")),
+        (b"DELAY\x01" + b"9" * 5000 + b"\x02TAGS\x01a", java_hash("a")),
         (b"TAGS\x01a", java_hash("a")),
     ],
 )

@@ -6,6 +6,9 @@ A pull that finds nothing and may wait is parked (`services.long_poll`) and runs
 when a message arrives or its time is over. Checks, answers and their order are those
 of RocketMQ's PullMessageProcessor.
 
+Compiling SQL92 expressions and looking into records for them takes time, which all pulls of a
+turn of the loop share (`services.turns`): when it is over, pulls wait for the next turn.
+
 Runs on the loop; a run of frames at a time.
 """
 
@@ -16,6 +19,8 @@ import copy
 import logging
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from time import perf_counter
 from typing import Final, TypeVar
 
 import orjson
@@ -107,6 +112,7 @@ class _Plan:
         "group",
         "group_config",
         "groups",
+        "is_checked",
         "max_bytes",
         "max_count",
         "message_filter",
@@ -120,6 +126,7 @@ class _Plan:
     )
 
     #: Set when the checks are passed.
+    is_checked: bool
     group_config: SubscriptionGroupConfig
     message_filter: PullFilter | None
     #: The versions of the tables that it was checked against.
@@ -187,8 +194,9 @@ class PullHandlers:
         self._groups = groups
         self._offsets = offsets
         self._long_poll = long_poll
+        self._turns = long_poll.turns
         self._is_replica = store.config.broker_role is BrokerRole.SLAVE
-        self._filters = PullFilters(config, consumers, filters)
+        self._filters = PullFilters(config, consumers, filters, long_poll.turns)
         self._lane = lane
         self._stats = stats
         #: Told of messages that leave: group, topic, queue id, and what was found.
@@ -202,7 +210,32 @@ class PullHandlers:
     def pull(self, connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
         """A run of PULL_MESSAGE."""
         for frame in frames:
-            self._pull_one(connection, frame, answers)
+            if self._turns.is_over:
+                self._pull_later(connection, frame)
+            else:
+                self._pull_one(connection, frame, answers)
+
+    def _pull_later(self, connection: Connection, frame: RawFrame) -> None:
+        """Let a pull wait for a turn of the loop that has time for it."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns.add(partial(self._pull_in_turn, connection, frame, done))
+        connection.finish_later(command_from(frame), done)
+
+    def _pull_in_turn(
+        self, connection: Connection, frame: RawFrame, done: asyncio.Future[None]
+    ) -> bool:
+        if connection.closed or done.done():
+            done.cancel()
+            return False
+        late: list[bytes] = []
+        try:
+            self._pull_one(connection, frame, late)
+            if late:
+                connection.write_parts(late)
+            done.set_result(None)
+        except Exception as error:
+            done.set_exception(error)
+        return False
 
     def _pull_one(self, connection: Connection, frame: RawFrame, answers: list[bytes]) -> None:
         header = frame[1]
@@ -286,7 +319,7 @@ class PullHandlers:
             if self._long_poll.stopping:
                 answers.append(_refused(command_from(frame), _stopping()).encode())
             else:
-                self._park(connection, frame, pull)
+                self._park(connection, frame, pull, answers)
             return
         self._answer(frame, pull, result, code, answers)
 
@@ -401,8 +434,9 @@ class PullHandlers:
 
     def _recheck(self, connection: Connection, pull: _Pull) -> None:
         """Check a pull that has waited; its plan may be that of others, too."""
-        if not self._holds(pull.plan) or _reads_records(pull.plan):
-            plan = copy.copy(pull.plan)
+        plan = pull.plan
+        if not plan.is_checked or not self._holds(plan) or _reads_records(plan):
+            plan = copy.copy(plan)
             self._check(connection, plan)
             pull.plan = plan
 
@@ -451,6 +485,7 @@ class PullHandlers:
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
                 f"consumer:[{connection.remote_address}]",
             )
+        plan.is_checked = True
         plan.group_config = group
         plan.topics = self._topics.data_version
         plan.groups = self._groups.data_version
@@ -464,6 +499,14 @@ class PullHandlers:
 
     def _get(self, pull: _Pull, offset: int, *, may_wait: bool = False) -> GetResult:
         plan = pull.plan
+        if _reads_records(plan):
+            begun = perf_counter()
+            result = self._look(plan, offset, may_wait=may_wait)
+            self._turns.charge(begun)
+            return result
+        return self._look(plan, offset, may_wait=may_wait)
+
+    def _look(self, plan: _Plan, offset: int, *, may_wait: bool) -> GetResult:
         if plan.max_bytes > 0:
             return self._get_bulk(plan, offset, may_wait=may_wait)
         return self._store.get(
@@ -546,31 +589,54 @@ class PullHandlers:
             return MASTER_ID
         return group.which_broker_when_consume_slowly if result.suggest_replica else group.broker_id
 
-    def _park(self, connection: Connection, frame: RawFrame, pull: _Pull) -> None:
+    def _park(
+        self, connection: Connection, frame: RawFrame, pull: _Pull, answers: list[bytes]
+    ) -> None:
         # One that cannot be answered later is refused now; what its answer needs is kept.
         request = command_from(frame)
         self._stats.missed += 1
+        weight = 0
+        if pull.plan.subscription is not None:
+            weight = len(pull.plan.subscription)
+            self._forget_filter(pull)
         frame = (frame[0], {"code": request.code, "opaque": request.opaque}, b"")
         wait_ms = (
             pull.plan.suspend_ms
             if self._config.long_polling_enable
             else self._config.short_polling_time_mills
         )
-        self._long_poll.park(
-            self._store.queue(pull.plan.topic, pull.plan.queue_id),
-            ParkedPull(connection, frame, pull.offset, wait_ms / 1000, pull),
-        )
+        try:
+            self._long_poll.park(
+                self._store.queue(pull.plan.topic, pull.plan.queue_id),
+                ParkedPull(connection, frame, pull.offset, wait_ms / 1000, pull, weight),
+            )
+        except RequestError as refusal:
+            answers.append(_refused(request, refusal).encode())
+
+    def _forget_filter(self, pull: _Pull) -> None:
+        """Let a waiting pull keep its own expression only: what was made of it takes much more."""
+        plan = pull.plan
+        if _reads_records(plan) or len(plan.subscription or "") > _MAX_REMEMBERED_LENGTH:
+            pull.plan = plan = copy.copy(plan)
+            plan.message_filter = None
+            plan.is_checked = False
 
     def _run_again(self, parked: ParkedPull[_Pull], *, is_over: bool) -> bytes | None:
-        """The answer of a parked pull; None: it goes on waiting."""
+        """Return the answer of a parked pull, or None to keep waiting."""
+        answer = self._try_again(parked, is_over=is_over)
+        if answer is None and parked.pull.plan.subscription is not None:
+            self._forget_filter(parked.pull)
+        return answer
+
+    def _try_again(self, parked: ParkedPull[_Pull], *, is_over: bool) -> bytes | None:
         pull = parked.pull
-        before = pull.plan.message_filter
+        before = pull.plan
         try:
             # Topic, group and subscription may have changed meanwhile.
             self._recheck(parked.connection, pull)
         except (RequestError, ValueError) as error:
             return _refused(command_from(parked.frame), error).encode()
-        if pull.plan.message_filter != before:
+        if before.is_checked and pull.plan.message_filter != before.message_filter:
             parked.offset = pull.offset
         result = self._get(pull, parked.offset)
         while result.status is GetStatus.NO_MATCHED_MESSAGE and not is_over:

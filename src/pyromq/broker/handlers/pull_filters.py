@@ -12,9 +12,11 @@ Called by the pull handler, on the loop.
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Final
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.services.turns import Turns
 from pyromq.broker.state.connections import ConsumerTable
 from pyromq.broker.state.filters import ConsumerFilterTable, compile_expression
 from pyromq.protocol.bodies import MessageModel, SubscriptionData, SubscriptionGroupConfig
@@ -26,8 +28,9 @@ from pyromq.protocol.frame import RequestError
 from pyromq.protocol.memo import Memo
 from pyromq.protocol.names import RETRY_TOPIC_PREFIX
 
-#: So many expressions that came with pulls are kept compiled.
-_MAX_EXPRESSIONS: Final = 512
+#: Expressions that came with pulls stay compiled, up to so many characters together: each
+#: character takes up to 70 bytes then.
+_MAX_COMPILED_LENGTH: Final = 1024 * 1024
 
 PullFilter = TagFilter | PropertyFilter | RetryFilter
 
@@ -36,13 +39,20 @@ class PullFilters:
     """Finds the filter of each pull; those that were made a moment ago are not made again."""
 
     def __init__(
-        self, config: BrokerConfig, consumers: ConsumerTable, filters: ConsumerFilterTable
+        self,
+        config: BrokerConfig,
+        consumers: ConsumerTable,
+        filters: ConsumerFilterTable,
+        turns: Turns,
     ) -> None:
         self._config = config
+        self._turns = turns
         self._consumers = consumers
         self._filters = filters
         self._by_tags: Memo[str, TagFilter | None] = Memo(TagFilter.of)
+        #: The one that was used last stands last.
         self._by_sql: dict[str, PropertyFilter] = {}
+        self._compiled_length = 0
 
     def of_pull(
         self, topic: str, expression_type: str | None, subscription: str | None
@@ -119,13 +129,21 @@ class PullFilters:
         return TagFilter(subscription.code_set)
 
     def _of_sql(self, expression_type: str, text: str) -> PropertyFilter:
-        known = self._by_sql.get(text)
-        if known is not None and expression_type == SQL92_EXPRESSION_TYPE:
+        by_sql = self._by_sql
+        if expression_type == SQL92_EXPRESSION_TYPE and text in by_sql:
+            known = by_sql[text] = by_sql.pop(text)
             return known
-        made = PropertyFilter(compile_expression(expression_type, text))
-        if len(self._by_sql) >= _MAX_EXPRESSIONS:
-            self._by_sql.clear()
-        self._by_sql[text] = made
+        begun = perf_counter()
+        try:
+            made = PropertyFilter(compile_expression(expression_type, text))
+        finally:
+            self._turns.charge(begun)
+        by_sql[text] = made
+        self._compiled_length += len(text)
+        while self._compiled_length > _MAX_COMPILED_LENGTH:
+            oldest = next(iter(by_sql))
+            del by_sql[oldest]
+            self._compiled_length -= len(oldest)
         return made
 
     def _retried(self, topic: str, tags: TagFilter | None) -> PullFilter | None:

@@ -11,16 +11,22 @@ topics, properties that the broker must act on, batches inside SEND_MESSAGE_V2, 
 that are none, refused messages. It decodes the typed header, makes RocketMQ's checks in
 its order, and puts the same way.
 
-Invariant: a frame is put at most once. The hot path leaves for the slow one only
-before its put.
+A batch of more than MAX_BATCH_AT_ONCE messages is encoded in slices, a turn of the loop each,
+one such batch at a time; what its connection sends meanwhile waits behind it.
+
+Invariants
+1. A frame is put at most once. The hot path leaves for the slow one only before its put.
+2. What one connection sends is put in the order in which it came.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 import struct
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -34,8 +40,9 @@ from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.topics import TOPIC_UNIT, TOPIC_UNIT_SUBSCRIPTION, TopicTable
 from pyromq.broker.transaction_messages import half_of, is_transactional
 from pyromq.protocol import names
-from pyromq.protocol.bodies import TopicConfig, TopicFilterType
+from pyromq.protocol.bodies import DataVersion, TopicConfig, TopicFilterType
 from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.filter.tags import text_tags_codes
 from pyromq.protocol.frame import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
@@ -47,21 +54,19 @@ from pyromq.protocol.frame import (
     split_frames,
 )
 from pyromq.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.memo import Memo
-from pyromq.protocol.message_id import encode_message_id
 from pyromq.protocol.properties import (
     CLUSTER,
     DELAY,
     MAX_PROPERTIES,
     MSG_REGION,
-    TAGS,
     TRACE_ON,
     TRAN_MSG,
     WAIT,
     decode_properties,
     encode_properties,
 )
+from pyromq.protocol.record import inner_count
 from pyromq.protocol.sysflag import (
     HOST_MASK,
     MULTI_TAGS,
@@ -74,13 +79,14 @@ from pyromq.remoting.server import Connection
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.flush import FlushOutcome
 from pyromq.store.message_store import MessageStore
-from pyromq.store.results import PutError, PutStatus
+from pyromq.store.results import LargeBatchError, PutError, PutStatus
 
 #: Bits of sysFlag that a plain message does not have.
 _SPECIAL_FLAGS: Final = TRANSACTION_MASK | HOST_MASK
-#: So many different tags are remembered with their hashes.
-_MAX_TAGS: Final = 8192
-_MAX_TAGS_LENGTH: Final = 1024
+#: A batch of more messages would keep the loop for more than some 30 ms.
+MAX_BATCH_AT_ONCE: Final = 8192
+#: So many of its messages are encoded in one turn.
+_BATCH_SLICE: Final = 512
 _INT_MIN: Final = -0x80000000
 _INT_MAX: Final = 0x7FFFFFFF
 #: What makes a message take the slow path.
@@ -159,13 +165,16 @@ class SendHandlers:
         self._prefixes: Memo[int, bytes] = Memo(lambda length: pack_prefix(4 + length, length))
         self._targets: dict[str, dict[str, _Target]] = {}
         self._numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT64))
-        #: The hashes of tags, by a message's last property: where Java puts them.
-        self._tags_codes: dict[str, int] = {}
+        self._tags = text_tags_codes()
         self._batch_properties: Memo[str, bytes] = Memo(self._make_batch_properties)
         self._id_prefix = store_host.hex().upper().encode()
         self._more_ids: Memo[int, bytes] = Memo(
             lambda count: (b"," + self._id_prefix + b"%016X") * count
         )
+        #: Held by the large batch that is encoded now, and by what must wait for it.
+        self._large_batch = asyncio.Lock()
+        #: How many sends of a connection are large batches, or wait behind one.
+        self._behind: Counter[Connection] = Counter()
         topics.add_listener(self._topic_changed)
 
     def send(self, connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
@@ -183,13 +192,18 @@ class SendHandlers:
         answers: list[bytes],
         fields: _Fields,
     ) -> None:
+        if self._behind and connection in self._behind:
+            self._send_all_slowly(connection, frames, answers)
+            return
         put = self._store.put
-        targets, numbers, tags_codes = self._targets, self._numbers, self._tags_codes
+        targets, numbers = self._targets, self._numbers
+        by_last_property, find_tags = self._tags.by_last_property, self._tags.find
         cluster, joined_cluster = self._cluster_property, self._joined_cluster_property
         prefixes = self._prefixes
         born_host = connection.born_host
         topic, queue_id, sys_flag_name, born, flag, properties_name, reconsume, batch = fields
-        for frame in frames:
+        following = iter(frames)
+        for frame in following:
             encoding, header, body = frame
             try:
                 ext = header["extFields"]
@@ -207,6 +221,8 @@ class SendHandlers:
                     or ext.get(batch, "false") != "false"
                 ):
                     self._send_slowly(connection, frame, answers)
+                    if connection in self._behind:
+                        self._send_all_slowly(connection, following, answers)
                     continue
                 times = numbers[ext[reconsume]] if reconsume in ext else 0
                 if "DELAY\x01" in text:
@@ -223,9 +239,9 @@ class SendHandlers:
                     )
                     _, offset, physical = self._writer.put(message)
                 else:
-                    tags_code = tags_codes.get(text.rpartition("\x02")[2])
+                    tags_code = by_last_property.get(text.rpartition("\x02")[2])
                     if tags_code is None:
-                        tags_code = self._find_tags(text)
+                        tags_code = find_tags(text)
                     offset = queue.next_offset
                     physical = put(
                         queue,
@@ -276,6 +292,7 @@ class SendHandlers:
                     or sys_flag & _SPECIAL_FLAGS
                     or not _INT_MIN <= header["opaque"] <= _INT_MAX
                     or ext["m"] != "true"
+                    or connection in self._behind
                 ):
                     self._send_slowly(connection, frame, answers)
                     continue
@@ -288,6 +305,7 @@ class SendHandlers:
                     numbers[ext["g"]],
                     connection.born_host,
                     numbers[ext["j"]] if "j" in ext else 0,
+                    MAX_BATCH_AT_ONCE,
                 )
             except (PutError, RequestError, *_HOT_ERRORS):
                 self._send_slowly(connection, frame, answers)
@@ -306,6 +324,12 @@ class SendHandlers:
 
     # The slow path
 
+    def _send_all_slowly(
+        self, connection: Connection, frames: Iterable[RawFrame], answers: list[bytes]
+    ) -> None:
+        for frame in frames:
+            self._send_slowly(connection, frame, answers)
+
     def _send_slowly(self, connection: Connection, frame: RawFrame, answers: list[bytes]) -> None:
         request = command_from(frame)
         answer = connection.dispatch(request)
@@ -320,26 +344,99 @@ class SendHandlers:
         The first message to a topic is answered when the NameServers know the topic, so
         that whoever sent it can consume it.
         """
-        decode = (
-            SendMessageRequestHeader.decode
-            if request.code == RequestCode.SEND_MESSAGE
-            else SendMessageRequestHeaderV2.decode
-        )
-        header = decode(request.ext_fields)
+        if connection in self._behind:
+            return self._in_turn(connection, request)
+        try:
+            return self._send_now(connection, request)
+        except LargeBatchError:
+            return self._in_turn(connection, request)
+
+    def _in_turn(
+        self, connection: Connection, request: RemotingCommand
+    ) -> Awaitable[RemotingCommand]:
+        """Send a large batch, or what comes behind one of the same connection."""
+        self._behind[connection] += 1
+
+        async def send() -> RemotingCommand:
+            try:
+                async with self._large_batch:
+                    try:
+                        answer = self._send_now(connection, request)
+                    except LargeBatchError:
+                        answer = await self._send_in_slices(connection, request)
+            finally:
+                self._behind[connection] -= 1
+                if not self._behind[connection]:
+                    del self._behind[connection]
+            return answer if isinstance(answer, RemotingCommand) else await answer
+
+        return send()
+
+    def _send_now(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Check and put at once. Raises LargeBatchError for a batch that is to be sliced."""
+        header = _header_of(request)
         topics_before = self._topics.data_version
         try:
             topic = self.check(connection, header)
             put = self._put_batch if header.batch else self._put_one
-            answer = put(connection, request, header, topic)
-            # Its topic is new, or the dead-letter topic that it went to.
-            is_new = self._topics.data_version is not topics_before
-            if is_new and self._register is not None:
-                return self._when_registered(answer, self._register())
-            return answer
-        except PutError as error:
-            refused = self._refused(error)
-        except RequestError as error:
-            refused = error
+            return self._registered(put(connection, request, header, topic), topics_before)
+        except LargeBatchError:
+            raise
+        except (PutError, RequestError) as error:
+            return self._refusal(request, error)
+
+    async def _send_in_slices(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Put a large batch, whose messages are encoded in several turns of the loop."""
+        header = _header_of(request)
+        born_host = connection.born_host
+        topics_before = self._topics.data_version
+        try:
+            topic = self.check(connection, header)
+            queue_id = queue_id_of(header, topic)
+            encoder = self._store.encode_batch(
+                self._store.queue(topic.topic_name, queue_id),
+                request.body,
+                self._batch_properties[header.properties or ""],
+                born_host,
+            )
+            while encoder.encode(_BATCH_SLICE):  # noqa: ASYNC110 - this is work, not waiting
+                await asyncio.sleep(0)
+            # Topic and settings may have changed meanwhile.
+            topic = self.check(connection, header)
+            sys_flag = _batch_flag(header, topic)
+            queue = self._store.queue(topic.topic_name, queue_id)
+            offset = queue.next_offset
+            physicals = self._store.put_encoded(
+                queue,
+                encoder,
+                sys_flag,
+                header.born_timestamp,
+                born_host,
+                header.reconsume_times or 0,
+            )
+            self._store.seal()
+            await asyncio.sleep(0)  # the answer has megabytes of message ids
+            answer = self._sent(request, queue_id, offset, physicals)
+            return self._registered(answer, topics_before)
+        except (PutError, RequestError) as error:
+            return self._refusal(request, error)
+
+    def _registered(
+        self, answer: RemotingCommand, topics_before: DataVersion
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Let an answer wait until the NameServers know a topic that was made for it."""
+        # Its topic is new, or the dead-letter topic that it went to.
+        is_new = self._topics.data_version is not topics_before
+        if is_new and self._register is not None:
+            return self._when_registered(answer, self._register())
+        return answer
+
+    def _refusal(self, request: RemotingCommand, error: PutError | RequestError) -> RemotingCommand:
+        refused = self._refused(error) if isinstance(error, PutError) else error
         return request.answer(refused.code, refused.remark, self._answer_fields())
 
     async def _when_registered(
@@ -450,18 +547,17 @@ class SendHandlers:
         header: SendHeader,
         topic: TopicConfig,
     ) -> RemotingCommand:
-        if header.sys_flag & TRANSACTION_MASK:
-            raise PutError(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be transactional")
-        sys_flag = header.sys_flag & ~HOST_MASK
-        if topic.topic_filter_type is TopicFilterType.MULTI_TAG:
-            sys_flag |= MULTI_TAGS
+        sys_flag = _batch_flag(header, topic)
+        properties = self._batch_properties[header.properties or ""]
+        if inner_count(request.body, MAX_BATCH_AT_ONCE + 1) > MAX_BATCH_AT_ONCE:
+            raise LargeBatchError
         queue_id = queue_id_of(header, topic)
         queue = self._store.queue(topic.topic_name, queue_id)
         offset = queue.next_offset
         physicals = self._store.put_batch(
             queue,
             request.body,
-            self._batch_properties[header.properties or ""],
+            properties,
             sys_flag,
             header.born_timestamp,
             connection.born_host,
@@ -514,7 +610,8 @@ class SendHandlers:
     def _sent(
         self, request: RemotingCommand, queue_id: int, offset: int, physicals: list[int]
     ) -> RemotingCommand:
-        ids = ",".join(encode_message_id(self._store_host, physical) for physical in physicals)
+        prefix = self._id_prefix.decode()
+        ids = ",".join([f"{prefix}{physical:016X}" for physical in physicals])
         return request.answer(
             ext_fields={
                 "msgId": ids,
@@ -553,18 +650,6 @@ class SendHandlers:
         return RequestError(ResponseCode.SYSTEM_ERROR, f"{status.name}: {error.reason}")
 
     # What is remembered
-
-    def _find_tags(self, text: str) -> int:
-        """The hash of the tags in properties; remembered where they stand last."""
-        if "TAGS\x01" not in text:
-            return 0
-        tags_code = java_hash(decode_properties(text).get(TAGS, ""))
-        last = text.rpartition("\x02")[2]
-        if len("TAGS\x01") < len(last) <= _MAX_TAGS_LENGTH and last.startswith("TAGS\x01"):
-            if len(self._tags_codes) >= _MAX_TAGS:
-                self._tags_codes.clear()
-            self._tags_codes[last] = tags_code
-        return tags_code
 
     def _remember(self, topic: TopicConfig, queue: ConsumeQueue) -> None:
         """Let the next messages to this queue take the hot path."""
@@ -614,6 +699,22 @@ class SendHandlers:
         if delay_level(properties) > 0:
             raise PutError(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be delayed")
         return encode_properties(properties)
+
+
+def _header_of(request: RemotingCommand) -> SendHeader:
+    if request.code == RequestCode.SEND_MESSAGE:
+        return SendMessageRequestHeader.decode(request.ext_fields)
+    return SendMessageRequestHeaderV2.decode(request.ext_fields)
+
+
+def _batch_flag(header: SendHeader, topic: TopicConfig) -> int:
+    """The sysFlag of a batch's messages. Raises PutError for one that no batch can have."""
+    if header.sys_flag & TRANSACTION_MASK:
+        raise PutError(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be transactional")
+    sys_flag = header.sys_flag & ~HOST_MASK
+    if topic.topic_filter_type is TopicFilterType.MULTI_TAG:
+        sys_flag |= MULTI_TAGS
+    return sys_flag
 
 
 def queue_id_of(header: SendHeader, topic: TopicConfig) -> int:

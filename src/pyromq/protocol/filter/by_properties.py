@@ -4,22 +4,38 @@ They read a record's properties only, of these only the ones that the expression
 no record at all that the message's bit map rules out. A record that cannot be read is let
 through: its reader decides what becomes of it.
 
+An expression that names many properties has them all decoded. Several groups that wait for one
+message read it one after the other: `_decoded` keeps the last ones.
+
 Pure; made by the broker's filter table and its pull handler, called by the store's reader.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pyromq.protocol.filter.bloom import BloomFilter, BloomFilterData
 from pyromq.protocol.filter.sql import SqlExpression
 from pyromq.protocol.filter.tags import TagFilter
-from pyromq.protocol.properties import RETRY_TOPIC, PropertyPicker
+from pyromq.protocol.memo import Memo
+from pyromq.protocol.properties import (
+    MAX_PROPERTIES,
+    RETRY_TOPIC,
+    PropertyPicker,
+    decode_properties,
+)
 from pyromq.protocol.record import read_raw_properties
 
 #: Gives so many bytes of the log from an offset on.
 Read = Callable[[int, int], bytes]
+
+#: To find so many properties one by one costs more than to decode all.
+_MANY_NAMES: Final = 8
+_MAX_DECODED: Final = 16
+_decoded: Final[Memo[bytes, dict[str, str]]] = Memo(
+    decode_properties, max_entries=_MAX_DECODED, max_length=MAX_PROPERTIES
+)
 
 
 class KnownBits(NamedTuple):
@@ -33,13 +49,17 @@ class KnownBits(NamedTuple):
 class PropertyFilter:
     """Wants the messages for which an expression is true."""
 
-    __slots__ = ("_bits", "_picker", "expression")
+    __slots__ = ("_bits", "_properties_of", "expression")
 
     reads_records = True
 
     def __init__(self, expression: SqlExpression, bits: KnownBits | None = None) -> None:
         self.expression = expression
-        self._picker = PropertyPicker(expression.names)
+        self._properties_of: Callable[[bytes], dict[str, str]] = (
+            PropertyPicker(expression.names).pick
+            if len(expression.names) < _MANY_NAMES
+            else _decoded.__getitem__
+        )
         if bits is not None and not bits.bloom.is_valid(bits.data):
             bits = None
         self._bits = bits
@@ -67,7 +87,7 @@ class PropertyFilter:
 
     def wants(self, raw_properties: bytes) -> bool:
         """Whether a message with these properties is wanted."""
-        return self.expression.matches(self._picker.pick(raw_properties))
+        return self.expression.matches(self._properties_of(raw_properties))
 
 
 class FilterLookup(Protocol):

@@ -39,7 +39,6 @@ from pyromq.protocol.filter.sql_values import (
     NUMBERS,
     READERS,
     Comparison,
-    MismatchError,
     Type,
     comparison,
 )
@@ -72,10 +71,13 @@ class SqlExpression:
         self.evaluate = evaluate
 
     def matches(self, properties: Properties) -> bool:
-        """Whether a message with these properties is wanted."""
+        """Return whether a message with these properties is wanted. Never raises.
+
+        As in RocketMQ, a message for which the evaluation fails is not wanted.
+        """
         try:
             return self.evaluate(properties) is True
-        except MismatchError:
+        except Exception:  # a MismatchError, or a defect, which must not stop all pulls of a group
             return False
 
 
@@ -85,7 +87,7 @@ def compile_sql(text: str) -> SqlExpression:
         raise SqlError(f"{len(text)} characters, at most {MAX_LENGTH} are possible")
     parser = _Parser(text)
     condition = _as_condition(parser.disjunction(0))
-    return SqlExpression(text, frozenset(parser.names), condition.evaluate)
+    return SqlExpression(text, parser.names, condition.evaluate)
 
 
 @dataclass(slots=True)
@@ -117,7 +119,11 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self._tokens = Tokens(text)
-        self.names: set[str] = set()
+        self._properties: dict[str, _Operand] = {}
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._properties)
 
     def disjunction(self, depth: int) -> _Operand:
         left = self._conjunction(depth)
@@ -202,8 +208,10 @@ class _Parser:
             self._tokens.expect(")")
             return inner
         if token.kind is Kind.NAME:
-            self.names.add(token.value)
-            return _property(token.value)
+            known = self._properties.get(token.value)
+            if known is None:
+                known = self._properties[token.value] = _property(token.value)
+            return known
         literal = _LITERALS.get(token.kind)
         if literal is None or (token.kind is Kind.KEYWORD and token.value not in _CONSTANTS):
             raise SqlError(f"a property, a literal or ( expected, found {token}")

@@ -65,6 +65,9 @@ _TOKEN: Final = re.compile(
       | (?P<OPERATOR> <> | >= | <= | [=><(,)+-] )""",
     re.VERBOSE,
 )
+#: What blanks and comments begin with.
+_BETWEEN_STARTS: Final = " \t\n\r\f/-"
+_KINDS: Final = {kind.name: kind for kind in Kind}
 
 
 class Tokens:
@@ -85,15 +88,18 @@ class Tokens:
 
     def take(self) -> Token:
         """The next token, which is done with."""
-        token = self.peek()
+        token = self._next or self._read()
         self._next = None
         return token
 
     def take_if(self, *values: str) -> str | None:
         """The next keyword or operator if it is one of these; None, and it stays, otherwise."""
-        token = self.peek()
-        if token.kind in (Kind.KEYWORD, Kind.OPERATOR) and token.value in values:
-            return self.take().value
+        token = self._next
+        if token is None:
+            token = self._next = self._read()
+        if token.value in values and token.kind in (Kind.KEYWORD, Kind.OPERATOR):
+            self._next = None
+            return token.value
         return None
 
     def expect(self, value: str) -> None:
@@ -102,11 +108,12 @@ class Tokens:
             raise SqlError(f"{value} expected, found {self.peek()}")
 
     def _read(self) -> Token:
-        text = self._text
-        is_last_line = self._end > self._last_line_end
-        between = (_BETWEEN_ON_LAST_LINE if is_last_line else _BETWEEN).match(text, self._end)
-        assert between is not None  # it matches nothing, too
-        start = between.end()
+        text, start = self._text, self._end
+        if text[start : start + 1] in _BETWEEN_STARTS:
+            is_last_line = start > self._last_line_end
+            between = (_BETWEEN_ON_LAST_LINE if is_last_line else _BETWEEN).match(text, start)
+            assert between is not None  # it matches nothing, too
+            start = between.end()
         if start == len(text):
             self._end = start
             return Token(Kind.END, "", start)
@@ -114,7 +121,7 @@ class Tokens:
         if found is None or found.lastgroup is None:
             raise SqlError(f"{text[start]!r} at character {start + 1} begins no word")
         self._end = found.end()
-        kind, value = Kind[found.lastgroup], found.group()
+        kind, value = _KINDS[found.lastgroup], found.group()
         if kind is Kind.TEXT:
             return Token(kind, value[1:-1].replace("''", "'"), start)
         if kind is Kind.NAME and value.upper() in KEYWORDS:

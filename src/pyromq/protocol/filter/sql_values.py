@@ -14,6 +14,10 @@ literals' types: Integer (32 bits), Long, Double, Boolean. Of two types, one is 
 An error (MismatchError) means that the message is not wanted. Doubles are in Java's
 total order: -0.0 is below 0.0, NaN is above all and equals itself.
 
+A producer chooses the texts, up to 32 KB each. Reading one takes time linear in its length
+(no pattern backtracks), and an expression that compares a long one a thousand times reads it
+once: `_long_doubles` and its kin remember the last ones.
+
 Pure; used by `sql`.
 """
 
@@ -23,7 +27,11 @@ import math
 import re
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import cache
 from typing import Any, Final
+
+from pyromq.protocol.memo import Memo
+from pyromq.protocol.properties import MAX_PROPERTIES
 
 Comparison = Callable[[Any, Any], int]
 
@@ -49,16 +57,21 @@ NUMBERS: Final = frozenset((Type.INTEGER, Type.LONG, Type.DOUBLE))
 _SURE_DIGITS: Final = 10
 _INT_LIMIT: Final = 1 << 31
 _LONG_LIMIT: Final = 1 << 63
+#: Digits of 2 ** 63. A longer number is out of range, unless it begins with zeros.
+_LONG_DIGITS: Final = 19
+#: Longer texts are read once and remembered, as many of them as this.
+_LONG_TEXT: Final = 64
+_MAX_LONG_TEXTS: Final = 64
 #: Decimal digits of any script, but of the first plane only, as Java reads them.
-_INTEGER: Final = re.compile(r"[+-]?\d+")
+_INTEGER: Final = re.compile(r"[+-]?(?P<digits>\d++)")
 _PLANE: Final = "\uffff"
 _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
 _DOUBLE: Final = re.compile(
-    r"(?P<decimal>[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))"
+    r"(?P<decimal>[+-]?(?:NaN|Infinity|(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?))"
     r"(?P<suffix>[fFdD]?)"
 )
 _HEX_DOUBLE: Final = re.compile(
-    r"(?P<hex>[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
+    r"(?P<hex>[+-]?0[xX](?:[0-9a-fA-F]++\.?[0-9a-fA-F]*+|\.[0-9a-fA-F]++)[pP][+-]?[0-9]++)[fFdD]?"
 )
 
 
@@ -66,25 +79,47 @@ def read_integer(text: str) -> int:
     """What Integer.valueOf gives."""
     if len(text) < _SURE_DIGITS and text.isascii() and text.isdigit():
         return int(text)  # the usual case, at a fifth of the cost
-    return _read_whole(text, _INT_LIMIT)
+    return _within(text, _INT_LIMIT)
 
 
 def read_long(text: str) -> int:
     """What Long.valueOf gives."""
-    return _read_whole(text, _LONG_LIMIT)
+    return _within(text, _LONG_LIMIT)
 
 
-def _read_whole(text: str, limit: int) -> int:
-    if _INTEGER.fullmatch(text) is None or max(text) > _PLANE:
-        raise MismatchError(f"{text!r:.40} is no whole number")
-    value = int(text)
+def _within(text: str, limit: int) -> int:
+    value = _read_whole(text) if len(text) <= _LONG_TEXT else _long_wholes[text]
     if not -limit <= value < limit:
-        raise MismatchError(f"{text:.40} is out of range")
+        raise _out_of_range(text)
     return value
+
+
+def _read_whole(text: str) -> int:
+    found = _INTEGER.fullmatch(text)
+    if found is None or max(text) > _PLANE:
+        raise MismatchError(f"{text!r:.40} is no whole number")
+    if len(text) <= _LONG_DIGITS:
+        return int(text)
+    # int() takes 4,300 digits at most, zeros before them included.
+    digits = found["digits"]
+    if not digits.isascii():
+        digits = "".join(str(int(digit)) for digit in digits)
+    digits = digits.lstrip("0")
+    if len(digits) > _LONG_DIGITS:
+        raise _out_of_range(text)
+    return -int(digits or "0") if text[0] == "-" else int(digits or "0")
+
+
+def _out_of_range(text: str) -> MismatchError:
+    return MismatchError(f"{text:.40} is out of range")
 
 
 def read_double(text: str) -> float:
     """What Double.valueOf gives: blanks around, `1d`, `0x1p3` and `NaN` are numbers, too."""
+    return _read_double(text) if len(text) <= _LONG_TEXT else _long_doubles[text]
+
+
+def _read_double(text: str) -> float:
     trimmed = text.strip(_JAVA_BLANKS)
     found = _DOUBLE.fullmatch(trimmed)
     if found is not None:
@@ -98,6 +133,10 @@ def read_double(text: str) -> float:
         return float.fromhex(found["hex"])
     except OverflowError:
         return -math.inf if trimmed[0] == "-" else math.inf
+
+
+_long_wholes: Final = Memo(_read_whole, max_entries=_MAX_LONG_TEXTS, max_length=MAX_PROPERTIES)
+_long_doubles: Final = Memo(_read_double, max_entries=_MAX_LONG_TEXTS, max_length=MAX_PROPERTIES)
 
 
 def read_boolean(text: str) -> bool:
@@ -124,6 +163,7 @@ def _rank(value: float) -> int:
     return 0 if math.copysign(1.0, value) > 0 else -1
 
 
+@cache
 def comparison(left: Type, right: Type, *, by_order: bool) -> Comparison:
     """How values of these types are compared, none of them null; by < and > or for equality.
 

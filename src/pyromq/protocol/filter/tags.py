@@ -3,20 +3,29 @@
 A consume-queue entry holds the hash of its message's tags, so a pull is filtered
 without reading a record. Two tags may share a hash; the client compares the text.
 
-Pure; used by the broker's pull handler, and by clients to describe a subscription.
+`TagsCodes` finds that hash in a message's properties, where they are put: without decoding
+them, wherever the producer wrote its tags (Java last, Go anywhere). As in Java the last TAGS
+with a value counts; `store.dispatch` finds the same in the records of a log.
+
+Pure; used by the broker's pull and send handlers, by the store, and by clients to describe a
+subscription.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import AnyStr, Final, Generic
 
 from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.memo import Memo
+from pyromq.protocol.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, TAGS
 from pyromq.protocol.units import MAX_EXTENSION_ADDRESS
 
 SUBSCRIBE_ALL = "*"
 #: What Java's trim takes away: other spaces are part of a tag.
 _TRIMMED = "".join(map(chr, range(0x21)))
 TAG_EXPRESSION_TYPE = "TAG"
+_START: Final = TAGS + NAME_VALUE_SEPARATOR
 
 
 class SubscriptionError(ValueError):
@@ -75,3 +84,47 @@ class TagFilter:
         """Whether a message with this hash of tags is wanted."""
         # Of a message whose unit in the consume-queue extension is gone nobody knows the tags.
         return tags_code in self.codes or tags_code <= MAX_EXTENSION_ADDRESS
+
+
+class TagsCodes(Generic[AnyStr]):
+    """Finds the hash of a message's tags; those that came before are remembered."""
+
+    __slots__ = ("_by_tags", "_end", "_start", "by_last_property")
+
+    def __init__(self, start: AnyStr, end: AnyStr, code_of: Callable[[AnyStr], int]) -> None:
+        self._start: AnyStr = start
+        self._end: AnyStr = end
+        self._by_tags: Memo[AnyStr, int] = Memo(code_of)
+        #: The hash of properties that end with `TAGS\\x01...`, by these: the short way for Java's.
+        self.by_last_property: Memo[AnyStr, int] = Memo(lambda last: code_of(last[len(start) :]))
+
+    def find(self, properties: AnyStr) -> int:
+        """Return Java's hash of the tags; 0 without."""
+        start = self._start
+        at = properties.rfind(start)
+        while at >= 0:
+            begin = at + len(start)
+            end = properties.find(self._end, begin)
+            if end < 0:
+                end = len(properties)
+            # One that is the end of another name or value, or has no value, does not count.
+            if begin < end and (not at or properties[at - 1 : at] == self._end):
+                if end == len(properties):
+                    return self.by_last_property[properties[at:]]
+                return self._by_tags[properties[begin:end]]
+            at = properties.rfind(start, 0, at)
+        return 0
+
+
+def text_tags_codes() -> TagsCodes[str]:
+    """For properties as they come with a request."""
+    return TagsCodes(_START, PROPERTY_SEPARATOR, java_hash)
+
+
+def raw_tags_codes() -> TagsCodes[bytes]:
+    """For properties as they stand in a record or a batch."""
+    return TagsCodes(
+        _START.encode(),
+        PROPERTY_SEPARATOR.encode(),
+        lambda tags: java_hash(str(tags, "utf-8", "replace")),
+    )

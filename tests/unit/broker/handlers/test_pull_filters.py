@@ -72,7 +72,7 @@ def subscribe(broker: Wired, text: str, version: int = 1, *topics: str, **values
     )
 
 
-def own(text: str | None, kind: str = "SQL92", **values: str) -> RemotingCommand:
+def own(text: str | None, kind: str = "SQL92", **values: Any) -> RemotingCommand:
     return pull_request(subscription=text, expressionType=kind, **values)
 
 
@@ -124,11 +124,13 @@ async def test_expressions_are_compiled_once(
         return original(kind, text)
 
     monkeypatch.setattr(pull_filters, "compile_expression", counting)
-    monkeypatch.setattr(pull_filters, "_MAX_EXPRESSIONS", 2)
+    monkeypatch.setattr(pull_filters, "_MAX_COMPILED_LENGTH", 12)
     put(broker, b"x", a="5")
     for text in ("a = 5", "a = 5", "a = 6", "a = 5", "a = 7", "a = 5"):
         broker.fast.ask(own(text))
-    assert compiled == ["a = 5", "a = 6", "a = 7", "a = 5"]
+    assert compiled == ["a = 5", "a = 6", "a = 7"], "the one used last stays"
+    broker.fast.ask(own("a = 6"))
+    assert compiled[3:] == ["a = 6"]
     answer = broker.fast.ask(own("a = 5", "XPATH"))
     assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
@@ -273,3 +275,68 @@ async def test_long_expressions_are_not_remembered(broker: Wired) -> None:
             assert bodies(answer) == [b"x"]
     assert len(remembered) == 2
     assert sorted(str(plan.subscription)[:3] for plan in remembered.values()) == ["Non", "red"]
+
+
+def long_expression(number: int, length: int = 4000) -> str:
+    return f"{number} = -1 OR " + " OR ".join(["a > 5"] * (length // 9))
+
+
+async def test_pulls_of_one_chunk_share_a_turn_of_the_loop(broker: Wired) -> None:
+    put(broker, b"x", a="6")
+    requests = [own(long_expression(number), opaque=number) for number in range(40)]
+    requests.append(own("a > 5", opaque=40))
+    at_once = broker.fast.exchange(*requests)
+    assert 1 <= len(at_once) < 40, "the others have their turns later"
+    answers = list(at_once)
+    turns = 0
+    while len(answers) < 41:
+        await asyncio.sleep(0)
+        turns += 1
+        answers += broker.fast.received()
+    assert turns > 2
+    assert [answer.opaque for answer in answers] == list(range(41))
+    assert {bodies(answer)[0] for answer in answers} == {b"x"}
+    await until(lambda: not broker.fast.connection.is_busy)
+
+
+async def test_a_pull_that_waits_for_its_turn_is_dropped_with_its_client(broker: Wired) -> None:
+    put(broker, b"x", a="6")
+    client = broker.connect()
+    client.exchange(*(own(long_expression(number)) for number in range(40)))
+    client.transport.close()
+    client.lose()
+    await until(lambda: not len(broker.long_poll.turns))
+    await until(lambda: not broker.server.tasks)
+    assert not client.connection.is_busy
+
+
+async def test_waiting_pulls_keep_their_expressions_only(broker: Wired) -> None:
+    client = broker.connect()
+    for number in range(200):
+        client.exchange(own(long_expression(number), sysFlag=WAITING))
+        await asyncio.sleep(0)
+    await until(lambda: len(broker.long_poll) == 200)
+    put(broker, b"not wanted", a="1")
+    await until(lambda: not len(broker.long_poll.turns))
+    assert len(broker.long_poll) == 200
+    kept = [parked.pull.plan for waiting in broker.long_poll._parked.values() for parked in waiting]
+    assert {plan.message_filter for plan in kept} == {None}
+    put(broker, b"wanted", a="6")
+    answers: list[Any] = []
+
+    def all_answered() -> bool:
+        answers.extend(client.received())
+        return len(answers) == 200
+
+    await until(all_answered)
+    assert {bodies(answer)[0] for answer in answers} == {b"wanted"}
+
+
+async def test_a_pull_that_may_not_wait_is_told_to_come_back(tmp_path: Path) -> None:
+    broker = wired(tmp_path, max_parked_expression_size=20)
+    assert broker.fast.exchange(own("a = 1", sysFlag=WAITING)) == []
+    answer = broker.fast.ask(own("a = 1 OR a = 2 OR a = 3", sysFlag=WAITING))
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert answer.remark is not None
+    assert answer.remark.endswith("limit 20 (maxParkedExpressionSize)")
+    await broker.close()

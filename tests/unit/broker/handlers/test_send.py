@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.handlers import send as send_module
 from pyromq.protocol.bodies import TopicConfig, TopicFilterType
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import Encoding
@@ -20,6 +21,7 @@ from pyromq.protocol.java_hash import java_hash
 from pyromq.protocol.message_id import decode_message_id
 from pyromq.protocol.record import encode_inner_message
 from pyromq.protocol.sysflag import COMPRESSED, MULTI_TAGS
+from pyromq.store import message_store
 from tests.support.examples import examples
 from tests.unit.broker.handlers.sends import (
     ALL_FORMS,
@@ -441,3 +443,31 @@ async def test_both_paths_store_the_same(
     assert codes == {java_hash(first.properties.get("TAGS", ""))}
     fields = fast.ext_fields.keys()
     assert fields == slow.ext_fields.keys()
+
+
+@pytest.mark.parametrize("tags_first", [True, False])
+async def test_tags_are_found_without_decoding_properties(
+    broker: Wired, monkeypatch: pytest.MonkeyPatch, tags_first: bool
+) -> None:
+    """Only Java's producer writes TAGS last; the others' messages take the hot path, too."""
+    warm(broker)
+
+    def refuse(text: object) -> dict[str, str]:
+        raise AssertionError(f"{text!r} is decoded")
+
+    monkeypatch.setattr(send_module, "decode_properties", refuse)
+    monkeypatch.setattr(message_store, "decode_properties", refuse, raising=False)
+    pieces = ["TAGS\x01red", "UNIQ_KEY\x01AC11"]
+    properties = "\x02".join(pieces if tags_first else reversed(pieces))
+    broker.fast.ask(send_request(properties=properties))
+    queue = broker.store.queue("T", 1)
+    entry = queue.entry(queue.next_offset - 1)
+    assert entry is not None
+    assert entry[2] == java_hash("red")
+    broker.store.put_batch(
+        queue, encode_inner_message(b"x", properties.encode()), b"", 0, 0, bytes(8), 0
+    )
+    broker.store.seal()
+    entry = queue.entry(queue.next_offset - 1)
+    assert entry is not None
+    assert entry[2] == java_hash("red")

@@ -255,7 +255,7 @@ async def test_a_half_with_a_delay_that_is_none_is_refused(broker: Wired) -> Non
 
     assert (answer.code, answer.remark) == (
         ResponseCode.SYSTEM_ERROR,
-        "DELAY is 'soon', not a number",
+        "DELAY: 'soon' is not a number",
     )
     assert broker.records() == []
 

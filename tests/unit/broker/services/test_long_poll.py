@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ import pytest
 
 from pyromq.broker.services import long_poll as module
 from pyromq.broker.services.long_poll import LongPoll, ParkedPull
+from pyromq.broker.services.turns import TURN_SECONDS
+from pyromq.protocol.frame import RequestError
 from pyromq.remoting.server import MAX_UNSENT
 from pyromq.store.consume_queue import ConsumeQueue
+from tests.support.brokers import local_broker
 from tests.support.patience import until
 
 
@@ -38,9 +42,14 @@ class Answers:
         self.ready = False
         self.runs: list[tuple[Any, bool]] = []
         self.failing: set[Any] = set()
+        #: How long each run takes.
+        self.seconds = 0.0
 
     def __call__(self, parked: ParkedPull[Any], *, is_over: bool) -> bytes | None:
         self.runs.append((parked.pull, is_over))
+        end = time.perf_counter() + self.seconds
+        while time.perf_counter() < end:
+            pass
         if parked.pull in self.failing:
             raise RuntimeError("broken pull")
         if self.ready or is_over:
@@ -232,3 +241,95 @@ async def test_a_pull_that_fails_hurts_nobody_beside_it(
     ]
     long_poll.park(queues[0], pull("later", later, 0.0))
     await until(lambda: later.written)  # the ticks go on
+
+
+async def test_many_woken_pulls_run_in_slices(
+    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
+) -> None:
+    """However many wait for a message, others have their turns between."""
+    answers.seconds = TURN_SECONDS / 4
+    peer = Peer()
+    for number in range(40):
+        long_poll.park(queues[number % 2], pull(number, peer))
+    long_poll.arrived(queues[0])
+    long_poll.arrived(queues[1])
+    await asyncio.sleep(0)
+    assert 1 <= len(answers.runs) <= 8
+    # A message that comes in the middle is seen by all of its queue, and wakes nobody twice.
+    long_poll.arrived(queues[0])
+    await until(lambda: len(answers.runs) >= 40 and not long_poll.turns)
+    names = [name for name, _ in answers.runs]
+    assert sorted(set(names)) == list(range(40))
+    assert len(names) <= 48
+    assert len(long_poll) == 40
+
+
+async def test_pulls_that_end_together_are_answered_in_slices(
+    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
+) -> None:
+    answers.seconds = TURN_SECONDS / 4
+    peer = Peer()
+    for number in range(40):
+        long_poll.park(queues[0], pull(number, peer, 0.0))
+    seen = set()
+    while len(peer.written) < 40:
+        seen.add(len(peer.written))
+        await asyncio.sleep(0)
+    assert len(seen) > 4
+    assert peer.written == [b"%d over" % number for number in range(40)]
+    assert len(long_poll) == 0
+
+
+async def test_no_pull_waits_longer_than_allowed(
+    answers: Answers, queues: list[ConsumeQueue]
+) -> None:
+    long_poll = LongPoll(local_broker(max_suspend_timeout_millis=20))
+    long_poll.run_again = answers
+    long_poll.start()
+    peer = Peer()
+    long_poll.park(queues[0], pull("for years", peer, 1e9))
+    await until(lambda: peer.written)
+    assert peer.written == [b"for years over"]
+    long_poll.stop()
+
+
+async def test_what_waits_is_bounded(answers: Answers, queues: list[ConsumeQueue]) -> None:
+    config = local_broker(
+        max_parked_pulls=5, max_parked_pulls_per_connection=3, max_parked_expression_size=100
+    )
+    long_poll = LongPoll(config)
+    long_poll.run_again = answers
+    long_poll.start()
+
+    def park(peer: Peer, *, seconds: float = 100.0, weight: int = 0) -> str:
+        parked = pull(0, peer, seconds)
+        parked.weight = weight
+        try:
+            long_poll.park(queues[0], parked)
+        except RequestError as refused:
+            return f"{refused.code.name}: {refused.remark}"
+        return ""
+
+    one, other = Peer(), Peer()
+    limit_of_size = "limit 100 (maxParkedExpressionSize)"
+    assert [park(one, weight=40) for _ in range(3)] == [
+        "",
+        "",
+        f"SYSTEM_BUSY: expressions of 80 characters wait, this one has 40, {limit_of_size}",
+    ]
+    assert [park(one) for _ in range(2)] == [
+        "",
+        "SYSTEM_BUSY: 3 pulls of this connection wait, limit 3 (maxParkedPullsPerConnection)",
+    ]
+    assert [park(other, seconds=0.0) for _ in range(3)] == [
+        "",
+        "",
+        "SYSTEM_BUSY: 5 pulls wait, limit 5 (maxParkedPulls)",
+    ]
+    await until(lambda: len(other.written) == 2)
+    assert park(other, seconds=0.0, weight=20) == ""
+    await until(lambda: len(other.written) == 3)
+    one.close()
+    await until(lambda: not len(long_poll))
+    assert park(other, weight=100) == ""
+    long_poll.stop()

@@ -30,6 +30,15 @@ def test_wanted_is_what_the_expression_says() -> None:
     assert not matches(wanted, record())
 
 
+def test_many_names_are_found_as_few_are() -> None:
+    text = " OR ".join(f"p{number} = 'x'" for number in range(50))
+    wanted = PropertyFilter(compile_sql(text))
+    assert matches(wanted, record(p49="x", a="1"))
+    assert not matches(wanted, record(p50="x", p49="y"))
+    twice = record(p1="x", q1="y").replace(b"q1", b"p1")
+    assert not matches(wanted, twice), "the last one counts"
+
+
 def test_a_record_that_is_not_there_is_let_through() -> None:
     wanted = PropertyFilter(compile_sql("FALSE"))
     assert wanted.matches(0, 0, 500, lambda offset, size: b"")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.protocol.filter.sql import MAX_DEPTH, MAX_LENGTH, SqlError, compile_sql
+from pyromq.protocol.filter.sql import MAX_DEPTH, MAX_LENGTH, SqlError, SqlExpression, compile_sql
 from pyromq.protocol.filter.sql_values import MismatchError
 
 WORDS = st.sampled_from(
@@ -104,6 +104,20 @@ def test_hostile_text_takes_no_time(text: str) -> None:
         compile_sql(text)
     # Some milliseconds; with a square of the length in it, many seconds.
     assert time.process_time() - begun < 2.0
+
+
+def test_a_number_that_int_refuses_is_no_match() -> None:
+    for text in ("a > 5", "a = 5", "a BETWEEN 1 AND 9", "a > 3000000000", "5 < a"):
+        assert not compile_sql(text).matches({"a": "9" * 5000}), text
+    assert compile_sql("a > 5").matches({"a": "0" * 5000 + "9"})
+
+
+def test_an_evaluation_that_fails_is_no_match() -> None:
+    def fail(_: object) -> bool:
+        raise ZeroDivisionError
+
+    expression = SqlExpression("a > 5", frozenset("a"), fail)
+    assert not expression.matches({"a": "6"})
 
 
 @given(st.lists(WORDS, max_size=40).map(" ".join) | st.text(max_size=60))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 
 import pytest
 
+from pyromq.protocol.filter import sql_values
 from pyromq.protocol.filter.sql_values import (
     MismatchError,
     Type,
@@ -28,6 +31,40 @@ def test_whole_numbers() -> None:
             read_integer(text)
     with pytest.raises(MismatchError):
         read_long("9223372036854775808")
+
+
+@pytest.mark.parametrize("read", [read_integer, read_long])
+@pytest.mark.parametrize("zero", ["0", "\u0660"])
+def test_whole_numbers_of_any_length(read: Callable[[str], int], zero: str) -> None:
+    assert read("-" + zero * 20_000 + "17") == -17
+    assert read(zero * 20_000) == 0
+    for text in (
+        zero * 20_000 + "9" * 20,
+        "1" + zero * 20_000,
+        "+" + "9" * 30_000,
+        zero * 99 + "x",
+    ):
+        with pytest.raises(MismatchError):
+            read(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [start + "1" * 32_000 + "x" for start in ("", "-", ".", "1.", "1e", "0x", "0x1.", "0x1p")],
+)
+def test_what_is_almost_a_double_takes_no_time(text: str) -> None:
+    begun = time.process_time()
+    with pytest.raises(MismatchError):
+        read_double(text)
+    # Less than a millisecond; where the pattern backtracks, half a minute.
+    assert time.process_time() - begun < 2.0
+
+
+def test_a_long_number_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "0." + "1" * 30_000
+    assert read_double(text) == read_double(text[:100])
+    monkeypatch.setattr(sql_values, "_DOUBLE", None)
+    assert read_double(text) == 1 / 9
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +13,11 @@ from pyromq.protocol.filter.tags import (
     TagFilter,
     is_tag_type,
     parse_tags,
+    raw_tags_codes,
+    text_tags_codes,
 )
 from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.properties import decode_properties
 
 
 def wants(tag_filter: TagFilter, tags: str) -> bool:
@@ -100,3 +105,31 @@ def test_any_expression_is_a_filter_or_an_error(expression: str) -> None:
 )
 def test_kinds_of_expressions(expression_type: str | None, expected: bool) -> None:
     assert is_tag_type(expression_type) is expected
+
+
+PIECES = st.sampled_from(
+    ["TAGS", "\x01", "\x02", "a", "X", "é", "KEYS", "TAGS\x01", "\x02TAGS\x01"]
+)
+
+
+@given(st.lists(PIECES, max_size=12).map("".join))
+def test_tags_are_found_as_if_all_properties_were_decoded(text: str) -> None:
+    text_codes, raw_codes = text_tags_codes(), raw_tags_codes()
+    expected = java_hash(decode_properties(text).get("TAGS", ""))
+    for _ in range(2):
+        assert text_codes.find(text) == raw_codes.find(text.encode()) == expected
+        last = text.rpartition("\x02")[2]
+        assert text_codes.by_last_property.get(last, expected) == expected
+
+
+def test_tags_that_are_no_utf8_have_java_s_hash() -> None:
+    assert raw_tags_codes().find(b"TAGS\x01\xff\x02a\x01b") == java_hash("\ufffd")
+
+
+@pytest.mark.parametrize("piece", ["xTAGS\x01", "TAGS\x01\x02", "\x02TAGS\x01\x02"])
+def test_many_tags_that_are_none_take_no_time(piece: str) -> None:
+    text = piece * (32_000 // len(piece))
+    begun = time.process_time()
+    for _ in range(20):
+        assert text_tags_codes().find(text) == java_hash(decode_properties(text).get("TAGS", ""))
+    assert time.process_time() - begun < 2.0
