@@ -27,6 +27,7 @@ from pyromq.protocol.headers import QueryConsumerOffsetRequestHeader
 from pyromq.remoting.blocking import BlockingConnection
 from pyromq.spark.broker_origin import BrokerOrigin, ConnectionSettings
 from pyromq.spark.columns import COLUMN_NAMES
+from pyromq.spark.push_down import CONF as PUSH_DOWN
 from pyromq.testing import Cluster
 from tests.spark.conftest import SendMany
 from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
@@ -36,7 +37,6 @@ NARROW = "queueId int, queueOffset long, body binary"
 PATIENT_OPTIONS = {"requestTimeout": "60s"}
 #: A micro-batch takes seconds on a busy machine.
 DEADLINE = 400.0
-PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def read(spark: SparkSession, namesrv: str, topic: str, **options: str) -> DataFrame:
@@ -155,7 +155,7 @@ def test_a_topic_as_a_table(
         assert row.properties["UNIQ_KEY"] == row.uniqueKey
     assert len({(row.queueId, row.queueOffset) for row in rows}) == len(rows)
 
-    # With and without push-down, the same rows.
+    # With and without push-down, the same rows: nothing is pushed to the source.
     condition = (
         "tags = 'odd' and queueId in (1, 3) and queueOffset >= 100 "
         "and storeTimestamp > timestamp'2020-01-01 00:00:00'"
@@ -169,7 +169,6 @@ def test_a_topic_as_a_table(
         found.append(
             sorted(narrow.load().where(condition).select("queueId", "queueOffset").collect())
         )
-    spark.conf.set(PUSH_DOWN, "true")
     assert found[0] == found[1]
     assert len(found[0]) == 2 * 200
     assert read(spark, cluster.namesrv, topic, minPartitions="6").rdd.getNumPartitions() == 6

@@ -130,6 +130,8 @@ class RecordDecoder:
 
 def batches(decoded: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The same rows in batches of a size that is good for Spark."""
+    if not decoded.num_rows:
+        return
     step = BATCH_ROWS
     if decoded.nbytes > BATCH_BYTES:
         step = max(1, min(BATCH_ROWS, decoded.num_rows * BATCH_BYTES // decoded.nbytes))

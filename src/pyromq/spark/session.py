@@ -21,7 +21,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pyspark
+
 from pyromq.spark.java import provide_java
+from pyromq.spark.push_down import CONF as PUSH_DOWN
+from pyromq.spark.push_down import is_safe
 from pyromq.spark.worker_python import worker_python
 
 if TYPE_CHECKING:
@@ -36,7 +40,6 @@ ARROW_BATCH_ROWS: Final = 8192
 
 #: For every master: what the source is quicker with.
 _QUICK: Final = {
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_ROWS),
 }
 #: For this machine: no ports for others, no page of its own, no chatter.
@@ -88,6 +91,8 @@ def session_settings(master: str | None, conf: Mapping[str, str] | None = None) 
     if master is None and not _is_given_elsewhere():
         master = own.get("spark.master", LOCAL_MASTER)
     settings = dict(_QUICK)
+    if is_safe(pyspark.__version__):
+        settings[PUSH_DOWN] = "true"
     if master is not None and master.startswith(REMOTE_PREFIX):
         settings["spark.remote"] = master
     elif master is not None:
