@@ -66,6 +66,8 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+#: No longer one is a value of Spark's columns; L makes it a long.
+_WHOLE: Final = re.compile(r"([0-9]{1,19})[Ll]?")
 _TIME: Final = re.compile(
     r"(\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)?) ?(Z|UTC|[+-]\d\d:\d\d)?"
 )
@@ -102,14 +104,17 @@ class _Token(NamedTuple):
         return self.kind == "word" and self.text.upper() in words
 
 
-def options_for(condition: str, *, time_zone: str | None = None) -> Narrowed:
+def options_for(
+    condition: str, *, time_zone: str | None = None, qualified: bool = False
+) -> Narrowed:
     """Split a condition into the option `where` and what Spark must still look at.
 
     `time_zone` is for times that are written without one ("Europe/Berlin", the session's
     `spark.sql.session.timeZone`); without it, or when Python does not know it, such times are
-    left to Spark.
+    left to Spark. `qualified`: columns may have their table's name before them, as in Spark's
+    plans; in a user's condition `properties.queueId` is an item of a map.
     """
-    parts = _parts(condition, _zone(time_zone))
+    parts = _parts(condition, _zone(time_zone), qualified)
     own = [part.text for part in parts if part.filters]
     left = [part.text for part in parts if not part.filters]
     return Narrowed({"where": " AND ".join(own)} if own else {}, " AND ".join(left) or EVERYTHING)
@@ -143,8 +148,10 @@ def parse_where(condition: str) -> tuple[Filter, ...]:
     return tuple(condition for part in parts for condition in part.filters)
 
 
-def _parts(condition: str, zone: ZoneInfo | None) -> list[_Part]:
+def _parts(condition: str, zone: ZoneInfo | None, qualified: bool = False) -> list[_Part]:
     tokens = _tokens(condition)
+    if tokens is not None and qualified:
+        tokens = _without_tables(tokens)
     if tokens is None:
         return [_Part(condition.strip(), ())] if condition.strip() else []
     return [
@@ -176,6 +183,17 @@ def _tokens(condition: str) -> list[_Token] | None:
         tokens.append(_Token(kind, found[0], position, found.end()))
         position = found.end()
     return tokens
+
+
+def _without_tables(tokens: Sequence[_Token]) -> list[_Token]:
+    names = ("word", "quoted")
+    left: list[_Token] = []
+    for token in tokens:
+        is_column = token.kind in names and len(left) > 1 and left[-1].text == "."
+        if is_column and left[-2].kind in names:
+            del left[-2:]
+        left.append(token)
+    return left
 
 
 def _conjuncts(tokens: Sequence[_Token]) -> list[Sequence[_Token]]:
@@ -281,10 +299,9 @@ def _value(
     kind, last = _COLUMNS[name], tokens[-1]
     if kind is int:
         sign = "-" if tokens[0].text == "-" and len(tokens) == 2 else ""
-        is_number = last.kind == "number" and last.text.isascii() and last.text.isdigit()
-        # Nothing longer is a number of Spark's columns.
-        is_whole = is_number and len(tokens) == 1 + len(sign) and len(last.text) < 20
-        return int(sign + last.text) if is_whole else None
+        is_number = last.kind == "number" and len(tokens) == 1 + len(sign)
+        found = _WHOLE.fullmatch(last.text) if is_number else None
+        return int(sign + found[1]) if found is not None else None
     content = last.text[1:-1]
     if last.kind != "string" or last.text[0] != "'" or "\\" in content:
         return None

@@ -178,3 +178,8 @@ def test_batches_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(part.num_rows for part in batches(whole)) == 2
     monkeypatch.setattr(arrow, "BATCH_BYTES", 1)
     assert {part.num_rows for part in batches(whole)} == {1}
+
+
+def test_no_rows_are_no_batch() -> None:
+    nothing = RecordDecoder(("queueOffset",)).decode(block_of(make_record())).batch.slice(0, 0)
+    assert list(batches(nothing)) == []

@@ -34,6 +34,7 @@ UNDERSTOOD: list[tuple[str, list[Filter]]] = [
     ("((queueId=1))", [EqualTo(("queueId",), 1)]),
     ("1 = queueId", [EqualTo(("queueId",), 1)]),
     ("500 <= queueOffset", [GreaterThanOrEqual(("queueOffset",), 500)]),
+    ("queueOffset = 5L", [EqualTo(("queueOffset",), 5)]),
     ("queueOffset > -1", [GreaterThan(("queueOffset",), -1)]),
     ("queueId in (1, 3)", [In(("queueId",), (1, 3))]),
     ("topic = 'Orders'", [EqualTo(("topic",), "Orders")]),
@@ -59,7 +60,7 @@ LEFT = [
     "queueId > 1",
     "queueId = '1'",
     "queueId = 1.0",
-    "queueId = 1L",
+    "queueId = 1S",
     "queueId = 1 + 1",
     "queueId = 1 = true",
     "queueId = bodyLength",
@@ -169,6 +170,17 @@ def test_conditions_on_what_is_stored() -> None:
     assert tags == In(("tags",), ("a", "b"))
     # What would mean something else in quotes is left out.
     assert stored_condition(tags=("a", "it's")) == ""
+
+
+def test_conditions_of_spark_s_plans() -> None:
+    text = (
+        "((((t.queueId IS NOT NULL) AND (`t`.queueId = 1)) AND (spark_catalog.x.queueOffset > 7L)) "
+        "AND contains(CAST(t.body AS STRING), 't.queueId = 2'))"
+    )
+    assert options_for(text).options == {}
+    assert options_for(text, qualified=True).options == {
+        "where": "queueId IS NOT NULL AND queueId = 1 AND queueOffset > 7"
+    }
 
 
 def test_the_error_names_the_part() -> None:
