@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import random
+import re
+import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +36,7 @@ from pyromq.testing import Cluster
 from tests.spark.conftest import SendMany
 from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
 from tests.support.patience import PATIENT_PROPERTIES
+from tests.unit.cli.processes import running
 
 NARROW = "queueId int, queueOffset long, body binary"
 PATIENT_OPTIONS = {"requestTimeout": "60s"}
@@ -306,6 +311,48 @@ def test_a_stream_from_the_end(
         wait_for(lambda: stream.bodies == texts(range(100, 150)), query)
     finally:
         query.stop()
+
+
+def test_a_stream_outlives_a_restart_of_all_servers(spark: SparkSession, tmp_path: Path) -> None:
+    any_ports = ("--namesrv-port", "0", "--broker-port", "0", "--log-level", "warning")
+    topic = "Outlived"
+
+    def send(namesrv: str, numbers: range) -> None:
+        with Producer.sync(namesrv, send_timeout=60.0) as producer:
+            producer.send_batch([Message(topic, b"%d" % number) for number in numbers])
+
+    with running("standalone", *any_ports, directory=tmp_path) as servers:
+        printed = servers.wait_for("Ctrl-C stops.")
+        (namesrv,) = re.findall(r"boot success\..* name server is (\S+)", printed)
+        send(namesrv, range(100))
+        stream = Stream(spark, namesrv, topic, tmp_path / "checkpoint")
+        # Four attempts of which each waits a moment were all there was.
+        query = stream.start(**{"fetchOffset.retryInterval": "100ms", "requestTimeout": "1s"})
+        try:
+            wait_for(lambda: stream.bodies == texts(range(100)), query)
+            assert servers.end(signal.SIGINT) == 0
+            host, port = namesrv.split(":")
+            # In the place of the NameServer: hears the attempts, and answers none.
+            with socket.create_server((host, int(port))) as deaf:
+                deaf.setblocking(False)
+                attempts: list[object] = []
+                wait_for(lambda: len(heard(deaf, attempts)) == 7, query)
+            again = ("--namesrv-port", port, *any_ports[2:])
+            with running("standalone", *again, directory=tmp_path) as servers:
+                servers.wait_for("Ctrl-C stops.")
+                send(namesrv, range(100, 200))
+                wait_for(lambda: stream.bodies == texts(range(200)), query)
+        finally:
+            query.stop()
+
+
+def heard(deaf: socket.socket, attempts: list[object]) -> list[object]:
+    """Those who have called so far."""
+    with contextlib.suppress(BlockingIOError):
+        connection, address = deaf.accept()
+        connection.close()
+        attempts.append(address)
+    return attempts
 
 
 def test_retention_overtakes_the_reader(spark: SparkSession, tmp_path: Path) -> None:

@@ -42,6 +42,10 @@ EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
 
 
+#: A cluster that is restarted, with its stores recovered, is back in less.
+RECONNECT_SECONDS: Final = 300.0
+
+
 class OptionError(ValueError):
     """An option that cannot be: its name, its value, what is possible."""
 
@@ -142,6 +146,7 @@ KNOWN: Final = {
     "secretKey": _Known(Mode.ANY, asks_brokers=True),
     "tls": _Known(Mode.ANY, asks_brokers=True),
     "requestTimeout": _Known(Mode.ANY, asks_brokers=True),
+    "reconnectTimeout": _Known(Mode.ANY, asks_brokers=True),
     "fetchOffset.numRetries": _Known(Mode.ANY),
     "fetchOffset.retryInterval": _Known(Mode.ANY),
 }
@@ -193,6 +198,8 @@ class ReadOptions:
     secret_key: str = field(default="", repr=False)
     tls: bool = False
     request_timeout: float = 10.0
+    #: How long streams and tasks wait for servers that are gone.
+    reconnect_timeout: float = RECONNECT_SECONDS
     fetch_retries: int = 3
     fetch_retry_interval: float = 1.0
 
@@ -233,6 +240,7 @@ class ReadOptions:
             secret_key=given.text("secretKey") or "",
             tls=given.flag("tls", False),
             request_timeout=_seconds(given, "requestTimeout", cls.request_timeout),
+            reconnect_timeout=_seconds(given, "reconnectTimeout", cls.reconnect_timeout),
             fetch_retries=_retries(given, cls.fetch_retries),
             fetch_retry_interval=_seconds(
                 given, "fetchOffset.retryInterval", cls.fetch_retry_interval

@@ -84,6 +84,7 @@ def open_origin(options: ReadOptions, subscription: Subscription | None = None) 
         secret_key=options.secret_key,
         tls=options.tls,
         request_timeout=options.request_timeout,
+        reconnect_timeout=options.reconnect_timeout,
     )
     return BrokerOrigin(settings, subscription=subscription)
 
