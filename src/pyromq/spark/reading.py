@@ -133,12 +133,12 @@ def _decoded(
         if isinstance(block, LostRecords):
             losses.report(block)
             continue
-        decoded = decoder.decode(block)
-        if decoded.damaged:
-            where = _damaged_offsets(block)
-            for damage in decoded.damaged:
-                losses.report(f"{place}, {where}: {damage}")
-        yield from batches(rows.select(decoded.batch))
+        for decoded in decoder.decode_parts(block):
+            if decoded.damaged:
+                where = _damaged_offsets(block)
+                for damage in decoded.damaged:
+                    losses.report(f"{place}, {where}: {damage}")
+            yield from batches(rows.select(decoded.batch))
 
 
 def _damaged_offsets(block: RecordBlock) -> str:

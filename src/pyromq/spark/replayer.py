@@ -30,7 +30,7 @@ from pyromq.spark.archive_directory import ArchiveDirectory, data_directory
 from pyromq.spark.fan_out import parallelism
 from pyromq.spark.options import TopicPattern, Topics
 from pyromq.spark.origin import Queue, QueueRange
-from pyromq.spark.positions import find_queues
+from pyromq.spark.positions import TOPIC_OPTION_ADVICE, find_queues
 from pyromq.spark.queue_offsets import offsets_to_dict, queue_key
 from pyromq.spark.replay_rows import (
     Changes,
@@ -145,7 +145,7 @@ class ClusterTopics:
     def units(self, filters: Filters) -> tuple[list[str], dict[Queue, int]]:
         """One, of all topics."""
         with closing(self.source.open()) as origin:
-            bounds = origin.bounds(find_queues(origin, self.wanted))
+            bounds = origin.bounds(find_queues(origin, self.wanted, advice=TOPIC_OPTION_ADVICE))
             ends = {queue: each.end for queue, each in bounds.items()}
             if filters.until is not None:
                 found = origin.offsets_at(dict.fromkeys(bounds, filters.until))

@@ -177,7 +177,7 @@ class RowEncoder:
             return
         everything = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns = {
-            name: column
+            name: column if name == "body" else _valid_text(column)
             for name, column in everything.items()
             if column.null_count < batch.num_rows
         }
@@ -256,7 +256,7 @@ class RowEncoder:
             parts.append(own)
         keys = columns.get("keys")
         if keys is not None and pa.types.is_list(keys.type):
-            keys = pc.binary_join(keys, names.KEY_SEPARATOR)
+            keys = _valid_text(pc.binary_join(keys, names.KEY_SEPARATOR))
         parts += self._property(names.KEYS, "keys", keys)
         delays = _numbers(columns, "delayLevel", 0)
         if delays is not None and (delays > 0).any():
@@ -529,7 +529,23 @@ def _entries(column: Any) -> tuple[Any, Any, NDArray[np.int32]]:
     """
     offsets = column.offsets.to_numpy()
     start, count = int(offsets[0]), int(offsets[-1] - offsets[0])
-    return column.keys.slice(start, count), column.items.slice(start, count), offsets - start
+    keys, items = column.keys.slice(start, count), column.items.slice(start, count)
+    return _valid_text(keys), _valid_text(items), offsets - start
+
+
+def _valid_text(column: Any) -> Any:
+    """A column of text in UTF-8: Spark makes text of any bytes (`cast(body as string)`)."""
+    if not pa.types.is_string(column.type):
+        return column
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        values = column.cast(pa.binary()).to_pylist()
+        return pa.array(
+            [None if value is None else value.decode(errors="replace") for value in values],
+            pa.string(),
+        )
+    return column
 
 
 def _lengths(column: Any) -> Longs:

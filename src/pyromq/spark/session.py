@@ -51,6 +51,8 @@ _LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+#: A user's own Python may not have our module.
+_DAEMON: Final = "spark.python.daemon.module"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOG_SETTING: Final = "-Dlog4j2.configurationFile="
 #: Errors only, from the first line on: `spark.log.level` comes after what a start has to say.
@@ -62,12 +64,14 @@ def build_session(
     *,
     app_name: str = "pyromq",
     conf: Mapping[str, str] | None = None,
+    is_quiet: bool = False,
 ) -> SparkSession:
     """The session of this process, made if there is none. Raises JavaNotFoundError.
 
     `master` is Spark's (`local[4]`, `spark://host:7077`, `yarn`, ...), or the address of a
     Spark Connect server (`sc://host:15002`). Under `spark-submit`, or with SPARK_REMOTE set,
-    None means what was said there.
+    None means what was said there. `is_quiet`: Java starts without a word, and without its
+    module of vectors, which only machine learning uses.
     """
     from pyspark.sql import SparkSession
 
@@ -76,11 +80,12 @@ def build_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     if "spark.remote" not in settings and not _is_given_elsewhere():
-        provide_java()
+        provide_java(with_module=not is_quiet)
     if _is_local(settings.get("spark.master", "")):
         # Workers must find what this interpreter finds: pyromq, pyarrow.
-        if "PYSPARK_PYTHON" not in os.environ:
-            os.environ["PYSPARK_PYTHON"] = worker_python(os.environ)
+        python = worker_python(os.environ)
+        if os.environ.setdefault("PYSPARK_PYTHON", python) == python and _DAEMON not in settings:
+            builder = builder.config(_DAEMON, "pyromq.spark.worker_daemon")
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     return builder.getOrCreate()
 

@@ -19,6 +19,7 @@ import click
 from pyromq.spark.jobs.options import (
     ClusterSettings,
     SparkSettings,
+    check_writable,
     clear_errors,
     cluster_options,
     milliseconds_of,
@@ -88,6 +89,7 @@ def command(
         what = ", ".join(chosen) if chosen is not None else ", ".join(topics) or pattern or "all"
         click.echo(f"would read from {place}: {what}; would write {output}")
         return
+    check_writable(output)
     if chosen == []:
         raise click.ClickException(f"{place} has no topic to report on")
     with open_session(spark) as session, progress_bars() as bars:
