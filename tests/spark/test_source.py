@@ -27,7 +27,11 @@ from pyromq.client import (
 )
 from pyromq.protocol.codes import RequestCode
 from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import QueryConsumerOffsetRequestHeader
+from pyromq.protocol.headers import (
+    QueryConsumerOffsetRequestHeader,
+    SendMessageRequestHeaderV2,
+)
+from pyromq.protocol.record import encode_inner_message
 from pyromq.remoting.blocking import BlockingConnection
 from pyromq.spark.broker_origin import BrokerOrigin, ConnectionSettings
 from pyromq.spark.columns import COLUMN_NAMES
@@ -216,6 +220,71 @@ def test_long_bodies(spark: SparkSession, cluster: Cluster, topic: str) -> None:
     rows = read(spark, cluster.namesrv, topic).selectExpr("sha2(body, 256) as hash").collect()
     found = sorted(row["hash"] for row in rows)
     assert found == sorted(hashlib.sha256(body).hexdigest() for body in sent)
+
+
+#: Properties of messages that no decent client sends, as bytes.
+HOSTILE = [
+    b"price\x01" + b"9" * 5000,
+    b"DELAY\x01" + b"0" * 5000,
+    b"KEYS\x01\xff\xfe\x02TAGS\x01\xc3\x28",
+    b"\x01\x01\x01\x02\x02\x02no name\x02\x01no value",
+    b"UNIQ_KEY\x01" + "\U0001f600".encode() * 2000,
+    b"a\x01" + b"x" * 32_000,
+    b"same\x011\x02same\x012",
+    "TAGS\x01\u0000\x02KEYS\x01\ud800".encode(errors="surrogatepass"),
+    b"",
+]
+
+
+@pytest.mark.parametrize("form", ["raw", "map"])
+def test_messages_that_nobody_should_send(
+    spark: SparkSession, cluster: Cluster, topic: str, form: str
+) -> None:
+    sent = len(HOSTILE)
+    with BlockingConnection(cluster.brokers[0].address, timeout=60.0) as connection:
+        for born in (0, 2**63 - 1, -(2**63)):
+            header = SendMessageRequestHeaderV2(
+                producer_group="hostile",
+                topic=topic,
+                default_topic="TBW102",
+                default_topic_queue_nums=4,
+                queue_id=0,
+                sys_flag=0,
+                born_timestamp=born,
+                flag=2**31 - 1,
+                properties="",
+                batch=True,
+            )
+            inner = b"".join(encode_inner_message(b"\xff\x00", each) for each in HOSTILE)
+            answer = connection.request(
+                RemotingCommand(
+                    RequestCode.SEND_BATCH_MESSAGE, ext_fields=header.encode(), body=inner
+                )
+            )
+            assert answer.code == 0, answer.remark
+    source = spark.read.format("rocketmq").options(
+        nameserver=cluster.namesrv, subscribe=topic, includeProperties=form, **PATIENT_OPTIONS
+    )
+    frame = source.load()
+    rows = sorted(frame.collect(), key=lambda row: row.queueOffset)
+    assert [row.queueOffset for row in rows] == list(range(3 * sent))
+    assert {bytes(row.body) for row in rows} == {b"\xff\x00"}
+    if form == "map":
+        assert rows[0].properties["price"] == "9" * 5000
+        assert rows[3].properties.keys() <= {"CLUSTER", "UNIQ_KEY", "WAIT"}
+        assert rows[6].properties["same"] == "2"
+    assert rows[2]["keys"] == "\ufffd\ufffd"
+    # Numbers that a query makes of them are Spark's, whatever their length.
+    texts_of = "properties['price']" if form == "map" else "properties"
+    assert frame.selectExpr(f"try_cast({texts_of} as bigint) as number").count() == 3 * sent
+    # Copied, they are as good as any others.
+    copy = f"{topic}-copy"
+    cluster.create_topic(copy)
+    writer = frame.select("body", "properties", "keys", "tags", "uniqueKey").write
+    writer.format("rocketmq").mode("append").options(
+        nameserver=cluster.namesrv, topic=copy, sendTimeout="60s"
+    ).save()
+    assert read(spark, cluster.namesrv, copy).count() == 3 * sent
 
 
 def test_what_is_not_due_is_not_seen(

@@ -137,7 +137,7 @@ def scan_condition(frame: DataFrame) -> str | None:
     does not say, or the statement was a command, which has been run.
     """
     try:
-        plan = frame._jdf.queryExecution().optimizedPlan()  # type: ignore[operator]
+        plan = frame._jdf.queryExecution().optimizedPlan()
         leaves = plan.collectLeaves()
         if leaves.size() != 1 or leaves.apply(0).nodeName() != _SCAN:
             return None

@@ -23,7 +23,7 @@ _EXPECTED: Final = (BrokenPipeError, ConnectionResetError)
 
 def main() -> None:
     """Run PySpark's daemon."""
-    daemon.traceback = SimpleNamespace(  # type: ignore[attr-defined]
+    daemon.traceback = SimpleNamespace(  # type: ignore[assignment]
         print_exc=print_unexpected, format_exc=traceback.format_exc
     )
     daemon.manager()

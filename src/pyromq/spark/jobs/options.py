@@ -18,7 +18,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -176,9 +176,19 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
         )
         try:
             yield session
+        except BaseException:
+            if existing is None:
+                _hush(session)
+            raise
         finally:
             if existing is None:
                 session.stop()
+
+
+def _hush(session: SparkSession) -> None:
+    """Let tasks that are torn down with their session end without a word: the error is known."""
+    with suppress(Exception):  # Spark Connect's server has a log of its own
+        session.sparkContext.setLogLevel("OFF")
 
 
 @contextmanager
