@@ -16,7 +16,6 @@ session already there, that one is returned, with the settings that can still ch
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -51,8 +50,6 @@ _LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-#: A user's own Python may not have our module.
-_DAEMON: Final = "spark.python.daemon.module"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOG_SETTING: Final = "-Dlog4j2.configurationFile="
 #: Errors only, from the first line on: `spark.log.level` comes after what a start has to say.
@@ -84,9 +81,8 @@ def build_session(
     if _is_local(settings.get("spark.master", "")):
         # Workers must find what this interpreter finds: pyromq, pyarrow.
         python = worker_python(os.environ)
-        if os.environ.setdefault("PYSPARK_PYTHON", python) == python and _DAEMON not in settings:
-            builder = builder.config(_DAEMON, "pyromq.spark.worker_daemon")
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", python)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
     return builder.getOrCreate()
 
 

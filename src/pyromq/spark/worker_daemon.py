@@ -1,11 +1,13 @@
 """PySpark's daemon, which forks the Python workers of a machine, without its false alarms.
 
-When Spark has all rows that it wants (`limit`, `take`), it closes its end of a worker's socket.
-PySpark's daemon prints a traceback for that BrokenPipeError, into the output of whatever
-command made the session. Here it says nothing about it; everything else is PySpark's.
+When Spark has all rows that it wants (`limit`, `take`), or the answer of a process that plans a
+source, it closes its end of the socket. PySpark's daemon prints a traceback for that
+BrokenPipeError, into the output of whatever command made the session. Here it says nothing
+about it; everything else is PySpark's.
 
-Started by Spark as `python -m pyromq.spark.worker_daemon` (`spark.python.daemon.module`) for
-sessions on this machine. Imports little: nothing may start a thread before the forks.
+Started by the script of `worker_python`, for sessions on this machine (the setting
+`spark.python.daemon.module` does not reach the processes that plan). Imports little: nothing may
+start a thread before the forks.
 """
 
 from __future__ import annotations
