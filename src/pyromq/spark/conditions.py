@@ -152,11 +152,10 @@ def _parts(condition: str, zone: ZoneInfo | None, qualified: bool = False) -> li
     tokens = _tokens(condition)
     if tokens is not None and qualified:
         tokens = _without_tables(tokens)
-    if tokens is None:
+    conjuncts = _conjuncts(tokens) if tokens is not None else [()]
+    if not all(conjuncts):  # nothing, or something between two ANDs that is not there
         return [_Part(condition.strip(), ())] if condition.strip() else []
-    return [
-        _part(condition, conjunct, zone) for conjunct in _conjuncts(tokens) if len(conjunct) > 0
-    ]
+    return [_part(condition, conjunct, zone) for conjunct in conjuncts]
 
 
 def _zone(name: str | None) -> ZoneInfo | None:
