@@ -7,8 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pyromq.client import (
+    HalfMessage,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    Retry,
+    TransactionProducer,
+    TransactionState,
+)
+from pyromq.spark.row_encoder import RESERVED_PROPERTIES
 from pyromq.testing import Cluster
 from tests.spark.conftest import SendMany
+from tests.support.patience import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -89,6 +101,89 @@ def test_a_stream_that_repeats_a_batch_repeats_its_keys(
     rows = read(spark, cluster, copy)
     assert len(rows) == 1000
     assert {row.uniqueKey: row.body for row in rows} == {row.uniqueKey: row.body for row in first}
+
+
+@pytest.mark.parametrize("form", ["raw", "map"])
+def test_a_copy_of_a_topic_delivers_every_message(
+    spark: SparkSession, cluster: Cluster, topic: str, form: str
+) -> None:
+    """Whatever their way was: a transaction, a delay, a retry, a request."""
+    copy = f"{topic}-copy"
+    cluster.create_topic(copy)
+    group = f"group-of-{topic}"
+
+    def commit(half: HalfMessage) -> TransactionState:
+        return TransactionState.COMMIT
+
+    def refuse_once(message: ReceivedMessage) -> Retry | None:
+        is_first = message.body == b"refused" and not message.reconsume_times
+        return Retry(delay_level=1) if is_first else None
+
+    with Producer.sync(cluster.namesrv, send_timeout=60.0) as producer:
+        producer.send(Message(topic, b"plain", tags="t", keys=["k"], properties={"own": "1"}))
+        producer.send(Message(topic, b"late", delay_level=1, properties={"own": "2"}))
+        producer.send(Message(topic, b"in order", ordering_key="o"))
+    with TransactionProducer.sync(cluster.namesrv, group=topic, check=commit) as producer:
+        producer.send_in_transaction(Message(topic, b"committed"), commit)
+    with Producer.sync(cluster.namesrv, send_timeout=60.0) as producer:
+        producer.send(Message(topic, b"refused"))
+    wait_until(lambda: len(read(spark, cluster, topic)) == 5)
+    with PushConsumer.sync(
+        cluster.namesrv, group=group, subscriptions={topic: "*"}, handler=refuse_once
+    ):
+        retries = f"%RETRY%{group}"
+        wait_until(lambda: has_messages(spark, cluster, retries))
+    rows = spark.read.format("rocketmq").options(
+        nameserver=cluster.namesrv, subscribe=f"{topic},{retries}", includeProperties=form
+    )
+    write(rows.load().select("body", "properties", "flag"), cluster, topic=copy)
+
+    received: dict[bytes, ReceivedMessage] = {}
+
+    def take(message: ReceivedMessage) -> None:
+        received[message.body] = message
+
+    with PushConsumer.sync(
+        cluster.namesrv, group=f"{group}-copy", subscriptions={copy: "*"}, handler=take
+    ):
+        wait_until(lambda: len(received) == 5)
+    assert {body for body, message in received.items() if message.properties.get("own")} == {
+        b"plain",
+        b"late",
+    }
+    plain = received[b"plain"]
+    assert (plain.tags, plain.keys, plain.properties["own"]) == ("t", "k", "1")
+    assert received[b"in order"].properties["__SHARDINGKEY"] == "o"
+
+
+def test_no_system_property_is_copied(spark: SparkSession, cluster: Cluster, topic: str) -> None:
+    content = {"own": "1", "KEYS": "k", "TAGS": "t", "__SHARDINGKEY": "o"}
+    properties = content | dict.fromkeys(RESERVED_PROPERTIES, "7")
+    raw = "\x02".join(f"{name}\x01{value}" for name, value in properties.items())
+    write(
+        spark.createDataFrame([("raw", raw)], "body string, properties string"),
+        cluster,
+        topic=topic,
+    )
+    frame = spark.createDataFrame(
+        [("map", properties)], "body string, properties map<string,string>"
+    )
+    write(frame, cluster, topic=topic)
+    rows = read(spark, cluster, topic, includeProperties="map")
+    assert len(rows) == 2
+    for row in rows:
+        mine = {name: row.properties[name] for name in content}
+        assert mine == content
+        assert {name for name in row.properties if row.properties[name] == "7"} == set()
+
+
+def has_messages(spark: SparkSession, cluster: Cluster, topic: str) -> bool:
+    from pyspark.errors import PySparkException
+
+    try:
+        return len(read(spark, cluster, topic)) > 0
+    except PySparkException:
+        return False
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import random
+import re
+import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,20 +27,25 @@ from pyromq.client import (
 )
 from pyromq.protocol.codes import RequestCode
 from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import QueryConsumerOffsetRequestHeader
+from pyromq.protocol.headers import (
+    QueryConsumerOffsetRequestHeader,
+    SendMessageRequestHeaderV2,
+)
+from pyromq.protocol.record import encode_inner_message
 from pyromq.remoting.blocking import BlockingConnection
 from pyromq.spark.broker_origin import BrokerOrigin, ConnectionSettings
 from pyromq.spark.columns import COLUMN_NAMES
+from pyromq.spark.push_down import CONF as PUSH_DOWN
 from pyromq.testing import Cluster
 from tests.spark.conftest import SendMany
 from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
 from tests.support.patience import PATIENT_PROPERTIES
+from tests.unit.cli.processes import running
 
 NARROW = "queueId int, queueOffset long, body binary"
 PATIENT_OPTIONS = {"requestTimeout": "60s"}
 #: A micro-batch takes seconds on a busy machine.
 DEADLINE = 400.0
-PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def read(spark: SparkSession, namesrv: str, topic: str, **options: str) -> DataFrame:
@@ -155,7 +164,7 @@ def test_a_topic_as_a_table(
         assert row.properties["UNIQ_KEY"] == row.uniqueKey
     assert len({(row.queueId, row.queueOffset) for row in rows}) == len(rows)
 
-    # With and without push-down, the same rows.
+    # With and without push-down, the same rows: nothing is pushed to the source.
     condition = (
         "tags = 'odd' and queueId in (1, 3) and queueOffset >= 100 "
         "and storeTimestamp > timestamp'2020-01-01 00:00:00'"
@@ -169,7 +178,6 @@ def test_a_topic_as_a_table(
         found.append(
             sorted(narrow.load().where(condition).select("queueId", "queueOffset").collect())
         )
-    spark.conf.set(PUSH_DOWN, "true")
     assert found[0] == found[1]
     assert len(found[0]) == 2 * 200
     assert read(spark, cluster.namesrv, topic, minPartitions="6").rdd.getNumPartitions() == 6
@@ -212,6 +220,71 @@ def test_long_bodies(spark: SparkSession, cluster: Cluster, topic: str) -> None:
     rows = read(spark, cluster.namesrv, topic).selectExpr("sha2(body, 256) as hash").collect()
     found = sorted(row["hash"] for row in rows)
     assert found == sorted(hashlib.sha256(body).hexdigest() for body in sent)
+
+
+#: Properties of messages that no decent client sends, as bytes.
+HOSTILE = [
+    b"price\x01" + b"9" * 5000,
+    b"DELAY\x01" + b"0" * 5000,
+    b"KEYS\x01\xff\xfe\x02TAGS\x01\xc3\x28",
+    b"\x01\x01\x01\x02\x02\x02no name\x02\x01no value",
+    b"UNIQ_KEY\x01" + "\U0001f600".encode() * 2000,
+    b"a\x01" + b"x" * 32_000,
+    b"same\x011\x02same\x012",
+    "TAGS\x01\u0000\x02KEYS\x01\ud800".encode(errors="surrogatepass"),
+    b"",
+]
+
+
+@pytest.mark.parametrize("form", ["raw", "map"])
+def test_messages_that_nobody_should_send(
+    spark: SparkSession, cluster: Cluster, topic: str, form: str
+) -> None:
+    sent = len(HOSTILE)
+    with BlockingConnection(cluster.brokers[0].address, timeout=60.0) as connection:
+        for born in (0, 2**63 - 1, -(2**63)):
+            header = SendMessageRequestHeaderV2(
+                producer_group="hostile",
+                topic=topic,
+                default_topic="TBW102",
+                default_topic_queue_nums=4,
+                queue_id=0,
+                sys_flag=0,
+                born_timestamp=born,
+                flag=2**31 - 1,
+                properties="",
+                batch=True,
+            )
+            inner = b"".join(encode_inner_message(b"\xff\x00", each) for each in HOSTILE)
+            answer = connection.request(
+                RemotingCommand(
+                    RequestCode.SEND_BATCH_MESSAGE, ext_fields=header.encode(), body=inner
+                )
+            )
+            assert answer.code == 0, answer.remark
+    source = spark.read.format("rocketmq").options(
+        nameserver=cluster.namesrv, subscribe=topic, includeProperties=form, **PATIENT_OPTIONS
+    )
+    frame = source.load()
+    rows = sorted(frame.collect(), key=lambda row: row.queueOffset)
+    assert [row.queueOffset for row in rows] == list(range(3 * sent))
+    assert {bytes(row.body) for row in rows} == {b"\xff\x00"}
+    if form == "map":
+        assert rows[0].properties["price"] == "9" * 5000
+        assert rows[3].properties.keys() <= {"CLUSTER", "UNIQ_KEY", "WAIT"}
+        assert rows[6].properties["same"] == "2"
+    assert rows[2]["keys"] == "\ufffd\ufffd"
+    # Numbers that a query makes of them are Spark's, whatever their length.
+    texts_of = "properties['price']" if form == "map" else "properties"
+    assert frame.selectExpr(f"try_cast({texts_of} as bigint) as number").count() == 3 * sent
+    # Copied, they are as good as any others.
+    copy = f"{topic}-copy"
+    cluster.create_topic(copy)
+    writer = frame.select("body", "properties", "keys", "tags", "uniqueKey").write
+    writer.format("rocketmq").mode("append").options(
+        nameserver=cluster.namesrv, topic=copy, sendTimeout="60s"
+    ).save()
+    assert read(spark, cluster.namesrv, copy).count() == 3 * sent
 
 
 def test_what_is_not_due_is_not_seen(
@@ -307,6 +380,48 @@ def test_a_stream_from_the_end(
         wait_for(lambda: stream.bodies == texts(range(100, 150)), query)
     finally:
         query.stop()
+
+
+def test_a_stream_outlives_a_restart_of_all_servers(spark: SparkSession, tmp_path: Path) -> None:
+    any_ports = ("--namesrv-port", "0", "--broker-port", "0", "--log-level", "warning")
+    topic = "Outlived"
+
+    def send(namesrv: str, numbers: range) -> None:
+        with Producer.sync(namesrv, send_timeout=60.0) as producer:
+            producer.send_batch([Message(topic, b"%d" % number) for number in numbers])
+
+    with running("standalone", *any_ports, directory=tmp_path) as servers:
+        printed = servers.wait_for("Ctrl-C stops.")
+        (namesrv,) = re.findall(r"boot success\..* name server is (\S+)", printed)
+        send(namesrv, range(100))
+        stream = Stream(spark, namesrv, topic, tmp_path / "checkpoint")
+        # Four attempts of which each waits a moment were all there was.
+        query = stream.start(**{"fetchOffset.retryInterval": "100ms", "requestTimeout": "1s"})
+        try:
+            wait_for(lambda: stream.bodies == texts(range(100)), query)
+            assert servers.end(signal.SIGINT) == 0
+            host, port = namesrv.split(":")
+            # In the place of the NameServer: hears the attempts, and answers none.
+            with socket.create_server((host, int(port))) as deaf:
+                deaf.setblocking(False)
+                attempts: list[object] = []
+                wait_for(lambda: len(heard(deaf, attempts)) == 7, query)
+            again = ("--namesrv-port", port, *any_ports[2:])
+            with running("standalone", *again, directory=tmp_path) as servers:
+                servers.wait_for("Ctrl-C stops.")
+                send(namesrv, range(100, 200))
+                wait_for(lambda: stream.bodies == texts(range(200)), query)
+        finally:
+            query.stop()
+
+
+def heard(deaf: socket.socket, attempts: list[object]) -> list[object]:
+    """Those who have called so far."""
+    with contextlib.suppress(BlockingIOError):
+        connection, address = deaf.accept()
+        connection.close()
+        attempts.append(address)
+    return attempts
 
 
 def test_retention_overtakes_the_reader(spark: SparkSession, tmp_path: Path) -> None:

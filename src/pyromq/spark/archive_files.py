@@ -101,9 +101,9 @@ def archive_ranges(origin: Origin, ranges: Iterable[QueueRange], files: ParquetF
             if isinstance(block, LostRecords):
                 account.lose(block.end, block.reason)
                 continue
-            decoded = decoder.decode(block)
-            account.take(_numbers(decoded.batch, "queueOffset"), decoded.damaged)
-            files.add(wanted.queue.topic, decoded.batch)
+            for decoded in decoder.decode_parts(block):
+                account.take(_numbers(decoded.batch, "queueOffset"), decoded.damaged)
+                files.add(wanted.queue.topic, decoded.batch)
         account.lose(wanted.end, "the broker or the store did not give them")
 
 

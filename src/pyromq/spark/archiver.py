@@ -30,7 +30,7 @@ from pyromq.spark.durable_files import remove_tree
 from pyromq.spark.fan_out import TaskFailedError, fan_out, parallelism
 from pyromq.spark.options import Edge, Time, TopicPattern, Topics
 from pyromq.spark.origin import Bounds, LostRecords, Origin, OriginError, Queue, QueueRange
-from pyromq.spark.positions import DataLossError, find_queues
+from pyromq.spark.positions import TOPIC_OPTION_ADVICE, DataLossError, find_queues
 from pyromq.spark.sources import Source
 
 if TYPE_CHECKING:
@@ -99,6 +99,12 @@ def run_archive(
     run that goes on, brokers that are away and tasks that failed are tried again, and logged.
     """
     directory = ArchiveDirectory(path)
+    if not directory.exists:
+        try:
+            check_topics(source, options)
+        except OriginError:
+            if interval is None:
+                raise  # else its brokers are waited for
     directory.create()
     with directory.working(ARCHIVE):
         job = _Archiver(session, source, directory, options, on_progress)
@@ -107,6 +113,12 @@ def run_archive(
         else:
             job.run_on(interval, stop or threading.Event())
     return job.archived
+
+
+def check_topics(source: Source, options: ArchiveOptions) -> None:
+    """Raise PositionError for a topic that is not there, and change nothing."""
+    with closing(source.open()) as origin:
+        _look(origin, options)
 
 
 def plan_archive(source: Source, path: str | Path, options: ArchiveOptions) -> CommitPlan:
@@ -255,7 +267,7 @@ def _plan(
 
 
 def _look(origin: Origin, options: ArchiveOptions) -> tuple[list[Queue], dict[Queue, Bounds]]:
-    queues = find_queues(origin, options.wanted)
+    queues = find_queues(origin, options.wanted, advice=TOPIC_OPTION_ADVICE)
     return queues, origin.bounds(queues)
 
 

@@ -60,8 +60,12 @@ _NAMED_PROPERTIES: Final = {
     "tags": TAGS.encode(),
     "uniqueKey": UNIQ_KEY.encode(),
 }
-#: Milliseconds that microseconds in 64 bits can hold.
-_LAST_MILLISECOND: Final = (1 << 63) // 1000 - 1
+#: A producer says when it made a message, and may say anything. Values beyond the years 1678 and
+#: 2261 could not be collected: Python's times end before Arrow's, and those of pandas there.
+_FIRST_MILLISECOND: Final = -9_214_560_000_000
+_LAST_MILLISECOND: Final = 9_214_646_399_999
+#: Decompressed bodies of one batch: Arrow's columns end at 2 GiB, and memory before.
+MAX_BODIES: Final = 256 * 1024 * 1024
 #: Four digits as one number.
 _HEX: Final = np.frombuffer("".join(f"{number:04X}" for number in range(1 << 16)).encode(), "<u4")
 _SEPARATOR: Final = 2
@@ -73,6 +77,10 @@ class Decoded(NamedTuple):
 
     batch: pa.RecordBatch
     damaged: list[str]
+
+
+class _TooLargeError(Exception):
+    """Compressed records that would be too much at once."""
 
 
 class RecordDecoder:
@@ -91,8 +99,17 @@ class RecordDecoder:
         self._with_named = not _NAMED_PROPERTIES.keys().isdisjoint(names)
         self._with_map = include_properties == MAP and "properties" in names
 
+    def decode_parts(self, block: RecordBlock) -> Iterator[Decoded]:
+        """The rows of a block, in as many parts as their decompressed bodies need."""
+        try:
+            yield self.decode(block)
+        except _TooLargeError:
+            half = block.starts.size // 2
+            yield from self.decode_parts(RecordBlock(block.buffer, block.starts[:half]))
+            yield from self.decode_parts(RecordBlock(block.buffer, block.starts[half:]))
+
     def decode(self, block: RecordBlock) -> Decoded:
-        """The rows of a block, in its order."""
+        """The rows of a block, in its order, if their bodies are no more than MAX_BODIES."""
         columns = read_columns(block.buffer, block.starts)
         damaged: list[str] = []
         good = columns.valid & _ends_before_next(columns)
@@ -130,6 +147,8 @@ class RecordDecoder:
 
 def batches(decoded: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The same rows in batches of a size that is good for Spark."""
+    if not decoded.num_rows:
+        return
     step = BATCH_ROWS
     if decoded.nbytes > BATCH_BYTES:
         step = max(1, min(BATCH_ROWS, decoded.num_rows * BATCH_BYTES // decoded.nbytes))
@@ -159,15 +178,19 @@ class _Rows:
             return self
         bodies = self._bodies.to_pylist()
         good = np.ones(self.count, np.bool_)
+        size = 0
         for row in compressed.tolist():
             try:
                 bodies[row] = decompress(bodies[row], int(flags[row]))
+                size += len(bodies[row])
             except CompressionError as error:
                 good[row] = False
                 damaged.append(
                     f"the body of the record with queue offset "
                     f"{self.columns.heads['queue_offset'][row]} is damaged: {error}"
                 )
+            if size > MAX_BODIES and self.count > 1:
+                raise _TooLargeError
         if good.all():
             self._bodies = pa.array(bodies, pa.binary())
             return self
@@ -360,7 +383,7 @@ def _hosts(found: pa.Array) -> pa.Array:
 
 
 def _times(milliseconds: Longs, kind: pa.DataType) -> pa.Array:
-    microseconds = milliseconds.clip(-_LAST_MILLISECOND, _LAST_MILLISECOND) * 1000
+    microseconds = milliseconds.clip(_FIRST_MILLISECOND, _LAST_MILLISECOND) * 1000
     return _array(kind, microseconds.size, microseconds)
 
 

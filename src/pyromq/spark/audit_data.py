@@ -37,6 +37,8 @@ MAX_NAMED: Final = 100
 #: What entries of delayed messages hold does not matter here, but it is worked out.
 _LEVELS: Final = DelayLevels(MessageStoreConfig().message_delay_level)
 
+_MAX_DIGITS: Final = 20
+
 QueueKey = tuple[str, str, int]
 
 
@@ -220,7 +222,8 @@ class Facts:
             for record in _records(data, base, run):
                 # RocketMQ 5 names several in one record.
                 for text in record.body.split(b","):
-                    if text.strip().isdigit():
+                    # Longer ones are no offsets, whatever was sent to this topic.
+                    if text.strip().isdigit() and len(text) < _MAX_DIGITS:
                         self.ended.add(int(text))
         elif topic == TRANSACTION_GIVEN_UP_TOPIC:
             for record in _records(data, base, run):

@@ -12,11 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from pyromq.spark.filters import WantedRows, push
 from pyromq.spark.partitions import RangePartition, split
 from pyromq.spark.positions import batch_ranges
+from pyromq.spark.push_down import is_safe
 from pyromq.spark.reading import ReadPlan, log_ranges, open_origin, read_log, read_range
 from pyromq.spark.retries import with_retries
 
@@ -31,17 +33,18 @@ class LogPartition(InputPartition):
         self.wanted = wanted
 
 
+def batch_reader(plan: ReadPlan) -> BatchReader:
+    """The reader for this version of Spark: see `push_down`."""
+    return PushingBatchReader(plan) if is_safe(pyspark.__version__) else BatchReader(plan)
+
+
 class BatchReader(DataSourceReader):
-    """Reads what the options say, less what filters rule out."""
+    """Reads what the options say, less what the option `where` rules out."""
 
     def __init__(self, plan: ReadPlan) -> None:
         self._plan = plan
         self._wanted_rows = WantedRows()
-
-    @property
-    def pushFilters(self) -> _PushFilters:  # noqa: N802
-        """Spark's way to say which rows a query wants."""
-        return _PushFilters(self._push)
+        self._narrow(plan.options.where)
 
     def partitions(self) -> Sequence[InputPartition]:
         """The parts of all queues that can have rows for the query."""
@@ -58,23 +61,37 @@ class BatchReader(DataSourceReader):
         # Spark wants a part also where there is nothing to read.
         return iter(())
 
-    def _push(self, filters: list[Filter]) -> list[Filter]:
-        if self._plan.options.commit_log_only:
-            return filters
-        self._wanted_rows, left = push(filters)
+    def _narrow(self, filters: Sequence[Filter]) -> None:
+        """Read only what can pass these filters."""
+        self._wanted_rows, _ = push(filters)
         tags = self._wanted_rows.tags
         if tags is not None:
             if self._plan.options.tags:
                 tags &= self._plan.options.tags
                 self._wanted_rows = replace(self._wanted_rows, tags=tags)
             self._plan = replace(self._plan, pushed_tags=tags)
-        return left
 
     def _range_partitions(self) -> list[RangePartition]:
         options = self._plan.options
         with closing(open_origin(options)) as origin:
             ranges = self._wanted_rows.prune(origin, batch_ranges(origin, options))
         return split(ranges, options.min_partitions, options.max_records_per_partition)
+
+
+class PushingBatchReader(BatchReader):
+    """Reads what the options say, less what a query's filters rule out."""
+
+    @property
+    def pushFilters(self) -> _PushFilters:  # noqa: N802
+        """Spark's way to say which rows a query wants."""
+        return _PushFilters(self._push)
+
+    def _push(self, filters: list[Filter]) -> list[Filter]:
+        options = self._plan.options
+        if options.commit_log_only:
+            return filters
+        self._narrow((*options.where, *filters))
+        return push(filters)[1]
 
 
 class _PushFilters:

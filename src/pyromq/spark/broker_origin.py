@@ -41,6 +41,7 @@ from pyromq.protocol.sysflag import PULL_SUBSCRIPTION, is_readable
 from pyromq.remoting.blocking import BlockingConnection, Reply
 from pyromq.remoting.errors import RemotingConnectError, RemotingError
 from pyromq.remoting.tls import client_context
+from pyromq.spark.options import RECONNECT_SECONDS
 from pyromq.spark.origin import (
     Bounds,
     LostRecords,
@@ -48,7 +49,9 @@ from pyromq.spark.origin import (
     Queue,
     QueueRange,
     RecordBlock,
+    UnreachableError,
 )
+from pyromq.spark.retries import Backoff
 
 #: What a pull asks for.
 _BULK_BYTES: Final = 4 * 1024 * 1024
@@ -64,6 +67,8 @@ _SMALL: Final = 512 * 1024
 _BUSY_SECONDS: Final = 0.05
 _BUSY_TIMES: Final = 8
 _CONNECT_AGAIN_SECONDS: Final = 0.2
+#: The first pause of a read whose servers are gone.
+_RECONNECT_SECONDS: Final = 0.5
 #: Requests of a kind that go out before their answers are read.
 _ASKED_AT_ONCE: Final = 64
 
@@ -77,6 +82,8 @@ class ConnectionSettings(NamedTuple):
     tls: bool = False
     #: For one answer, or for the next bytes of a long one.
     request_timeout: float = 10.0
+    #: How long a read under way waits for servers that are gone.
+    reconnect_timeout: float = RECONNECT_SECONDS
 
 
 class BrokerOrigin:
@@ -122,7 +129,7 @@ class BrokerOrigin:
             answer = connection.request(command)
         except RemotingError as error:
             self._drop(connection)
-            raise OriginError(f"{question}: {error}") from error
+            raise UnreachableError(f"{question}: {error}") from error
         _check(answer, question)
         return answer
 
@@ -185,8 +192,16 @@ class BrokerOrigin:
         self._with_offsets.update(first)
         self._set_offsets(group, {q: offset for q, offset in offsets.items() if q not in alone})
 
+    def is_away(self, broker_name: str) -> bool:
+        """Whether NameServers do not know the broker."""
+        data = self._cluster().broker_addr_table.get(broker_name)
+        return data is None or not data.broker_addrs
+
     def blocks(self, wanted: QueueRange) -> Iterator[RecordBlock | LostRecords]:
-        """The records of a range, by pulls that overlap."""
+        """The records of a range, by pulls that overlap.
+
+        A read whose servers go away continues behind what it has handed out when they are back.
+        """
         return self._blocks(wanted, self._subscription)
 
     def close(self) -> None:
@@ -197,19 +212,30 @@ class BrokerOrigin:
     def _blocks(
         self, wanted: QueueRange, subscription: Subscription
     ) -> Iterator[RecordBlock | LostRecords]:
-        connection = self._connection(self._address(wanted.queue))
-
         def pull(offset: int, count: int) -> RemotingCommand:
             return _pull(ANONYMOUS_GROUP, wanted.queue, offset, count, subscription, _BULK_BYTES)
 
         is_complete = subscription == Subscription()
-        window = _Window(connection, pull, wanted, is_complete=is_complete)
-        try:
-            yield from window.blocks()
-        finally:
-            if not window.is_finished:
-                # Answers are on their way that nobody waits for.
-                self._drop(connection)
+        backoff = Backoff(_RECONNECT_SECONDS, patience=self._settings.reconnect_timeout)
+        while True:
+            window: _Window | None = None
+            connection: BlockingConnection | None = None
+            try:
+                connection = self._connection(self._address(wanted.queue))
+                window = _Window(connection, pull, wanted, is_complete=is_complete)
+                yield from window.blocks()
+                return
+            except UnreachableError as error:
+                if window is not None and window.position > wanted.start:
+                    wanted = wanted._replace(start=window.position)
+                    backoff.reset()
+                self._routes.pop(wanted.queue.topic, None)
+                if not backoff.wait(error):
+                    raise
+            finally:
+                if window is not None and connection is not None and not window.is_finished:
+                    # Answers are on their way that nobody waits for.
+                    self._drop(connection)
 
     def _introduce(self, group: str, queue: Queue, offset: int) -> None:
         """Have a broker know a group: it lists only groups that have once asked for messages."""
@@ -221,7 +247,7 @@ class BrokerOrigin:
             connection.request(_pull(group, queue, offset, 1, Subscription(), None))
         except RemotingError as error:
             self._drop(connection)
-            raise OriginError(f"first pull of {group} at {address}: {error}") from error
+            raise UnreachableError(f"first pull of {group} at {address}: {error}") from error
         self._introduced.add((group, address))
 
     def _set_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
@@ -288,7 +314,7 @@ class BrokerOrigin:
                         answers[queue] = answer
             except RemotingError as error:
                 self._drop(connection)
-                raise OriginError(f"{code.name}: {error}") from error
+                raise UnreachableError(f"{code.name}: {error}") from error
             except OriginError:
                 self._drop(connection)
                 raise
@@ -301,7 +327,7 @@ class BrokerOrigin:
                 # A replica where there is no master: it has all that was copied in time.
                 return data.broker_addrs[min(data.broker_addrs)]
         self._routes.pop(queue.topic, None)
-        raise OriginError(
+        raise UnreachableError(
             f"{queue}: no broker {queue.broker_name!r} has the topic {queue.topic!r} now; "
             f"NameServers asked: {', '.join(self._settings.name_servers)}"
         )
@@ -325,7 +351,7 @@ class BrokerOrigin:
         return route
 
     def _ask_name_server(self, command: RemotingCommand, *allowed: ResponseCode) -> RemotingCommand:
-        problems: list[str] = []
+        problems: list[Exception] = []
         for address in self._settings.name_servers:
             connection: BlockingConnection | None = None
             try:
@@ -337,8 +363,11 @@ class BrokerOrigin:
             except (OriginError, RemotingError) as error:
                 if connection is not None:
                     self._drop(connection)
-                problems.append(str(error))
-        raise OriginError(f"no NameServer answers: {'; '.join(problems)}")
+                problems.append(error)
+        text = "; ".join(map(str, problems))
+        if any(isinstance(each, RemotingError | UnreachableError) for each in problems):
+            raise UnreachableError(f"no NameServer answers: {text}")
+        raise OriginError(f"no NameServer answers: {text}")
 
     def _connection(self, address: str) -> BlockingConnection:
         """The connection to a broker; one that is just starting again is waited for."""
@@ -348,7 +377,7 @@ class BrokerOrigin:
                 return self._connect(address)
             except RemotingConnectError as error:
                 if time.monotonic() + _CONNECT_AGAIN_SECONDS > deadline:
-                    raise OriginError(str(error)) from error
+                    raise UnreachableError(str(error)) from error
             time.sleep(_CONNECT_AGAIN_SECONDS)
 
     def _connect(self, address: str) -> BlockingConnection:
@@ -442,6 +471,8 @@ class _Window:
         self._step = _BULK_COUNT
         self._limit = _BULK_COUNT
         self._last_short = 0
+        #: Everything before this offset has been handed out.
+        self.position = wanted.start
 
     @property
     def is_finished(self) -> bool:
@@ -454,6 +485,7 @@ class _Window:
             self._fill()
             while self._slots:
                 slot = self._slots[0]
+                self.position = slot.start
                 while slot.reply is None:
                     reply = self._connection.receive()
                     arrived = self._by_opaque.pop(reply.command.opaque, None)
@@ -463,7 +495,7 @@ class _Window:
                 self._fill()
                 yield from found
         except RemotingError as error:
-            raise OriginError(f"reading {self._queue}: {error}") from error
+            raise UnreachableError(f"reading {self._queue}: {error}") from error
 
     def _fill(self) -> None:
         while self._next < self._end and len(self._slots) < self._depth:
@@ -583,6 +615,8 @@ class _Window:
         return [LostRecords(self._queue, start, end, reason)] if start < end else []
 
 
+#: Answers of servers that will do what was asked later.
+_LATER: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
 _ANSWERS: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -596,4 +630,5 @@ _ANSWERS: Final = frozenset(
 def _check(answer: RemotingCommand, question: str) -> None:
     if answer.code != ResponseCode.SUCCESS:
         name = next((code.name for code in ResponseCode if code == answer.code), str(answer.code))
-        raise OriginError(f"{question}: {name}: {answer.remark}")
+        kind = UnreachableError if answer.code in _LATER else OriginError
+        raise kind(f"{question}: {name}: {answer.remark}")

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -39,6 +39,10 @@ from pyromq.spark.origin import Origin, Queue, QueueRange
 #: A message's time is that of its broker's clock, which may have been set back a little: so much
 #: more is read at both ends of a range of times.
 CLOCK_SLACK_MILLISECONDS: Final = 10_000
+
+RowCondition: TypeAlias = (
+    EqualTo | In | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+)
 
 _NEVER_NULL: Final = frozenset(
     {
@@ -129,6 +133,22 @@ def push(filters: Iterable[Filter]) -> tuple[WantedRows, list[Filter]]:
         if not done:
             left.append(condition)
     return wanted, left
+
+
+def is_exact(condition: Filter) -> bool:
+    """Whether ranges, and tasks that look at `row_conditions`, leave nothing of it to Spark."""
+    wanted, left = push([condition])
+    return not left or (wanted != WantedRows() and bool(row_conditions([condition])))
+
+
+def row_conditions(filters: Iterable[Filter]) -> tuple[RowCondition, ...]:
+    """Those of the filters that ranges do not settle: a task must compare the rows' values."""
+    return tuple(
+        condition
+        for condition in filters
+        if isinstance(condition, RowCondition)
+        and condition.attribute in (("storeTimestamp",), ("tags",))
+    )
 
 
 def _narrow(wanted: WantedRows, condition: Filter) -> tuple[WantedRows, bool]:

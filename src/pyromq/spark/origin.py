@@ -27,6 +27,10 @@ class OriginError(Exception):
     """An origin cannot be read: what was asked, of whom, and what to do about it."""
 
 
+class UnreachableError(OriginError):
+    """Servers that do not answer, or are not known now: they may be there again later."""
+
+
 class Queue(NamedTuple):
     """One queue of a topic at one broker."""
 
@@ -91,6 +95,9 @@ class Origin(Protocol):
 
     def offsets_at(self, timestamps: Mapping[Queue, int]) -> dict[Queue, int]:
         """Per queue, the first offset stored at or after a time in milliseconds, or its end."""
+
+    def is_away(self, broker_name: str) -> bool:
+        """Whether a broker is not known now; queues that are there no more may come back then."""
 
     def blocks(self, wanted: QueueRange) -> Iterator[RecordBlock | LostRecords]:
         """The records of a range, block by block."""

@@ -63,7 +63,18 @@ class Losses:
         logger.warning("data loss: %s", loss)
 
 
-def find_queues(origin: Origin, wanted: Wanted, known_topics: Collection[str] = ()) -> list[Queue]:
+#: What to do about a topic that is not there: for users of the source, and of the commands.
+SOURCE_ADVICE: Final = "check option subscribe, and that nameserver names the right cluster"
+TOPIC_OPTION_ADVICE: Final = "check --topic, and that it is the right cluster or store"
+
+
+def find_queues(
+    origin: Origin,
+    wanted: Wanted,
+    known_topics: Collection[str] = (),
+    *,
+    advice: str = SOURCE_ADVICE,
+) -> list[Queue]:
     """The queues that are wanted, sorted.
 
     Raises PositionError for a topic that is not there, unless it is one of the known ones,
@@ -80,8 +91,7 @@ def find_queues(origin: Origin, wanted: Wanted, known_topics: Collection[str] = 
         queues = origin.queues(topic)
         if not queues and topic not in known_topics:
             raise PositionError(
-                f"there is no topic {topic!r}, or none of its brokers is known: check option "
-                "subscribe, and that nameserver names the right cluster"
+                f"there is no topic {topic!r}, or none of its brokers is known: {advice}"
             )
         found += queues
     return found

@@ -20,9 +20,18 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
 
 from pyromq.client.subscription import Subscription
 from pyromq.spark.arrow import RecordDecoder, batches
+from pyromq.spark.filters import RowCondition, row_conditions
 from pyromq.spark.options import ReadOptions, TopicPattern, Topics
 from pyromq.spark.origin import LostRecords, Origin, QueueRange, RecordBlock
 from pyromq.spark.positions import Losses
@@ -44,7 +53,7 @@ class ReadPlan:
     columns: tuple[str, ...]
     #: Those of the columns that Spark was told to be never null.
     not_null: frozenset[str] = frozenset()
-    #: Tags of a filter that Spark looks at itself, too.
+    #: Tags of filters that tasks or Spark look at, too.
     pushed_tags: frozenset[str] = frozenset()
 
     @property
@@ -75,6 +84,7 @@ def open_origin(options: ReadOptions, subscription: Subscription | None = None) 
         secret_key=options.secret_key,
         tls=options.tls,
         request_timeout=options.request_timeout,
+        reconnect_timeout=options.reconnect_timeout,
     )
     return BrokerOrigin(settings, subscription=subscription)
 
@@ -123,12 +133,12 @@ def _decoded(
         if isinstance(block, LostRecords):
             losses.report(block)
             continue
-        decoded = decoder.decode(block)
-        if decoded.damaged:
-            where = _damaged_offsets(block)
-            for damage in decoded.damaged:
-                losses.report(f"{place}, {where}: {damage}")
-        yield from batches(rows.select(decoded.batch))
+        for decoded in decoder.decode_parts(block):
+            if decoded.damaged:
+                where = _damaged_offsets(block)
+                for damage in decoded.damaged:
+                    losses.report(f"{place}, {where}: {damage}")
+            yield from batches(rows.select(decoded.batch))
 
 
 def _damaged_offsets(block: RecordBlock) -> str:
@@ -159,17 +169,39 @@ class _RowFilter:
             if by_pattern and isinstance(options.wanted, TopicPattern)
             else None
         )
-        self.columns = list(plan.columns)
-        for name, is_needed in (("tags", self._tags), ("topic", self._matches)):
-            if is_needed is not None and name not in self.columns:
-                self.columns.append(name)
+        self._where = row_conditions(options.where)
+        needed = {
+            **dict.fromkeys(condition.attribute[0] for condition in self._where),
+            **({"tags": None} if self._tags is not None else {}),
+            **({"topic": None} if self._matches is not None else {}),
+        }
+        self.columns = [*plan.columns, *(name for name in needed if name not in plan.columns)]
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that are wanted, with the plan's columns."""
         if self._tags is not None:
             batch = batch.filter(pc.is_in(batch.column("tags"), self._tags))
+        for condition in self._where:
+            batch = batch.filter(_holds(condition, batch))
         if self._matches is not None:
             topics = batch.column("topic")
             matching = [topic for topic in topics.unique().to_pylist() if self._matches(topic)]
             batch = batch.filter(pc.is_in(topics, pa.array(matching, pa.string())))
         return batch.select(self._wanted_columns)
+
+
+def _holds(condition: RowCondition, batch: pa.RecordBatch) -> pa.Array:
+    """For which rows a condition holds; null, where a column is, is no."""
+    column = batch.column(condition.attribute[0])
+    if isinstance(condition, In):
+        return pc.is_in(column, pa.array(condition.value, column.type))
+    return _COMPARE[type(condition)](column, pa.scalar(condition.value, column.type))
+
+
+_COMPARE: Final = {
+    EqualTo: pc.equal,
+    GreaterThan: pc.greater,
+    GreaterThanOrEqual: pc.greater_equal,
+    LessThan: pc.less,
+    LessThanOrEqual: pc.less_equal,
+}

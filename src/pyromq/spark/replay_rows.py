@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sql
 from pyspark.sql.types import MapType
 
 from pyromq.client.message import SHARDING_KEY
+from pyromq.spark.conditions import options_for, stored_condition
 from pyromq.spark.origin import QueueRange
 
 if TYPE_CHECKING:
@@ -54,6 +55,14 @@ class Filters:
     #: storeTimestamp in milliseconds, without the end.
     since: int | None = None
     until: int | None = None
+
+    def within(self, since: int, until: int) -> Filters:
+        """The same, of a part of the time."""
+        return replace(
+            self,
+            since=max(since, self.since) if self.since is not None else since,
+            until=min(until, self.until) if self.until is not None else until,
+        )
 
 
 @dataclass(frozen=True)
@@ -102,6 +111,13 @@ def select_times(frame: DataFrame, since: int | None, until: int | None) -> Data
     if until is not None:
         frame = frame.where(sql.col("storeTimestamp") < sql.timestamp_millis(sql.lit(until)))
     return frame
+
+
+def source_options(filters: Filters, time_zone: str | None) -> dict[str, str]:
+    """The option by which the source reads only messages that can be wanted."""
+    stored = stored_condition(filters.since, filters.until, filters.tags)
+    own = options_for(filters.where or "", time_zone=time_zone).options.values()
+    return options_for(" AND ".join([*([stored] if stored else []), *own])).options
 
 
 def filtered(frame: DataFrame, filters: Filters) -> DataFrame:

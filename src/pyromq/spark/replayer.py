@@ -30,7 +30,7 @@ from pyromq.spark.archive_directory import ArchiveDirectory, data_directory
 from pyromq.spark.fan_out import parallelism
 from pyromq.spark.options import TopicPattern, Topics
 from pyromq.spark.origin import Queue, QueueRange
-from pyromq.spark.positions import find_queues
+from pyromq.spark.positions import TOPIC_OPTION_ADVICE, find_queues
 from pyromq.spark.queue_offsets import offsets_to_dict, queue_key
 from pyromq.spark.replay_rows import (
     Changes,
@@ -41,7 +41,7 @@ from pyromq.spark.replay_rows import (
     in_order,
     replayed,
     select_ranges,
-    select_times,
+    source_options,
 )
 from pyromq.spark.replay_state import Cut, Progress, ReplayError, StateDirectory
 from pyromq.spark.sources import BrokerSource
@@ -120,8 +120,10 @@ class ReplaySource(Protocol):
     ) -> list[QueueRange]:
         """The offsets of a unit."""
 
-    def frame(self, session: SparkSession, unit: str, ranges: list[QueueRange]) -> DataFrame:
-        """The messages of some of a unit's offsets."""
+    def frame(
+        self, session: SparkSession, unit: str, ranges: list[QueueRange], filters: Filters
+    ) -> DataFrame:
+        """The messages of some of a unit's offsets; of those that filters rule out, some or all."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class ClusterTopics:
     def units(self, filters: Filters) -> tuple[list[str], dict[Queue, int]]:
         """One, of all topics."""
         with closing(self.source.open()) as origin:
-            bounds = origin.bounds(find_queues(origin, self.wanted))
+            bounds = origin.bounds(find_queues(origin, self.wanted, advice=TOPIC_OPTION_ADVICE))
             ends = {queue: each.end for queue, each in bounds.items()}
             if filters.until is not None:
                 found = origin.offsets_at(dict.fromkeys(bounds, filters.until))
@@ -169,8 +171,10 @@ class ClusterTopics:
             for queue, end in sorted(ends.items())
         ]
 
-    def frame(self, session: SparkSession, unit: str, ranges: list[QueueRange]) -> DataFrame:
-        """Read by the format "rocketmq"."""
+    def frame(
+        self, session: SparkSession, unit: str, ranges: list[QueueRange], filters: Filters
+    ) -> DataFrame:
+        """Read by the format "rocketmq", which leaves out what it can."""
         del unit
         assigned: dict[str, list[str]] = {}
         for queue, _, _ in ranges:
@@ -182,6 +186,7 @@ class ClusterTopics:
             assign=json.dumps(assigned),
             startingOffsets=json.dumps(starts),
             endingOffsets=json.dumps(ends),
+            **source_options(filters, session.conf.get("spark.sql.session.timeZone")),
         ).load()
 
 
@@ -237,8 +242,11 @@ class ArchivedTopics:
                 ranges.append(QueueRange(queue, row["first"], end))
         return sorted(ranges)
 
-    def frame(self, session: SparkSession, unit: str, ranges: list[QueueRange]) -> DataFrame:
+    def frame(
+        self, session: SparkSession, unit: str, ranges: list[QueueRange], filters: Filters
+    ) -> DataFrame:
         """Read from the files of the hour."""
+        del filters
         return select_ranges(self._read(session, unit), ranges)
 
     def _read(self, session: SparkSession, hour: str) -> DataFrame:
@@ -362,7 +370,8 @@ class _Replayer:
     def _times(self, unit: str, ranges: list[QueueRange]) -> tuple[int, int] | None:
         """When the first and the last message that are wanted were stored."""
         wanted = [each for each in ranges if each.size]
-        frame = filtered(self._source.frame(self._session, unit, wanted), self._options.filters)
+        filters = self._options.filters
+        frame = filtered(self._source.frame(self._session, unit, wanted, filters), filters)
         row = frame.select(
             sql.min(sql.unix_millis("storeTimestamp")).alias("first"),
             sql.max(sql.unix_millis("storeTimestamp")).alias("last"),
@@ -377,12 +386,12 @@ class _Replayer:
         if not ranges:
             return 0
         options = self._options
-        frame = filtered(self._source.frame(self._session, unit, ranges), options.filters)
         times = cut.times_of(part)
+        filters = options.filters if times is None else options.filters.within(*times)
+        frame = filtered(self._source.frame(self._session, unit, ranges, filters), filters)
         schedule = None
         if times is not None and options.pace is not None:
             schedule = self._wait_for(times[0], options.pace)
-            frame = select_times(frame, *times)
             frame = frame.repartition(1).sortWithinPartitions(
                 "storeTimestamp", "topic", "brokerName", "queueId", "queueOffset"
             )

@@ -43,24 +43,73 @@ Longs: TypeAlias = NDArray[np.int64]
 _MAX_BATCH: Final = 256 * 1024 * 1024
 _ANY_QUEUE: Final = -1
 _SEPARATORS: Final = "[\x01\x02]"
-#: What producers and brokers write by themselves: never taken from the column `properties`.
+#: System properties: what RocketMQ's clients and brokers write by themselves, and act on. Never
+#: taken from the column `properties`: a copy of a message with TRAN_MSG would be a half message
+#: that nobody gets. Keys, tags and the ordering key are content, and are kept.
 RESERVED_PROPERTIES: Final = (
+    # Identity.
     names.UNIQ_KEY,
-    names.WAIT,
-    names.DELAY,
-    names.CLUSTER,
-    names.MSG_REGION,
-    names.TRACE_ON,
+    "EXTEND_UNIQ_INFO",
+    names.ORIGIN_MESSAGE_ID,
+    "INSTANCE_ID",
+    "BUYER_ID",
+    # Transactions.
     names.TRAN_MSG,
     names.PRODUCER_GROUP,
     names.PREPARED_QUEUE_OFFSET,
     names.CHECK_TIMES,
-    names.RETRY_TOPIC,
+    names.CHECK_IMMUNITY,
+    "__transactionId__",
+    # Delays and retries.
+    names.DELAY,
+    "TIMER_DELAY_SEC",
+    "TIMER_DELAY_MS",
+    "TIMER_DELIVER_MS",
+    "TIMER_DELAY_LEVEL",
+    "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS",
+    "TIMER_ROLL_TIMES",
+    "TIMER_OUT_MS",
+    "TIMER_DEL_UNIQKEY",
     names.REAL_TOPIC,
     names.REAL_QUEUE_ID,
-    names.ORIGIN_MESSAGE_ID,
+    names.RETRY_TOPIC,
     names.RECONSUME_TIME,
     names.MAX_RECONSUME_TIMES,
+    "CONSUME_START_TIME",
+    "DLQ_ORIGIN_TOPIC",
+    "DLQ_ORIGIN_MESSAGE_ID",
+    # Request and reply.
+    names.CORRELATION_ID,
+    names.REPLY_TO_CLIENT,
+    names.TTL,
+    names.MESSAGE_TYPE,
+    names.ARRIVE_TIME,
+    names.PUSH_REPLY_TIME,
+    names.CLUSTER,
+    # Storage, delivery, traces.
+    names.WAIT,
+    "INNER_MULTI_DISPATCH",
+    "INNER_MULTI_QUEUE_OFFSET",
+    "INNER_NUM",
+    "INNER_BASE",
+    "MIN_OFFSET",
+    "MAX_OFFSET",
+    "POP_CK",
+    "POP_CK_OFFSET",
+    "1ST_POP_TIME",
+    "PROPERTY_FORWARD_QUEUE_ID",
+    "DUP_INFO",
+    "__CRC32#",
+    "__BORNHOST",
+    "BORN_TIMESTAMP",
+    "__RMQ.TRANSIENT.TOPIC_SYS_FLAG",
+    "__RMQ.TRANSIENT.GROUP_SYS_FLAG",
+    "TRANSFER_FLAG",
+    "CORRECTION_FLAG",
+    "MQ2_FLAG",
+    names.MSG_REGION,
+    names.TRACE_ON,
 )
 
 
@@ -128,7 +177,7 @@ class RowEncoder:
             return
         everything = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns = {
-            name: column
+            name: column if name == "body" else _valid_text(column)
             for name, column in everything.items()
             if column.null_count < batch.num_rows
         }
@@ -207,7 +256,7 @@ class RowEncoder:
             parts.append(own)
         keys = columns.get("keys")
         if keys is not None and pa.types.is_list(keys.type):
-            keys = pc.binary_join(keys, names.KEY_SEPARATOR)
+            keys = _valid_text(pc.binary_join(keys, names.KEY_SEPARATOR))
         parts += self._property(names.KEYS, "keys", keys)
         delays = _numbers(columns, "delayLevel", 0)
         if delays is not None and (delays > 0).any():
@@ -480,7 +529,23 @@ def _entries(column: Any) -> tuple[Any, Any, NDArray[np.int32]]:
     """
     offsets = column.offsets.to_numpy()
     start, count = int(offsets[0]), int(offsets[-1] - offsets[0])
-    return column.keys.slice(start, count), column.items.slice(start, count), offsets - start
+    keys, items = column.keys.slice(start, count), column.items.slice(start, count)
+    return _valid_text(keys), _valid_text(items), offsets - start
+
+
+def _valid_text(column: Any) -> Any:
+    """A column of text in UTF-8: Spark makes text of any bytes (`cast(body as string)`)."""
+    if not pa.types.is_string(column.type):
+        return column
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        values = column.cast(pa.binary()).to_pylist()
+        return pa.array(
+            [None if value is None else value.decode(errors="replace") for value in values],
+            pa.string(),
+        )
+    return column
 
 
 def _lengths(column: Any) -> Longs:

@@ -23,12 +23,13 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
-from pyromq.client.errors import BrokerError, NameServerError
+from pyromq.client.errors import BrokerError, NameServerError, TopicNotFoundError
 from pyromq.client.loop_thread import LoopThread, shared_loop
 from pyromq.client.producer import Producer
 from pyromq.client.results import SendStatus
@@ -46,6 +47,11 @@ logger = logging.getLogger(__name__)
 _LATER: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
+#: A NameServer that was restarted knows no topic until brokers have registered again, which
+#: Java's do every 30 s. A topic that is not there for longer does not exist.
+NO_ROUTE_SECONDS: Final = 40.0
+
+_Answer = TypeVar("_Answer")
 
 
 class SendError(Exception):
@@ -99,7 +105,7 @@ class Sender:
 
     def queues_of(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that take messages now, in order."""
-        return self._loop.run(self._producer.queues(topic))
+        return self._loop.run(self._when_reached(topic, lambda: self._producer.queues(topic)))
 
     def send(self, request: Request) -> None:
         """Begin to send; raises what went wrong with an earlier one."""
@@ -150,16 +156,28 @@ class Sender:
     async def _send_until_stored(self, request: Request) -> SendStatus:
         outgoing = Outgoing.encoded(request.topic, request.body, request.properties)
         outgoing.flag = request.flag
-        deadline = time.monotonic() + self._options.delivery_timeout
+        result = await self._when_reached(
+            request.topic, lambda: self._producer.send_encoded(outgoing, request.queue)
+        )
+        return result.status
+
+    async def _when_reached(self, topic: str, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Ask until servers answer, with pauses, as long as `deliveryTimeout` allows."""
+        start = time.monotonic()
         pause = _FIRST_PAUSE
         while True:
             try:
-                return (await self._producer.send_encoded(outgoing, request.queue)).status
-            except (RemotingError, NameServerError, BrokerError) as error:
+                return await ask()
+            except (RemotingError, NameServerError, BrokerError, TopicNotFoundError) as error:
                 if isinstance(error, BrokerError) and error.code not in _LATER:
                     raise
-                if time.monotonic() + pause > deadline:
+                limit = self._options.delivery_timeout
+                if isinstance(error, TopicNotFoundError):
+                    limit = min(limit, NO_ROUTE_SECONDS)
+                if time.monotonic() + pause > start + limit:
                     raise
-                logger.info("topic %s: tried again in %.2f s: %s", request.topic, pause, error)
+                # The first pauses are what a busy broker takes.
+                level = logging.WARNING if pause >= _LONGEST_PAUSE / 2 else logging.INFO
+                logger.log(level, "topic %s: retrying in %.2f s: %s", topic, pause, error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

@@ -16,12 +16,15 @@ session already there, that one is returned, with the settings that can still ch
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pyspark
+
 from pyromq.spark.java import provide_java
+from pyromq.spark.push_down import CONF as PUSH_DOWN
+from pyromq.spark.push_down import is_safe
 from pyromq.spark.worker_python import worker_python
 
 if TYPE_CHECKING:
@@ -36,7 +39,6 @@ ARROW_BATCH_ROWS: Final = 8192
 
 #: For every master: what the source is quicker with.
 _QUICK: Final = {
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_ROWS),
 }
 #: For this machine: no ports for others, no page of its own, no chatter.
@@ -59,12 +61,14 @@ def build_session(
     *,
     app_name: str = "pyromq",
     conf: Mapping[str, str] | None = None,
+    is_quiet: bool = False,
 ) -> SparkSession:
     """The session of this process, made if there is none. Raises JavaNotFoundError.
 
     `master` is Spark's (`local[4]`, `spark://host:7077`, `yarn`, ...), or the address of a
     Spark Connect server (`sc://host:15002`). Under `spark-submit`, or with SPARK_REMOTE set,
-    None means what was said there.
+    None means what was said there. `is_quiet`: Java starts without a word, and without its
+    module of vectors, which only machine learning uses.
     """
     from pyspark.sql import SparkSession
 
@@ -73,12 +77,12 @@ def build_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     if "spark.remote" not in settings and not _is_given_elsewhere():
-        provide_java()
+        provide_java(with_module=not is_quiet)
     if _is_local(settings.get("spark.master", "")):
         # Workers must find what this interpreter finds: pyromq, pyarrow.
-        if "PYSPARK_PYTHON" not in os.environ:
-            os.environ["PYSPARK_PYTHON"] = worker_python(os.environ)
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        python = worker_python(os.environ)
+        os.environ.setdefault("PYSPARK_PYTHON", python)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
     return builder.getOrCreate()
 
 
@@ -88,6 +92,8 @@ def session_settings(master: str | None, conf: Mapping[str, str] | None = None) 
     if master is None and not _is_given_elsewhere():
         master = own.get("spark.master", LOCAL_MASTER)
     settings = dict(_QUICK)
+    if is_safe(pyspark.__version__):
+        settings[PUSH_DOWN] = "true"
     if master is not None and master.startswith(REMOTE_PREFIX):
         settings["spark.remote"] = master
     elif master is not None:

@@ -44,9 +44,9 @@ class RocketMQDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
-        from pyromq.spark.batch import BatchReader
+        from pyromq.spark.batch import batch_reader
 
-        return BatchReader(self._plan(schema, Mode.BATCH))
+        return batch_reader(self._plan(schema, Mode.BATCH))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """For `spark.readStream`."""

@@ -149,6 +149,11 @@ class StoreOrigin:
             offsets[queue] = bisect_left(range(first, end), True, key=is_later) + first
         return offsets
 
+    def is_away(self, broker_name: str) -> bool:
+        """Never: files are there or not."""
+        del broker_name
+        return False
+
     def blocks(self, wanted: QueueRange) -> Iterator[RecordBlock | LostRecords]:
         """The records of a range, block by block."""
         queue = wanted.queue

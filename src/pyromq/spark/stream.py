@@ -56,7 +56,7 @@ from pyromq.spark.queue_offsets import (
     offsets_to_dict,
 )
 from pyromq.spark.reading import ReadPlan, open_origin, read_range
-from pyromq.spark.retries import with_retries
+from pyromq.spark.retries import Backoff, with_retries
 
 if TYPE_CHECKING:
     from pyromq.spark.broker_origin import BrokerOrigin
@@ -73,6 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan = plan
         self._losses = Losses(plan.options.fail_on_data_loss)
         self._origin: Origin | None = None
+        self._has_answered = False
         #: What queues had when they were last asked.
         self._bounds: dict[Queue, Bounds] = {}
         #: Queues that were there and are not, and have been waited for.
@@ -96,14 +97,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> OffsetsByTopic:  # noqa: N802
         """Where a query without a checkpoint begins."""
-        offsets = self._ask(self._first_offsets)
+        offsets = self._ask(self._first_offsets, is_first=True)
         if _is_latest(self._plan.options.starting):
             self._latest_start, self._is_start_kept = offsets, False
         return offsets_to_dict(offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """From now on, nothing that comes later is there."""
-        self._target = self._ask(self._last_offsets)
+        self._target = self._ask(self._last_offsets, is_first=True)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """That there is a limit; `latestOffset` knows all of them."""
@@ -162,19 +163,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Helpers, in call order
 
-    def _ask(self, question: Callable[[Origin], _Answer]) -> _Answer:
-        """Ask the origin, which is opened anew after each failure."""
+    def _ask(self, question: Callable[[Origin], _Answer], *, is_first: bool = False) -> _Answer:
+        """Ask the origin, which is opened anew after each failure.
+
+        Servers that have once been there are waited for. The first questions of a new query
+        fail soon instead: its addresses may be wrong.
+        """
 
         def attempt() -> _Answer:
             if self._origin is None:
                 self._origin = open_origin(self._plan.options)
             try:
-                return question(self._origin)
+                answer = question(self._origin)
+                self._has_answered = True
+                return answer
             except (OriginError, OSError):
                 self._close()
                 raise
 
-        return with_retries(self._plan.options, attempt)
+        options = self._plan.options
+        is_patient = self._has_answered or not is_first
+        patience = options.reconnect_timeout if is_patient else 0.0
+        return with_retries(options, attempt, patience=patience)
 
     def _close(self) -> None:
         origin, self._origin = self._origin, None
@@ -195,16 +205,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self, origin: Origin, known: Offsets) -> dict[Queue, Bounds]:
         """Which offsets the queues have now, those that are known and those that are new.
 
-        Queues that were there and are not are waited for, once.
+        Queues that were there and are not are waited for, once: as long as servers are where
+        their brokers are away, and the query could not go on without them; else shortly.
         """
         options = self._plan.options
         topics = {queue.topic for queue in known}
-        for attempt in range(options.fetch_retries + 1):
+        backoff = Backoff(
+            options.fetch_retry_interval,
+            options.fetch_retries,
+            patience=options.reconnect_timeout if options.fail_on_data_loss else 0.0,
+        )
+        while True:
             self._bounds = origin.bounds(find_queues(origin, options.wanted, topics))
             gone = known.keys() - self._bounds.keys()
-            if gone <= self._gone or attempt == options.fetch_retries:
+            new = gone - self._gone
+            if not new:
                 break
-            time.sleep(options.fetch_retry_interval)
+            away = {name for name in {queue.broker_name for queue in new} if origin.is_away(name)}
+            problem = f"{name_queues(new)} is not there"
+            if away:
+                problem += f", NameServers do not know {', '.join(sorted(away))}"
+            if not backoff.wait(problem, is_patient=bool(away)):
+                break
         if gone - self._gone:
             self._losses.report(
                 f"{name_queues(gone)}: the queue is not there any more, its broker is away or its "

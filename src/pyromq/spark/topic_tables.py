@@ -6,8 +6,9 @@
 
 A view has all columns of the source, `properties` as a map, and `body_text`: the body read as
 UTF-8. Each statement reads topics as they are then: Spark asks a source once how far it reaches and
-remembers it with the view, so views are made for one statement. There may be tens of thousands of
-topics: none is touched before it is asked for. Called in the driver.
+remembers it with the view, so views are made for one statement. Where a statement reads one
+topic, its conditions on queues, offsets, times and tags become the option `where`. There may be
+tens of thousands of topics: none is touched before it is asked for. Called in the driver.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as sql
+
+from pyromq.spark.conditions import options_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _FAILURE_LOG: Final = "SQLQueryContextLogger"
+_SCAN: Final = "DataSourceV2ScanRelation"
 _MISSING: Final = "TABLE_OR_VIEW_NOT_FOUND"
 _SHOW_TOPICS: Final = re.compile(
     r"\s*show\s+(?:topics|tables)(?:\s+like\s+'([^']*)')?\s*", re.IGNORECASE
@@ -69,7 +74,7 @@ class TopicTables:
                     raise
                 self._make_view(topic)
             else:
-                return frame
+                return self._narrowed(statement, frame)
 
     def close(self) -> None:
         """Remove the views."""
@@ -90,8 +95,24 @@ class TopicTables:
         best = name if name in found else (found[0] if found else None)
         return None if best in self._views else best
 
-    def _make_view(self, topic: str) -> None:
-        reader = self._session.read.format("rocketmq").options(**self._read_options)
+    def _narrowed(self, statement: str, frame: DataFrame) -> DataFrame:
+        """The same of a view that reads less, where the statement's conditions allow it."""
+        condition = scan_condition(frame) if len(self._views) == 1 else None
+        if condition is None:
+            return frame
+        zone = self._session.conf.get("spark.sql.session.timeZone")
+        options = options_for(condition, time_zone=zone, qualified=True).options
+        if not options:
+            return frame
+        own = self._read_options.get("where")
+        if own is not None:
+            options["where"] += f" AND {own}"
+        (topic,) = self._views
+        self._make_view(topic, **options)
+        return self._session.sql(statement)
+
+    def _make_view(self, topic: str, **options: str) -> None:
+        reader = self._session.read.format("rocketmq").options(**self._read_options | options)
         frame = reader.option("subscribe", topic).load()
         frame = frame.withColumn("body_text", sql.col("body").cast("string"))
         frame.createOrReplaceTempView(f"`{topic}`")
@@ -107,6 +128,29 @@ def _quiet_failures() -> Iterator[None]:
         yield
     finally:
         log.disabled = before
+
+
+def scan_condition(frame: DataFrame) -> str | None:
+    """The condition that every row must meet right where it is read, as Spark's optimizer has it.
+
+    None where nothing is to be known of it: more than one table or none is read, Spark Connect
+    does not say, or the statement was a command, which has been run.
+    """
+    try:
+        plan = frame._jdf.queryExecution().optimizedPlan()
+        leaves = plan.collectLeaves()
+        if leaves.size() != 1 or leaves.apply(0).nodeName() != _SCAN:
+            return None
+        if not plan.subqueriesAll().isEmpty():
+            return None
+        while plan.children().size() == 1:
+            below = plan.children().apply(0)
+            if plan.nodeName() == "Filter" and below.children().isEmpty():
+                return str(plan.condition().sql())
+            plan = below
+    except (AttributeError, PySparkException, Py4JError):
+        return None
+    return None
 
 
 def missing_table(error: AnalysisException) -> str | None:

@@ -1,9 +1,10 @@
-"""The interpreter of Spark's Python workers: this one, without archives of Spark in its way.
+"""The interpreter of Spark's Python processes: this one, without archives of Spark in its way.
 
 Spark starts its workers with PYTHONPATH naming archives of PySpark and Py4J first. Python
 reads no bytecode from an archive: every start of a worker compiles PySpark anew, which takes
 a second of a core, for modules that are installed beside us anyway. So on this machine
-workers are started by a script that takes these archives out of the way.
+workers are started by a script that takes these archives out of the way, and starts
+`worker_daemon` instead of PySpark's daemon.
 
 Called before a session is made, in the driver's process.
 """
@@ -35,12 +36,19 @@ done
 unset IFS
 PYTHONPATH=$path
 export PYTHONPATH
+if [ "$1" = -m ] && [ "$2" = pyspark.daemon ]; then
+    shift 2
+    set -- -m pyromq.spark.worker_daemon "$@"
+fi
 exec {python} "$@"
 """
 
 
 def worker_python(environment: Mapping[str, str]) -> str:
-    """A program that is this interpreter, for PYSPARK_PYTHON; the same one at every call."""
+    """A program that is this interpreter, for PYSPARK_PYTHON; the same one at every call.
+
+    For PYSPARK_DRIVER_PYTHON, too: the processes that plan a source are started with that one.
+    """
     script = _SCRIPT.format(python=shlex.quote(sys.executable))
     name = "python-" + hashlib.sha256(script.encode()).hexdigest()[:16]
     try:

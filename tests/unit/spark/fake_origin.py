@@ -36,6 +36,9 @@ class FakeOrigin:
         self.commits: list[tuple[str, dict[Queue, int]]] = []
         #: Failures of the next questions.
         self.failures = 0
+        self.error: type[OriginError] = OriginError
+        #: Brokers that nobody knows now.
+        self.away: set[str] = set()
         self.failing_commits = False
         self.closed = 0
         self.asked = 0
@@ -70,6 +73,9 @@ class FakeOrigin:
         for begin in range(start, min(end, wanted.end), 100):
             yield self._block(wanted.queue, range(begin, min(begin + 100, end, wanted.end)))
 
+    def is_away(self, broker_name: str) -> bool:
+        return broker_name in self.away
+
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
         if self.failing_commits:
             raise OriginError("the broker is away")
@@ -83,7 +89,7 @@ class FakeOrigin:
         self.asked += 1
         if self.failures:
             self.failures -= 1
-            raise OriginError("no broker answers")
+            raise self.error("no broker answers")
 
     def _block(self, queue: Queue, offsets: range) -> RecordBlock:
         data = bytearray()

@@ -71,7 +71,7 @@ def test_each_message_once(tmp_path: Path) -> None:
     more = run(origin, tmp_path)
     assert more.messages == 20
     assert offsets(tmp_path) == {("Orders", 0): [*range(120)], ("Orders", 1): [*range(3, 50)]}
-    assert origin.closed == 5  # by the driver and by its tasks
+    assert origin.closed == 6  # by the driver, when it begins and later, and by its tasks
     columns = ds.dataset(tmp_path, partitioning="hive").schema.names
     assert set(columns) == {*COLUMN_NAMES, "hour"}
 
@@ -264,3 +264,13 @@ def test_logging_is_quiet_when_all_is_well(
     with caplog.at_level(logging.WARNING):
         run(FakeOrigin({A: (0, 5)}), tmp_path)
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("interval", [None, 1.0])
+def test_no_directory_is_made_for_a_topic_that_is_not_there(
+    tmp_path: Path, interval: float | None
+) -> None:
+    options = ArchiveOptions(Topics(("nosuch",)))
+    with pytest.raises(PositionError, match="no topic 'nosuch'"):
+        run(FakeOrigin({A: (0, 10)}), tmp_path / "archive", options, interval=interval)
+    assert list(tmp_path.iterdir()) == []

@@ -86,7 +86,7 @@ def test_transactions(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
     for number in range(6):
         put_with(store, HALF, b"h", UNIQ_KEY=f"T{number}", REAL_TOPIC="Paid", PGROUP="pay")
-    for body in (b"0", b"2,3,", b"nonsense"):
+    for body in (b"0", b"2,3,", b"nonsense", b"7" * 5000, b"1" * 4301 + b",", b"\xff,\xb2"):
         put_with(store, OP, body, TAGS="d")
     put_with(store, HALF, b"h", UNIQ_KEY="T4", REAL_TOPIC="Paid", PGROUP="pay")
     put_with(store, GIVEN_UP, b"h", UNIQ_KEY="T5")

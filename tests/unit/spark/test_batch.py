@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, GreaterThanOrEqual
 
 from pyromq.client.subscription import Subscription
 from pyromq.spark import batch, reading
-from pyromq.spark.batch import BatchReader, LogPartition
+from pyromq.spark.batch import BatchReader, LogPartition, PushingBatchReader, batch_reader
 from pyromq.spark.options import Mode, ReadOptions, TopicPattern, Topics
 from pyromq.spark.origin import OriginError, Queue
 from pyromq.spark.partitions import RangePartition
@@ -43,14 +43,22 @@ def origin(monkeypatch: pytest.MonkeyPatch) -> WatchedOrigin:
     return origin
 
 
-def reader(columns: tuple[str, ...] = COLUMNS, **options: str) -> BatchReader:
+def plan(columns: tuple[str, ...] = COLUMNS, **options: str) -> ReadPlan:
     given = {
         "nameserver": "localhost:9876",
         "subscribe": "T",
         "fetchOffset.retryInterval": "1ms",
         **options,
     }
-    return BatchReader(ReadPlan(ReadOptions.parse(given, Mode.BATCH), columns))
+    return ReadPlan(ReadOptions.parse(given, Mode.BATCH), columns)
+
+
+def reader(**options: str) -> BatchReader:
+    return BatchReader(plan(**options))
+
+
+def pushing_reader(**options: str) -> PushingBatchReader:
+    return PushingBatchReader(plan(**options))
 
 
 def rows(reader: BatchReader) -> list[tuple[Any, ...]]:
@@ -63,6 +71,11 @@ def rows(reader: BatchReader) -> list[tuple[Any, ...]]:
         for found in copy.read(pickle.loads(pickle.dumps(partition)))
         for row in found.to_pylist()
     ]
+
+
+def parts(reader: BatchReader) -> list[RangePartition]:
+    found = reader.partitions()
+    return [part for part in found if isinstance(part, RangePartition)]
 
 
 def test_everything_once(origin: WatchedOrigin) -> None:
@@ -98,7 +111,7 @@ def test_questions_are_repeated(origin: WatchedOrigin) -> None:
 
 
 def test_filters_that_are_pushed(origin: WatchedOrigin) -> None:
-    pushing = reader()
+    pushing = pushing_reader()
     later = GreaterThanOrEqual(("queueOffset",), 95)
     body = EqualTo(("body",), b"97")
     assert pushing.pushFilters([EqualTo(("topic",), "T"), later, body]) == [body]
@@ -106,7 +119,7 @@ def test_filters_that_are_pushed(origin: WatchedOrigin) -> None:
 
 
 def test_tags_that_are_pushed(origin: WatchedOrigin) -> None:
-    pushing = reader()
+    pushing = pushing_reader()
     tags = In(("tags",), ("tag-1", "tag-2"))
     assert pushing.pushFilters([tags]) == [tags]
     rows(pushing)
@@ -115,19 +128,50 @@ def test_tags_that_are_pushed(origin: WatchedOrigin) -> None:
 
 
 def test_tags_that_are_pushed_beside_the_option(origin: WatchedOrigin) -> None:
-    pushing = reader(tags="tag-0 || tag-1")
+    pushing = pushing_reader(tags="tag-0 || tag-1")
     pushing.pushFilters([In(("tags",), ("tag-1", "tag-2"))])
     found = rows(pushing)
     assert set(origin.subscriptions) == {None, Subscription.tags("tag-1")}
     assert found
-    pushing = reader(tags="tag-0")
+    pushing = pushing_reader(tags="tag-0")
     pushing.pushFilters([EqualTo(("tags",), "tag-1")])
     assert rows(pushing) == []
 
 
 def test_sessions_without_push_down_take_the_reader_too() -> None:
     # What pyspark's plan_data_source_read looks at.
-    assert reader().pushFilters.__func__ is DataSourceReader.pushFilters
+    assert pushing_reader().pushFilters.__func__ is DataSourceReader.pushFilters
+
+
+def test_nothing_is_pushed_where_spark_shares_what_is_left(
+    origin: WatchedOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = batch_reader(plan())
+    condition = EqualTo(("queueId",), 1)
+    assert list(plain.pushFilters([condition])) == [condition]
+    assert len(rows(plain)) == 140
+    monkeypatch.setattr(batch, "is_safe", lambda version: True)
+    assert list(batch_reader(plan()).pushFilters([condition])) == []
+
+
+def test_a_condition_as_an_option(origin: WatchedOrigin) -> None:
+    assert rows(reader(where="queueOffset >= 95")) == [(0, offset) for offset in range(95, 100)]
+    assert rows(reader(where="queueId = 1 and queueOffset < 2")) == [(1, 0), (1, 1)]
+    assert rows(reader(where="topic = 'Other'")) == []
+    # Stored a second for each offset after the epoch of 1,700,000,000.
+    late = rows(reader(where="storeTimestamp > '2023-11-14 22:14:57Z'"))
+    assert late == [(0, 98), (0, 99)]
+    assert {part.wanted.start for part in parts(reader(where="queueOffset >= 60"))} == {60}
+
+
+def test_tags_of_a_condition_as_an_option(origin: WatchedOrigin) -> None:
+    found = rows(reader(where="tags = 'tag-1' and queueId = 1 and queueOffset < 10"))
+    assert found == [(1, 1), (1, 4), (1, 7)]
+    assert set(origin.subscriptions) == {None, Subscription.tags("tag-1")}
+    assert rows(reader(where="tags = 'tag-1'", tags="tag-2")) == []
+    pushing = pushing_reader(where="queueId = 1")
+    pushing.pushFilters([GreaterThanOrEqual(("queueOffset",), 48)])
+    assert rows(pushing) == [(1, 48), (1, 49)]
 
 
 def test_the_log_alone(tmp_path: Any) -> None:
@@ -139,7 +183,7 @@ def test_the_log_alone(tmp_path: Any) -> None:
     options = ReadOptions(
         wanted=Topics((TOPIC,)), store_path=str(tmp_path / "store"), commit_log_only=True
     )
-    log_reader = BatchReader(ReadPlan(options, ("queueOffset",)))
+    log_reader = PushingBatchReader(ReadPlan(options, ("queueOffset",)))
     condition = EqualTo(("queueOffset",), 3)
     assert log_reader.pushFilters([condition]) == [condition]
     assert all(isinstance(part, LogPartition) for part in log_reader.partitions())

@@ -18,7 +18,15 @@ from pyromq.protocol.record import decode_record
 from pyromq.remoting.blocking import BlockingConnection
 from pyromq.spark import broker_origin
 from pyromq.spark.broker_origin import BrokerOrigin, ConnectionSettings
-from pyromq.spark.origin import Bounds, LostRecords, OriginError, Queue, QueueRange, RecordBlock
+from pyromq.spark.origin import (
+    Bounds,
+    LostRecords,
+    OriginError,
+    Queue,
+    QueueRange,
+    RecordBlock,
+    UnreachableError,
+)
 from pyromq.testing import Cluster
 from tests.support.patience import PATIENT_PROPERTIES
 
@@ -278,6 +286,37 @@ def test_another_name_server_is_asked(cluster: Cluster) -> None:
     origin = BrokerOrigin(settings)
     cluster.create_topic("Second", queues=1)
     assert origin.queues("Second")
+    origin.close()
+
+
+def test_a_read_goes_on_behind_a_restart(cluster: Cluster) -> None:
+    origin = origin_of(cluster)
+    count, body = 2000, b"x" * 10_000
+    queue = filled(cluster, "Interrupted", count, lambda n: Message("Interrupted", body), 200)
+    offsets: list[int] = []
+    restarts = 0
+    for block in origin.blocks(QueueRange(queue, 0, count)):
+        assert isinstance(block, RecordBlock)
+        offsets += read_columns(block.buffer, block.starts).column("queue_offset").tolist()
+        if restarts < 2:
+            restarts += 1
+            cluster.brokers[0].kill()
+            threading.Timer(0.5, cluster.brokers[0].start).start()
+    assert restarts == 2
+    assert offsets == list(range(count))
+    # Not for ever.
+    hasty = BrokerOrigin(
+        ConnectionSettings((cluster.namesrv,), request_timeout=0.1, reconnect_timeout=0.1)
+    )
+    blocks = hasty.blocks(QueueRange(queue, 0, count))
+    next(blocks)
+    cluster.brokers[0].kill()
+    with pytest.raises(UnreachableError):
+        list(blocks)
+    hasty.close()
+    cluster.brokers[0].start()
+    assert not origin.is_away(cluster.brokers[0].name)
+    assert origin.is_away("nobody")
     origin.close()
 
 

@@ -63,6 +63,17 @@ def test_java_home_comes_first(tmp_path: Path) -> None:
     assert environment["JAVA_HOME"] == str(home)
 
 
+def test_a_java_with_the_module_can_be_without(tmp_path: Path) -> None:
+    home = runtime(tmp_path / "a", release("17.0.15"))
+    environment = {"JAVA_HOME": str(home), "PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    shim = provide_java(environment, with_module=False).home
+    assert shim != home
+    assert environment["JAVA_HOME"] == str(shim)
+    assert arguments_of(shim, ARGUMENT, "x") == ["x"]
+    # No shim of a shim.
+    assert provide_java(environment, with_module=False).home == shim
+
+
 @pytest.mark.parametrize("old", ["1.8.0_402", "11.0.2"])
 def test_an_old_java_home_is_passed_over(tmp_path: Path, old: str) -> None:
     home = runtime(tmp_path / "a", release(old))

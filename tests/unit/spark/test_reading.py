@@ -16,6 +16,7 @@ from pyromq.spark import reading
 from pyromq.spark.arrow import BATCH_BYTES, BATCH_ROWS
 from pyromq.spark.broker_origin import BrokerOrigin
 from pyromq.spark.columns import arrow_schema
+from pyromq.spark.conditions import parse_where
 from pyromq.spark.options import ReadOptions, TopicPattern, Topics
 from pyromq.spark.origin import OriginError, Queue, QueueRange
 from pyromq.spark.positions import DataLossError
@@ -58,6 +59,14 @@ def test_batches_are_not_too_large(origin: FakeOrigin) -> None:
     assert offsets(iter(found)) == list(range(10, 60))
     assert all(batch.num_rows <= BATCH_ROWS for batch in found)
     assert all(batch.nbytes <= BATCH_BYTES + (1 << 20) for batch in found)
+
+
+def test_blocks_without_a_row_that_is_wanted(origin: FakeOrigin) -> None:
+    origin.tags = lambda offset: "rare" if offset == 555 else "often"
+    wanted = QueueRange(A0, 10, 1000)
+    assert offsets(read_range(plan(tags=frozenset({"rare"})), wanted)) == [555]
+    where = parse_where("storeTimestamp = '2023-11-14 22:22:35Z' and tags = 'rare'")
+    assert offsets(read_range(plan(where=where), wanted)) == [555]
 
 
 def test_a_task_that_is_cancelled_closes_its_origin(origin: FakeOrigin) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyromq.spark.replay_rows import Order, Schedule
+from pyromq.spark.replay_rows import Filters, Order, Schedule, source_options
 
 
 def test_a_schedule_keeps_distances() -> None:
@@ -19,3 +19,18 @@ def test_a_schedule_that_is_quicker() -> None:
 
 def test_orders_have_names_for_users() -> None:
     assert [order.value for order in Order] == ["none", "queues", "keys"]
+
+
+def test_a_part_of_the_time() -> None:
+    assert Filters().within(5, 9) == Filters(since=5, until=9)
+    assert Filters(since=6, until=8, where="x").within(5, 9) == Filters("x", (), 6, 8)
+
+
+def test_what_the_source_can_leave_out() -> None:
+    assert source_options(Filters(), "UTC") == {}
+    assert source_options(Filters("body is null or queueId = 1"), "UTC") == {}
+    filters = Filters("queueId = 1 and flag = 2", ("paid",), since=0, until=1000)
+    assert source_options(filters, "UTC") == {
+        "where": "storeTimestamp >= '1970-01-01 00:00:00Z' AND "
+        "storeTimestamp < '1970-01-01 00:00:01Z' AND tags IN ('paid') AND queueId = 1"
+    }

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -316,3 +317,41 @@ def test_rows_without_a_topic() -> None:
         list(nameless.encode(batch_of(body=[b"x", b"y"], topic=["A", None])))
     with pytest.raises(RowError, match="row 0 of partition 5 has no topic"):
         list(nameless.encode(batch_of(body=[b"x"], topic=pa.array([None], pa.string()))))
+
+
+def text_of(content: bytes) -> pa.Array:
+    """As Spark casts bytes to text: not looked at."""
+    buffers = [None, pa.py_buffer(np.array([0, len(content)], np.int32)), pa.py_buffer(content)]
+    return pa.Array.from_buffers(pa.string(), 1, buffers)
+
+
+@pytest.mark.parametrize("delay", [0, 3])
+@pytest.mark.parametrize(
+    ("column", "name"),
+    [
+        ("keys", "KEYS"),
+        ("tags", "TAGS"),
+        ("orderingKey", "__SHARDINGKEY"),
+        ("uniqueKey", "UNIQ_KEY"),
+    ],
+)
+def test_text_that_is_no_utf_8_is_repaired(column: str, name: str, delay: int) -> None:
+    columns = {"body": [b"\xff"], column: text_of(b"a\xff\xfeb"), "delayLevel": [delay]}
+    (message,) = inner_messages(encode(**columns)[0])
+    assert message.body == b"\xff"
+    assert message.properties[name] == "a\ufffd\ufffdb"
+
+
+def test_properties_that_are_no_utf_8_hide_no_system_property() -> None:
+    raw = b"TRAN_MSG\x01\xfftrue\x02own\x01\xff\x02PGROUP\x01g\xff"
+    (message,) = inner_messages(encode(body=[b"x"], properties=text_of(raw))[0])
+    assert message.properties.keys() == {"own", "UNIQ_KEY"}
+    assert message.properties["own"] == "\ufffd"
+    entries = pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), ["own"], text_of(b"\xff"))
+    (message,) = inner_messages(encode(body=[b"x"], properties=entries)[0])
+    assert message.properties["own"] == "\ufffd"
+
+
+def test_a_topic_that_is_no_utf_8_is_refused() -> None:
+    with pytest.raises(RowError, match="row 0 of partition 5 cannot be sent"):
+        encode(body=[b"x"], topic=text_of(b"a\xff"))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -9,9 +10,12 @@ import pytest
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.record import encode_inner_message
+from pyromq.spark import sender
 from pyromq.spark.row_encoder import Request
 from pyromq.spark.sender import Sender, SendError, Sent
 from pyromq.spark.write_options import WriteOptions
+from pyromq.testing import Cluster
+from tests.support.patience import PATIENT_PROPERTIES
 from tests.unit.client.fake_cluster import FakeCluster, cluster_in_a_thread
 
 BATCH = RequestCode.SEND_BATCH_MESSAGE
@@ -38,16 +42,16 @@ def bodies(cluster: FakeCluster) -> list[bytes]:
     ]
 
 
-def send_all(sender: Sender, *requests: Request) -> None:
+def send_all(it: Sender, *requests: Request) -> None:
     for request in requests:
-        sender.send(request)
-    sender.flush()
+        it.send(request)
+    it.flush()
 
 
 @contextlib.contextmanager
 def sender_to(cluster: FakeCluster, **given: str) -> Iterator[Sender]:
-    with Sender(options_for(cluster, **given), " of partition 3") as sender:
-        yield sender
+    with Sender(options_for(cluster, **given), " of partition 3") as it:
+        yield it
 
 
 def test_everything_is_stored_after_a_flush() -> None:
@@ -136,13 +140,30 @@ def test_another_broker_takes_what_one_refuses() -> None:
         assert len(cluster.brokers[1].queues["t", 0]) == 6
 
 
-def test_a_topic_that_does_not_exist() -> None:
+def test_a_topic_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "NO_ROUTE_SECONDS", 0.2)
     with (
         cluster_in_a_thread({"t": {"b0": 1}}) as cluster,
         sender_to(cluster) as it,
         pytest.raises(SendError, match="'gone' has no route"),
     ):
         send_all(it, batch(b"x", topic="gone"))
+
+
+def test_servers_that_start_again_are_waited_for() -> None:
+    """A NameServer that knows no topic yet, and a broker that is away."""
+    with Cluster(settings=PATIENT_PROPERTIES) as cluster:
+        cluster.create_topic("t", queues=1)
+        options = {"nameserver": cluster.namesrv, "topic": "t", "sendTimeout": "45s"}
+        cluster.brokers[0].stop()
+        threading.Timer(1.0, cluster.brokers[0].start).start()
+        with Sender(WriteOptions.parse(options)) as it:
+            assert len(it.queues_of("t")) == 1
+            send_all(it, batch(b"x"))
+            cluster.brokers[0].kill()
+            threading.Timer(1.0, cluster.brokers[0].start).start()
+            send_all(it, batch(b"y"))
+            assert it.sent.rows == 2
 
 
 def test_rows_that_are_not_safe_are_counted(

@@ -5,10 +5,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from pyromq.spark import session
+from pyromq.spark.push_down import CONF
 from pyromq.spark.session import session_settings
 
 QUICK = {
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "8192",
 }
 
@@ -58,6 +59,13 @@ def test_the_log_is_quiet_whatever_java_is_told() -> None:
     assert session_settings("local", {name: "-Xss4m"})[name] == f"-Xss4m {value}"
     own = "-Dlog4j2.configurationFile=mine.xml"
     assert session_settings("local", {name: own})[name] == own
+
+
+def test_push_down_is_left_off_where_it_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CONF not in session_settings(None)
+    assert session_settings(None, {CONF: "true"})[CONF] == "true"
+    monkeypatch.setattr(session, "is_safe", lambda version: True)
+    assert session_settings(None)[CONF] == "true"
 
 
 def test_a_master_among_the_user_s_settings_counts_as_one() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql.streaming.datasource import (
@@ -16,9 +17,9 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from pyromq.spark import reading, stream
+from pyromq.spark import reading, retries, stream
 from pyromq.spark.options import Mode, ReadOptions, Topics
-from pyromq.spark.origin import Bounds, OriginError, Queue
+from pyromq.spark.origin import Bounds, OriginError, Queue, UnreachableError
 from pyromq.spark.partitions import RangePartition
 from pyromq.spark.positions import DataLossError, PositionError
 from pyromq.spark.reading import ReadPlan
@@ -300,11 +301,74 @@ def test_a_queue_that_comes_back_at_once_is_no_loss(
 ) -> None:
     gone = origin.all.pop(A1)
     monkeypatch.setattr(
-        stream.time,  # type: ignore[attr-defined]
+        retries.time,  # type: ignore[attr-defined]
         "sleep",
         lambda seconds: origin.all.setdefault(A1, gone),
     )
     assert reader().latestOffset(at(10, 0), ALL) == at(100, 50)
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Pauses, which take no time but pass it."""
+    pauses: list[float] = []
+    begin = time.monotonic()
+    monkeypatch.setattr(retries.time, "sleep", pauses.append)  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        retries.time,  # type: ignore[attr-defined]
+        "monotonic",
+        lambda: begin + sum(pauses),
+    )
+    return pauses
+
+
+def test_a_broker_that_is_away_for_minutes_is_no_loss(
+    origin: FakeOrigin, slept: list[float]
+) -> None:
+    gone = dict(origin.all)
+    origin.all.clear()
+    origin.away = {"a"}
+    streaming = reader()
+
+    def come_back(queues: object) -> dict[Queue, Bounds]:
+        if sum(slept) > 200:
+            origin.all.update(gone)
+        return FakeOrigin.bounds(origin, cast("list[Queue]", queues))
+
+    origin.bounds = come_back  # type: ignore[method-assign,assignment]
+    assert streaming.latestOffset(at(10, 0), ALL) == at(100, 50)
+    # The limit is an option.
+    origin.all.clear()
+    slept.clear()
+    origin.bounds = FakeOrigin.bounds.__get__(origin)  # type: ignore[method-assign]
+    with pytest.raises(DataLossError, match="its broker is away"):
+        reader(reconnectTimeout="30s").latestOffset(at(10, 0), ALL)
+    assert 30 <= sum(slept) < 31
+    # Without its messages the stream goes on soon.
+    slept.clear()
+    streaming = reader(failOnDataLoss="false")
+    assert streaming.latestOffset(at(10, 0), ALL) == at(10, 0)
+    assert sum(slept) < 1
+
+
+def test_servers_that_are_gone_are_waited_for(origin: FakeOrigin, slept: list[float]) -> None:
+    origin.error = UnreachableError
+    streaming = reader()
+    streaming.initialOffset()
+    origin.failures = 20
+    assert streaming.latestOffset(at(10, 0), ALL) == at(100, 50)
+    # A query that goes on from its checkpoint.
+    origin.failures = 20
+    assert reader().latestOffset(at(10, 0), ALL) == at(100, 50)
+    origin.failures = 1000
+    with pytest.raises(UnreachableError):
+        reader().partitions(at(10, 0), at(100, 50))
+    assert sum(slept) > 300
+    # A new query says soon that nobody is there: addresses may be wrong.
+    slept.clear()
+    with pytest.raises(UnreachableError):
+        reader().initialOffset()
+    assert len(slept) == 3
 
 
 def test_a_topic_that_is_deleted(origin: FakeOrigin) -> None:

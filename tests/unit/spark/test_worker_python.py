@@ -37,3 +37,20 @@ def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     program = worker_python({"XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert said_by(program, path="/only")[1] == "/only []"
+
+
+def test_the_daemon_is_ours(tmp_path: Path) -> None:
+    program = worker_python({"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    (tmp_path / "pyromq" / "spark").mkdir(parents=True)
+    (tmp_path / "pyromq" / "__init__.py").touch()
+    (tmp_path / "pyromq" / "spark" / "__init__.py").touch()
+    stub = tmp_path / "pyromq" / "spark" / "worker_daemon.py"
+    stub.write_text("import sys; print('ours', sys.argv[1:])")
+    done = subprocess.run(
+        [program, "-m", "pyspark.daemon", "pyspark.worker", "a b"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.stdout == "ours ['pyspark.worker', 'a b']\n"

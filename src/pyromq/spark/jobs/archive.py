@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from pyromq.spark.archive_directory import ArchiveDirectory, ArchiveError
@@ -22,6 +21,7 @@ from pyromq.spark.archiver import (
     DEFAULT_MAX_RECORDS,
     Archived,
     ArchiveOptions,
+    check_topics,
     plan_archive,
     run_archive,
 )
@@ -33,6 +33,7 @@ from pyromq.spark.jobs.options import (
     clear_errors,
     cluster_options,
     open_session,
+    output_console,
     progress_bars,
     spark_options,
     time_of,
@@ -165,6 +166,8 @@ def command(
         if dry_run:
             _show_plan(plan_archive(source, directory, options), directory)
             return
+        if interval is None:
+            check_topics(source, options)
     with open_session(spark) as session, _clear_errors():
         _run(session, source, directory, options, interval)
 
@@ -213,7 +216,7 @@ def _show_plan(plan: CommitPlan, directory: Path) -> None:
     table = Table("queue", "from", "to", "messages", title=f"would be archived to {directory}")
     for queue, start, end in plan.ranges:
         table.add_row(str(queue), str(start), str(end), str(end - start))
-    Console().print(table)
+    output_console().print(table)
     for lost in plan.lost:
         click.echo(f"data loss: {lost}")
     click.echo(f"{plan.records} messages of {len(plan.ranges)} queues")

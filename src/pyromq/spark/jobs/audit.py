@@ -23,9 +23,11 @@ import click
 from pyromq.spark.jobs.options import (
     ClusterSettings,
     SparkSettings,
+    check_writable,
     clear_errors,
     cluster_options,
     open_session,
+    output_console,
     progress_bars,
     spark_options,
 )
@@ -501,6 +503,8 @@ def command(
             work = [item for source in sources for item in _plan(source, topics)]
             click.echo(f"{len(work)} parts of {len(sources)} sources would be read; nothing was")
             return
+    if json_file is not None:
+        check_writable(json_file)
     with open_session(spark) as session, progress_bars() as bars:
         report = audit(
             session,
@@ -511,9 +515,7 @@ def command(
         )
     if json_file is not None:
         json_file.write_bytes(report.to_json())
-    from rich.console import Console
-
-    show(report, Console())
+    show(report, output_console())
     if strict and not report.is_clean:
         raise SystemExit(1)
 
@@ -547,6 +549,8 @@ def show(report: AuditReport, console: Console) -> None:
             _listed(topic.consumers, "behind"),
         )
     console.print(table)
+    for line in _explanation(report):
+        console.print(line)
     findings: list[tuple[str, int, Sequence[Any]]] = [
         ("gaps", len(report.gaps), report.gaps),
         ("offsets twice", len(report.repeated_offsets), report.repeated_offsets),
@@ -567,6 +571,23 @@ def show(report: AuditReport, console: Console) -> None:
 
 
 _NUMBERS: Final = frozenset({"queues", "messages", "MB"})
+
+
+def _explanation(report: AuditReport) -> list[str]:
+    """What the numbers count, and where those records are that no row counts."""
+    listed = sum(topic.messages for topic in report.topics)
+    others = report.records - listed
+    total = f"{report.records:,} records = {listed:,} messages of these topics"
+    if others:
+        total += (
+            f" + {others:,} of RocketMQ's own (halves and ends of transactions, delayed messages "
+            "before their time) and of topics that are not shown"
+        )
+    columns = (
+        "MB: whole records, with properties. Producers: addresses, and how many messages came from "
+        "each. Consumers: groups, and how many messages each is behind."
+    )
+    return [f"{total}.", columns]
 
 
 def _describe(finding: Any) -> str:
@@ -593,5 +614,8 @@ def _listed(counts: dict[str, int], word: str) -> str:
 
 
 def _time(milliseconds: int) -> str:
-    text = datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(" ", "seconds")
+    try:
+        text = datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(" ", "seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{milliseconds} ms"  # of a record that no clock has made
     return re.sub(r"\+00:00$", "Z", text)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from pyromq.spark.archive_directory import ArchiveDirectory, ArchiveError
@@ -28,6 +27,7 @@ from pyromq.spark.jobs.options import (
     SparkSettings,
     clear_errors,
     open_session,
+    output_console,
     progress_bars,
     spark_options,
 )
@@ -123,7 +123,7 @@ def _show(groups: list[FileGroup], directory: Path) -> None:
     table = Table("topic", "hour", "files", "bytes", title=f"would be joined in {directory}")
     for group in groups:
         table.add_row(group.topic, group.hour, str(len(group.files)), str(group.bytes))
-    Console().print(table)
+    output_console().print(table)
     click.echo(f"{sum(len(group.files) for group in groups)} files would become {len(groups)}")
 
 

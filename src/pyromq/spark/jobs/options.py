@@ -13,17 +13,22 @@ Called on the main thread.
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from rich.console import Console
     from rich.progress import Progress
 
     from pyromq.spark.broker_origin import ConnectionSettings
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 #: How much of an error of Spark's is shown: below that come stacks of the JVM.
 _ERROR_LINES: Final = 12
+_ANY_WIDTH: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +171,24 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
         raise click.ClickException(missing_package(error)) from error
     existing = SparkSession.getActiveSession()
     with clear_errors(PySparkException):
-        session = build_session(settings.master, app_name=settings.app_name, conf=settings.conf)
+        session = build_session(
+            settings.master, app_name=settings.app_name, conf=settings.conf, is_quiet=True
+        )
         try:
             yield session
+        except BaseException:
+            if existing is None:
+                _hush(session)
+            raise
         finally:
             if existing is None:
                 session.stop()
+
+
+def _hush(session: SparkSession) -> None:
+    """Let tasks that are torn down with their session end without a word: the error is known."""
+    with suppress(Exception):  # Spark Connect's server has a log of its own
+        session.sparkContext.setLogLevel("OFF")
 
 
 @contextmanager
@@ -188,6 +206,8 @@ def clear_errors(*others: type[Exception]) -> Iterator[None]:
     )
     try:
         yield
+    except BrokenPipeError:
+        raise  # `| head` has enough: click ends without a word
     except known as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         text = "\n".join(lines[-_ERROR_LINES:] if _is_traceback(lines) else lines[:_ERROR_LINES])
@@ -223,6 +243,31 @@ def time_of(option: str, text: str, others: str = "") -> int:
 def missing_package(error: ImportError) -> str:
     """What to do when Spark's packages are not installed."""
     return f"{error}: this needs Spark's packages: pip install 'pyromq[spark]'"
+
+
+def check_writable(output: Path) -> None:
+    """Refuse a file that could not be written at the end of a job, before its beginning."""
+    try:
+        if output.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if output.exists():
+            with output.open("ab"):
+                pass
+        with tempfile.TemporaryFile(dir=output.parent):
+            pass
+    except OSError as error:
+        raise click.ClickException(f"{output} cannot be written: {error.strerror}") from error
+
+
+def output_console() -> Console:
+    """The terminal; a file or pipe gets lines of any length, and nothing is cut.
+
+    Text is shown as it is: keys of messages may look like rich's markup.
+    """
+    from rich.console import Console
+
+    width = None if Console().is_terminal else _ANY_WIDTH
+    return Console(width=width, markup=False, emoji=False, highlight=False)
 
 
 def progress_bars() -> Progress:

@@ -19,6 +19,7 @@ import click
 from pyromq.spark.jobs.options import (
     ClusterSettings,
     SparkSettings,
+    check_writable,
     clear_errors,
     cluster_options,
     milliseconds_of,
@@ -88,13 +89,17 @@ def command(
         what = ", ".join(chosen) if chosen is not None else ", ".join(topics) or pattern or "all"
         click.echo(f"would read from {place}: {what}; would write {output}")
         return
+    check_writable(output)
     if chosen == []:
         raise click.ClickException(f"{place} has no topic to report on")
     with open_session(spark) as session, progress_bars() as bars:
         if archive is not None:
             frame = _archived(session, archive, topics, pattern)
         else:
-            frame = _stored(session, cluster, store_path, chosen or [])
+            from pyromq.spark.conditions import stored_condition
+
+            stored = stored_condition(since_ms, until_ms)
+            frame = _stored(session, cluster, store_path, chosen or [], stored)
         bar = bars.add_task("reading", total=len(STAGES))
         data = report(
             frame,
@@ -157,17 +162,22 @@ def _choose(
 
 
 def _stored(
-    session: SparkSession, cluster: ClusterSettings, store_path: Path | None, topics: list[str]
+    session: SparkSession,
+    cluster: ClusterSettings,
+    store_path: Path | None,
+    topics: list[str],
+    condition: str,
 ) -> DataFrame:
     from pyspark.sql.types import StructType
 
     from pyromq.spark.columns import schema
+    from pyromq.spark.conditions import options_for
 
     where = {"storePath": str(store_path)} if store_path else cluster.source_options()
     wanted = [field for field in schema().fields if field.name in COLUMNS]
     return (
         session.read.format("rocketmq")
-        .options(subscribe=",".join(topics), **where)
+        .options(subscribe=",".join(topics), **where, **options_for(condition).options)
         .schema(StructType(wanted))
         .load()
     )

@@ -57,6 +57,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     calls = Calls()
     monkeypatch.setattr(job, "open_session", no_session)
     monkeypatch.setattr(job, "run_archive", calls.run)
+    monkeypatch.setattr(job, "check_topics", lambda source, options: None)
     return calls
 
 
@@ -156,3 +157,15 @@ def test_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = invoke(path, "--topic", "Orders", "--dry-run")
     assert "offsets 45 to 49 are lost" in result.output
     assert "10 messages of 1 queues" in result.output
+
+
+def test_a_topic_that_is_not_there_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = FakeSource(FakeOrigin({A: (0, 10)}))
+    monkeypatch.setattr(job, "BrokerSource", lambda connection: source)
+    told = invoke(tmp_path / "archive", "--topic", "nosuch")
+    assert told.exit_code == 1
+    assert "there is no topic 'nosuch'" in told.output
+    assert "check --topic" in told.output
+    assert not (tmp_path / "archive").exists()

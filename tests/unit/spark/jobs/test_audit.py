@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from pyromq.spark.jobs import audit as job
+from pyromq.spark.jobs.options import output_console
 from pyromq.spark.sources import StoreSource
 from tests.unit.spark.test_store_builds import no_spark, write_store
 
@@ -77,6 +78,18 @@ def sources(paths: list[Path]) -> list[StoreSource]:
     return [source for source in found if isinstance(source, StoreSource)]
 
 
+def test_keys_of_messages_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    keys = [job.DuplicateKey("T", "[/bold] [red] :smile:", 2)]
+    job.show(job.AuditReport(duplicate_keys=keys, duplicate_key_count=1), output_console())
+    assert "T [/bold] [red] :smile:: 2 messages" in capsys.readouterr().out
+
+
+def test_times_that_no_clock_shows() -> None:
+    assert job._time(1_700_000_000_000) == "2023-11-14 22:13:20Z"
+    for milliseconds in (2**63 - 1, -(2**63)):
+        assert job._time(milliseconds) == f"{milliseconds} ms"
+
+
 def test_everything_is_shown() -> None:
     report = job.AuditReport(
         records=5,
@@ -103,4 +116,5 @@ def test_everything_is_shown() -> None:
         "group workers, topic T: 4",
     ):
         assert expected in text
+    assert "5 records = 0 messages of these topics + 5 of RocketMQ's own" in text
     assert not report.is_clean

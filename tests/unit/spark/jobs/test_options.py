@@ -14,6 +14,7 @@ from pyromq.spark.jobs.options import (
     cluster_options,
     milliseconds_of,
     missing_package,
+    output_console,
     progress_bars,
     spark_options,
 )
@@ -32,6 +33,16 @@ def settings_of(*arguments: str, **environment: str) -> Any:
 
     result = CliRunner().invoke(command, arguments, env={"NAMESRV_ADDR": None, **environment})
     return seen if result.exit_code == 0 else result.output
+
+
+def test_a_pipe_that_nobody_reads_is_left_to_click() -> None:
+    with pytest.raises(BrokenPipeError), clear_errors():
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_what_is_no_terminal_gets_lines_of_any_length(capsys: pytest.CaptureFixture[str]) -> None:
+    output_console().print("word " * 500)
+    assert capsys.readouterr().out.count("\n") == 1
 
 
 def test_the_defaults_are_this_machine() -> None:

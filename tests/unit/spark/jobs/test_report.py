@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from pyromq.spark.jobs.options import check_writable
 from pyromq.spark.jobs.report import command
 from pyromq.testing import Cluster
 from tests.support.patience import PATIENT_PROPERTIES
@@ -27,6 +29,22 @@ def test_what_is_refused(arguments: list[str], problem: str, tmp_path: Path) -> 
     assert told.exit_code != 0
     assert problem in told.output
     assert not page.exists()
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_the_job(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "directory").mkdir()
+    with Cluster(settings=PATIENT_PROPERTIES) as cluster:
+        cluster.create_topic("Orders")
+        for page in (tmp_path / "file" / "page.html", tmp_path / "none" / "page.html"):
+            told = CliRunner().invoke(command, [str(page), "--nameserver", cluster.namesrv])
+            assert told.exit_code == 1
+            assert f"{page} cannot be written: No" in told.output.replace("\n", " ")
+    with pytest.raises(click.ClickException, match="cannot be written: Is a directory"):
+        check_writable(tmp_path / "directory")
+    check_writable(tmp_path / "new.html")
+    check_writable(tmp_path / "file")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["directory", "file"]
 
 
 def test_topics_are_chosen(tmp_path: Path) -> None:
