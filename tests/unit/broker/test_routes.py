@@ -4,7 +4,7 @@ import inspect
 from typing import Any, get_type_hints
 from unittest.mock import create_autospec
 
-from pyromq.broker.routes import Handlers, build_routes
+from pyromq.broker.routes import QUERIES, Handlers, build_routes
 from pyromq.protocol.codes import RequestCode
 
 FAMILIES: dict[str, type[Any]] = get_type_hints(Handlers)
@@ -102,10 +102,21 @@ def test_no_handler_serves_a_code_twice_or_is_forgotten() -> None:
     handlers = families()
     routes = build_routes(handlers)
 
-    used = {id(handler) for handler in (*routes.hot.values(), *routes.plain.values())}
+    used = {
+        id(inspect.unwrap(handler)) for handler in (*routes.hot.values(), *routes.plain.values())
+    }
     for family, kind in FAMILIES.items():
         for name, method in inspect.getmembers(kind, inspect.isfunction):
             if name.startswith("_") or "request" not in inspect.signature(method).parameters:
                 continue
             handler = getattr(getattr(handlers, family), name)
             assert id(handler) in used, f"{kind.__name__}.{name} serves nothing"
+
+
+def test_queries_are_served_and_change_nothing() -> None:
+    routes = build_routes(families())
+
+    assert routes.plain.keys() >= QUERIES
+    changes = ("UPDATE", "DELETE", "CLEAN", "RESET", "CLONE", "SEND", "LOCK", "END", "REGISTER")
+    for code in QUERIES:
+        assert not any(word in code.name for word in changes), code.name

@@ -255,7 +255,7 @@ async def test_answer_that_cannot_be_written_is_a_system_error(encoding: Encodin
         return command.answer(remark="\ud800")
 
     async def too_long(_: Connection, command: RemotingCommand) -> RemotingCommand:
-        return command.answer(remark="\x01" * MAX_FRAME)
+        return command.answer(ext_fields={"field": "\x01" * MAX_FRAME})
 
     async with (
         serving({1: surrogate, 2: too_long, ECHO: echo}) as server,

@@ -91,7 +91,9 @@ class HeartbeatHandlers:
     async def _large_heart_beat(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        heartbeat = await self._lane.run(lambda: HeartbeatData.decode(request.body))
+        heartbeat = await self._lane.run(
+            lambda: HeartbeatData.decode(request.body), len(request.body)
+        )
         client = Client(connection, heartbeat.client_id, request.language, request.version)
         members: list[ConsumerData | ProducerData] = [
             *heartbeat.consumer_data_set,

@@ -31,6 +31,11 @@ class ConsumerOffsetTable:
         self._commits = 0
         self.file = TableFile(directory / "consumerOffset.json", self.snapshot)
 
+    @property
+    def version(self) -> int:
+        """A number that every change of the table makes larger."""
+        return self._commits
+
     def load(self) -> None:
         """Take the offsets of the file. Raises PersistenceError."""
         loaded = self.file.load(ConsumerOffsetSerializeWrapper.decode)
