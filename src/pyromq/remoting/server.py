@@ -33,6 +33,7 @@ import errno
 import inspect
 import logging
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -265,6 +266,8 @@ class Connection(asyncio.Protocol):
         "_loop",
         "_next_opaque",
         "_overworked",
+        "_parked",
+        "_parked_size",
         "_pending",
         "_queries",
         "_received",
@@ -299,6 +302,10 @@ class Connection(asyncio.Protocol):
         #: What the last chunk that had to wait waits for.
         self._last_waiter: asyncio.Future[Any] | None = None
         self._write_paused = False
+        #: Late answers that are encoded when the peer reads again, and the size of their bodies:
+        #: those of one table share theirs.
+        self._parked: deque[tuple[RemotingCommand, RemotingCommand]] = deque()
+        self._parked_size = 0
         #: Requests whose coroutines are under way.
         self._unfinished = 0
         #: The size of their bodies.
@@ -328,11 +335,15 @@ class Connection(asyncio.Protocol):
             return
         self.last_active = self._loop.time()
         self._transport.write(frames)
+        self._note_unsent()
+
+    def _note_unsent(self) -> None:
+        """Count what the peer has not read; close it when that is far too much."""
         unsent = self.unsent
         if unsent > _MAX_BACKLOG:
             self.give_up(f"has not read {unsent} bytes, limit {_MAX_BACKLOG}")
         elif self._write_paused:
-            self._server.limits.unsent.hold(self, unsent, self.last_active)
+            self._server.limits.unsent.hold(self, unsent, self._loop.time())
 
     def write_parts(self, parts: Sequence[bytes]) -> None:
         """Write whole frames in parts; the last one, when it is large, is not copied once more."""
@@ -344,7 +355,8 @@ class Connection(asyncio.Protocol):
     @property
     def unsent(self) -> int:
         """How many bytes wait until the client reads."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        written = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return written + self._parked_size
 
     @property
     def congested(self) -> bool:
@@ -375,7 +387,7 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Close once what was written has left; what comes in from now on is ignored."""
         self.closed = True
-        self._drop_input()
+        self._drop_pending()
         if self._transport is not None:
             self._transport.close()
 
@@ -401,14 +413,16 @@ class Connection(asyncio.Protocol):
     @property
     def is_busy(self) -> bool:
         """Whether a request that came is not answered yet."""
-        return not self.closed and bool(self._unfinished or self._held or self._waiting)
+        return not self.closed and bool(
+            self._unfinished or self._held or self._waiting or self._parked
+        )
 
     async def end(self) -> None:
         """Close, and come back when the connection is gone; a peer that does not read is cut."""
         transport = self._transport
         if transport is not None and not self.closed and not transport.is_closing():
             self.closed = True
-            self._drop_input()
+            self._drop_pending()
             transport.write_eof()
             transport.resume_reading()
             await asyncio.wait((self._gone,), timeout=_LINGER_SECONDS)
@@ -441,7 +455,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's own
         """The client has gone, or was closed."""
         self.closed = True
-        self._drop_input()
+        self._drop_pending()
         self._server.limits.unsent.hold(self, 0, self._loop.time())
         self._server.connections.discard(self)
         if not self._gone.done():
@@ -469,7 +483,12 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The peer reads again: go on where we stopped."""
         self._write_paused = False
-        self._server.limits.unsent.hold(self, 0, self._loop.time())
+        while self._parked and not self._write_paused:
+            request, answer = self._parked.popleft()
+            self._parked_size -= len(answer.body)
+            self._write_late(request, answer)
+        if not self._write_paused:
+            self._server.limits.unsent.hold(self, 0, self._loop.time())
         self._go_on()
 
     def _go_on(self) -> None:
@@ -489,7 +508,9 @@ class Connection(asyncio.Protocol):
         self._waiting_size = sum(len(frame[2]) + _FRAME_COST for frame in frames)
         self._note_received(self._loop.time())
 
-    def _drop_input(self) -> None:
+    def _drop_pending(self) -> None:
+        self._parked.clear()
+        self._parked_size = 0
         self._gatherer = ChunkGatherer(self._server.max_frame)
         self._wait_with([])
 
@@ -634,7 +655,7 @@ class Connection(asyncio.Protocol):
         elif answers and not self.closed and self._transport is not None:
             self._transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
             if self._write_paused:
-                self._server.limits.unsent.hold(self, self.unsent, self._loop.time())
+                self._note_unsent()
 
     def _hold(self, answers: bytes, waiter: asyncio.Future[Any]) -> None:
         """Let a chunk's answers leave when `waiter` is done."""
@@ -732,9 +753,18 @@ class Connection(asyncio.Protocol):
             answer = await result
         except Exception as error:
             answer = self.error_answer(request, error)
-        if answer is not None and not request.is_oneway and not self.closed:
-            self.last_active = self._loop.time()
-            self._write_answers([self._encoded(request, answer)], late=True)
+        if answer is None or request.is_oneway or self.closed:
+            return
+        if not self._write_paused:
+            self._write_late(request, answer)
+            return
+        self._parked.append((request, answer))
+        self._parked_size += len(answer.body)
+        self._note_unsent()
+
+    def _write_late(self, request: RemotingCommand, answer: RemotingCommand) -> None:
+        self.last_active = self._loop.time()
+        self._write_answers([self._encoded(request, answer)], late=True)
 
     def _encoded(self, request: RemotingCommand, answer: RemotingCommand) -> bytes:
         try:
