@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import logging
+import re
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.broker import Broker
+from pyromq.cli.logs import logging_to_files
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
@@ -159,3 +163,47 @@ async def test_both_ports_count_their_connections_together(tmp_path: Path) -> No
             writer.close()
         answer = await client.request(address, request, timeout=DEADLINE)
         assert answer.code == ResponseCode.SUCCESS
+
+
+async def test_a_peer_can_neither_fill_nor_forge_the_log(tmp_path: Path) -> None:
+    level = logging.getLogger().level
+    forged = "x\n2026-11-17 00:00:00,000 INFO    pyromq.broker.broker - topic orders deleted"
+    requests = [
+        RemotingCommand(RequestCode.HEART_BEAT, body=b"{"),
+        RemotingCommand(RequestCode.HEART_BEAT, body=b'{"clientID":"' + b"9" * 100_000),
+        RemotingCommand(RequestCode.QUERY_MESSAGE, ext_fields={"topic": "t", "maxNum": forged}),
+        RemotingCommand(
+            RequestCode.DELETE_SUBSCRIPTIONGROUP, ext_fields={"groupName": forged + "y" * 100_000}
+        ),
+        RemotingCommand(
+            RequestCode.CLONE_GROUP_OFFSET,
+            ext_fields={"srcGroup": "s", "destGroup": "d", "topic": forged, "offline": "true"},
+        ),
+    ]
+    with logging_to_files("INFO", tmp_path / "logs", ("broker.log",), 1 << 30, 1):
+        broker = Broker(local_broker(), small_store(tmp_path / "store"))
+        await broker.start()
+        client = RemotingClient()
+        for number in range(2000):
+            request = dataclasses.replace(requests[number % len(requests)], opaque=0)
+            answer = await client.request(broker.address, request, timeout=DEADLINE)
+            assert len(answer.remark or "") < 5000
+        for _ in range(200):
+            reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            with contextlib.suppress(ConnectionError):
+                await asyncio.wait_for(reader.read(), DEADLINE)
+            writer.close()
+        await client.close()
+        await broker.stop()
+    logging.getLogger().setLevel(level)
+
+    text = (tmp_path / "logs" / "broker.log").read_text()
+    lines = text.splitlines()
+    assert not any(line.startswith("2026-11-17 00:00:00,000") for line in lines)
+    assert all(line.startswith("    ") or re.match(r"\d{4}-\d\d-\d\d ", line) for line in lines)
+    assert len(text) < 1_000_000
+    assert len(lines) < 1500
+    counted = [line for line in lines if "more like it" in line]
+    assert any("request %d failed" in line for line in counted)
+    assert any("no RocketMQ frame" in line for line in counted)

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 MIB: Final = 1024 * 1024
 MAX_RECEIVED: Final = 256 * MIB
@@ -49,7 +50,8 @@ class Holder(Protocol):
         """Close at once and hold nothing any more."""
 
 
-class Holding(NamedTuple):
+@dataclass(slots=True)
+class Holding:
     """Bytes that one connection makes the server hold."""
 
     size: int
@@ -83,13 +85,17 @@ class Budget:
 
     def hold(self, holder: Holder, size: int, now: float, *, anew: bool = False) -> None:
         """Note that `size` bytes are held for a connection; `anew` restarts its clock."""
-        known = self._held.get(holder)
-        if size:
-            since = now if known is None or anew else known.since
-            self._held[holder] = Holding(size, since)
-        elif known is not None:
+        holding = self._held.get(holder)
+        if holding is None:
+            if not size:
+                return
+            holding = self._held[holder] = Holding(0, now)
+        elif not size:
             del self._held[holder]
-        grown = size - (0 if known is None else known.size)
+        elif anew:
+            holding.since = now
+        grown = size - holding.size
+        holding.size = size
         self.total += grown
         if grown > 0 and self.limit and self.total > self.limit:
             self._relieve(now)
@@ -108,8 +114,8 @@ class Budget:
             if self.total <= self.limit * _RELIEVED_SHARE:
                 return
             holder.give_up(
-                f"has {holding.size} bytes of {self._what} since {now - holding.since:.1f} s, all "
-                f"connections {self.total}, limit {self.limit} ({self._setting})"
+                f"has held {holding.size} bytes of {self._what} for {now - holding.since:.1f} s; "
+                f"all connections hold {self.total}, limit {self.limit} ({self._setting})"
             )
 
 

@@ -768,9 +768,15 @@ class Connection(asyncio.Protocol):
 
     def _encoded(self, request: RemotingCommand, answer: RemotingCommand) -> bytes:
         try:
-            return answer.encode()
+            frame = answer.encode()
+            if len(frame) > self._server.max_frame:
+                # Its peer could not read it, and would have to close the connection.
+                raise ValueError(
+                    f"the answer has {len(frame)} bytes, limit {self._server.max_frame}"
+                )
         except (ValueError, TypeError) as error:
             return self.error_answer(request, error).encode()
+        return frame
 
     def error_answer(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
         """What a request is answered whose handler failed."""

@@ -52,7 +52,7 @@ def test_those_who_hold_the_most_for_the_longest_time_go_first() -> None:
     assert not young.reasons
     [reason] = large.reasons
     assert reason == (
-        "has 500 bytes of unread answers since 49.9 s, all connections 1100, "
+        "has held 500 bytes of unread answers for 49.9 s; all connections hold 1100, "
         "limit 1000 (maxUnsentBytes)"
     )
     budget.hold(young, 1001, 100.0)
