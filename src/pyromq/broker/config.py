@@ -29,11 +29,14 @@ from pyromq.protocol.settings import (
     unknown_key_hint,
 )
 from pyromq.remoting.address import AddressError, parse_addresses
+from pyromq.remoting.limits import PeerSettings
 from pyromq.store import config as store_config
 from pyromq.store.config import BrokerRole, MessageStoreConfig
 
 #: brokerId of a master; replicas have greater numbers.
 MASTER_ID = 0
+
+_PEERS = PeerSettings(received=256 << 20, unsent=512 << 20)
 
 #: How far below listenPort the second port is.
 _FAST_PORT_DISTANCE = 2
@@ -464,49 +467,11 @@ class BrokerConfig:
         "Unsent bytes below which a connection is read from again; 0 takes the default.",
         minimum=0,
     )
-    max_connections: int = setting(
-        "maxConnections",
-        20_000,
-        "Connections to both ports together; 0 for no limit. Never more than the limit of open "
-        "files allows: a quarter of it, and at least 256, is left to the store.",
-        minimum=0,
-        limit="A connection above it is closed as soon as it is accepted.",
-    )
-    max_connections_per_address: int = setting(
-        "maxConnectionsPerAddress",
-        10_000,
-        "Connections from one address; 0 for no limit. Never more than nine tenths of all "
-        "connections.",
-        minimum=0,
-        limit="A connection above it is closed as soon as it is accepted.",
-    )
-    max_received_bytes: int = setting(
-        "maxReceivedBytes",
-        256 * 1024 * 1024,
-        "Bytes of requests that are not whole yet or wait for their turn, on all connections "
-        "together; 0 for no limit. Requests in progress may take as much again.",
-        bits=64,
-        minimum=0,
-        limit="Connections are closed, those that hold the most for the longest time first; while "
-        "requests in progress are above it, their connections are not read from.",
-    )
-    max_unsent_bytes: int = setting(
-        "maxUnsentBytes",
-        512 * 1024 * 1024,
-        "Bytes of answers that peers have not read, on all connections together; 0 for no limit.",
-        bits=64,
-        minimum=0,
-        limit="Connections are closed, those that leave the most unread for the longest time "
-        "first.",
-    )
-    max_frame_seconds: int = setting(
-        "maxFrameSeconds",
-        60,
-        "Seconds for a request to arrive from its first byte to its last, beside the time that "
-        "it takes at 64 KiB a second; 0 for no limit.",
-        minimum=0,
-        limit="The connection is closed.",
-    )
+    max_connections: int = _PEERS.max_connections
+    max_connections_per_address: int = _PEERS.max_connections_per_address
+    max_received_bytes: int = _PEERS.max_received_bytes
+    max_unsent_bytes: int = _PEERS.max_unsent_bytes
+    max_frame_seconds: int = _PEERS.max_frame_seconds
     server_socket_backlog: int = setting(
         "serverSocketBacklog", 1024, "Connections that may wait to be accepted.", minimum=1
     )

@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Self
 
 from pyromq.protocol.settings import load_settings, setting, settings_of
+from pyromq.remoting.limits import PeerSettings
 
 #: Where RocketMQ keeps a NameServer's files unless it is told otherwise.
 _HOME_FOLDER = "namesrv"
+
+_PEERS = PeerSettings(received=128 << 20, unsent=256 << 20)
 
 
 def _default_path(name: str) -> str:
@@ -44,49 +47,11 @@ class NamesrvConfig:
         "A connection that was silent for this many seconds is closed.",
         minimum=1,
     )
-    max_connections: int = setting(
-        "maxConnections",
-        20_000,
-        "Connections; 0 for no limit. Never more than the limit of open "
-        "files allows: a quarter of it, and at least 256, is left to others.",
-        minimum=0,
-        limit="A connection above it is closed as soon as it is accepted.",
-    )
-    max_connections_per_address: int = setting(
-        "maxConnectionsPerAddress",
-        10_000,
-        "Connections from one address; 0 for no limit. Never more than nine tenths of all "
-        "connections.",
-        minimum=0,
-        limit="A connection above it is closed as soon as it is accepted.",
-    )
-    max_received_bytes: int = setting(
-        "maxReceivedBytes",
-        128 * 1024 * 1024,
-        "Bytes of requests that are not whole yet or wait for their turn, on all connections "
-        "together; 0 for no limit. Requests in progress may take as much again.",
-        bits=64,
-        minimum=0,
-        limit="Connections are closed, those that hold the most for the longest time first; while "
-        "requests in progress are above it, their connections are not read from.",
-    )
-    max_unsent_bytes: int = setting(
-        "maxUnsentBytes",
-        256 * 1024 * 1024,
-        "Bytes of answers that peers have not read, on all connections together; 0 for no limit.",
-        bits=64,
-        minimum=0,
-        limit="Connections are closed, those that leave the most unread for the longest time "
-        "first.",
-    )
-    max_frame_seconds: int = setting(
-        "maxFrameSeconds",
-        60,
-        "Seconds for a request to arrive from its first byte to its last, beside the time that "
-        "it takes at 64 KiB a second; 0 for no limit.",
-        minimum=0,
-        limit="The connection is closed.",
-    )
+    max_connections: int = _PEERS.max_connections
+    max_connections_per_address: int = _PEERS.max_connections_per_address
+    max_received_bytes: int = _PEERS.max_received_bytes
+    max_unsent_bytes: int = _PEERS.max_unsent_bytes
+    max_frame_seconds: int = _PEERS.max_frame_seconds
     kv_config_path: str = setting(
         "kvConfigPath",
         doc="File of the key-value configuration.",

@@ -21,7 +21,9 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
+
+from pyromq.protocol.settings import setting
 
 MIB: Final = 1024 * 1024
 MAX_RECEIVED: Final = 256 * MIB
@@ -46,8 +48,8 @@ class Holder(Protocol):
     def unsent(self) -> int:
         """How many bytes wait until the peer reads."""
 
-    def give_up(self, reason: str) -> None:
-        """Close at once and hold nothing any more."""
+    def give_up(self, setting: str, reason: str) -> None:
+        """Close at once, as a limit is reached, and hold nothing any more."""
 
 
 @dataclass(slots=True)
@@ -114,9 +116,17 @@ class Budget:
             if self.total <= self.limit * _RELIEVED_SHARE:
                 return
             holder.give_up(
+                self._setting,
                 f"has held {holding.size} bytes of {self._what} for {now - holding.since:.1f} s; "
-                f"all connections hold {self.total}, limit {self.limit} ({self._setting})"
+                f"all connections hold {self.total}, limit {self.limit}",
             )
+
+
+class Refusal(NamedTuple):
+    """Why a connection is refused: a setting, and what has reached it."""
+
+    setting: str
+    reason: str
 
 
 class PeerLimits:
@@ -146,15 +156,17 @@ class PeerLimits:
         self.in_progress = 0
         self._by_address: dict[str, int] = {}
 
-    def admit(self, address: str) -> str | None:
+    def admit(self, address: str) -> Refusal | None:
         """Count a connection from `address`, or return why it is refused."""
         if self.max_connections and self.connections >= self.max_connections:
-            return f"{self.connections} connections, limit {self.max_connections} (maxConnections)"
+            return Refusal(
+                "maxConnections", f"{self.connections} connections, limit {self.max_connections}"
+            )
         count = self._by_address.get(address, 0)
         if self.max_per_address and count >= self.max_per_address:
-            return (
-                f"{count} connections from this address, limit {self.max_per_address} "
-                "(maxConnectionsPerAddress)"
+            return Refusal(
+                "maxConnectionsPerAddress",
+                f"{count} connections from this address, limit {self.max_per_address}",
             )
         self._by_address[address] = count + 1
         self.connections += 1
@@ -179,6 +191,58 @@ class PeerLimits:
         if not self.frame_seconds:
             return False
         return now - holding.since > self.frame_seconds + holding.size / MIN_BYTES_PER_SECOND
+
+
+class PeerSettings:
+    """The settings of these limits, as fields of a server's configuration."""
+
+    def __init__(self, received: int, unsent: int) -> None:
+        """`received` and `unsent` are the defaults of the byte limits."""
+        refused = "A connection above it is closed as soon as it is accepted."
+        self.max_connections = setting(
+            "maxConnections",
+            20_000,
+            "Connections to all ports together; 0 for no limit. Never more than the limit of open "
+            "files allows: a quarter of it, and at least 256, is left to files.",
+            minimum=0,
+            limit=refused,
+        )
+        self.max_connections_per_address = setting(
+            "maxConnectionsPerAddress",
+            10_000,
+            "Connections from one address; 0 for no limit. Never more than nine tenths of all "
+            "connections.",
+            minimum=0,
+            limit=refused,
+        )
+        self.max_received_bytes = setting(
+            "maxReceivedBytes",
+            received,
+            "Bytes of requests that are not whole yet or wait for their turn, on all connections "
+            "together; 0 for no limit. Requests in progress may take as much again.",
+            bits=64,
+            minimum=0,
+            limit="Connections are closed, those that hold the most for the longest time first; "
+            "while requests in progress are above it, their connections are not read from.",
+        )
+        self.max_unsent_bytes = setting(
+            "maxUnsentBytes",
+            unsent,
+            "Bytes of answers that peers have not read, on all connections together; 0 for no "
+            "limit.",
+            bits=64,
+            minimum=0,
+            limit="Connections are closed, those that leave the most unread for the longest time "
+            "first.",
+        )
+        self.max_frame_seconds = setting(
+            "maxFrameSeconds",
+            60,
+            "Seconds for a request to arrive from its first byte to its last, beside the time "
+            "that it takes at 64 KiB a second; 0 for no limit.",
+            minimum=0,
+            limit="The connection is closed.",
+        )
 
 
 def possible_connections(wanted: int) -> int:

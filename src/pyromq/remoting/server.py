@@ -249,8 +249,9 @@ class RemotingServer:
                 and self.limits.is_too_slow(holding, now)
             ):
                 connection.give_up(
+                    "maxFrameSeconds",
                     f"sent {holding.size} bytes of a frame in {now - holding.since:.0f} s, "
-                    f"limit {self.limits.frame_seconds:g} s (maxFrameSeconds)"
+                    f"limit {self.limits.frame_seconds:g} s",
                 )
 
 
@@ -341,7 +342,7 @@ class Connection(asyncio.Protocol):
         """Count what the peer has not read; close it when that is far too much."""
         unsent = self.unsent
         if unsent > _MAX_BACKLOG:
-            self.give_up(f"has not read {unsent} bytes, limit {_MAX_BACKLOG}")
+            self.give_up("fixed", f"has not read {unsent} bytes, limit {_MAX_BACKLOG}")
         elif self._write_paused:
             self._server.limits.unsent.hold(self, unsent, self._loop.time())
 
@@ -397,9 +398,15 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def give_up(self, reason: str) -> None:
+    def give_up(self, setting: str, reason: str) -> None:
         """Close at once a peer that makes the server hold too much."""
-        logger.warning("%s %s: closed", self.remote_address, reason, extra=RARELY)
+        logger.warning(
+            "%s %s (%s): closed",
+            self.remote_address,
+            reason,
+            setting,
+            extra={**RARELY, "kind": setting},
+        )
         self.abort()
         self._server.limits.unsent.hold(self, 0, self._loop.time())
 
@@ -445,7 +452,13 @@ class Connection(asyncio.Protocol):
         self.remote_address = format_address(peer[0], peer[1])
         refusal = self._server.limits.admit(peer[0])
         if refusal is not None:
-            logger.warning("connection from %s refused: %s", peer[0], refusal, extra=RARELY)
+            logger.warning(
+                "connection from %s refused: %s (%s)",
+                peer[0],
+                refusal.reason,
+                refusal.setting,
+                extra={**RARELY, "kind": refusal.setting},
+            )
             self.abort()
             return
         self._admitted_from = peer[0]
@@ -768,15 +781,18 @@ class Connection(asyncio.Protocol):
 
     def _encoded(self, request: RemotingCommand, answer: RemotingCommand) -> bytes:
         try:
-            frame = answer.encode()
-            if len(frame) > self._server.max_frame:
-                # Its peer could not read it, and would have to close the connection.
-                raise ValueError(
-                    f"the answer has {len(frame)} bytes, limit {self._server.max_frame}"
-                )
+            encoded = answer.encode()
         except (ValueError, TypeError) as error:
             return self.error_answer(request, error).encode()
-        return frame
+        if len(encoded) <= self._server.max_frame:
+            return encoded
+        # The peer could only close the connection, and lose every other answer on it.
+        remark = (
+            f"the answer to request {request.code} has {len(encoded)} bytes,"
+            f" a frame at most {self._server.max_frame}"
+        )
+        logger.error("%s: %s", self.remote_address, remark)
+        return request.answer(ResponseCode.SYSTEM_ERROR, remark).encode()
 
     def error_answer(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
         """What a request is answered whose handler failed."""

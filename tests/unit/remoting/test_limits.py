@@ -21,8 +21,8 @@ class Peer:
         self.unsent = 0
         self.reasons: list[str] = []
 
-    def give_up(self, reason: str) -> None:
-        self.reasons.append(reason)
+    def give_up(self, setting: str, reason: str) -> None:
+        self.reasons.append(f"{reason} ({setting})")
         self.budget.hold(self, 0, 0.0)
 
 
@@ -87,10 +87,11 @@ def test_connections_are_counted_in_total_and_by_address() -> None:
     limits = PeerLimits(max_connections=10, max_connections_per_address=3)
     assert [limits.admit("a") for _ in range(3)] == [None] * 3
     assert limits.admit("a") == (
-        "3 connections from this address, limit 3 (maxConnectionsPerAddress)"
+        "maxConnectionsPerAddress",
+        "3 connections from this address, limit 3",
     )
     assert [limits.admit(each) for each in "bcdefgh"] == [None] * 7
-    assert limits.admit("i") == "10 connections, limit 10 (maxConnections)"
+    assert limits.admit("i") == ("maxConnections", "10 connections, limit 10")
     limits.leave("a")
     assert limits.admit("i") is None
     for each in "aabcdefghi":
