@@ -39,7 +39,7 @@ from pyromq.broker.handlers.send_back import SendBackHandlers
 from pyromq.broker.handlers.transaction import TransactionHandlers
 from pyromq.broker.hooks import Hooks, with_hooks
 from pyromq.broker.inner_messages import MessageWriter
-from pyromq.broker.routes import Handlers, Routes, build_routes, with_body_limits
+from pyromq.broker.routes import QUERIES, Handlers, Routes, build_routes, with_body_limits
 from pyromq.broker.services.delay import DelayService
 from pyromq.broker.services.flow_control import (
     FastFailure,
@@ -66,10 +66,12 @@ from pyromq.broker.state.transactions import TransactionTable
 from pyromq.protocol.codes import RequestCode
 from pyromq.protocol.message_id import encode_host, format_address
 from pyromq.remoting.client import RemotingClient
+from pyromq.remoting.limits import PeerLimits, possible_connections
 from pyromq.remoting.server import RemotingServer
 from pyromq.store.config import BrokerRole, MessageStoreConfig
 from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.consume_queue_ext import BitMapOf
+from pyromq.store.descriptors import descriptors_needed
 from pyromq.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -161,7 +163,9 @@ class Broker:
     async def start(self) -> None:
         """Serve; raises OSError, StoreError or PersistenceError when that is not possible."""
         record_address = await _resolve(self._config.broker_ip1)
-        self._servers = _bind_servers(self._config)
+        self._servers = _bind_servers(
+            self._config, descriptors_needed(self._store_config.max_mapped_files)
+        )
         self._port = self._servers[0].port
         for table in self._tables:
             table.load()
@@ -447,12 +451,22 @@ class Broker:
         return with_hooks(with_body_limits(routes, self._config), self._hooks)
 
 
-def _bind_servers(config: BrokerConfig) -> list[RemotingServer]:
-    """The main server and the fast one, with their ports taken; handlers come later."""
+def _bind_servers(config: BrokerConfig, reserved: int) -> list[RemotingServer]:
+    """The main server and the fast one, with their ports taken; handlers come later.
+
+    `reserved` descriptors are left to the store.
+    """
+    limits = PeerLimits(
+        max_connections=possible_connections(config.max_connections, reserved),
+        max_connections_per_address=config.max_connections_per_address,
+        max_received=config.max_received_bytes,
+        max_unsent=config.max_unsent_bytes,
+        frame_seconds=config.max_frame_seconds,
+    )
     for attempt in range(_PORT_ATTEMPTS):
-        main = _server(config, config.listen_port)
+        main = _server(config, config.listen_port, limits)
         main.bind()
-        fast = _server(config, main.port - _FAST_PORT_DISTANCE)
+        fast = _server(config, main.port - _FAST_PORT_DISTANCE, limits)
         try:
             fast.bind()
         except OSError:
@@ -464,13 +478,15 @@ def _bind_servers(config: BrokerConfig) -> list[RemotingServer]:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _server(config: BrokerConfig, port: int) -> RemotingServer:
+def _server(config: BrokerConfig, port: int, limits: PeerLimits) -> RemotingServer:
     return RemotingServer(
         {},
         host=config.bind_address,
         port=port,
         idle_seconds=config.server_channel_max_idle_time_seconds,
         max_runs=_MAX_RUNS,
+        queries=QUERIES,
+        limits=limits,
     )
 
 

@@ -30,6 +30,7 @@ from pyromq.protocol.settings import (
     unknown_key_hint,
 )
 from pyromq.remoting.address import AddressError, parse_addresses
+from pyromq.remoting.limits import PeerSettings
 from pyromq.store import config as store_config
 from pyromq.store.config import BrokerRole, MessageStoreConfig
 
@@ -38,6 +39,8 @@ MASTER_ID = 0
 
 #: Queues of a topic: clients and tools, which look at each of them, cannot cope with more.
 MAX_QUEUES = 65_536
+_PEERS = PeerSettings(received=256 << 20, unsent=512 << 20)
+
 #: How far below listenPort the second port is.
 _FAST_PORT_DISTANCE = 2
 _MAX_HOST_NAME = 253
@@ -551,8 +554,9 @@ class BrokerConfig:
     )
     max_queue_locks: int = setting(
         "maxQueueLocks",
-        200_000,
-        "Locks of queues that the broker keeps for orderly consumers.",
+        500_000,
+        "Locks of queues that the broker keeps: for orderly consumers, and for pyromq's others, "
+        "which hand queues over by them.",
         minimum=1,
         live=True,
         limit="The queues that are over the limit are not locked; the client asks again.",
@@ -613,6 +617,11 @@ class BrokerConfig:
         "Unsent bytes below which a connection is read from again; 0 takes the default.",
         minimum=0,
     )
+    max_connections: int = _PEERS.max_connections
+    max_connections_per_address: int = _PEERS.max_connections_per_address
+    max_received_bytes: int = _PEERS.max_received_bytes
+    max_unsent_bytes: int = _PEERS.max_unsent_bytes
+    max_frame_seconds: int = _PEERS.max_frame_seconds
     server_socket_backlog: int = setting(
         "serverSocketBacklog", 1024, "Connections that may wait to be accepted.", minimum=1
     )

@@ -34,6 +34,7 @@ from pyromq.broker.handlers.reply import ReplyHandlers
 from pyromq.broker.handlers.send import SendHandlers
 from pyromq.broker.handlers.send_back import SendBackHandlers
 from pyromq.broker.handlers.transaction import TransactionHandlers
+from pyromq.broker.services.flow_control import Admission
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.remoting.server import Connection, Handler, HotHandler
@@ -51,6 +52,31 @@ _WITH_MESSAGES: Final = frozenset(
 #: Requests of clients with thousands of groups or queues, whose bodies are large.
 _WITH_LARGE_BODIES: Final = frozenset(
     {RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ}
+)
+
+#: Requests that change nothing and may take long: dropped when their connection is lost.
+QUERIES: Final = frozenset(
+    {
+        RequestCode.QUERY_MESSAGE,
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.VIEW_BROKER_STATS_DATA,
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST,
+        RequestCode.GET_ALL_PRODUCER_INFO,
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.GET_BROKER_CONSUME_STATS,
+        RequestCode.QUERY_CONSUME_TIME_SPAN,
+        RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.QUERY_CONSUME_QUEUE,
+    }
 )
 
 
@@ -88,6 +114,7 @@ class Handlers:
 
 def build_routes(handlers: Handlers) -> Routes:
     """Every request that the broker serves."""
+    scans, lists = Admission(), Admission()
     return Routes(
         hot={
             RequestCode.SEND_MESSAGE: handlers.send.send,
@@ -140,8 +167,12 @@ def build_routes(handlers: Handlers) -> Routes:
             RequestCode.GET_MIN_OFFSET: handlers.queue_offsets.min_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: handlers.queue_offsets.offset_by_time,
             RequestCode.GET_EARLIEST_MSG_STORETIME: handlers.queue_offsets.earliest_time,
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: handlers.client_admin.consumer_connections,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: handlers.client_admin.producer_connections,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: lists.of(
+                handlers.client_admin.consumer_connections
+            ),
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: lists.of(
+                handlers.client_admin.producer_connections
+            ),
             RequestCode.GET_ALL_PRODUCER_INFO: handlers.client_admin.all_producers,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: handlers.client_admin.consumed_by_who,
             RequestCode.GET_CONSUMER_RUNNING_INFO: handlers.client_admin.running_info,
@@ -150,10 +181,12 @@ def build_routes(handlers: Handlers) -> Routes:
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: handlers.offset_admin.reset_offset,
             RequestCode.CLONE_GROUP_OFFSET: handlers.offset_admin.clone_offsets,
             RequestCode.QUERY_CORRECTION_OFFSET: handlers.offset_admin.correction_offsets,
-            RequestCode.GET_CONSUME_STATS: handlers.consume_stats.consume_stats,
-            RequestCode.GET_BROKER_CONSUME_STATS: handlers.consume_stats.broker_consume_stats,
-            RequestCode.QUERY_CONSUME_TIME_SPAN: handlers.consume_stats.consume_time_span,
-            RequestCode.GET_TOPIC_STATS_INFO: handlers.consume_stats.topic_stats,
+            RequestCode.GET_CONSUME_STATS: scans.of(handlers.consume_stats.consume_stats),
+            RequestCode.GET_BROKER_CONSUME_STATS: scans.of(
+                handlers.consume_stats.broker_consume_stats
+            ),
+            RequestCode.QUERY_CONSUME_TIME_SPAN: scans.of(handlers.consume_stats.consume_time_span),
+            RequestCode.GET_TOPIC_STATS_INFO: scans.of(handlers.consume_stats.topic_stats),
             RequestCode.QUERY_CONSUME_QUEUE: handlers.queue_entries.query_consume_queue,
         },
     )

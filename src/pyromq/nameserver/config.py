@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Self
 
 from pyromq.protocol.settings import load_settings, setting, settings_of
+from pyromq.remoting.limits import PeerSettings
 
 #: Where RocketMQ keeps a NameServer's files unless it is told otherwise.
 _HOME_FOLDER = "namesrv"
+
+_PEERS = PeerSettings(received=128 << 20, unsent=256 << 20)
 
 
 def _default_path(name: str) -> str:
@@ -44,6 +47,11 @@ class NamesrvConfig:
         "A connection that was silent for this many seconds is closed.",
         minimum=1,
     )
+    max_connections: int = _PEERS.max_connections
+    max_connections_per_address: int = _PEERS.max_connections_per_address
+    max_received_bytes: int = _PEERS.max_received_bytes
+    max_unsent_bytes: int = _PEERS.max_unsent_bytes
+    max_frame_seconds: int = _PEERS.max_frame_seconds
     kv_config_path: str = setting(
         "kvConfigPath",
         doc="File of the key-value configuration.",

@@ -25,8 +25,11 @@ from typing import Any, Final
 from pyromq.protocol import header_binary, header_json
 from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, ResponseCode
 from pyromq.protocol.header_json import Header
+from pyromq.protocol.log_lines import shortened
 
 MAX_FRAME: Final = 16 * 1024 * 1024
+#: Characters of an answer's remark; a longer one is cut, since it may echo its request.
+MAX_REMARK: Final = 4096
 
 FLAG_RESPONSE: Final = 0x1
 FLAG_ONEWAY: Final = 0x2
@@ -107,7 +110,7 @@ class RemotingCommand:
             opaque=self.opaque,
             ext_fields=ext_fields or {},
             body=body,
-            remark=remark,
+            remark=remark if remark is None else shortened(remark, MAX_REMARK),
             flag=FLAG_RESPONSE,
             encoding=self.encoding,
         )
@@ -274,6 +277,11 @@ class ChunkGatherer:
         self._merged = 0
         self._have = 0
         self._need = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes of an unfinished frame that are kept."""
+        return self._have if self._chunks else 0
 
     def add(self, data: bytes) -> bytes | None:
         """Everything gathered when it may hold a whole frame, else None."""

@@ -14,12 +14,14 @@ Rules
    one chunk of input, and as output `MAX_UNSENT` and the answers of one run.
    One whose coroutines have much to do is not read from either. What is written to a
    peer later than its chunk (late answers, requests) may not pile up beyond
-   `_MAX_BACKLOG`: then it is closed.
-3. Bytes that are no frame, and a connection silent for `idle_seconds`, are closed with
-   one line in the log.
+   `_MAX_BACKLOG`: then it is closed. `limits` bounds what all connections hold together.
+3. Bytes that are no frame, a connection silent for `idle_seconds`, and a frame that takes
+   too long to become whole, are closed with one line in the log.
 4. A handler's RequestError becomes the answer's code and remark; any other exception
    an answer SYSTEM_ERROR with its cause, and one line in the log. A hot handler answers
    for itself: what it lets through closes the connection.
+5. When a connection is lost, its requests that only ask (`queries`) are cancelled. Requests
+   that change something are carried out: their sender may want no answer.
 
 Everything here runs on the loop's thread.
 """
@@ -27,10 +29,12 @@ Everything here runs on the loop's thread.
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
 from pyromq.protocol.codes import ResponseCode
@@ -38,6 +42,7 @@ from pyromq.protocol.frame import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
     MAX_FRAME,
+    MAX_REMARK,
     ChunkGatherer,
     FrameError,
     RawFrame,
@@ -46,9 +51,11 @@ from pyromq.protocol.frame import (
     command_from,
     split_frames,
 )
+from pyromq.protocol.log_lines import RARELY, shortened
 from pyromq.protocol.message_id import encode_host, format_address
 from pyromq.remoting.errors import RemotingClosedError, RemotingTimeoutError
 from pyromq.remoting.lateness import Lateness
+from pyromq.remoting.limits import PeerLimits
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +71,12 @@ _MAX_UNFINISHED_SIZE: Final = 2 * MAX_FRAME
 #: A peer that leaves so much unread does not read at all.
 _MAX_BACKLOG: Final = 64 * 1024 * 1024
 _BACKLOG: Final = 1024
+#: About the memory that a parsed frame takes beside its body.
+_FRAME_COST: Final = 1024
+#: Connections are looked at so often within the time that they may be silent.
+_LOOKS: Final = 12
+#: What accepting a connection fails with when the process has too many open files already.
+_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 #: Above, writing a part by itself costs less than copying it.
 _LARGE_PART: Final = 64 * 1024
 #: How long a stopping server waits for a peer to read its last answers.
@@ -83,6 +96,7 @@ HotHandler = Callable[["Connection", list[RawFrame], list[bytes]], None]
 #: Whether a request of this code is refused, which has waited so many seconds for its turn
 #: with so many others behind it.
 RefuseLate = Callable[[int, float, int], RequestError | None]
+_ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 
 
 class RemotingServer:
@@ -101,8 +115,14 @@ class RemotingServer:
         on_disconnect: Callable[[Connection], None] | None = None,
         idle_seconds: float = IDLE_SECONDS,
         max_frame: int = MAX_FRAME,
+        queries: Collection[int] = (),
+        limits: PeerLimits | None = None,
     ) -> None:
         self.handlers = handlers
+        #: Codes of requests that change nothing: without a peer to answer they are pointless.
+        self.queries = queries
+        #: Shared by all ports of a process.
+        self.limits = limits or PeerLimits()
         self.hot_handlers = hot_handlers or {}
         #: Shorter runs for the hot codes whose answers are large.
         self.max_runs = max_runs or {}
@@ -152,9 +172,12 @@ class RemotingServer:
         assert self._socket is not None
         self.stopping = False
         loop = asyncio.get_running_loop()
+        # asyncio's loop also accepts, and reports failures, as often in a row as its backlog says.
         self._server = await loop.create_server(
-            lambda: Connection(self, loop), sock=self._socket, backlog=_BACKLOG
+            lambda: Connection(self, loop), sock=self._socket, backlog=1
         )
+        self._socket.listen(_BACKLOG)
+        report_accept_faults(loop)
         self.lateness.start(loop)
         self._look_for_idle(loop)
 
@@ -212,25 +235,49 @@ class RemotingServer:
                     "%s was silent for %g s: closed", connection.remote_address, self._idle_seconds
                 )
                 connection.close()
-        self._idle_timer = loop.call_later(self._idle_seconds / 12, self._look_for_idle, loop)
+        self._look_for_slow_frames(loop.time())
+        patience = min(self._idle_seconds, self.limits.frame_seconds or self._idle_seconds)
+        self._idle_timer = loop.call_later(patience / _LOOKS, self._look_for_idle, loop)
+
+    def _look_for_slow_frames(self, now: float) -> None:
+        """Close connections that send a frame in drops: such a peer is never silent."""
+        for connection, holding in self.limits.received:
+            if (
+                connection in self.connections
+                and isinstance(connection, Connection)
+                and connection.is_read
+                and self.limits.is_too_slow(holding, now)
+            ):
+                connection.give_up(
+                    "maxFrameSeconds",
+                    f"sent {holding.size} bytes of a frame in {now - holding.since:.0f} s, "
+                    f"limit {self.limits.frame_seconds:g} s",
+                )
 
 
 class Connection(asyncio.Protocol):
     """One client's connection, as the loop and the handlers see it."""
 
     __slots__ = (
+        "_admitted_from",
         "_gatherer",
         "_gone",
         "_held",
         "_last_waiter",
         "_loop",
         "_next_opaque",
+        "_overworked",
+        "_parked",
+        "_parked_size",
         "_pending",
+        "_queries",
+        "_received",
         "_server",
         "_transport",
         "_unfinished",
         "_unfinished_size",
         "_waiting",
+        "_waiting_size",
         "_write_paused",
         "born_host",
         "closed",
@@ -245,15 +292,29 @@ class Connection(asyncio.Protocol):
         self._gatherer = ChunkGatherer(server.max_frame)
         #: Frames that are parsed and wait until the peer reads again.
         self._waiting: list[RawFrame] = []
+        #: About the memory that they take.
+        self._waiting_size = 0
+        #: What `limits.received` counts for this connection.
+        self._received = 0
+        #: The address under which `limits` counts this connection.
+        self._admitted_from: str | None = None
         #: Bytes of answers that wait for the end of their chunk.
         self._held = 0
         #: What the last chunk that had to wait waits for.
         self._last_waiter: asyncio.Future[Any] | None = None
         self._write_paused = False
+        #: Late answers that are encoded when the peer reads again, and the size of their bodies:
+        #: those of one table share theirs.
+        self._parked: deque[tuple[RemotingCommand, RemotingCommand]] = deque()
+        self._parked_size = 0
         #: Requests whose coroutines are under way.
         self._unfinished = 0
         #: The size of their bodies.
         self._unfinished_size = 0
+        #: Whether they are so many that nothing more is begun.
+        self._overworked = False
+        #: Those that are pointless without this connection.
+        self._queries: set[asyncio.Task[None]] = set()
         self._next_opaque = 0
         self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._gone: asyncio.Future[None] = loop.create_future()
@@ -275,12 +336,15 @@ class Connection(asyncio.Protocol):
             return
         self.last_active = self._loop.time()
         self._transport.write(frames)
+        self._note_unsent()
+
+    def _note_unsent(self) -> None:
+        """Count what the peer has not read; close it when that is far too much."""
         unsent = self.unsent
         if unsent > _MAX_BACKLOG:
-            logger.warning(
-                "%s has not read %d bytes that wait for it: closed", self.remote_address, unsent
-            )
-            self.abort()
+            self.give_up("fixed", f"has not read {unsent} bytes, limit {_MAX_BACKLOG}")
+        elif self._write_paused:
+            self._server.limits.unsent.hold(self, unsent, self._loop.time())
 
     def write_parts(self, parts: Sequence[bytes]) -> None:
         """Write whole frames in parts; the last one, when it is large, is not copied once more."""
@@ -292,7 +356,8 @@ class Connection(asyncio.Protocol):
     @property
     def unsent(self) -> int:
         """How many bytes wait until the client reads."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        written = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return written + self._parked_size
 
     @property
     def congested(self) -> bool:
@@ -323,7 +388,7 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Close once what was written has left; what comes in from now on is ignored."""
         self.closed = True
-        self._waiting = []
+        self._drop_pending()
         if self._transport is not None:
             self._transport.close()
 
@@ -333,17 +398,38 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def give_up(self, setting: str, reason: str) -> None:
+        """Close at once a peer that makes the server hold too much."""
+        logger.warning(
+            "%s %s (%s): closed",
+            self.remote_address,
+            reason,
+            setting,
+            extra={**RARELY, "kind": setting},
+        )
+        self.abort()
+        self._server.limits.unsent.hold(self, 0, self._loop.time())
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the peer can send more: it is not held back."""
+        return not (
+            self.closed or self._write_paused or self._overworked or self._held > MAX_UNSENT
+        )
+
     @property
     def is_busy(self) -> bool:
         """Whether a request that came is not answered yet."""
-        return not self.closed and bool(self._unfinished or self._held or self._waiting)
+        return not self.closed and bool(
+            self._unfinished or self._held or self._waiting or self._parked
+        )
 
     async def end(self) -> None:
         """Close, and come back when the connection is gone; a peer that does not read is cut."""
         transport = self._transport
         if transport is not None and not self.closed and not transport.is_closing():
             self.closed = True
-            self._waiting = []
+            self._drop_pending()
             transport.write_eof()
             transport.resume_reading()
             await asyncio.wait((self._gone,), timeout=_LINGER_SECONDS)
@@ -364,16 +450,34 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self.remote_address = format_address(peer[0], peer[1])
+        refusal = self._server.limits.admit(peer[0])
+        if refusal is not None:
+            logger.warning(
+                "connection from %s refused: %s (%s)",
+                peer[0],
+                refusal.reason,
+                refusal.setting,
+                extra={**RARELY, "kind": refusal.setting},
+            )
+            self.abort()
+            return
+        self._admitted_from = peer[0]
         self.born_host = encode_host(peer[0], peer[1])
         self._server.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's own
         """The client has gone, or was closed."""
         self.closed = True
-        self._waiting = []
+        self._drop_pending()
+        self._server.limits.unsent.hold(self, 0, self._loop.time())
         self._server.connections.discard(self)
         if not self._gone.done():
             self._gone.set_result(None)
+        if self._admitted_from is None:
+            return
+        self._server.limits.leave(self._admitted_from)
+        for task in self._queries:
+            task.cancel()
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(
@@ -387,28 +491,46 @@ class Connection(asyncio.Protocol):
         self._write_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
+            self._server.limits.unsent.hold(self, self.unsent, self._loop.time())
 
     def resume_writing(self) -> None:
         """The peer reads again: go on where we stopped."""
         self._write_paused = False
-        frames, self._waiting = self._waiting, []
-        if frames:
-            self._handle(frames)
-        self._read_again()
+        while self._parked and not self._write_paused:
+            request, answer = self._parked.popleft()
+            self._parked_size -= len(answer.body)
+            self._write_late(request, answer)
+        if not self._write_paused:
+            self._server.limits.unsent.hold(self, 0, self._loop.time())
+        self._go_on()
 
-    def _read_again(self) -> None:
-        if (
-            not self._write_paused
-            and not self._has_much_to_do
-            and self._held <= MAX_UNSENT
-            and not self.closed
-            and self._transport is not None
-        ):
+    def _go_on(self) -> None:
+        """Handle what waits, then read again, unless there still is a reason not to."""
+        if self._waiting and not self._write_paused and not self._overworked:
+            frames = self._waiting
+            self._wait_with([])
+            self._handle(frames)
+        if self.is_read and not self._waiting and self._transport is not None:
+            if self._received:  # its frame had to wait for us: its time begins anew
+                self._note_received(self._loop.time(), anew=True)
             self._transport.resume_reading()
 
-    @property
-    def _has_much_to_do(self) -> bool:
-        return self._unfinished > _MAX_UNFINISHED or self._unfinished_size > _MAX_UNFINISHED_SIZE
+    def _wait_with(self, frames: list[RawFrame]) -> None:
+        """Keep frames until they can be handled."""
+        self._waiting = frames
+        self._waiting_size = sum(len(frame[2]) + _FRAME_COST for frame in frames)
+        self._note_received(self._loop.time())
+
+    def _drop_pending(self) -> None:
+        self._parked.clear()
+        self._parked_size = 0
+        self._gatherer = ChunkGatherer(self._server.max_frame)
+        self._wait_with([])
+
+    def _note_received(self, now: float, *, anew: bool = False) -> None:
+        """Count what of the peer's input is not handled yet."""
+        self._received = self._gatherer.held + self._waiting_size
+        self._server.limits.received.hold(self, self._received, now, anew=anew)
 
     def data_received(self, data: bytes) -> None:
         """Parse, handle and answer everything that the socket had."""
@@ -417,16 +539,18 @@ class Connection(asyncio.Protocol):
         now = self.last_active = self._loop.time()
         buffer = self._gatherer.add(data)
         if buffer is None:
+            self._note_received(now)
             return
         frames, taken, error = split_frames(buffer, self._server.max_frame)
         if frames:
             if now > self._server.lateness.at:
                 frames = self._without_late(frames, now)
             self._handle(frames)
-        if error is None:
-            self._gatherer.keep(buffer, taken)
-        else:
+        if error is not None:
             self._refuse(error)
+        elif (taken != len(buffer) or self._received) and not self.closed:
+            self._gatherer.keep(buffer, taken)
+            self._note_received(now, anew=taken > 0)
 
     # How a chunk is handled
 
@@ -490,8 +614,11 @@ class Connection(asyncio.Protocol):
                 self._write_answers(answers)
                 answers, unsent = [], 0
                 if self._write_paused:
-                    self._waiting = frames[start:]
+                    self._wait_with(frames[start:])
                     return
+            if self._overworked:
+                self._wait_with(frames[start:])
+                break
         self._write_answers(answers)
 
     def _next_run(
@@ -540,6 +667,8 @@ class Connection(asyncio.Protocol):
             self.write(b"".join(answers))
         elif answers and not self.closed and self._transport is not None:
             self._transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
+            if self._write_paused:
+                self._note_unsent()
 
     def _hold(self, answers: bytes, waiter: asyncio.Future[Any]) -> None:
         """Let a chunk's answers leave when `waiter` is done."""
@@ -561,7 +690,7 @@ class Connection(asyncio.Protocol):
             answers = self._server.late_answers(answers, done.result())
         self.write(answers)
         if was_full:
-            self._read_again()
+            self._go_on()
 
     def _handle_one(self, frame: RawFrame) -> list[bytes]:
         command = command_from(frame)
@@ -600,20 +729,41 @@ class Connection(asyncio.Protocol):
     def _begin(self, request: RemotingCommand, result: Awaitable[RemotingCommand | None]) -> None:
         task = asyncio.ensure_future(self._finish(request, result))
         self._server.tasks.add(task)
+        if request.code in self._server.queries:
+            self._queries.add(task)
         size = len(request.body)
         task.add_done_callback(lambda done: self._finished(done, size))
+        limits = self._server.limits
         self._unfinished += 1
         self._unfinished_size += size
-        if self._has_much_to_do and not self.closed and self._transport is not None:
-            self._transport.pause_reading()
+        limits.in_progress += size
+        if (
+            self._unfinished > _MAX_UNFINISHED
+            or self._unfinished_size > _MAX_UNFINISHED_SIZE
+            or limits.is_overworked
+        ):
+            self._overworked = True
+            if not self.closed and self._transport is not None:
+                self._transport.pause_reading()
 
     def _finished(self, task: asyncio.Task[None], size: int) -> None:
         self._server.tasks.discard(task)
-        had_much_to_do = self._has_much_to_do
+        self._queries.discard(task)
+        limits = self._server.limits
         self._unfinished -= 1
         self._unfinished_size -= size
-        if had_much_to_do:
-            self._read_again()
+        limits.in_progress -= size
+        if self._overworked and (
+            self._unfinished == 0
+            or (
+                # Not at once: what waits is looked at as a whole each time.
+                self._unfinished <= _MAX_UNFINISHED // 2
+                and self._unfinished_size <= _MAX_UNFINISHED_SIZE * 3 // 4
+                and not limits.is_overworked
+            )
+        ):
+            self._overworked = False
+            self._go_on()
 
     async def _finish(
         self, request: RemotingCommand, result: Awaitable[RemotingCommand | None]
@@ -622,9 +772,18 @@ class Connection(asyncio.Protocol):
             answer = await result
         except Exception as error:
             answer = self.error_answer(request, error)
-        if answer is not None and not request.is_oneway and not self.closed:
-            self.last_active = self._loop.time()
-            self._write_answers([self._encoded(request, answer)], late=True)
+        if answer is None or request.is_oneway or self.closed:
+            return
+        if not self._write_paused:
+            self._write_late(request, answer)
+            return
+        self._parked.append((request, answer))
+        self._parked_size += len(answer.body)
+        self._note_unsent()
+
+    def _write_late(self, request: RemotingCommand, answer: RemotingCommand) -> None:
+        self.last_active = self._loop.time()
+        self._write_answers([self._encoded(request, answer)], late=True)
 
     def _encoded(self, request: RemotingCommand, answer: RemotingCommand) -> bytes:
         try:
@@ -645,13 +804,15 @@ class Connection(asyncio.Protocol):
         """What a request is answered whose handler failed."""
         if isinstance(error, RequestError):
             return request.answer(error.code, error.remark)
-        cause = f"{type(error).__name__}: {error}"
+        kind = type(error).__name__
+        cause = shortened(f"{kind}: {error}", MAX_REMARK)
         logger.error(
             "%s: request %d failed: %s",
             self.remote_address,
             request.code,
             cause,
             exc_info=not isinstance(error, ValueError),
+            extra={"kind": (request.code, kind)},
         )
         return request.answer(ResponseCode.SYSTEM_ERROR, cause)
 
@@ -666,6 +827,38 @@ class Connection(asyncio.Protocol):
         if not self.closed:
             logger.warning("%s sent no RocketMQ frame: %s: closed", self.remote_address, error)
             self.close()
+
+
+def report_accept_faults(loop: asyncio.AbstractEventLoop) -> None:
+    """Let a loop say in one line that it has no descriptor for a new connection.
+
+    asyncio's own loop tries again every second and logs a traceback for each connection that
+    waits. uvloop accepts such connections with a spare descriptor and closes them.
+    """
+    before = loop.get_exception_handler()
+    if not isinstance(before, _AcceptFaults):
+        loop.set_exception_handler(_AcceptFaults(before))
+
+
+class _AcceptFaults:
+    """A loop's exception handler that leaves everything else to the one before it."""
+
+    def __init__(self, before: _ExceptionHandler | None) -> None:
+        self._before = before
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR and "socket" in context:
+            logger.error(
+                "cannot accept a connection, trying again: %s; close connections or raise the "
+                "limit of open files (ulimit -n)",
+                error,
+                extra=RARELY,
+            )
+        elif self._before is None:
+            loop.default_exception_handler(context)
+        else:
+            self._before(loop, context)
 
 
 def wants_answer(frame: RawFrame) -> bool:

@@ -107,9 +107,9 @@ def mapped_files_allowed(setting: int = 0) -> int:
     return min(MAX_MAPPED, max(_MIN_MAPPED, _limit() // _MAPPED_SHARE))
 
 
-def connections_allowed(mapped_files: int) -> int:
-    """How many connections fit beside a store that keeps so many files mapped."""
-    return max(1, _limit() - mapped_files - SPARES - _OTHERS)
+def descriptors_needed(setting: int = 0) -> int:
+    """How many descriptors a server must leave to a store, whose maxMappedFiles is `setting`."""
+    return mapped_files_allowed(setting) + SPARES + _OTHERS
 
 
 def _limit() -> int:

@@ -8,7 +8,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.routes import Handlers, Routes, build_routes, with_body_limits
+from pyromq.broker.routes import QUERIES, Handlers, Routes, build_routes, with_body_limits
 from pyromq.protocol.codes import RequestCode
 from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.remoting.server import Connection
@@ -108,7 +108,9 @@ def test_no_handler_serves_a_code_twice_or_is_forgotten() -> None:
     handlers = families()
     routes = build_routes(handlers)
 
-    used = {id(handler) for handler in (*routes.hot.values(), *routes.plain.values())}
+    used = {
+        id(inspect.unwrap(handler)) for handler in (*routes.hot.values(), *routes.plain.values())
+    }
     for family, kind in FAMILIES.items():
         for name, method in inspect.getmembers(kind, inspect.isfunction):
             if name.startswith("_") or "request" not in inspect.signature(method).parameters:
@@ -142,3 +144,12 @@ def test_bodies_that_are_no_messages_are_limited() -> None:
         fault = f"body of request {code} has {limit + 1} bytes, limit {limit} ({key})"
         with pytest.raises(RequestError, match=re.escape(fault)):
             handler(connection, RemotingCommand(code, body=b"x" * (limit + 1)))
+
+
+def test_queries_are_served_and_change_nothing() -> None:
+    routes = build_routes(families())
+
+    assert routes.plain.keys() >= QUERIES
+    changes = ("UPDATE", "DELETE", "CLEAN", "RESET", "CLONE", "SEND", "LOCK", "END", "REGISTER")
+    for code in QUERIES:
+        assert not any(word in code.name for word in changes), code.name

@@ -7,7 +7,10 @@ from pathlib import Path
 import click
 import pytest
 
-from pyromq.cli.logs import logging_to_files
+from pyromq.cli import logs
+from pyromq.cli.logs import logging_to_files, logging_to_stderr
+from pyromq.protocol.log_lines import MAX_LINES_OF_A_KIND, RARELY
+from tests.support.patience import wait_until
 
 NAMES = ("store.log", "namesrv.log", "broker.log")
 
@@ -38,7 +41,7 @@ def test_each_part_has_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (gone,) = lines("namesrv.log")
     assert gone.endswith("a broker is gone")
     assert lines("broker.log")[0].endswith("served")
-    assert lines("broker.log")[-1] == "ValueError: torn"
+    assert lines("broker.log")[-1] == "    ValueError: torn"
     assert not any("not important" in line for line in lines("broker.log"))
     errors = capsys.readouterr().err
     assert "a broker is gone" in errors
@@ -49,7 +52,7 @@ def test_each_part_has_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_a_file_that_is_full_is_rotated_and_the_oldest_goes(tmp_path: Path) -> None:
     with logging_to_files("INFO", tmp_path, ("broker.log",), 1000, 3):
         for number in range(100):
-            logging.getLogger("pyromq.broker").info("line %d", number)
+            logging.getLogger("pyromq.broker").info(f"line {number}")
 
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "broker.log",
@@ -83,3 +86,107 @@ def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     ):
         pass
     assert str(tmp_path / "file" / "broker.log") in caught.value.message
+
+
+def lines_of(tmp_path: Path) -> list[str]:
+    return [
+        line.partition(" - ")[2] or line
+        for line in (tmp_path / "broker.log").read_text().splitlines()
+    ]
+
+
+def test_no_name_can_forge_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    forged = "t\n2026-11-17 00:00:00,000 INFO    pyromq.broker - topic x deleted\x1b[2J\ud800"
+    with logging_to_files("INFO", tmp_path, ("broker.log",), 1 << 20, 1):
+        logger = logging.getLogger("pyromq.broker")
+        logger.warning("topic %s refused", forged)
+        try:
+            raise ValueError(forged)
+        except ValueError:
+            logger.exception("request failed")
+
+    lines = (tmp_path / "broker.log").read_text().splitlines()
+    assert sum(line.startswith("20") for line in lines) == 2
+    assert r"t\n2026-11-17 00:00:00,000" in lines[0]
+    assert r"\x1b[2J\ud800 refused" in lines[0]
+    assert all(line.startswith("    ") for line in lines[2:])
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_long_values_and_tracebacks_are_cut(tmp_path: Path) -> None:
+    def deep(depth: int) -> None:
+        # Not one function that calls itself: repeated lines are left out by Python.
+        exec(
+            f"def other_{depth}(): deep({depth - 1})\nother_{depth}()", {"deep": deep}
+        ) if depth else 1 / 0
+
+    with logging_to_files("INFO", tmp_path, ("broker.log",), 1 << 20, 1):
+        logger = logging.getLogger("pyromq.nameserver")
+        logger.info("KV configuration: %s set to %s", "key", "v" * 20_000_000)
+        logger.info("settings %s", [1] * 10_000)
+        try:
+            deep(100)
+        except ZeroDivisionError:
+            logger.exception("failed")
+
+    lines = lines_of(tmp_path)
+    assert lines[0].endswith("vvv... (20000000 characters)")
+    assert len(lines[0]) < 1200
+    assert len(lines[1]) < 4200
+    assert "ZeroDivisionError" in lines[-1]
+    assert 90 < len(lines) < 110
+
+
+def test_a_crowd_of_lines_becomes_a_few_and_a_count(tmp_path: Path) -> None:
+    with logging_to_files("INFO", tmp_path, ("broker.log",), 1 << 20, 1):
+        logger = logging.getLogger("pyromq.broker")
+        for number in range(5000):
+            logger.warning("request %d failed: %s", number, "bad")
+            logger.warning("refused %d", number, extra=RARELY)
+            if number == 4000:
+                logger.warning("something else happened: %s", "here")
+                logger.warning("request %d failed: %s", 7, "other", extra={"kind": "other"})
+
+    lines = lines_of(tmp_path)
+    assert len(lines) == MAX_LINES_OF_A_KIND + 1 + 2 + 2
+    assert lines[0] == "request 0 failed: bad"
+    assert lines[1] == "refused 0"
+    assert "something else happened: here" in lines
+    assert "request 7 failed: other" in lines
+    assert sorted(line.replace("last 1 s", "last 0 s") for line in lines[-2:]) == [
+        "... and 4,950 more like it in the last 0 s: request %d failed: %s",
+        "... and 4,999 more like it in the last 0 s: refused %d",
+    ]
+
+
+def test_the_count_is_told_although_no_other_line_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "PERIOD_SECONDS", 0.05)
+    with logging_to_files("INFO", tmp_path, ("broker.log",), 1 << 20, 1):
+        for _ in range(3):
+            logging.getLogger("pyromq.broker").warning("refused", extra=RARELY)
+        wait_until(lambda: any("more like it" in line for line in lines_of(tmp_path)))
+
+
+def test_debug_lines_are_all_written(tmp_path: Path) -> None:
+    with logging_to_files("DEBUG", tmp_path, ("broker.log",), 1 << 20, 1):
+        for _ in range(200):
+            logging.getLogger("pyromq.broker").debug("looked at")
+
+    assert len(lines_of(tmp_path)) == 200
+
+
+def test_lines_on_stderr_are_as_safe(capfd: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before, root.handlers = root.handlers, []
+    try:
+        with logging_to_stderr("INFO"):
+            for _ in range(200):
+                logging.getLogger("pyromq.broker").info("topic %s", "a\nb")
+    finally:
+        root.handlers = before
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0].endswith(r"INFO    pyromq.broker - topic a\nb")
+    assert len(lines) == MAX_LINES_OF_A_KIND + 1
+    assert "... and 150 more like it" in lines[-1]

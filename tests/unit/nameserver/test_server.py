@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,7 @@ from pyromq.protocol.frame import Encoding, RemotingCommand
 from pyromq.protocol.headers import GetRouteInfoRequestHeader, RegisterBrokerRequestHeader
 from pyromq.protocol.headers_admin import PutKVConfigRequestHeader
 from pyromq.remoting.client import RemotingClient
-from tests.support.patience import until
+from tests.support.patience import DEADLINE, until
 
 
 class Clock:
@@ -214,3 +217,25 @@ async def test_a_port_in_use_is_an_error(tmp_path: Path, name_server: NameServer
     with pytest.raises(OSError, match=r"address already in use|Address already in use"):
         await second.start()
     await second.stop()
+
+
+async def test_connections_and_unfinished_requests_have_the_limits_of_the_settings(
+    tmp_path: Path,
+) -> None:
+    settings = dataclasses.replace(
+        config(tmp_path), max_connections=10, max_received_bytes=1_000_000
+    )
+    name_server = NameServer(settings)
+    await name_server.start()
+    peers = [await asyncio.open_connection("127.0.0.1", name_server.port) for _ in range(9)]
+    refused, closed = await asyncio.open_connection("127.0.0.1", name_server.port)
+    with contextlib.suppress(ConnectionError):
+        assert await asyncio.wait_for(refused.read(), DEADLINE) == b""
+    connections = name_server._server.connections
+    await until(lambda: len(connections) == 9)
+    for _, writer in peers:
+        writer.write((8_000_000).to_bytes(4, "big") + bytes(200_000))
+    await until(lambda: len(connections) < 9)
+    for writer in (closed, *(writer for _, writer in peers)):
+        writer.transport.abort()
+    await name_server.stop()

@@ -255,13 +255,16 @@ async def test_answer_that_cannot_be_written_is_a_system_error(encoding: Encodin
         return command.answer(remark="\ud800")
 
     async def too_long(_: Connection, command: RemotingCommand) -> RemotingCommand:
-        return command.answer(remark="\x01" * MAX_FRAME)
+        return command.answer(ext_fields={"field": "\x01" * MAX_FRAME})
+
+    def too_large(_: Connection, command: RemotingCommand) -> RemotingCommand:
+        return command.answer(body=bytes(MAX_FRAME))
 
     async with (
-        serving({1: surrogate, 2: too_long, ECHO: echo}) as server,
+        serving({1: surrogate, 2: too_long, 3: too_large, ECHO: echo}) as server,
         connected(server) as client,
     ):
-        for code in (1, 2):
+        for code in (1, 2, 3):
             answer = await client.ask(request(code, 5, encoding=encoding))
             assert (answer.code, answer.opaque) == (ResponseCode.SYSTEM_ERROR, 5)
         assert (await client.ask(request(body=b"on"))).body == b"on"

@@ -201,3 +201,28 @@ async def test_late_answers_do_not_pile_up_for_ever() -> None:
     wire.unread = 65 * MIB
     gate.set()
     await until(lambda: wire.is_closed)
+
+
+@on_both_loops
+async def test_late_answers_wait_as_they_are_until_the_peer_reads() -> None:
+    body = bytes(MIB)
+
+    async def large(_: Connection, command: RemotingCommand) -> RemotingCommand:
+        return command.answer(body=body)
+
+    async with serving({ECHO: large}) as server, slow_reader(server) as client:
+        client.write(*(request(ECHO, number) for number in range(50)))
+        connection = await connection_of(server, client)
+        await until(lambda: len(connection._parked) > 40)
+        # Only what was written before the peer was full takes memory of its own.
+        assert unsent(connection) < 8 * MIB
+        assert all(answer.body is body for _, answer in connection._parked)
+        assert connection.is_busy
+        for number in range(50):
+            answer = await client.read()
+            assert (answer.opaque, len(answer.body)) == (number, MIB)
+        assert not connection.is_busy
+        # More than 64 MiB of them are too many, though.
+        client.write(*(request(ECHO, number) for number in range(100)))
+        await until(lambda: connection.closed)
+        assert not connection._parked

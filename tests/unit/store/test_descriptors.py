@@ -18,7 +18,7 @@ from pyromq.store.descriptors import (
     SPARES,
     ShortageError,
     close_file,
-    connections_allowed,
+    descriptors_needed,
     map_file,
     mapped_files_allowed,
     open_file,
@@ -134,20 +134,20 @@ def test_no_memory_is_a_shortage_too(path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("limit", "mapped", "connections"),
-    [(256, 64, 112), (1024, 256, 688), (20_000, 5000, 14_920), (1 << 20, 16_384, 1_032_112)],
+    ("limit", "mapped", "needed"),
+    [(256, 64, 144), (1024, 256, 336), (20_000, 5000, 5080), (1 << 20, 16_384, 16_464)],
 )
 def test_the_limit_of_the_process_is_shared_out(
-    monkeypatch: pytest.MonkeyPatch, limit: int, mapped: int, connections: int
+    monkeypatch: pytest.MonkeyPatch, limit: int, mapped: int, needed: int
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     assert mapped_files_allowed() == mapped
-    assert connections_allowed(mapped) == connections
+    assert descriptors_needed() == needed
     assert mapped_files_allowed(7) == 7
+    assert descriptors_needed(7) == 87
 
 
 def test_no_limit_is_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
     infinite = resource.RLIM_INFINITY
     monkeypatch.setattr(resource, "getrlimit", lambda _: (infinite, infinite))
     assert mapped_files_allowed() == 16_384
-    assert connections_allowed(16_384) > 1_000_000

@@ -98,7 +98,9 @@ class HeartbeatHandlers:
     async def _large_heart_beat(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        heartbeat = await self._lane.run(lambda: HeartbeatData.decode(request.body))
+        heartbeat = await self._lane.run(
+            lambda: HeartbeatData.decode(request.body), len(request.body)
+        )
         self._refuse_excess(connection, heartbeat)
         client = Client(connection, heartbeat.client_id, request.language, request.version)
         faults = []

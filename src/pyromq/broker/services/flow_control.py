@@ -7,10 +7,13 @@ they are first needed) and a bounded queue before them, so slow requests of one 
 never delay those of another, and a send never waits behind any of them.
 
 Invariants
-1. At most `capacity` requests of a lane wait; one more is refused with [OVERLOAD].
+1. At most `capacity` requests of a lane wait, with bodies of at most `MAX_WAITING_SIZE`
+   together; one more is refused with [OVERLOAD].
 2. Where the lane has a limit of waiting, a request that comes to it is refused with
    [TIMEOUT_CLEAN_QUEUE] and never begun, also when every thread is stuck.
 3. All of it runs on the loop, but the work itself: no lock is needed.
+4. However many requests wait for a whole table, at most two snapshots of it exist
+   (`SharedBody`): one that is encoded now, and the next one.
 
 What the loop itself serves has no queue but the sockets' buffers: requests wait there, and
 behind others in the same turn of the loop. `FastFailure` refuses those whose turn came too
@@ -26,9 +29,9 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from functools import partial, wraps
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -47,7 +50,10 @@ from pyromq.store.config import MessageStoreConfig
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+AsyncHandler = Callable[[Connection, RemotingCommand], Awaitable[RemotingCommand | None]]
 
+#: Bytes of the requests that may wait in a lane.
+MAX_WAITING_SIZE: Final = 256 * 1024 * 1024
 OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 REJECT_REQUEST: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 #: RocketMQ lets any number of admin requests wait; nobody has an answer to wait for then.
@@ -56,6 +62,8 @@ _ADMIN_CAPACITY: Final = 10_000
 #: it takes to keep a disk busy.
 _DISK_THREADS: Final = 4
 _THREADS: Final = 2
+#: Scans over many queues that are in progress at once: they take turns on the loop anyway.
+_TURNS: Final = 4
 #: Refusals come in crowds: one line in the log tells of all within so many seconds.
 _LINE_SECONDS: Final = 10.0
 #: What RocketMQ's pool of pulls serves, and its pool of sends.
@@ -105,12 +113,15 @@ class Lanes:
 class _Waiting:
     """A request in a lane's queue."""
 
-    __slots__ = ("result", "since", "work")
+    __slots__ = ("result", "since", "size", "work")
 
-    def __init__(self, work: Callable[[], Any], result: asyncio.Future[Any], since: float) -> None:
+    def __init__(
+        self, work: Callable[[], Any], result: asyncio.Future[Any], since: float, size: int
+    ) -> None:
         self.work = work
         self.result = result
         self.since = since
+        self.size = size
 
 
 class Lane:
@@ -125,6 +136,7 @@ class Lane:
         self._threads = threads
         self._executor: ThreadPoolExecutor | None = None
         self._waiting: deque[_Waiting] = deque()
+        self._waiting_size = 0
         self._running = 0
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
@@ -141,19 +153,25 @@ class Lane:
             return 0
         return _milliseconds(asyncio.get_running_loop().time() - self._waiting[0].since)
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises, from a thread of this lane. RequestError when busy."""
-        return await self.submit(work)
+    async def run(self, work: Callable[[], T], size: int = 0) -> T:
+        """What `work` returns or raises, from a thread of this lane. RequestError when busy.
 
-    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        `size` is how many bytes are kept for it while it waits.
+        """
+        return await self.submit(work, size)
+
+    def submit(self, work: Callable[[], T], size: int = 0) -> asyncio.Future[T]:
         """`run` for those who cannot wait; raises RequestError when the queue is full."""
         if self._stopped:
             raise RequestError(ResponseCode.SYSTEM_BUSY, "the broker is stopping")
-        if self._running >= self._threads and len(self._waiting) >= self.capacity:
+        if self._running >= self._threads and (
+            len(self._waiting) >= self.capacity or self._waiting_size + size > MAX_WAITING_SIZE
+        ):
             raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD)
         loop = asyncio.get_running_loop()
         result: asyncio.Future[T] = loop.create_future()
-        self._waiting.append(_Waiting(work, result, loop.time()))
+        self._waiting.append(_Waiting(work, result, loop.time(), size))
+        self._waiting_size += size
         if self._running < self._threads:
             self._begin_next(loop)
         elif self._timer is None and self.wait_limit_ms is not None:
@@ -166,14 +184,14 @@ class Lane:
         if self._timer is not None:
             self._timer.cancel()
         while self._waiting:
-            self._waiting.popleft().result.cancel()
+            self._pop().result.cancel()
         if self._executor is not None:
             await asyncio.to_thread(self._executor.shutdown)
 
     def _begin_next(self, loop: asyncio.AbstractEventLoop) -> None:
         """Give the first request that is still wanted to a thread."""
         while self._waiting:
-            waiting = self._waiting.popleft()
+            waiting = self._pop()
             if waiting.result.done():  # who asked has gone
                 continue
             if self._executor is None:
@@ -184,6 +202,11 @@ class Lane:
             done = self._executor.submit(waiting.work)
             done.add_done_callback(partial(self._report, loop, waiting.result))
             return
+
+    def _pop(self) -> _Waiting:
+        first = self._waiting.popleft()
+        self._waiting_size -= first.size
+        return first
 
     def _report(
         self, loop: asyncio.AbstractEventLoop, result: asyncio.Future[Any], done: Future[Any]
@@ -217,9 +240,98 @@ class Lane:
                     first.since + (self.wait_limit_ms + 1) / 1000, self._clean, loop
                 )
                 return
-            self._waiting.popleft()
+            self._pop()
             if not first.result.done():
                 first.result.set_exception(waited_too_long(waited, len(self._waiting)))
+
+
+class Admission:
+    """Lets few requests of a kind be worked on at once, where each gathers much in memory.
+
+    A request that waits for its turn holds nothing but itself.
+    """
+
+    def __init__(self, at_once: int = _TURNS, capacity: int = _ADMIN_CAPACITY) -> None:
+        self._turns = asyncio.Semaphore(at_once)
+        self._capacity = capacity
+        self._waiting = 0
+
+    def of(self, handler: AsyncHandler) -> AsyncHandler:
+        """Return a handler that waits for its turn; one too many is refused with [OVERLOAD]."""
+
+        @wraps(handler, assigned=(), updated=())  # names it to those who look for it
+        async def in_turn(
+            connection: Connection, request: RemotingCommand
+        ) -> RemotingCommand | None:
+            if self._waiting >= self._capacity:
+                raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD)
+            self._waiting += 1
+            try:
+                await self._turns.acquire()
+            finally:
+                self._waiting -= 1
+            try:
+                return await handler(connection, request)
+            finally:
+                self._turns.release()
+
+        return in_turn
+
+
+class SharedBody:
+    """An answer's body that is made once for all requests that wait for it.
+
+    An answer shows things as they were when its request came, or later. At most two bodies are
+    in the making: one that was begun before the last request came, and the next one. Nothing is
+    kept when nobody waits: a table may be large and asked for once.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Coroutine[Any, Any, bytes]],
+        version: Callable[[], object] | None = None,
+    ) -> None:
+        """`version` returns something else after each change; without it, all may change."""
+        self._make = make
+        self._version = version
+        self._current: asyncio.Task[bytes] | None = None
+        self._current_version: object = None
+        self._next: asyncio.Task[bytes] | None = None
+
+    async def get(self) -> bytes:
+        """Return the body. Raises what making it raised."""
+        body = self._next
+        if body is None:
+            body = self._current
+            if body is None:
+                body = self._begin()
+            elif self._version is None or self._version() != self._current_version:
+                body = self._next = asyncio.create_task(self._after(body))
+                body.add_done_callback(_look_at)
+        # One who asked may go away: the others still wait.
+        return await asyncio.shield(body)
+
+    def _begin(self) -> asyncio.Task[bytes]:
+        self._current_version = None if self._version is None else self._version()
+        self._current = asyncio.create_task(self._make())
+        self._current.add_done_callback(self._ended)
+        return self._current
+
+    async def _after(self, current: asyncio.Task[bytes]) -> bytes:
+        await asyncio.wait((current,))
+        self._next = None
+        return await asyncio.shield(self._current or self._begin())
+
+    def _ended(self, ended: asyncio.Task[bytes]) -> None:
+        _look_at(ended)
+        if self._current is ended:
+            self._current = None
+
+
+def _look_at(ended: asyncio.Task[bytes]) -> None:
+    """Tell asyncio that a failure was seen, also when everybody who asked is gone."""
+    if not ended.cancelled():
+        ended.exception()
 
 
 class FastFailure:

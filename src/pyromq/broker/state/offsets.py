@@ -56,6 +56,11 @@ class ConsumerOffsetTable:
         self._pieces: dict[str, bytes] = {}
         self.file = TableFile(directory / "consumerOffset.json", self._file_content)
 
+    @property
+    def version(self) -> int:
+        """A number that every change of the table makes larger."""
+        return self._commits
+
     def load(self) -> None:
         """Take the offsets of the file. Raises PersistenceError."""
         loaded = self.file.load(ConsumerOffsetSerializeWrapper.decode)

@@ -1,4 +1,4 @@
-"""Who may consume which queue, for groups that consume in order.
+"""Who may consume which queue: groups that consume in order, and pyromq's others.
 
 A member of a group asks for its queues every 20 seconds. A lock belongs to one client
 and ends when the client gives it back, or was silent for 60 seconds. A client that

@@ -15,9 +15,11 @@ from pyromq.broker.services import flow_control
 from pyromq.broker.services.flow_control import (
     OVERLOAD,
     REJECT_REQUEST,
+    Admission,
     FastFailure,
     Lane,
     Lanes,
+    SharedBody,
     refuse_sends,
     reject_sends_while,
 )
@@ -172,6 +174,105 @@ async def test_work_that_nobody_waits_for_any_more_is_not_begun(gate: Gate) -> N
 
     assert begun == ["kept"]
     await lane.stop()
+
+
+async def test_a_lane_is_full_when_much_waits_in_it(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow_control, "MAX_WAITING_SIZE", 1000)
+    lane = Lane("heartbeat", 10, threads=1)
+    running = await stuck(lane, gate)
+
+    waiting = [lane.submit(lambda: 1, 400), lane.submit(lambda: 2, 600)]
+    with pytest.raises(RequestError) as refused:
+        lane.submit(lambda: 3, 1)
+    assert refused.value.remark == OVERLOAD
+    assert lane.size == 2
+    waiting[1].cancel()
+    gate.open.set()
+    await running
+    assert await waiting[0] == 1
+    assert await lane.run(lambda: 3, 1000) == 3
+    await lane.stop()
+
+
+async def test_one_body_is_made_for_all_who_wait() -> None:
+    made: list[int] = []
+    gates = [asyncio.Event() for _ in range(3)]
+    version = 1
+
+    async def make() -> bytes:
+        made.append(version)
+        number, shown = len(made), version
+        await gates[number - 1].wait()
+        return b"%d" % shown
+
+    body = SharedBody(make, lambda: version)
+    first = [asyncio.create_task(body.get()) for _ in range(1000)]
+    await until(lambda: made)
+    version = 2
+    second = [asyncio.create_task(body.get()) for _ in range(1000)]
+    await asyncio.sleep(0)
+    version = 3
+    third = [asyncio.create_task(body.get()) for _ in range(1000)]
+    await asyncio.sleep(0)
+    first[0].cancel()
+    second[0].cancel()
+    gates[0].set()
+    assert set(await asyncio.gather(*first[1:])) == {b"1"}
+    await until(lambda: len(made) == 2)
+    gates[1].set()
+    # Both asked before the second body was begun.
+    assert set(await asyncio.gather(*second[1:], *third)) == {b"3"}
+    assert made == [1, 3]
+    gates[2].set()
+    assert await body.get() == b"3"
+    assert made == [1, 3, 3]
+
+
+async def test_a_body_that_cannot_be_made_fails_those_who_wait_and_nobody_else() -> None:
+    fails = True
+
+    async def make() -> bytes:
+        await asyncio.sleep(0)
+        if fails:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD)
+        return b"whole"
+
+    body = SharedBody(make)
+    waiting = [asyncio.create_task(body.get()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting.append(asyncio.create_task(body.get()))
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(outcome, RequestError) for outcome in outcomes)
+    fails = False
+    assert await body.get() == b"whole"
+
+
+async def test_few_requests_of_a_kind_are_worked_on_at_once() -> None:
+    gate = asyncio.Event()
+    begun: list[int] = []
+
+    async def gather(_: Connection, request: RemotingCommand) -> RemotingCommand:
+        begun.append(request.opaque)
+        await gate.wait()
+        return request.answer()
+
+    connection = create_autospec(Connection)
+    handler = Admission(at_once=2, capacity=5).of(gather)
+    tasks = [
+        asyncio.ensure_future(handler(connection, RemotingCommand(1, opaque=number)))
+        for number in range(8)
+    ]
+    await until(lambda: tasks[7].done())
+    assert begun == [0, 1]
+    with pytest.raises(RequestError, match="flow control"):
+        await tasks[7]
+    tasks[2].cancel()
+    gate.set()
+    answers = await asyncio.gather(*tasks[:2], *tasks[3:7])
+    assert [answer.opaque for answer in answers if answer is not None] == [0, 1, 3, 4, 5, 6]
+    assert begun == [0, 1, 3, 4, 5, 6]
 
 
 async def test_a_stop_refuses_what_waits_and_waits_for_what_runs(gate: Gate) -> None:

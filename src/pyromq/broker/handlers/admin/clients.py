@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.services.flow_control import Lane
+from pyromq.broker.services.flow_control import Lane, SharedBody
 from pyromq.broker.state.connections import (
     Client,
     ClientConnection,
@@ -79,6 +79,7 @@ class ClientAdminHandlers:
         self._producers = producers
         self._offsets = offsets
         self._lane = lane
+        self._every_producer = SharedBody(self._encode_producers)
 
     async def consumer_connections(
         self, _: ClientConnection, request: RemotingCommand
@@ -109,12 +110,14 @@ class ClientAdminHandlers:
 
     async def all_producers(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_ALL_PRODUCER_INFO: every producer, by group."""
+        return request.answer(body=await self._every_producer.get())
+
+    async def _encode_producers(self) -> bytes:
         groups = {group: self._producers.members(group) for group in self._producers.groups()}
-        return await self._encoded(
-            request,
+        return await self._lane.run(
             lambda: ProducerTableInfo(
                 {group: list(map(_producer_info, members)) for group, members in groups.items()}
-            ),
+            ).encode()
         )
 
     def consumed_by_who(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:

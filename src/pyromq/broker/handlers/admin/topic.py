@@ -3,7 +3,8 @@
 UPDATE_AND_CREATE_TOPIC, DELETE_TOPIC_IN_BROKER, GET_ALL_TOPIC_CONFIG,
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
 DELETE_SUBSCRIPTIONGROUP and GET_ALL_CONSUMER_OFFSET. The GET_ALL requests are also how a
-replica copies its master's tables: snapshots, encoded on the admin lane. The methods are
+replica copies its master's tables: snapshots, encoded on the admin lane, once for all who wait.
+The methods are
 handlers of `broker.routes` and run on the event loop.
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from pyromq.broker.config import MAX_QUEUES, BrokerConfig
-from pyromq.broker.services.flow_control import Lane
+from pyromq.broker.services.flow_control import Lane, SharedBody
 from pyromq.broker.services.stats import BrokerStats
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.broker.state.deleted_topics import DeletedTopicTable, Log
@@ -64,7 +65,6 @@ class TopicAdminHandlers:
         is_replica: bool = False,
     ) -> None:
         """`register` tells the NameServers of the topics as they are now."""
-        self._lane = lane
         self._stats = stats
         self._config = config
         self._deleted = deleted
@@ -74,6 +74,15 @@ class TopicAdminHandlers:
         self._store = store
         self._register = register
         self._is_replica = is_replica
+        self._all_topics = SharedBody(
+            lambda: lane.run(topics.snapshot().encode), lambda: topics.data_version
+        )
+        self._all_groups = SharedBody(
+            lambda: lane.run(groups.snapshot().encode), lambda: groups.data_version
+        )
+        self._all_offsets = SharedBody(
+            lambda: lane.run(offsets.snapshot().encode), lambda: offsets.version
+        )
 
     async def update_topic(
         self, connection: ClientConnection, request: RemotingCommand
@@ -120,7 +129,7 @@ class TopicAdminHandlers:
 
     async def all_topics(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_ALL_TOPIC_CONFIG: the whole table with its version."""
-        return request.answer(body=await self._lane.run(self._topics.snapshot().encode))
+        return request.answer(body=await self._all_topics.get())
 
     async def update_group(
         self, connection: ClientConnection, request: RemotingCommand
@@ -145,7 +154,7 @@ class TopicAdminHandlers:
 
     async def all_groups(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the whole table with its version."""
-        return request.answer(body=await self._lane.run(self._groups.snapshot().encode))
+        return request.answer(body=await self._all_groups.get())
 
     async def delete_group(
         self, connection: ClientConnection, request: RemotingCommand
@@ -166,7 +175,7 @@ class TopicAdminHandlers:
 
     async def all_offsets(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_ALL_CONSUMER_OFFSET: the whole table."""
-        return request.answer(body=await self._lane.run(self._offsets.snapshot().encode))
+        return request.answer(body=await self._all_offsets.get())
 
     def _refuse_on_replica(self) -> None:
         if self._is_replica:
