@@ -25,6 +25,7 @@ PACKAGE = ROOT / "src" / "pyromq"
 README = ROOT / "README.md"
 FOR_READERS = ROOT / "docs" / "for-rocketmq-readers.md"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
+LIMITS = ROOT / "docs" / "limits.md"
 GUIDE = ROOT / "docs" / "client.md"
 REFERENCE = ROOT / "docs" / "reference" / "client.md"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench/README.md"])
@@ -135,6 +136,13 @@ def test_configuration_page_is_up_to_date() -> None:
     assert CONFIGURATION.read_text() == render(), (
         "run .venv/bin/python docs/generate_configuration.py"
     )
+
+
+def test_limits_page_is_up_to_date_and_complete() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "generate_limits.py"))
+    assert LIMITS.read_text() == page["render"](), "run .venv/bin/python docs/generate_limits.py"
+    assert page["undeclared_constants"]() == [], "add each to FIXED or INTERNAL in that file"
+    assert page["vanished_constants"]() == [], "remove each from INTERNAL in that file"
 
 
 def test_reference_page_is_up_to_date() -> None:

@@ -227,24 +227,28 @@ class BrokerConfig:
         10_000,
         "Messages to send back, read from the disk, that may wait before [OVERLOAD].",
         minimum=1,
+        limit="SYSTEM_BUSY with [OVERLOAD] in the remark; clients try another broker or ask again.",
     )
     pull_thread_pool_queue_capacity: int = setting(
         "pullThreadPoolQueueCapacity",
         100_000,
         "Pulls, of messages on the disk, that may wait before [OVERLOAD].",
         minimum=1,
+        limit="SYSTEM_BUSY with [OVERLOAD] in the remark; clients try another broker or ask again.",
     )
     reply_thread_pool_queue_capacity: int = setting(
         "replyThreadPoolQueueCapacity",
         10_000,
         "Replies that may wait for their requesters before [OVERLOAD].",
         minimum=1,
+        limit="SYSTEM_BUSY with [OVERLOAD] in the remark; clients try another broker or ask again.",
     )
     query_thread_pool_queue_capacity: int = setting(
         "queryThreadPoolQueueCapacity",
         20_000,
         "Queries that may wait before more are answered [OVERLOAD].",
         minimum=1,
+        limit="SYSTEM_BUSY with [OVERLOAD] in the remark; clients try another broker or ask again.",
     )
     client_manager_thread_pool_queue_capacity: int = setting(
         "clientManagerThreadPoolQueueCapacity",
@@ -263,12 +267,14 @@ class BrokerConfig:
         50_000,
         "Very large heartbeats that may wait before more are answered [OVERLOAD].",
         minimum=1,
+        limit="SYSTEM_BUSY with [OVERLOAD] in the remark; clients try another broker or ask again.",
     )
     end_transaction_pool_queue_capacity: int = setting(
         "endTransactionPoolQueueCapacity",
         100_000,
         "Ends of transactions, with halves on the disk, that may wait before [OVERLOAD].",
         minimum=1,
+        limit="SYSTEM_BUSY with [OVERLOAD] in the remark; clients try another broker or ask again.",
     )
     bulk_pull_max_bytes: int = setting(
         "bulkPullMaxBytes",
@@ -277,6 +283,7 @@ class BrokerConfig:
         minimum=0,
         maximum=15 * 1024 * 1024,
         live=True,
+        limit="The answer carries fewer messages than were asked for.",
     )
     long_polling_enable: bool = setting(
         "longPollingEnable",
@@ -356,6 +363,7 @@ class BrokerConfig:
         bits=64,
         minimum=1,
         live=True,
+        limit="SYSTEM_BUSY with [TIMEOUT_CLEAN_QUEUE] in the remark.",
     )
     wait_time_mills_in_pull_queue: int = setting(
         "waitTimeMillsInPullQueue",
@@ -364,6 +372,7 @@ class BrokerConfig:
         bits=64,
         minimum=1,
         live=True,
+        limit="SYSTEM_BUSY with [TIMEOUT_CLEAN_QUEUE] in the remark.",
     )
     wait_time_mills_in_heartbeat_queue: int = setting(
         "waitTimeMillsInHeartbeatQueue",
@@ -372,6 +381,7 @@ class BrokerConfig:
         bits=64,
         minimum=1,
         live=True,
+        limit="SYSTEM_BUSY with [TIMEOUT_CLEAN_QUEUE] in the remark.",
     )
     wait_time_mills_in_transaction_queue: int = setting(
         "waitTimeMillsInTransactionQueue",
@@ -380,6 +390,7 @@ class BrokerConfig:
         bits=64,
         minimum=1,
         live=True,
+        limit="SYSTEM_BUSY with [TIMEOUT_CLEAN_QUEUE] in the remark.",
     )
     start_accept_send_request_time_stamp: int = setting(
         "startAcceptSendRequestTimeStamp",
@@ -592,6 +603,7 @@ class BrokerConfig:
         120,
         "Seconds of silence after which a connection is closed.",
         minimum=1,
+        limit="The connection is closed.",
     )
     server_socket_snd_buf_size: int = setting(
         "serverSocketSndBufSize",

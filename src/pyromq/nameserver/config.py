@@ -46,6 +46,7 @@ class NamesrvConfig:
         120,
         "A connection that was silent for this many seconds is closed.",
         minimum=1,
+        limit="The connection is closed.",
     )
     max_connections: int = _PEERS.max_connections
     max_connections_per_address: int = _PEERS.max_connections_per_address

@@ -193,6 +193,7 @@ class MessageStoreConfig:
         minimum=1,
         maximum=100,
         live=True,
+        limit="SERVICE_NOT_AVAILABLE to sends until there is room again; pulls go on.",
     )
     file_reserved_time: int = setting(
         "fileReservedTime",
@@ -207,6 +208,7 @@ class MessageStoreConfig:
         4 * 1024 * 1024,
         "Largest body of a message in bytes.",
         minimum=1,
+        limit="The send is refused with MESSAGE_ILLEGAL.",
     )
     max_batch_messages: int = setting(
         "maxBatchMessages",
@@ -272,6 +274,7 @@ class MessageStoreConfig:
         "Bytes that end the batch of one pull when the messages are in memory.",
         important=True,
         minimum=1,
+        limit="The answer carries fewer messages than were asked for.",
     )
     max_transfer_count_on_message_in_memory: int = setting(
         "maxTransferCountOnMessageInMemory",
@@ -279,6 +282,7 @@ class MessageStoreConfig:
         "Messages that end the batch of one pull when they are in memory.",
         important=True,
         minimum=1,
+        limit="The answer carries fewer messages than were asked for.",
     )
     max_transfer_bytes_on_message_in_disk: int = setting(
         "maxTransferBytesOnMessageInDisk",
@@ -286,6 +290,7 @@ class MessageStoreConfig:
         "Bytes that end the batch of one pull when the messages are on disk.",
         important=True,
         minimum=1,
+        limit="The answer carries fewer messages than were asked for.",
     )
     max_transfer_count_on_message_in_disk: int = setting(
         "maxTransferCountOnMessageInDisk",
@@ -293,6 +298,7 @@ class MessageStoreConfig:
         "Messages that end the batch of one pull when they are on disk.",
         important=True,
         minimum=1,
+        limit="The answer carries fewer messages than were asked for.",
     )
     access_message_in_memory_max_ratio: int = setting(
         "accessMessageInMemoryMaxRatio",
@@ -310,7 +316,11 @@ class MessageStoreConfig:
     )
     max_index_num: int = setting("maxIndexNum", 20_000_000, "Entries of one index file.", minimum=2)
     max_msgs_num_batch: int = setting(
-        "maxMsgsNumBatch", 64, "Most messages that one query by key returns.", minimum=1
+        "maxMsgsNumBatch",
+        64,
+        "Most messages that one query by key returns.",
+        minimum=1,
+        limit="The answer carries fewer messages than were asked for.",
     )
     message_index_safe: bool = setting(
         "messageIndexSafe",
@@ -418,6 +428,7 @@ class MessageStoreConfig:
         "Messages that a query by unique key returns at most.",
         minimum=1,
         live=True,
+        limit="The answer carries fewer messages than were asked for.",
     )
     transient_store_pool_enable: bool = setting(
         "transientStorePoolEnable",
