@@ -8,7 +8,8 @@ broker's locks for groups that consume in order (LOCK_BATCH_MQ), so any broker w
 concurrent consumers neither take nor respect them, and share a group with ours as before.
 
 Unlike in order (`queue_locks`), the lock is advice; a queue never waits for it for long:
-1. A member that left without unlocking is unlocked by those that saw it leave.
+1. A member that left without unlocking is unlocked by those that saw it leave; at pyromq's
+   brokers its locks end with its connection.
 2. A member that is alone in its group needs no lock.
 3. A queue that stays locked is taken anyway after `patience` seconds.
 4. A broker without locks, or without a master, is no reason to wait.
@@ -53,7 +54,7 @@ class Handover:
         self._group = group
         self._membership = membership
         self._patience = patience
-        self._locks = QueueLocks(session, group)
+        self._locks = QueueLocks(session, group, end_with_connection=True)
         #: Ours, or asked for: the broker may have locked it although the answer was not awaited.
         self._held: set[MessageQueue] = set()
         self._wanted: set[MessageQueue] = set()

@@ -17,6 +17,7 @@ from pyromq.client.errors import ClientError, TopicNotFoundError, reading_answer
 from pyromq.client.routes import MASTER_ID
 from pyromq.client.session import Session
 from pyromq.protocol.bodies import (
+    LOCK_ENDS_WITH_CONNECTION,
     LockBatchRequestBody,
     LockBatchResponseBody,
     MessageQueue,
@@ -37,9 +38,11 @@ _QUEUES_PER_REQUEST = 1000
 class QueueLocks:
     """Asks brokers for the locks of one member."""
 
-    def __init__(self, session: Session, group: str) -> None:
+    def __init__(self, session: Session, group: str, *, end_with_connection: bool = False) -> None:
+        """`end_with_connection`: brokers of pyromq need not keep them when this process dies."""
         self._session = session
         self._group = session.wrap(group)
+        self._fields = {LOCK_ENDS_WITH_CONNECTION: "true"} if end_with_connection else {}
 
     async def lock(self, queue: MessageQueue) -> bool:
         """Whether the queue is ours; raises ClientError or RemotingError when nobody can tell."""
@@ -98,7 +101,10 @@ class QueueLocks:
     async def _lock_at(self, address: str, queues: list[MessageQueue]) -> set[MessageQueue]:
         body = LockBatchRequestBody(self._group, self._session.client_id, self._names(queues))
         answer = await self._session.ask(
-            address, RemotingCommand(RequestCode.LOCK_BATCH_MQ, body=body.encode())
+            address,
+            RemotingCommand(
+                RequestCode.LOCK_BATCH_MQ, ext_fields=self._fields.copy(), body=body.encode()
+            ),
         )
         with reading_answer(address):
             locked = LockBatchResponseBody.decode(answer.body).lock_ok_mq_set

@@ -27,7 +27,7 @@ import zlib
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Self, cast
+from typing import Annotated, Final, Self, cast
 
 from pyromq.protocol.body_codec import Body, body_class
 from pyromq.protocol.fastjson import BodyError, dump_json, parse_json
@@ -457,6 +457,11 @@ class MessageQueue(Body):
     topic: str
     broker_name: str
     queue_id: Int32
+
+
+#: A field in the header of LOCK_BATCH_MQ: the locks are to end with their connection. Brokers of
+#: RocketMQ ignore it.
+LOCK_ENDS_WITH_CONNECTION: Final = "endsWithConnection"
 
 
 @body_class

@@ -18,6 +18,7 @@ from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.broker.state.queue_locks import QueueLockTable
 from pyromq.protocol.bodies import (
+    LOCK_ENDS_WITH_CONNECTION,
     LockBatchRequestBody,
     LockBatchResponseBody,
     MessageQueue,
@@ -44,14 +45,15 @@ class LockHandlers:
         self._lane = lane
 
     def lock_queues(
-        self, _: ClientConnection, request: RemotingCommand
+        self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """LOCK_BATCH_MQ: the queues of those asked for that are the client's now."""
+        ends_with = connection if LOCK_ENDS_WITH_CONNECTION in request.ext_fields else None
         if len(request.body) > _LARGE:
-            return self._lock_many(request)
+            return self._lock_many(ends_with, request)
         body = LockBatchRequestBody.decode(request.body)
         self._check(body)
-        mine = self._locks.lock(body.consumer_group, body.mq_set, body.client_id)
+        mine = self._locks.lock(body.consumer_group, body.mq_set, body.client_id, ends_with)
         return request.answer(body=LockBatchResponseBody(mine).encode())
 
     def unlock_queues(
@@ -65,12 +67,14 @@ class LockHandlers:
         self._locks.unlock(body.consumer_group, body.mq_set, body.client_id)
         return request.answer()
 
-    async def _lock_many(self, request: RemotingCommand) -> RemotingCommand:
+    async def _lock_many(
+        self, ends_with: ClientConnection | None, request: RemotingCommand
+    ) -> RemotingCommand:
         body = await self._lane.run(lambda: LockBatchRequestBody.decode(request.body))
         self._check(body)
         mine: set[MessageQueue] = set()
         for piece in _pieces(body.mq_set):
-            mine |= self._locks.lock(body.consumer_group, piece, body.client_id)
+            mine |= self._locks.lock(body.consumer_group, piece, body.client_id, ends_with)
             await asyncio.sleep(0)
         answer = LockBatchResponseBody(mine)
         return request.answer(body=await self._lane.run(answer.encode))

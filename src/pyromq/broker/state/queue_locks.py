@@ -3,7 +3,8 @@
 A member of a group asks for its queues every 20 seconds. A lock belongs to one client
 and ends when the client gives it back, or was silent for 60 seconds. A client that
 loses its connection keeps its locks that long: it may still be busy with messages of the
-queue, and another one that began meanwhile would break their order.
+queue, and another one that began meanwhile would break their order. Locks that are mere
+advice end with the connection, if the client says so: nobody need wait for the dead.
 
 Invariants:
 1. A queue of a group has at most one owner at any time.
@@ -25,6 +26,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
+from pyromq.broker.state.connections import ClientConnection
 from pyromq.protocol.bodies import MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,8 @@ _LOCKS_AT_ONCE: Final = 5000
 class _Lock:
     client_id: str
     touched: float
+    #: Whose end is the lock's; None: it outlives its connection.
+    connection: ClientConnection | None
 
 
 class QueueLockTable:
@@ -60,9 +64,16 @@ class QueueLockTable:
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
 
     def lock(
-        self, group: str, queues: Collection[MessageQueue], client_id: str
+        self,
+        group: str,
+        queues: Collection[MessageQueue],
+        client_id: str,
+        connection: ClientConnection | None = None,
     ) -> set[MessageQueue]:
-        """Lock queues for a client, or renew its locks; those that are its own now."""
+        """Lock queues for a client, or renew its locks; those that are its own now.
+
+        With `connection` the locks end when it is closed.
+        """
         locks = self._groups.setdefault(group, {})
         now = self._now()
         limit = self._max_locks()
@@ -72,13 +83,14 @@ class QueueLockTable:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 lock.touched = now
+                lock.connection = connection
             elif lock is None and self._count >= limit:
                 held.add(
                     queue, f"the broker has {self._count} locks, limit {limit} (maxQueueLocks)"
                 )
                 continue
             elif lock is None or self._has_ended(lock, now):
-                locks[queue] = _Lock(client_id, now)
+                locks[queue] = _Lock(client_id, now, connection)
                 self._count += lock is None
                 locked.add(queue, f"after {lock.client_id}" if lock is not None else "")
             else:
@@ -139,7 +151,8 @@ class QueueLockTable:
                 del self._groups[group]
 
     def _has_ended(self, lock: _Lock, now: float) -> bool:
-        return now - lock.touched > self._lease
+        is_lost = lock.connection is not None and lock.connection.closed
+        return is_lost or now - lock.touched > self._lease
 
 
 class _Told:

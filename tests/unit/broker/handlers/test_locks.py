@@ -10,7 +10,11 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.locks import LockHandlers
 from pyromq.broker.services.flow_control import Lanes
 from pyromq.broker.state.queue_locks import QueueLockTable
-from pyromq.protocol.bodies import LockBatchResponseBody, MessageQueue
+from pyromq.protocol.bodies import (
+    LOCK_ENDS_WITH_CONNECTION,
+    LockBatchResponseBody,
+    MessageQueue,
+)
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.fastjson import BodyError
 from pyromq.protocol.frame import RemotingCommand, RequestError
@@ -52,6 +56,28 @@ def test_one_client_at_a_time_has_a_queue(handlers: LockHandlers) -> None:
     assert isinstance(answer, RemotingCommand)
     assert (answer.code, answer.opaque, answer.body) == (ResponseCode.SUCCESS, 9, b"")
     assert lock(handlers, "c2", QUEUE) == {MessageQueue("t", "broker-a", 3)}
+
+
+@pytest.mark.parametrize("count", [1, 2000])
+async def test_locks_end_with_their_connection_if_asked_for(
+    handlers: LockHandlers, count: int
+) -> None:
+    queues = [
+        {"brokerName": "broker-a", "queueId": number, "topic": "t"} for number in range(count)
+    ]
+
+    async def lock_on(connection: FakeConnection, client_id: str) -> int:
+        command = request(RequestCode.LOCK_BATCH_MQ, client_id, *queues)
+        command.ext_fields = {LOCK_ENDS_WITH_CONNECTION: "true"}
+        answer = handlers.lock_queues(connection, command)
+        done = answer if isinstance(answer, RemotingCommand) else await answer
+        return len(LockBatchResponseBody.decode(done.body).lock_ok_mq_set)
+
+    first, second = FakeConnection(), FakeConnection()
+    assert await lock_on(first, "c1") == count
+    assert await lock_on(second, "c2") == 0
+    first.close()
+    assert await lock_on(second, "c2") == count
 
 
 @pytest.mark.parametrize(

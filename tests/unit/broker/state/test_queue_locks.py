@@ -7,6 +7,7 @@ import pytest
 
 from pyromq.broker.state.queue_locks import LEASE_SECONDS, QueueLockTable
 from pyromq.protocol.bodies import MessageQueue
+from tests.unit.broker.fakes import FakeConnection
 
 ONE, TWO, THREE = (MessageQueue("t", "broker-a", number) for number in range(3))
 
@@ -50,6 +51,27 @@ def test_queues_of_other_brokers_and_topics_are_other_queues(locks: QueueLockTab
     others = {MessageQueue("t", "broker-b", 0), MessageQueue("u", "broker-a", 0)}
     assert locks.lock("g", {ONE}, "c1") == {ONE}
     assert locks.lock("g", others, "c2") == others
+
+
+def test_a_lock_may_end_with_its_connection(locks: QueueLockTable) -> None:
+    connection = FakeConnection()
+    locks.lock("g", {ONE}, "c1", connection)
+    locks.lock("g", {TWO}, "c1")
+    assert locks.lock("g", {ONE, TWO}, "c2") == set()
+    connection.close()
+    assert locks.lock("g", {ONE, TWO}, "c2") == {ONE}
+
+
+def test_a_lock_that_is_asked_for_again_lives_as_long_as_the_new_connection(
+    locks: QueueLockTable,
+) -> None:
+    old, new = FakeConnection(), FakeConnection()
+    locks.lock("g", {ONE}, "c1", old)
+    locks.lock("g", {ONE}, "c1", new)
+    old.close()
+    assert locks.owner("g", ONE) == "c1"
+    new.close()
+    assert locks.owner("g", ONE) is None
 
 
 def test_a_lock_ends_when_its_owner_is_silent(locks: QueueLockTable, clock: Clock) -> None:
