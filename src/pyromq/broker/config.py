@@ -36,12 +36,12 @@ from pyromq.store.config import BrokerRole, MessageStoreConfig
 #: brokerId of a master; replicas have greater numbers.
 MASTER_ID = 0
 
-_PEERS = PeerSettings(received=256 << 20, unsent=512 << 20)
-
 #: How far below listenPort the second port is.
 _FAST_PORT_DISTANCE = 2
 _MAX_HOST_NAME = 253
 _HOST_NAME = re.compile(r"[a-zA-Z0-9_]([a-zA-Z0-9_.-]*[a-zA-Z0-9_])?\.?")
+
+_PEERS = PeerSettings(received=256 << 20, unsent=512 << 20)
 
 
 class BrokerProperties(NamedTuple):

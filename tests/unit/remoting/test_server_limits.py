@@ -263,6 +263,24 @@ async def test_unread_answers_are_bounded_together(caplog: Log) -> None:
 
 
 @on_both_loops
+async def test_a_peer_that_passes_a_limit_alone_is_closed_in_the_middle_of_a_write() -> None:
+    async def late(_: Connection, command: RemotingCommand) -> RemotingCommand:
+        return command.answer(body=bytes(8 * MIB))
+
+    handlers = {ECHO: lambda _, command: command.answer(body=bytes(8 * MIB)), 1: late, 2: echo}
+    async with serving(handlers, limits=PeerLimits(max_unsent=MIB)) as server:
+        for code in (ECHO, 1):
+            async with slow_reader(server) as client:
+                connection = await connection_of(server, client)
+                client.write(*(request(code, number) for number in range(3)))
+                await until(lambda c=connection: c.closed)
+            await until(lambda: not server.connections)
+        async with connected(server) as good:
+            assert (await good.ask(request(2, 5))).opaque == 5
+    assert server.limits.unsent.total == 0
+
+
+@on_both_loops
 async def test_frames_that_wait_for_a_slow_reader_are_counted() -> None:
     handlers = {ECHO: lambda _, command: command.answer(body=bytes(MIB))}
     limits = PeerLimits(max_received=3 * MIB)
