@@ -12,7 +12,7 @@ import pytest
 
 from pyromq.protocol.frame import MAX_FRAME, RemotingCommand
 from pyromq.remoting import server as server_module
-from pyromq.remoting.limits import PeerLimits
+from pyromq.remoting.limits import PeerLimits, report_accept_faults
 from pyromq.remoting.server import Connection, RemotingServer
 from tests.support.clocks import held_loop, on_held_loop, settled
 from tests.support.loops import on_both_loops
@@ -107,8 +107,8 @@ def test_what_else_a_loop_reports_goes_where_it_went_before() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: seen.append(context))
-        server_module.report_accept_faults(loop)
-        server_module.report_accept_faults(loop)
+        report_accept_faults(loop)
+        report_accept_faults(loop)
         loop.call_exception_handler({"message": "something else"})
         loop.set_exception_handler(None)
 
