@@ -39,8 +39,6 @@ MASTER_ID = 0
 
 #: Queues of a topic: clients and tools, which look at each of them, cannot cope with more.
 MAX_QUEUES = 65_536
-_PEERS = PeerSettings(received=256 << 20, unsent=512 << 20)
-
 #: How far below listenPort the second port is.
 _FAST_PORT_DISTANCE = 2
 _MAX_HOST_NAME = 253
@@ -49,6 +47,8 @@ _MAX_REGION_LENGTH = 255
 #: Names of brokers and clusters are topics, too: folders of the store.
 _NAME = re.compile(r"(?!\.)[!-.0-\[\]-~]+")
 _HOST_NAME = re.compile(r"[a-zA-Z0-9_]([a-zA-Z0-9_.-]*[a-zA-Z0-9_])?\.?")
+
+_PEERS = PeerSettings(received=256 << 20, unsent=512 << 20)
 
 
 class BrokerProperties(NamedTuple):

@@ -18,12 +18,18 @@ Everything runs on the loop's thread.
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import logging
 import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+from pyromq.protocol.log_lines import RARELY
 from pyromq.protocol.settings import setting
+
+logger = logging.getLogger(__name__)
 
 MIB: Final = 1024 * 1024
 MAX_RECEIVED: Final = 256 * MIB
@@ -38,6 +44,10 @@ _ADDRESS_SHARE: Final = 0.9
 _RELIEVED_SHARE: Final = 0.875
 #: Descriptors that a server without a store needs beside its connections.
 DESCRIPTORS_OF_A_SERVER: Final = 64
+#: What accepting a connection fails with when the process has too many open files already.
+_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+_ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 
 
 class Holder(Protocol):
@@ -254,3 +264,35 @@ def possible_connections(wanted: int, reserved: int = DESCRIPTORS_OF_A_SERVER) -
         return wanted
     possible = max(1, descriptors - reserved)
     return min(wanted, possible) if wanted else possible
+
+
+def report_accept_faults(loop: asyncio.AbstractEventLoop) -> None:
+    """Let a loop say in one line that it has no descriptor for a new connection.
+
+    asyncio's own loop tries again every second and logs a traceback for each connection that
+    waits. uvloop accepts such connections with a spare descriptor and closes them.
+    """
+    before = loop.get_exception_handler()
+    if not isinstance(before, _AcceptFaults):
+        loop.set_exception_handler(_AcceptFaults(before))
+
+
+class _AcceptFaults:
+    """A loop's exception handler that leaves everything else to the one before it."""
+
+    def __init__(self, before: _ExceptionHandler | None) -> None:
+        self._before = before
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR and "socket" in context:
+            logger.error(
+                "cannot accept a connection, trying again: %s; close connections or raise the "
+                "limit of open files (ulimit -n)",
+                error,
+                extra=RARELY,
+            )
+        elif self._before is None:
+            loop.default_exception_handler(context)
+        else:
+            self._before(loop, context)

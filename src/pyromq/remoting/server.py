@@ -29,7 +29,6 @@ Everything here runs on the loop's thread.
 from __future__ import annotations
 
 import asyncio
-import errno
 import inspect
 import logging
 import socket
@@ -55,7 +54,7 @@ from pyromq.protocol.log_lines import RARELY, shortened
 from pyromq.protocol.message_id import encode_host, format_address
 from pyromq.remoting.errors import RemotingClosedError, RemotingTimeoutError
 from pyromq.remoting.lateness import Lateness
-from pyromq.remoting.limits import PeerLimits
+from pyromq.remoting.limits import PeerLimits, report_accept_faults
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +74,6 @@ _BACKLOG: Final = 1024
 _FRAME_COST: Final = 1024
 #: Connections are looked at so often within the time that they may be silent.
 _LOOKS: Final = 12
-#: What accepting a connection fails with when the process has too many open files already.
-_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 #: Above, writing a part by itself costs less than copying it.
 _LARGE_PART: Final = 64 * 1024
 #: How long a stopping server waits for a peer to read its last answers.
@@ -96,7 +93,6 @@ HotHandler = Callable[["Connection", list[RawFrame], list[bytes]], None]
 #: Whether a request of this code is refused, which has waited so many seconds for its turn
 #: with so many others behind it.
 RefuseLate = Callable[[int, float, int], RequestError | None]
-_ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 
 
 class RemotingServer:
@@ -827,38 +823,6 @@ class Connection(asyncio.Protocol):
         if not self.closed:
             logger.warning("%s sent no RocketMQ frame: %s: closed", self.remote_address, error)
             self.close()
-
-
-def report_accept_faults(loop: asyncio.AbstractEventLoop) -> None:
-    """Let a loop say in one line that it has no descriptor for a new connection.
-
-    asyncio's own loop tries again every second and logs a traceback for each connection that
-    waits. uvloop accepts such connections with a spare descriptor and closes them.
-    """
-    before = loop.get_exception_handler()
-    if not isinstance(before, _AcceptFaults):
-        loop.set_exception_handler(_AcceptFaults(before))
-
-
-class _AcceptFaults:
-    """A loop's exception handler that leaves everything else to the one before it."""
-
-    def __init__(self, before: _ExceptionHandler | None) -> None:
-        self._before = before
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR and "socket" in context:
-            logger.error(
-                "cannot accept a connection, trying again: %s; close connections or raise the "
-                "limit of open files (ulimit -n)",
-                error,
-                extra=RARELY,
-            )
-        elif self._before is None:
-            loop.default_exception_handler(context)
-        else:
-            self._before(loop, context)
 
 
 def wants_answer(frame: RawFrame) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from pyromq.protocol.frame import MAX_FRAME, RemotingCommand
 from pyromq.remoting import server as server_module
-from pyromq.remoting.limits import PeerLimits
+from pyromq.remoting.limits import PeerLimits, report_accept_faults
 from pyromq.remoting.server import Connection, RemotingServer
 from tests.support.clocks import held_loop, on_held_loop, settled
 from tests.support.loops import on_both_loops
@@ -107,8 +107,8 @@ def test_what_else_a_loop_reports_goes_where_it_went_before() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: seen.append(context))
-        server_module.report_accept_faults(loop)
-        server_module.report_accept_faults(loop)
+        report_accept_faults(loop)
+        report_accept_faults(loop)
         loop.call_exception_handler({"message": "something else"})
         loop.set_exception_handler(None)
 
@@ -260,6 +260,24 @@ async def test_unread_answers_are_bounded_together(caplog: Log) -> None:
             assert (await client.read()).opaque == number
         assert limits.unsent.total <= 6 * MIB
     assert limits.unsent.total == 0
+
+
+@on_both_loops
+async def test_a_peer_that_passes_a_limit_alone_is_closed_in_the_middle_of_a_write() -> None:
+    async def late(_: Connection, command: RemotingCommand) -> RemotingCommand:
+        return command.answer(body=bytes(8 * MIB))
+
+    handlers = {ECHO: lambda _, command: command.answer(body=bytes(8 * MIB)), 1: late, 2: echo}
+    async with serving(handlers, limits=PeerLimits(max_unsent=MIB)) as server:
+        for code in (ECHO, 1):
+            async with slow_reader(server) as client:
+                connection = await connection_of(server, client)
+                client.write(*(request(code, number) for number in range(3)))
+                await until(lambda c=connection: c.closed)
+            await until(lambda: not server.connections)
+        async with connected(server) as good:
+            assert (await good.ask(request(2, 5))).opaque == 5
+    assert server.limits.unsent.total == 0
 
 
 @on_both_loops
