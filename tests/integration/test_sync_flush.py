@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,13 +144,20 @@ async def test_a_large_batch_and_what_is_behind_it_wait_for_the_disk(
     monkeypatch.setattr(send_module, "_BATCH_SLICE", 10)
     client, other = RemotingClient(), RemotingClient()
     assert (await client.request(broker.address, send(b"first"))).code == ResponseCode.SUCCESS
+    assert broker.store is not None
+    store = broker.store
+    put = store.put_encoded
+
+    def put_before_the_end_of_another_chunk(*values: Any) -> list[int]:
+        asyncio.get_running_loop().call_soon(store.end_chunk)
+        return put(*values)
+
+    monkeypatch.setattr(store, "put_encoded", put_before_the_end_of_another_chunk)
     disk.may_sync.clear()
     waiting = [
         asyncio.create_task(client.request(broker.address, request, DEADLINE))
         for request in (large_batch(300), send(b"behind"))
     ]
-    assert broker.store is not None
-    store = broker.store
     # Chunks of others end meanwhile, before and behind.
     others = [
         asyncio.create_task(other.request(broker.address, send(b"other"), DEADLINE))
