@@ -8,12 +8,15 @@ import os
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pyromq.broker.broker import Broker
+from pyromq.broker.handlers import send as send_module
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import Encoding, RemotingCommand
+from pyromq.protocol.record import encode_inner_message
 from pyromq.remoting.client import RemotingClient
 from pyromq.store.config import FlushDiskType
 from tests.support.brokers import local_broker, small_store
@@ -124,4 +127,66 @@ async def test_a_pull_does_not_wait_for_the_disk(broker: Broker, disk: Disk) -> 
     disk.may_sync.set()
     assert (await sending).code == ResponseCode.SUCCESS
     await other.close()
+    await client.close()
+
+
+def large_batch(count: int) -> RemotingCommand:
+    request = send(b"".join(encode_inner_message(b"%d" % number, b"") for number in range(count)))
+    request.code = RequestCode.SEND_BATCH_MESSAGE
+    request.ext_fields["m"] = "true"
+    return request
+
+
+async def test_a_large_batch_and_what_is_behind_it_wait_for_the_disk(
+    broker: Broker, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(send_module, "MAX_BATCH_AT_ONCE", 100)
+    monkeypatch.setattr(send_module, "_BATCH_SLICE", 10)
+    client, other = RemotingClient(), RemotingClient()
+    assert (await client.request(broker.address, send(b"first"))).code == ResponseCode.SUCCESS
+    assert broker.store is not None
+    store = broker.store
+    put = store.put_encoded
+
+    def put_before_the_end_of_another_chunk(*values: Any) -> list[int]:
+        asyncio.get_running_loop().call_soon(store.end_chunk)
+        return put(*values)
+
+    monkeypatch.setattr(store, "put_encoded", put_before_the_end_of_another_chunk)
+    disk.may_sync.clear()
+    waiting = [
+        asyncio.create_task(client.request(broker.address, request, DEADLINE))
+        for request in (large_batch(300), send(b"behind"))
+    ]
+    # Chunks of others end meanwhile, before and behind.
+    others = [
+        asyncio.create_task(other.request(broker.address, send(b"other"), DEADLINE))
+        for _ in range(20)
+    ]
+    await until(lambda: store.max_offset("T", 0) == 322)
+    await until(lambda: disk.begun)
+    await asyncio.sleep(0.05)
+    assert not any(task.done() for task in (*waiting, *others))
+    disk.may_sync.set()
+    answers = await asyncio.gather(*waiting, *others)
+    assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+    await client.close()
+    await other.close()
+
+
+@pytest.mark.parametrize("timeout_ms", [20])
+async def test_a_large_batch_that_is_not_flushed_in_time_says_so(
+    broker: Broker, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(send_module, "MAX_BATCH_AT_ONCE", 100)
+    client = RemotingClient()
+    disk.may_sync.clear()
+    answers = await asyncio.gather(
+        *(
+            client.request(broker.address, request, DEADLINE)
+            for request in (large_batch(300), send(b"behind"))
+        )
+    )
+    assert [answer.code for answer in answers] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 2
+    assert len(answers[0].ext_fields["msgId"].split(",")) == 300
     await client.close()

@@ -217,9 +217,10 @@ class PullHandlers:
 
     def _pull_later(self, connection: Connection, frame: RawFrame) -> None:
         """Let a pull wait for a turn of the loop that has time for it."""
+        request = command_from(frame)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._turns.add(partial(self._pull_in_turn, connection, frame, done))
-        connection.finish_later(command_from(frame), done)
+        connection.finish_later(request, done)
 
     def _pull_in_turn(
         self, connection: Connection, frame: RawFrame, done: asyncio.Future[None]

@@ -368,7 +368,13 @@ class SendHandlers:
                 self._behind[connection] -= 1
                 if not self._behind[connection]:
                     del self._behind[connection]
-            return answer if isinstance(answer, RemotingCommand) else await answer
+            # Before the loop turns: the end of another's chunk would count this as waited for.
+            outcome = await self._writer.stored()
+            if not isinstance(answer, RemotingCommand):
+                answer = await answer
+            if answer.code == ResponseCode.SUCCESS and outcome is not FlushOutcome.FLUSHED:
+                answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
+            return answer
 
         return send()
 
@@ -418,12 +424,22 @@ class SendHandlers:
                 born_host,
                 header.reconsume_times or 0,
             )
-            self._store.seal()
-            await asyncio.sleep(0)  # the answer has megabytes of message ids
-            answer = self._sent(request, queue_id, offset, physicals)
-            return self._registered(answer, topics_before)
+            return self._sent_later(request, queue_id, offset, physicals, topics_before)
         except (PutError, RequestError) as error:
             return self._refusal(request, error)
+
+    async def _sent_later(
+        self,
+        request: RemotingCommand,
+        queue_id: int,
+        offset: int,
+        physicals: list[int],
+        topics_before: DataVersion,
+    ) -> RemotingCommand:
+        """The answer to a large batch, which has megabytes of message ids, in a turn of its own."""
+        await asyncio.sleep(0)
+        answer = self._registered(self._sent(request, queue_id, offset, physicals), topics_before)
+        return answer if isinstance(answer, RemotingCommand) else await answer
 
     def _registered(
         self, answer: RemotingCommand, topics_before: DataVersion
