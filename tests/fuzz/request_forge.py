@@ -309,10 +309,11 @@ def distinct(value: Any, number: int) -> Any:
     if isinstance(value, str):
         return f"Table-{number}"
     if isinstance(value, dict):
-        return {
+        made = {
             key: f"Table-{number}" if isinstance(item, str) and _NAME.search(key) else item
             for key, item in value.items()
         }
+        return {**made, "queueId": 0} if "queueId" in made else made
     return value
 
 
