@@ -25,7 +25,7 @@ _EXPECTED: Final = (BrokenPipeError, ConnectionResetError)
 
 def main() -> None:
     """Run PySpark's daemon."""
-    daemon.traceback = SimpleNamespace(  # type: ignore[assignment, attr-defined]
+    daemon.traceback = SimpleNamespace(  # type: ignore[assignment,attr-defined]
         print_exc=print_unexpected, format_exc=traceback.format_exc
     )
     daemon.manager()

@@ -300,7 +300,7 @@ def test_a_read_goes_on_behind_a_restart(cluster: Cluster) -> None:
         offsets += read_columns(block.buffer, block.starts).column("queue_offset").tolist()
         if restarts < 2:
             restarts += 1
-            cluster.brokers[0].kill()
+            cluster.brokers[0].stop()
             threading.Timer(0.5, cluster.brokers[0].start).start()
     assert restarts == 2
     assert offsets == list(range(count))
@@ -310,7 +310,7 @@ def test_a_read_goes_on_behind_a_restart(cluster: Cluster) -> None:
     )
     blocks = hasty.blocks(QueueRange(queue, 0, count))
     next(blocks)
-    cluster.brokers[0].kill()
+    cluster.brokers[0].stop()
     with pytest.raises(UnreachableError):
         list(blocks)
     hasty.close()

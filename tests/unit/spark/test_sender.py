@@ -160,7 +160,7 @@ def test_servers_that_start_again_are_waited_for() -> None:
         with Sender(WriteOptions.parse(options)) as it:
             assert len(it.queues_of("t")) == 1
             send_all(it, batch(b"x"))
-            cluster.brokers[0].kill()
+            cluster.brokers[0].stop()
             threading.Timer(1.0, cluster.brokers[0].start).start()
             send_all(it, batch(b"y"))
             assert it.sent.rows == 2
