@@ -27,8 +27,7 @@ from pyromq.client.errors import IllegalMessageError
 from pyromq.protocol import properties as property_names
 from pyromq.protocol.properties import MAX_PROPERTIES
 from pyromq.protocol.record import MAX_TOPIC
-from pyromq.protocol.system_properties import REFUSED, fault_of
-from pyromq.protocol.system_properties import SHARDING_KEY as SHARDING_KEY
+from pyromq.protocol.system_properties import REFUSED, SHARDING_KEY, fault_of
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sql
 from pyspark.sql.types import MapType
 
-from pyromq.client.message import SHARDING_KEY
+from pyromq.protocol.system_properties import SHARDING_KEY
 from pyromq.spark.conditions import options_for, stored_condition
 from pyromq.spark.origin import QueueRange
 

@@ -27,13 +27,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pyromq.client.errors import IllegalMessageError
-from pyromq.client.message import SHARDING_KEY, check_topic
+from pyromq.client.message import check_topic
 from pyromq.protocol import properties as names
 from pyromq.protocol.batch_bodies import inner_heads, properties_lengths_between
 from pyromq.protocol.bodies import MessageQueue
 from pyromq.protocol.java_hashes import java_hashes
 from pyromq.protocol.names import RETRY_TOPIC_PREFIX
 from pyromq.protocol.properties import MAX_PROPERTIES
+from pyromq.protocol.system_properties import SHARDING_KEY, SYSTEM_PROPERTIES
 from pyromq.spark.unique_rows import UniqueRows
 
 Columns: TypeAlias = dict[str, Any]
@@ -43,74 +44,9 @@ Longs: TypeAlias = NDArray[np.int64]
 _MAX_BATCH: Final = 256 * 1024 * 1024
 _ANY_QUEUE: Final = -1
 _SEPARATORS: Final = "[\x01\x02]"
-#: System properties: what RocketMQ's clients and brokers write by themselves, and act on. Never
-#: taken from the column `properties`: a copy of a message with TRAN_MSG would be a half message
-#: that nobody gets. Keys, tags and the ordering key are content, and are kept.
-RESERVED_PROPERTIES: Final = (
-    # Identity.
-    names.UNIQ_KEY,
-    "EXTEND_UNIQ_INFO",
-    names.ORIGIN_MESSAGE_ID,
-    "INSTANCE_ID",
-    "BUYER_ID",
-    # Transactions.
-    names.TRAN_MSG,
-    names.PRODUCER_GROUP,
-    names.PREPARED_QUEUE_OFFSET,
-    names.CHECK_TIMES,
-    names.CHECK_IMMUNITY,
-    "__transactionId__",
-    # Delays and retries.
-    names.DELAY,
-    "TIMER_DELAY_SEC",
-    "TIMER_DELAY_MS",
-    "TIMER_DELIVER_MS",
-    "TIMER_DELAY_LEVEL",
-    "TIMER_ENQUEUE_MS",
-    "TIMER_DEQUEUE_MS",
-    "TIMER_ROLL_TIMES",
-    "TIMER_OUT_MS",
-    "TIMER_DEL_UNIQKEY",
-    names.REAL_TOPIC,
-    names.REAL_QUEUE_ID,
-    names.RETRY_TOPIC,
-    names.RECONSUME_TIME,
-    names.MAX_RECONSUME_TIMES,
-    "CONSUME_START_TIME",
-    "DLQ_ORIGIN_TOPIC",
-    "DLQ_ORIGIN_MESSAGE_ID",
-    # Request and reply.
-    names.CORRELATION_ID,
-    names.REPLY_TO_CLIENT,
-    names.TTL,
-    names.MESSAGE_TYPE,
-    names.ARRIVE_TIME,
-    names.PUSH_REPLY_TIME,
-    names.CLUSTER,
-    # Storage, delivery, traces.
-    names.WAIT,
-    "INNER_MULTI_DISPATCH",
-    "INNER_MULTI_QUEUE_OFFSET",
-    "INNER_NUM",
-    "INNER_BASE",
-    "MIN_OFFSET",
-    "MAX_OFFSET",
-    "POP_CK",
-    "POP_CK_OFFSET",
-    "1ST_POP_TIME",
-    "PROPERTY_FORWARD_QUEUE_ID",
-    "DUP_INFO",
-    "__CRC32#",
-    "__BORNHOST",
-    "BORN_TIMESTAMP",
-    "__RMQ.TRANSIENT.TOPIC_SYS_FLAG",
-    "__RMQ.TRANSIENT.GROUP_SYS_FLAG",
-    "TRANSFER_FLAG",
-    "CORRECTION_FLAG",
-    "MQ2_FLAG",
-    names.MSG_REGION,
-    names.TRACE_ON,
-)
+#: Never taken from the column `properties`: a copy of a message with TRAN_MSG would be a half
+#: message that nobody gets. Keys, tags and the ordering key are content, and are kept.
+RESERVED_PROPERTIES: Final = sorted(SYSTEM_PROPERTIES - {names.KEYS, names.TAGS, SHARDING_KEY})
 
 
 class RowError(ValueError):

@@ -144,7 +144,7 @@ class _Comparison:
 
     def differences(self) -> Iterator[Difference]:
         from pyromq.store.compare import compare_index, compare_queues
-        from pyromq.store.queue_damage import known_topics
+        from pyromq.store.queue_damage import known_deletions, known_topics
 
         config, targets = self.build.config, self.build.targets
         assert targets.queues is not None
@@ -158,6 +158,7 @@ class _Comparison:
                 groups=self.groups,
                 topics=known_topics(config.config_directory),
                 knows_delays=self.knows_delays,
+                deletions=known_deletions(config.config_directory),
             )
         if not config.message_index_enable:
             return iter(())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +62,20 @@ def test_differences(root: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in report.read_text().splitlines()]
     assert [line["entry"] for line in lines] == list(range(changed))
     assert lines[0]["store"] == str(root)
+
+
+def test_a_topic_that_was_deleted_and_created_again(root: Path) -> None:
+    store = open_store(root)
+    end = store.max_physical_offset
+    store.remove_topic(TOPIC)
+    put(store, b"new", keys="k")
+    store.stop()
+    assert invoke(root).exit_code == 1
+    note = {"topics": {TOPIC: {"logEnd": end, "timestamp": int(time.time() * 1000)}}}
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "deletedTopics.json").write_text(json.dumps(note))
+    result = invoke(root)
+    assert result.exit_code == 0, result.output
 
 
 def test_a_store_in_use(root: Path) -> None:
