@@ -32,11 +32,14 @@ from pyromq.cli.logs import MIB, logging_to_files, logging_to_stderr
 from pyromq.cli.tuning import allow_open_files, settle
 from pyromq.protocol.java_properties import PropertiesError, parse_properties
 from pyromq.protocol.settings import ConfigError
+from pyromq.store.heap import return_excess
 
 #: Exit codes of a process that a signal ended, as shells know them.
 _EXIT_BY_SIGNAL = 128
 #: Between looks at whether stdout is still read.
 _HANG_UP_SECONDS = 0.1
+#: Between looks at how much free memory the process keeps.
+_MEMORY_SECONDS = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -270,8 +273,17 @@ async def _serve(start: Callable[[Servers], Awaitable[object]]) -> None:
             allow_open_files()
             await start(Servers(running))
             settle()
+            looking = asyncio.create_task(_return_memory_forever())
             await stopping.wait()
+            looking.cancel()
             click.echo("Stopping; a second signal ends the process at once.", err=True)
+
+
+async def _return_memory_forever() -> None:
+    """Give back what peers have made a server hold for a while; off the loop, as it takes time."""
+    while True:
+        await asyncio.sleep(_MEMORY_SECONDS)
+        await asyncio.to_thread(return_excess)
 
 
 async def _until_signal(work: Coroutine[Any, Any, None]) -> None:
