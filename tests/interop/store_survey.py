@@ -50,6 +50,9 @@ SETTINGS = {
     "maxHashSlotNum": "500",
     "maxIndexNum": "4000",
     "maxMessageSize": str(128 * 1024),
+    # Else Java, after a kill, does not index again what was in an index file that it removes,
+    # when the checkpoint of the log is ahead of the index's: keys would be missing by chance.
+    "messageIndexSafe": "true",
 }
 TOPICS = 32
 LONGEST_TOPIC = "Longest_" + "x" * 119

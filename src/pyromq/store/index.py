@@ -115,7 +115,7 @@ class KeyIndex:
         self._directory.mkdir(parents=True, exist_ok=True)
         paths = []
         for path in sorted(self._directory.iterdir()):
-            if path.name.isascii() and path.name.isdigit() and path.is_file():
+            if _is_index_file(path):
                 paths.append(path)
             else:
                 logger.warning("%s is no index file, ignored", path)
@@ -238,12 +238,24 @@ class KeyIndex:
         # Nothing would tell the next start that messages between two files are missing.
         for file in files[kept:]:
             file.delete()
+        self._remove_foreign({file.path for file in files[:kept]})
         if kept < len(files):
             logger.error(
                 "index file %s was removed by another process: the index is built again from "
                 "there at the next start",
                 files[kept].path,
             )
+
+    def _remove_foreign(self, own: set[Path]) -> None:
+        """Remove files that another process made beside ours: a Java broker, which recovers a
+        store before it looks at its lock. The next start would continue behind what they hold.
+        """
+        if not self._directory.is_dir():
+            return
+        for path in sorted(self._directory.iterdir()):
+            if path not in own and _is_index_file(path):
+                logger.error("index file %s was made by another process: removed", path)
+                path.unlink(missing_ok=True)
 
     def _open(self, path: Path, paths: list[Path]) -> IndexFile | None:
         """One file; None when it is damaged. Raises IndexFileError when all have another size."""
@@ -390,6 +402,10 @@ class KeyIndex:
             # not tell: nothing is reported any more, so a restart builds these files again.
             self._sync_failed = True
             logger.exception("index file %s could not be synced; check the disk", file.path)
+
+
+def _is_index_file(path: Path) -> bool:
+    return path.name.isascii() and path.name.isdigit() and path.is_file()
 
 
 def _sync_patiently(file: IndexFile) -> None:

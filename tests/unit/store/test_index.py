@@ -6,6 +6,7 @@ import gc
 import itertools
 import logging
 import mmap
+import shutil
 import struct
 import threading
 import time
@@ -444,6 +445,28 @@ def test_close_leaves_no_mapping(small: KeyIndex) -> None:
     assert small.query("T", "a", 9, 0, FOREVER) == []
     with pytest.raises(ValueError, match="closed"):
         small.put(b"", [])
+
+
+def test_close_removes_files_that_another_process_made(small: KeyIndex, tmp_path: Path) -> None:
+    records = log_of([("T", f"KEYS\x01k{at}".encode(), 0, at, 1) for at in range(9)])
+    log, starts = b"".join(records), positions(records)
+    small.put(log, starts[:3])
+    directory = small._files[0].path.parent
+    # As Java's broker does it, which finds that the store is in use only afterwards.
+    foreign = KeyIndex(tmp_path / "other", hash_slot_count=SLOTS, entry_count=LIMIT)
+    foreign.load()
+    foreign.put(log, starts[8:])
+    [path] = [file.path for file in foreign._files]
+    foreign.close()
+    shutil.copy(path, directory / "29991231235959999")
+    (directory / "readme.txt").write_text("left alone")
+    small.close()
+    assert not (directory / "29991231235959999").exists()
+    assert (directory / "readme.txt").exists()
+    again = KeyIndex(directory, hash_slot_count=SLOTS, entry_count=LIMIT)
+    again.load()
+    assert again.end_offset == starts[2]
+    again.close()
 
 
 def test_a_query_outlives_the_deletion_of_its_file(small: KeyIndex) -> None:
