@@ -95,7 +95,11 @@ def lines_of(tmp_path: Path) -> list[str]:
     ]
 
 
-def test_no_name_can_forge_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_name_can_forge_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # pytest's own handlers would keep the surrogate for the report, which xdist cannot send.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
     forged = "t\n2026-11-17 00:00:00,000 INFO    pyromq.broker - topic x deleted\x1b[2J\ud800"
     with logging_to_files("INFO", tmp_path, ("broker.log",), 1 << 20, 1):
         logger = logging.getLogger("pyromq.broker")
