@@ -1,8 +1,8 @@
 """Deletes topics and their queues, one deletion of a topic at a time.
 
-A deletion takes several turns of the loop, since it waits for the disk twice. Its order makes a
-kill harmless: until the note (`state.deleted_topics`) is saved, a start brings the topic back
-whole, out of its queues; after that, a start completes the deletion.
+A topic that has messages takes several turns of the loop, since its deletion waits for the disk
+twice. The order makes a kill harmless: until the note (`state.deleted_topics`) is saved, a start
+brings the topic back whole, out of its queues; after that, a start completes the deletion.
 
 Invariants
 1. From the first step to the last the store refuses messages of the topic. A message that was
@@ -90,16 +90,16 @@ class TopicDeletion:
             ended.set()
 
     async def _remove_queues(self, topic: str) -> None:
+        if not self._store.has_messages(topic):
+            self._store.remove_topic(topic)  # nothing that a start could bring back
+            return
         self._store.close_topic(topic)
-        has_messages = self._store.has_messages(topic)
         try:
             try:
                 await self._topics.file.saved()
             finally:
-                if has_messages:
-                    self._deleted.note(topic, self._store)
-            if has_messages:
-                await self._deleted.file.saved()
+                self._deleted.note(topic, self._store)
+            await self._deleted.file.saved()
         finally:
             self._store.remove_topic(topic)
             created = self._topics.get(topic)
