@@ -221,6 +221,37 @@ def test_a_removed_topic_is_gone_and_others_stay(store: MessageStore) -> None:
     assert bodies(store) == [b"new"]
 
 
+def test_a_closed_topic_takes_nothing_until_it_is_removed(store: MessageStore) -> None:
+    put(store, b"old")
+    held = store.queue(TOPIC, 0)
+    store.close_topic(TOPIC)
+    for queue_id in (0, 1):  # one that it has, and a new one
+        with pytest.raises(PutError) as caught:
+            put(store, queue_id=queue_id)
+        assert caught.value.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert store.has_messages(TOPIC)
+    assert bodies(store) == [b"old"]
+    put(store, topic="Other")
+
+    store.remove_topic(TOPIC)
+
+    assert not store.has_messages(TOPIC)
+    put(store, b"new")
+    assert bodies(store) == [b"new"]
+    with pytest.raises(PutError):
+        store.put(held, b"lost", b"", 0, 0, 0, 0, BORN_HOST, 0)
+
+
+def test_the_queues_of_a_removed_topic_take_nothing(store: MessageStore) -> None:
+    put(store, b"old")
+    held = store.queue(TOPIC, 0)
+    store.remove_topic(TOPIC)
+    with pytest.raises(PutError):
+        store.put(held, b"lost", b"", 0, 0, 0, 0, BORN_HOST, 0)
+    put(store, b"new")
+    assert bodies(store) == [b"new"]
+
+
 def test_a_restart_changes_nothing(engine: Engine, tmp_path: Path) -> None:
     sent: list[bytes] = []
     for turn in range(4):

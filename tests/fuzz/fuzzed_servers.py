@@ -4,7 +4,7 @@
 
 Writes one line of JSON for each line it reads; the first, when both serve, says their ports and
 every request code of theirs. Commands: `look` (what happened since the last look), `memory`
-(bytes, after a collection), `stop`.
+(bytes, after a collection and without the locks of queues, which end by themselves), `stop`.
 
 A stall is the time between two runs of a timer on the loop, as far as the loop's thread had the
 CPU meanwhile: what the machine's other work took does not count, nor does a wait for a disk. As
@@ -77,6 +77,7 @@ async def main(root: Path) -> None:
         if command == "look":
             said = watch.look()
         elif command == "memory":
+            await forget_locks(broker)
             said = {"memory": anonymous_memory()}
             watch.forgive()
         else:
@@ -193,6 +194,14 @@ class Watch(logging.Handler):
                     self._slowest = (seconds, f"code {int(code)}, {name(request)}")
 
         return timed
+
+
+async def forget_locks(broker: Broker) -> None:
+    """End all leases of queues, as a minute without requests would."""
+    locks = broker.queue_locks
+    lease, locks._lease = locks._lease, -1.0
+    await locks.expire()
+    locks._lease = lease
 
 
 def anonymous_memory() -> int:

@@ -52,6 +52,7 @@ from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.notices import GroupNotices
 from pyromq.broker.services.registration import Registration
 from pyromq.broker.services.stats import SAMPLE_SECONDS, BrokerStats
+from pyromq.broker.services.topic_deletion import TopicDeletion
 from pyromq.broker.services.transaction_check import TransactionCheck
 from pyromq.broker.state.connections import ConsumerTable, ProducerTable
 from pyromq.broker.state.delay_offsets import DelayOffsetTable
@@ -360,6 +361,7 @@ class Broker:
             store_host,
             register=announce,
         )
+        deletion = TopicDeletion(self.topics, self.offsets, self.deleted_topics, store)
         routes = build_routes(
             Handlers(
                 send=send,
@@ -391,11 +393,10 @@ class Broker:
                     self.topics,
                     self.groups,
                     self.offsets,
-                    store,
+                    deletion,
                     self.lanes.admin,
                     stats,
                     self._config,
-                    self.deleted_topics,
                     register=announce,
                     is_replica=self._store_config.broker_role is BrokerRole.SLAVE,
                 ),
@@ -412,7 +413,7 @@ class Broker:
                     ),
                 ),
                 config_admin=ConfigAdminHandlers(live_config),
-                maintenance=MaintenanceHandlers(store, self.topics),
+                maintenance=MaintenanceHandlers(store, self.topics, deletion),
                 queue_offsets=QueueOffsetHandlers(store, self.lanes.admin),
                 client_admin=ClientAdminHandlers(
                     self._config,

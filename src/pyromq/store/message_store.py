@@ -640,6 +640,10 @@ class MessageStore:
         for key in self._keys_of(topic):
             self._queues[key].refuse_puts()
 
+    def has_messages(self, topic: str) -> bool:
+        """Whether a queue of the topic has entries."""
+        return any(self._queues[key].next_offset for key in self._keys_of(topic))
+
     def remove_topic(self, topic: str) -> None:
         """Delete all consume queues of a topic; its records stay until they expire.
 
@@ -671,6 +675,7 @@ class MessageStore:
 
     def _remove_queues(self, topic: str, keys: list[tuple[str, int]]) -> None:
         for queue in [self._queues.pop(key) for key in keys]:
+            queue.refuse_puts()  # by whoever still holds it: its files' names may be another's
             try:
                 queue.delete()
             except OSError as error:

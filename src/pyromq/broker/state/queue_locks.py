@@ -10,7 +10,8 @@ Invariants:
 1. A queue of a group has at most one owner at any time.
 2. A lock that has ended is as good as none; `expire` forgets those, so that groups that
    are no more cost nothing. (RocketMQ keeps them for ever.)
-3. There are at most `maxQueueLocks`: a queue more is not locked.
+3. There are at most `maxQueueLocks`: a queue more is not locked. A lock costs little: the queues
+   of a request share one lease, and equal names are one string.
 
 Nothing is persisted: after a restart the first one who asks gets the queue, as in
 RocketMQ. All methods are called on the event loop.
@@ -23,8 +24,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.protocol.bodies import MessageQueue
@@ -39,11 +39,12 @@ _MAX_NAMED: Final = 16
 _LOCKS_AT_ONCE: Final = 5000
 
 
-@dataclass(slots=True)
-class _Lock:
+class _Lease(NamedTuple):
+    """Who holds queues since when: the same object for all queues of one request."""
+
     client_id: str
     touched: float
-    #: Whose end is the lock's; None: it outlives its connection.
+    #: Whose end is the lease's; None: it outlives its connection.
     connection: ClientConnection | None
 
 
@@ -61,7 +62,7 @@ class QueueLockTable:
         self._lease = lease
         self._max_locks = max_locks
         self._count = 0
-        self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._groups: dict[str, dict[MessageQueue, _Lease]] = {}
 
     def lock(
         self,
@@ -77,20 +78,20 @@ class QueueLockTable:
         locks = self._groups.setdefault(group, {})
         now = self._now()
         limit = self._max_locks()
+        lease = _Lease(client_id, now, connection)
         mine: set[MessageQueue] = set()
         locked, held = _Told(), _Told()
         for queue in queues:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
-                lock.touched = now
-                lock.connection = connection
+                locks[queue] = lease
             elif lock is None and self._count >= limit:
                 held.add(
                     queue, f"the broker has {self._count} locks, limit {limit} (maxQueueLocks)"
                 )
                 continue
             elif lock is None or self._has_ended(lock, now):
-                locks[queue] = _Lock(client_id, now, connection)
+                locks[queue if lock is not None else _with_shared_names(queue)] = lease
                 self._count += lock is None
                 locked.add(queue, f"after {lock.client_id}" if lock is not None else "")
             else:
@@ -150,9 +151,14 @@ class QueueLockTable:
             if not locks and self._groups.get(group) is locks:
                 del self._groups[group]
 
-    def _has_ended(self, lock: _Lock, now: float) -> bool:
+    def _has_ended(self, lock: _Lease, now: float) -> bool:
         is_lost = lock.connection is not None and lock.connection.closed
         return is_lost or now - lock.touched > self._lease
+
+
+def _with_shared_names(queue: MessageQueue) -> MessageQueue:
+    """The same queue for the table: a request's own strings would take half of its memory."""
+    return MessageQueue(sys.intern(queue.topic), sys.intern(queue.broker_name), queue.queue_id)
 
 
 class _Told:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import tracemalloc
 
 import pytest
 
 from pyromq.broker.state.queue_locks import LEASE_SECONDS, QueueLockTable
-from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.bodies import LockBatchRequestBody, MessageQueue
 from tests.unit.broker.fakes import FakeConnection
 
 ONE, TWO, THREE = (MessageQueue("t", "broker-a", number) for number in range(3))
@@ -182,3 +184,16 @@ async def test_expiry_leaves_the_loop_to_others(locks: QueueLockTable, clock: Cl
         await asyncio.sleep(0)
     assert len(sizes) >= 4
     assert len(locks) == 0
+
+
+def test_a_lock_takes_little_memory(locks: QueueLockTable) -> None:
+    queues = [{"topic": "t", "brokerName": "broker-a", "queueId": n} for n in range(20_000)]
+    body = json.dumps({"consumerGroup": "g", "clientId": "c1", "mqSet": queues}).encode()
+    tracemalloc.start()
+    request = LockBatchRequestBody.decode(body)
+    locks.lock(request.consumer_group, request.mq_set, request.client_id)
+    del request
+    size = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(locks) == 20_000
+    assert size / len(locks) < 160

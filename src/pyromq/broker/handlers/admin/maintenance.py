@@ -8,9 +8,11 @@ look at many queues let other requests run in between.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from typing import NoReturn
 
+from pyromq.broker.services.topic_deletion import TopicDeletion
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.broker.state.topics import TopicTable
 from pyromq.protocol.bodies import TopicList
@@ -25,9 +27,10 @@ logger = logging.getLogger(__name__)
 class MaintenanceHandlers:
     """Tidies up on request."""
 
-    def __init__(self, store: MessageStore, topics: TopicTable) -> None:
+    def __init__(self, store: MessageStore, topics: TopicTable, deletion: TopicDeletion) -> None:
         self._store = store
         self._topics = topics
+        self._deletion = deletion
 
     async def clean_expired_queues(
         self, connection: ClientConnection, request: RemotingCommand
@@ -49,16 +52,19 @@ class MaintenanceHandlers:
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
         """CLEAN_UNUSED_TOPIC: queues of topics that are no more are removed."""
-        for topic in self._store.queue_counts():
-            # Not all at once: a topic may be made again meanwhile.
-            if topic not in self._topics and topic not in TOPICS_WITH_PROGRESS:
-                logger.info(
-                    "queues of topic %s, which is no more, are removed for %s",
-                    topic,
-                    connection.remote_address,
-                )
-                self._store.remove_topic(topic)
-                await asyncio.sleep(0)
+        unused = [
+            topic
+            for topic in self._store.queue_counts()
+            if topic not in self._topics and topic not in TOPICS_WITH_PROGRESS
+        ]
+        # Together, so that they share the saves of their notes; a topic may be created meanwhile.
+        removed = await asyncio.gather(*map(self._deletion.remove_unused, unused))
+        for topic in itertools.compress(unused, removed):
+            logger.info(
+                "queues of topic %s, which does not exist, removed for %s",
+                topic,
+                connection.remote_address,
+            )
         return request.answer()
 
     def system_topics(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:

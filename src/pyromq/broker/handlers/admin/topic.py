@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from pyromq.broker.config import MAX_QUEUES, BrokerConfig
 from pyromq.broker.services.flow_control import Lane, SharedBody
 from pyromq.broker.services.stats import BrokerStats
+from pyromq.broker.services.topic_deletion import TopicDeletion
 from pyromq.broker.state.connections import ClientConnection
-from pyromq.broker.state.deleted_topics import DeletedTopicTable, Log
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
@@ -37,16 +36,6 @@ logger = logging.getLogger(__name__)
 _HIGHEST_PERMISSION = 15
 
 
-class TopicStore(Log, Protocol):
-    """What these handlers ask the store."""
-
-    def close_topic(self, topic: str) -> None:
-        """Take no message of a topic until it is removed."""
-
-    def remove_topic(self, topic: str) -> None:
-        """Remove the queues of a topic."""
-
-
 class TopicAdminHandlers:
     """Handlers of the tables that administrators maintain."""
 
@@ -55,11 +44,10 @@ class TopicAdminHandlers:
         topics: TopicTable,
         groups: GroupTable,
         offsets: ConsumerOffsetTable,
-        store: TopicStore,
+        deletion: TopicDeletion,
         lane: Lane,
         stats: BrokerStats,
         config: BrokerConfig,
-        deleted: DeletedTopicTable,
         *,
         register: Callable[[], Awaitable[None]],
         is_replica: bool = False,
@@ -67,11 +55,10 @@ class TopicAdminHandlers:
         """`register` tells the NameServers of the topics as they are now."""
         self._stats = stats
         self._config = config
-        self._deleted = deleted
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
-        self._store = store
+        self._deletion = deletion
         self._register = register
         self._is_replica = is_replica
         self._all_topics = SharedBody(
@@ -105,23 +92,7 @@ class TopicAdminHandlers:
         header = DeleteTopicRequestHeader.decode(request.ext_fields)
         self._refuse_bad_topic(header.topic)
         logger.info("topic %s: deletion asked for by %s", header.topic, connection.remote_address)
-        existed = self._topics.delete(header.topic)
-        # A topic that is created again begins at 0: groups must not go on from where they were.
-        self._offsets.remove_topic(header.topic)
-        self._store.close_topic(header.topic)
-        try:
-            # In this order: up to the note a kill brings the topic back whole, out of its queues;
-            # from then on the next start completes the deletion.
-            await self._topics.file.saved()
-            if existed:
-                self._deleted.note(header.topic, self._store)
-            await self._deleted.file.saved()
-        finally:
-            self._store.remove_topic(header.topic)
-            created = self._topics.get(header.topic)
-            if created is not None:
-                # By a send meanwhile: whoever remembers the old queues must look again.
-                self._topics.update(created)
+        await self._deletion.delete(header.topic)
         if self._config.auto_delete_unused_stats:
             self._stats.topic_deleted(header.topic)
         await self._register()

@@ -7,6 +7,8 @@ from unittest.mock import AsyncMock
 import pytest
 
 from pyromq.broker.handlers.admin.maintenance import MaintenanceHandlers
+from pyromq.broker.services.topic_deletion import TopicDeletion
+from pyromq.broker.state.deleted_topics import DeletedTopicTable
 from pyromq.protocol.bodies import TopicConfig, TopicList
 from pyromq.protocol.codes import RequestCode, ResponseCode
 from pyromq.protocol.frame import RemotingCommand, RequestError
@@ -26,7 +28,9 @@ async def wired(tmp_path: Path) -> AsyncIterator[Wired]:
 
 @pytest.fixture
 def handlers(wired: Wired) -> MaintenanceHandlers:
-    return MaintenanceHandlers(wired.store, wired.topics)
+    deleted = DeletedTopicTable(wired.store.config.config_directory)
+    deletion = TopicDeletion(wired.topics, wired.offsets, deleted, wired.store)
+    return MaintenanceHandlers(wired.store, wired.topics, deletion)
 
 
 def put(wired: Wired, topic: str) -> None:

@@ -9,6 +9,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
 from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.services.stats import BrokerStats
+from pyromq.broker.services.topic_deletion import TopicDeletion
 from pyromq.broker.state.deleted_topics import DeletedTopicTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
@@ -63,11 +64,10 @@ class Broker:
             self.topics,
             self.groups,
             self.offsets,
-            self,
+            TopicDeletion(self.topics, self.offsets, self.deleted, self),
             Lane("admin", 10),
             self.stats,
             config,
-            self.deleted,
             register=self.register,
             is_replica=is_replica,
         )
@@ -76,8 +76,11 @@ class Broker:
         assert topic not in self.topics, "the topic goes first, so that nobody sends to it"
         self.closed.append(topic)
 
+    def has_messages(self, topic: str) -> bool:
+        return topic != "absent"
+
     def remove_topic(self, topic: str) -> None:
-        assert self.closed[-1] == topic
+        assert not self.has_messages(topic) or self.closed[-1] == topic
         self.removed.append(topic)
 
     def remove_old_queues(self, topic: str, end: int, timestamp: int) -> int:
