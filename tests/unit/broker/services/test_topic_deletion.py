@@ -70,6 +70,16 @@ class Deleting:
         answer = await self.ask(pull_request(topic="T", queueId=str(queue_id)))
         return [record.body for record in decode_records(answer.body)]
 
+    async def held_deletion(
+        self, monkeypatch: pytest.MonkeyPatch, file_name: str = "deletedTopics.json"
+    ) -> tuple[Saves, asyncio.Task[RemotingCommand]]:
+        """Store a message in queue 0, and delete its topic up to a save that is held."""
+        assert await self.send(0, b"old") == ResponseCode.SUCCESS
+        saves = Saves(monkeypatch, file_name)
+        deletion = self.asking(DELETE)
+        await until(lambda: len(saves.held) == 1)
+        return saves, deletion
+
     async def stop(self) -> None:
         await self.broker.stop()
         await self.client.close()
@@ -101,10 +111,7 @@ async def deleting(tmp_path: Path) -> AsyncIterator[Deleting]:
 async def test_a_second_deletion_leaves_alone_what_was_sent_after_the_first(
     deleting: Deleting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saves = Saves(monkeypatch, "deletedTopics.json")
-    assert await deleting.send(0, b"old") == ResponseCode.SUCCESS
-    first = deleting.asking(DELETE)
-    await until(lambda: len(saves.held) == 1)
+    saves, first = await deleting.held_deletion(monkeypatch)
     second = deleting.asking(DELETE)
     await deleting.bodies(0)  # behind the second one, over the same connection
     saves.held[0].set()
@@ -122,26 +129,20 @@ async def test_a_second_deletion_leaves_alone_what_was_sent_after_the_first(
 async def test_a_second_deletion_is_a_deletion_of_its_own(
     deleting: Deleting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saves = Saves(monkeypatch, "deletedTopics.json")
-    await deleting.send(0)
-    first = deleting.asking(DELETE)
-    await until(lambda: len(saves.held) == 1)
+    saves, first = await deleting.held_deletion(monkeypatch)
     deleting.broker.topics.update(TopicConfig("T", 4, 4))
     second = deleting.asking(DELETE)
     await deleting.bodies(0)
     saves.let_go()
     await first
-    await until(lambda: saves.let_go() or second.done())
+    assert (await second).code == ResponseCode.SUCCESS
     assert "T" not in deleting.broker.topics
 
 
 async def test_unused_topics_are_not_cleaned_in_the_middle_of_a_deletion(
     deleting: Deleting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saves = Saves(monkeypatch, "deletedTopics.json")
-    await deleting.send(0)
-    deletion = deleting.asking(DELETE)
-    await until(lambda: len(saves.held) == 1)
+    saves, deletion = await deleting.held_deletion(monkeypatch)
 
     assert (await deleting.ask(CLEAN_UNUSED)).code == ResponseCode.SUCCESS
     assert await deleting.send(1) == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -175,11 +176,8 @@ async def test_messages_without_a_topic_do_not_come_back(
 async def test_a_deletion_that_a_stop_cuts_short_is_a_whole_one(
     deleting: Deleting, monkeypatch: pytest.MonkeyPatch, file_name: str
 ) -> None:
-    await deleting.send(0)
     with monkeypatch.context() as patch:
-        saves = Saves(patch, file_name)
-        deletion = deleting.asking(DELETE)
-        await until(lambda: len(saves.held) == 1)
+        _, deletion = await deleting.held_deletion(patch, file_name)
         await deleting.broker.cut_off()
         await asyncio.gather(deletion, return_exceptions=True)
     await deleting.restart()
