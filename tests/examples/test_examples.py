@@ -75,7 +75,7 @@ def test_the_tests_with_fixtures(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
+    assert "4 passed" in done.stdout
 
 
 def test_none_is_left_out() -> None:

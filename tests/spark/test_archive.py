@@ -196,7 +196,7 @@ def _workers(driver: int) -> list[int]:
             parents[int(entry.name)] = int(
                 (entry / "stat").read_text().rpartition(")")[2].split()[1]
             )
-            if b"pyspark.daemon" in (entry / "cmdline").read_bytes():
+            if b"pyromq.spark.worker_daemon" in (entry / "cmdline").read_bytes():
                 daemons.add(int(entry.name))
         except (OSError, IndexError):
             continue  # it has ended meanwhile

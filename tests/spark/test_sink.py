@@ -153,7 +153,7 @@ def test_a_copy_of_a_topic_delivers_every_message(
     }
     plain = received[b"plain"]
     assert (plain.tags, plain.keys, plain.properties["own"]) == ("t", "k", "1")
-    assert received[b"in order"].properties["__SHARDINGKEY"] == "o"
+    assert received[b"in order"].ordering_key == "o"
 
 
 def test_no_system_property_is_copied(spark: SparkSession, cluster: Cluster, topic: str) -> None:

@@ -510,13 +510,15 @@ async def test_only_live_settings_are_changed_over_the_wire(tmp_path: Path) -> N
             b"listenPort=1",
             b"maxKvConfigSize=2147483647",
             b"serverChannelMaxIdleTimeSeconds=1",
-            b"rocketmqHome=\x00",
+            b"rocketmqHome=/elsewhere",
         ):
             answer = await peer.ask(
                 RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true\n" + change
             )
             assert answer.code == ResponseCode.NO_PERMISSION
             assert change.partition(b"=")[0].decode() in (answer.remark or "")
+        answer = await peer.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"rocketmqHome=\x00")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
         assert not (tmp_path / "namesrv.properties").exists()
         # A tool that sends everything back changes nothing.
         settings = (await peer.ask(RequestCode.GET_NAMESRV_CONFIG)).body
