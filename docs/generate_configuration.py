@@ -73,7 +73,9 @@ class Section(NamedTuple):
 
 
 SECTIONS = (
-    Section("Broker", BrokerConfig, broker_config.KNOWN_WITHOUT_EFFECT, ("broker", "cli")),
+    Section(
+        "Broker", BrokerConfig, broker_config.KNOWN_WITHOUT_EFFECT, ("broker", "cli", "remoting")
+    ),
     Section(
         "Message store",
         MessageStoreConfig,
@@ -84,7 +86,7 @@ SECTIONS = (
         "NameServer",
         NamesrvConfig,
         nameserver_config.KNOWN_WITHOUT_EFFECT,
-        ("nameserver", "cli"),
+        ("nameserver", "cli", "remoting"),
     ),
 )
 

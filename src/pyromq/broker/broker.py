@@ -67,7 +67,7 @@ from pyromq.broker.state.transactions import TransactionTable
 from pyromq.protocol.codes import RequestCode
 from pyromq.protocol.message_id import encode_host, format_address
 from pyromq.remoting.client import RemotingClient
-from pyromq.remoting.limits import PeerLimits, possible_connections
+from pyromq.remoting.limits import PeerLimits
 from pyromq.remoting.server import RemotingServer
 from pyromq.store.config import BrokerRole, MessageStoreConfig
 from pyromq.store.consume_queue import ConsumeQueue
@@ -457,13 +457,7 @@ def _bind_servers(config: BrokerConfig, reserved: int) -> list[RemotingServer]:
 
     `reserved` descriptors are left to the store.
     """
-    limits = PeerLimits(
-        max_connections=possible_connections(config.max_connections, reserved),
-        max_connections_per_address=config.max_connections_per_address,
-        max_received=config.max_received_bytes,
-        max_unsent=config.max_unsent_bytes,
-        frame_seconds=config.max_frame_seconds,
-    )
+    limits = PeerLimits.of(config, reserved)
     for attempt in range(_PORT_ATTEMPTS):
         main = _server(config, config.listen_port, limits)
         main.bind()

@@ -19,7 +19,7 @@ from pyromq.nameserver.handlers import NameServerHandlers
 from pyromq.nameserver.kv_config import KVConfig, KVLimits
 from pyromq.nameserver.production import ProductionRoutes
 from pyromq.nameserver.route_table import RouteLimits, RouteTable
-from pyromq.remoting.limits import PeerLimits, possible_connections
+from pyromq.remoting.limits import PeerLimits
 from pyromq.remoting.server import Connection, RemotingServer
 
 logger = logging.getLogger(__name__)
@@ -59,13 +59,7 @@ class NameServer:
             port=config.listen_port,
             on_disconnect=self._disconnected,
             idle_seconds=config.server_channel_max_idle_time_seconds,
-            limits=PeerLimits(
-                max_connections=possible_connections(config.max_connections),
-                max_connections_per_address=config.max_connections_per_address,
-                max_received=config.max_received_bytes,
-                max_unsent=config.max_unsent_bytes,
-                frame_seconds=config.max_frame_seconds,
-            ),
+            limits=PeerLimits.of(config),
         )
         self._scanner: asyncio.Task[None] | None = None
 

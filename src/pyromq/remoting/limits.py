@@ -138,6 +138,30 @@ class Refusal(NamedTuple):
     reason: str
 
 
+class PeerConfig(Protocol):
+    """A server's configuration, as far as it is made of `PeerSettings`."""
+
+    @property
+    def max_connections(self) -> int:
+        """Connections in total."""
+
+    @property
+    def max_connections_per_address(self) -> int:
+        """Connections from one address."""
+
+    @property
+    def max_received_bytes(self) -> int:
+        """Bytes of unfinished requests."""
+
+    @property
+    def max_unsent_bytes(self) -> int:
+        """Bytes of unread answers."""
+
+    @property
+    def max_frame_seconds(self) -> int:
+        """Seconds for a request to arrive."""
+
+
 class PeerLimits:
     """What all connections of a process may take."""
 
@@ -164,6 +188,17 @@ class PeerLimits:
         #: Bytes of the bodies of requests in progress.
         self.in_progress = 0
         self._by_address: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, config: PeerConfig, reserved: int = DESCRIPTORS_OF_A_SERVER) -> PeerLimits:
+        """Return the limits that a server's settings ask for; see `possible_connections`."""
+        return cls(
+            max_connections=possible_connections(config.max_connections, reserved),
+            max_connections_per_address=config.max_connections_per_address,
+            max_received=config.max_received_bytes,
+            max_unsent=config.max_unsent_bytes,
+            frame_seconds=config.max_frame_seconds,
+        )
 
     def admit(self, address: str) -> Refusal | None:
         """Count a connection from `address`, or return why it is refused."""
