@@ -20,7 +20,8 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from pathlib import Path
 from typing import Final
 
-from pyromq.nameserver import files
+from pyromq.base.atomic_file import read_file, write_file
+from pyromq.base.settings import ConfigError, settings_of
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig, KVLimitError
 from pyromq.nameserver.production import ProductionRoutes, was_forwarded
@@ -32,18 +33,20 @@ from pyromq.nameserver.route_table import (
     RouteTable,
     is_legal_name,
 )
-from pyromq.protocol.bodies import (
+from pyromq.protocol.java.fastjson import dump_json
+from pyromq.protocol.java.properties import PropertiesError, format_properties, parse_properties
+from pyromq.protocol.java.wire_types import shorten
+from pyromq.protocol.message.crc import CRC_MASK, crc32
+from pyromq.protocol.wire.bodies import (
     DataVersion,
     KVTable,
     RegistrationTooLargeError,
     TopicConfigSerializeWrapper,
     TopicList,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.crc import CRC_MASK, crc32
-from pyromq.protocol.fastjson import dump_json
-from pyromq.protocol.frame import MAX_FRAME, RemotingCommand, RequestError
-from pyromq.protocol.headers import (
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import MAX_FRAME, RemotingCommand, RequestError
+from pyromq.protocol.wire.headers import (
     GetRouteInfoRequestHeader,
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
@@ -51,7 +54,7 @@ from pyromq.protocol.headers import (
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
-from pyromq.protocol.headers_admin import (
+from pyromq.protocol.wire.headers_admin import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
     DeleteKVConfigRequestHeader,
@@ -64,9 +67,6 @@ from pyromq.protocol.headers_admin import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
-from pyromq.protocol.java_properties import PropertiesError, format_properties, parse_properties
-from pyromq.protocol.settings import ConfigError, settings_of
-from pyromq.protocol.wire_types import shorten
 from pyromq.remoting.server import Connection, Handler
 
 logger = logging.getLogger(__name__)
@@ -516,13 +516,13 @@ def _echoed(name: str) -> str:
 
 def _save_settings(path: Path, settings: dict[str, str]) -> None:
     """Write the settings, and keep what else is in the file: other programs' keys."""
-    content = files.load(path)
+    content = read_file(path)
     try:
         before = {} if content is None else parse_properties(content)
     except PropertiesError as error:
         logger.warning("%s is replaced, it cannot be read: %s", path, error)
         before = {}
-    files.save(path, format_properties({**before, **settings}).encode())
+    write_file(path, format_properties({**before, **settings}).encode(), backup=True)
 
 
 def _no_route(topic: str) -> RequestError:

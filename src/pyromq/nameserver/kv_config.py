@@ -22,11 +22,11 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyromq.nameserver import files
-from pyromq.protocol.bodies import KVTable
-from pyromq.protocol.body_codec import Body
-from pyromq.protocol.fastjson import BodyError, dump_json
-from pyromq.protocol.wire_types import shorten
+from pyromq.base.atomic_file import backup_of, read_file, write_file
+from pyromq.protocol.java.fastjson import BodyError, dump_json
+from pyromq.protocol.java.wire_types import shorten
+from pyromq.protocol.wire.bodies import KVTable
+from pyromq.protocol.wire.body_codec import Body
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +72,9 @@ class KVConfig:
     def load(self) -> None:
         """Read the file, or its backup. Raises `KVConfigFileError` when both are damaged."""
         failures = []
-        for path in (self._path, files.backup_of(self._path)):
+        for path in (self._path, backup_of(self._path)):
             try:
-                content = files.load(path)
+                content = read_file(path)
                 if content is None:
                     continue
                 self._table = KVConfigSerializeWrapper.decode(content).config_table
@@ -197,7 +197,7 @@ class KVConfig:
 
 
 def _encode_and_save(path: Path, table: dict[str, dict[str, str]]) -> None:
-    files.save(path, KVConfigSerializeWrapper(table).encode())
+    write_file(path, KVConfigSerializeWrapper(table).encode(), backup=True)
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

@@ -15,9 +15,9 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import GetRouteInfoRequestHeader
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import GetRouteInfoRequestHeader
 from pyromq.remoting.address import AddressError, parse_addresses
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from pyromq.protocol.bodies import (
+from pyromq.protocol.java.fastjson import parse_json
+from pyromq.protocol.java.wire_types import shorten
+from pyromq.protocol.wire.bodies import (
     RegisterBrokerBody,
     RegistrationTooLargeError,
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from pyromq.protocol.fastjson import parse_json
-from pyromq.protocol.wire_types import shorten
 
 #: Topics that are read in one go, which takes some milliseconds.
 SLICE_TOPICS: Final = 1000

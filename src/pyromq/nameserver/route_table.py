@@ -33,7 +33,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
-from pyromq.protocol.bodies import (
+from pyromq.protocol.java.wire_types import shorten
+from pyromq.protocol.message.sysflag import PERM_READ, PERM_WRITE
+from pyromq.protocol.wire.bodies import (
     MASTER_ID,
     BrokerData,
     ClusterInfo,
@@ -44,8 +46,6 @@ from pyromq.protocol.bodies import (
     TopicList,
     TopicRouteData,
 )
-from pyromq.protocol.sysflag import PERM_READ, PERM_WRITE
-from pyromq.protocol.wire_types import shorten
 
 logger = logging.getLogger(__name__)
 

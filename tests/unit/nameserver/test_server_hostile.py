@@ -19,7 +19,7 @@ import pytest
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.handlers import MAX_SMALL_BODY
 from pyromq.nameserver.server import NameServer
-from pyromq.protocol.bodies import (
+from pyromq.protocol.wire.bodies import (
     DataVersion,
     KVTable,
     RegisterBrokerBody,
@@ -27,16 +27,16 @@ from pyromq.protocol.bodies import (
     TopicConfigSerializeWrapper,
     TopicList,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import MAX_FRAME, FrameReader, RemotingCommand
-from pyromq.protocol.header_codec import Header
-from pyromq.protocol.headers import (
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import MAX_FRAME, FrameReader, RemotingCommand
+from pyromq.protocol.wire.header_codec import Header
+from pyromq.protocol.wire.headers import (
     GetRouteInfoRequestHeader,
     QueryDataVersionRequestHeader,
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
-from pyromq.protocol.headers_admin import (
+from pyromq.protocol.wire.headers_admin import (
     DeleteKVConfigRequestHeader,
     GetKVListByNamespaceRequestHeader,
     PutKVConfigRequestHeader,
