@@ -99,7 +99,7 @@ SECTIONS = (
             "AllocateConsistentHash",
         ),
     ),
-    Section("Every client", ("client", "options"), ("Client", "ClientOptions")),
+    Section("Every client", ("session.session", "options"), ("Client", "ClientOptions")),
     Section(
         "Synchronous clients",
         ("sync",),

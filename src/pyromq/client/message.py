@@ -197,6 +197,16 @@ class Message:
 
 
 @dataclass(slots=True)
+class HalfMessage(Message):
+    """A stored message that is not visible yet, as `execute` of a transaction gets it."""
+
+    #: The id of the transaction. `check` gets it later as the message's `msg_id`.
+    transaction_id: str = ""
+    #: The argument given to `send_in_transaction`.
+    argument: Any = None
+
+
+@dataclass(slots=True)
 class ClientMessage(Message):
     """A message with properties that only a client sets: a request, or a reply."""
 

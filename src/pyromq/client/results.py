@@ -1,10 +1,13 @@
-"""What sends come back with: plain values, named after RocketMQ's."""
+"""Results of sends and transactions: plain values under RocketMQ's names."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import NamedTuple
 
+from pyromq.client.message import HalfMessage
+from pyromq.client.received import ReceivedMessage
 from pyromq.protocol.wire.bodies import MessageQueue
 from pyromq.protocol.wire.codes import ResponseCode
 
@@ -48,3 +51,24 @@ class SendResult(NamedTuple):
     region_id: str = ""
     #: Whether the broker wants message traces.
     trace_on: bool = True
+
+
+class TransactionResult(NamedTuple):
+    """The outcome of a transaction."""
+
+    state: TransactionState
+    #: The position of the stored half message.
+    result: SendResult
+    #: The exception that `execute` raised.
+    error: Exception | None = None
+
+    @property
+    def msg_id(self) -> str:
+        """Return the id of the message, which is also the transaction's."""
+        return self.result.msg_id
+
+
+#: Runs the local part of a transaction.
+Execute = Callable[[HalfMessage], TransactionState | Awaitable[TransactionState | None] | None]
+#: Finds out how a transaction ended.
+Check = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionState | None] | None]

@@ -21,15 +21,15 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from pyromq.client.hooks import Consuming, EndingTransaction, Sending
 from pyromq.client.message import MAX_GROUP, Message, create_unique_key
 from pyromq.client.options import ClientOptions, Settings
 from pyromq.client.received import ReceivedMessage
-from pyromq.client.results import SendStatus
+from pyromq.client.results import SendResult, SendStatus
 from pyromq.protocol.errors import RocketMQError
 from pyromq.protocol.message.properties import KEY_SEPARATOR, MSG_REGION, TRACE_ON
 from pyromq.protocol.message.trace import (
@@ -42,9 +42,6 @@ from pyromq.protocol.message.trace import (
     TraceRecord,
     TransactionEnded,
 )
-
-if TYPE_CHECKING:
-    from pyromq.client.producer.producer import Producer
 
 logger = logging.getLogger(__name__)
 
@@ -70,11 +67,24 @@ class TraceRole(Enum):
     CONSUME = "CONSUME"
 
 
+class TraceProducer(Protocol):
+    """The methods of `Producer` that send traces."""
+
+    async def start(self) -> None:
+        """Get ready to send."""
+
+    async def send(self, message: Message) -> SendResult:
+        """Store one message."""
+
+    async def close(self) -> None:
+        """Finish the sends in flight."""
+
+
 def message_trace(
     settings: Settings,
     group: str,
     role: TraceRole,
-    new_producer: type[Producer],
+    new_producer: Callable[..., TraceProducer],
     *,
     consume_timeout: float = 900.0,
 ) -> MessageTrace | None:
@@ -110,7 +120,7 @@ def message_trace(
 class MessageTrace:
     """Hooks that write trace records and send them."""
 
-    def __init__(self, topic: str, producer: Producer, consume_timeout: float = 900.0) -> None:
+    def __init__(self, topic: str, producer: TraceProducer, consume_timeout: float = 900.0) -> None:
         self._topic = topic
         self._producer = producer
         self._consume_timeout = consume_timeout

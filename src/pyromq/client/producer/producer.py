@@ -27,7 +27,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, Unpack
+from typing import ParamSpec, Unpack
 
 from pyromq.client.arguments import (
     LONG_MAX,
@@ -38,7 +38,6 @@ from pyromq.client.arguments import (
     check_seconds,
     refusal,
 )
-from pyromq.client.client import Client
 from pyromq.client.errors import (
     AnswerError,
     BrokerError,
@@ -63,11 +62,12 @@ from pyromq.client.producer.accumulator import Accumulator, Batching
 from pyromq.client.producer.faults import QUICK, BrokerFaults
 from pyromq.client.producer.gate import Gate
 from pyromq.client.producer.request_reply import Requests, as_request
-from pyromq.client.producer.sending import Outgoing, Target, batches_of
+from pyromq.client.producer.sending import Outgoing, QueueSelector, Target, batches_of
+from pyromq.client.producer.sync import SyncProducer
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.results import STATUS_BY_CODE, SendResult, SendStatus
 from pyromq.client.session.routes import TEMPLATE_TOPIC, TopicRoute
-from pyromq.client.session.session import Session
+from pyromq.client.session.session import Client, Session
 from pyromq.client.trace import TraceRole, message_trace
 from pyromq.protocol.java.string_hash import java_hash
 from pyromq.protocol.names import REPLY_TOPIC_SUFFIX
@@ -75,9 +75,6 @@ from pyromq.protocol.wire.bodies import HeartbeatData, MessageQueue, ProducerDat
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import FLAG_ONEWAY, RawFrame, frame_from
 from pyromq.remoting.client import ClientHandler, RemotingError, RemotingTimeoutError
-
-if TYPE_CHECKING:
-    from pyromq.client.sync import SyncProducer
 
 _Arguments = ParamSpec("_Arguments")
 logger = logging.getLogger(__name__)
@@ -101,9 +98,6 @@ _RETRIED_CODES = frozenset(
         ResponseCode.TOPIC_NOT_EXIST,
     }
 )
-
-#: Picks one of a topic's queues for a message.
-QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 class ProducerOptions(ClientOptions, total=False):
@@ -189,8 +183,6 @@ class Producer(Client):
         cls: Callable[_Arguments, Producer], *args: _Arguments.args, **kwargs: _Arguments.kwargs
     ) -> SyncProducer:
         """The same for programs without an event loop."""
-        from pyromq.client.sync import SyncProducer
-
         return SyncProducer(partial(cls, *args, **kwargs))
 
     # Life

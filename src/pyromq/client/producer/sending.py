@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Final
 
@@ -41,6 +41,9 @@ _COMPRESSION_LEVEL: Final = 5
 #: Where a template gets its values; words that no name can hold.
 _HOLE: Final = "\ue000"
 _new_tuple: Final = tuple.__new__
+
+#: Picks one of a topic's queues for a message.
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 class Outgoing:

@@ -33,10 +33,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Unpack
+from typing import Any, Final, ParamSpec, Unpack
 
 from pyromq.client.arguments import check_callable, check_count, refusal
 from pyromq.client.errors import ClientError, IllegalMessageError, TopicNotFoundError
@@ -47,11 +46,25 @@ from pyromq.client.handler_threads import (
     is_coroutine_function,
 )
 from pyromq.client.hooks import EndingTransaction
-from pyromq.client.message import Message, check_message, check_topic, message_fields
-from pyromq.client.producer.producer import Producer, ProducerOptions, QueueSelector, check_send
-from pyromq.client.producer.sending import Outgoing
+from pyromq.client.message import (
+    HalfMessage,
+    Message,
+    check_message,
+    check_topic,
+    message_fields,
+)
+from pyromq.client.producer.producer import Producer, ProducerOptions, check_send
+from pyromq.client.producer.sending import Outgoing, QueueSelector
+from pyromq.client.producer.sync import SyncTransactionProducer
 from pyromq.client.received import ReceivedMessage, decode_messages
-from pyromq.client.results import SendResult, SendStatus, TransactionState
+from pyromq.client.results import (
+    Check,
+    Execute,
+    SendResult,
+    SendStatus,
+    TransactionResult,
+    TransactionState,
+)
 from pyromq.client.session.routes import MASTER_ID, TEMPLATE_TOPIC
 from pyromq.protocol.message.message_id import decode_message_id
 from pyromq.protocol.message.properties import PRODUCER_GROUP
@@ -70,9 +83,6 @@ from pyromq.protocol.wire.headers import (
 )
 from pyromq.remoting.client import ClientHandler, RemotingError
 
-if TYPE_CHECKING:
-    from pyromq.client.sync import SyncTransactionProducer
-
 logger = logging.getLogger(__name__)
 
 _Arguments = ParamSpec("_Arguments")
@@ -90,35 +100,6 @@ _FLAGS: Final = {
     TransactionState.ROLLBACK: TRANSACTION_ROLLBACK,
     TransactionState.UNKNOWN: TRANSACTION_NOT,
 }
-
-
-@dataclass(slots=True)
-class HalfMessage(Message):
-    """A message that is stored, but not visible yet; as `execute` gets it."""
-
-    #: By which `check` is asked about it later: the `msg_id` of the message there.
-    transaction_id: str = ""
-    #: What `send_in_transaction` was given for it.
-    argument: Any = None
-
-
-class TransactionResult(NamedTuple):
-    """How a transaction ended."""
-
-    state: TransactionState
-    #: Where the half was stored.
-    result: SendResult
-    #: What `execute` raised.
-    error: Exception | None = None
-
-    @property
-    def msg_id(self) -> str:
-        """The id of the message, and of the transaction."""
-        return self.result.msg_id
-
-
-Execute = Callable[[HalfMessage], TransactionState | Awaitable[TransactionState | None] | None]
-Check = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionState | None] | None]
 
 
 class TransactionProducer(Producer):
@@ -167,8 +148,6 @@ class TransactionProducer(Producer):
         **kwargs: _Arguments.kwargs,
     ) -> SyncTransactionProducer:
         """The same for programs without an event loop."""
-        from pyromq.client.sync import SyncTransactionProducer
-
         return SyncTransactionProducer(partial(cls, *args, **kwargs))
 
     async def start(self) -> None:

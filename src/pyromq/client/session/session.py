@@ -16,7 +16,10 @@ import asyncio
 import logging
 import os
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Self
 
 from pyromq.client.errors import BrokerError, ClientError, ClientStateError
 from pyromq.client.options import Settings
@@ -31,6 +34,37 @@ from pyromq.remoting.client import ClientHandler, RemotingClient, RemotingError
 from pyromq.remoting.tls import client_context
 
 logger = logging.getLogger(__name__)
+
+
+class Client(ABC):
+    """A producer or consumer."""
+
+    _session: Session
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Make it ready. A second time changes nothing."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End what is under way, leave the cluster. A second time changes nothing."""
+
+    @property
+    def client_id(self) -> str:
+        """By which brokers know this client."""
+        return self._session.client_id
 
 
 class Session:
