@@ -1,7 +1,8 @@
-"""RocketMQ clients: producers, consumers and what they speak of.
+"""RocketMQ clients: producers, consumers, and the values they exchange with the application.
 
 `Producer`, `TransactionProducer`, `PushConsumer`, `LitePullConsumer` and `PullConsumer` are for
-asyncio; `Producer.sync(...)` and so on give the same to programs without an event loop.
+asyncio. `Producer.sync(...)` and the others' `sync` return clients for programs without an event
+loop.
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ from pyromq.client.hooks import (
 from pyromq.client.message import HalfMessage, Message
 from pyromq.client.options import ClientOptions
 from pyromq.client.producer.accumulator import Batching
-from pyromq.client.producer.producer import Producer, ProducerOptions
+from pyromq.client.producer.options import ProducerOptions
+from pyromq.client.producer.producer import Producer
 from pyromq.client.producer.request_reply import reply_to
-from pyromq.client.producer.sending import QueueSelector
 from pyromq.client.producer.sync import SyncProducer, SyncTransactionProducer
+from pyromq.client.producer.targets import QueueSelector
 from pyromq.client.producer.transaction import TransactionProducer
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.results import SendResult, SendStatus, TransactionResult, TransactionState

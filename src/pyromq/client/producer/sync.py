@@ -17,7 +17,7 @@ from typing import Any
 
 from pyromq.client.loop_thread import shared_loop
 from pyromq.client.message import Message
-from pyromq.client.producer.sending import QueueSelector
+from pyromq.client.producer.targets import QueueSelector
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.results import Execute, SendResult, TransactionResult
 from pyromq.client.sync import SyncClient

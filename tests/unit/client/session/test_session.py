@@ -11,7 +11,7 @@ import pytest
 from pyromq.client import LitePullConsumer, Producer, PullConsumer, PushConsumer
 from pyromq.client.errors import BrokerError, ClientStateError
 from pyromq.client.options import Settings
-from pyromq.client.session.session import Client, Session
+from pyromq.client.session.session import Client, Session, SessionState
 from pyromq.protocol.wire.acl import signature_of
 from pyromq.protocol.wire.bodies import HeartbeatData, ProducerData
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
@@ -194,7 +194,7 @@ def test_a_fork_cannot_use_its_parents_client() -> None:
         await session.close()
         return told
 
-    assert "make a new one here" in asyncio.run(main())
+    assert "create a new client here" in asyncio.run(main())
 
 
 async def test_error_answers_are_raised() -> None:
@@ -242,3 +242,18 @@ async def test_its_id_is_the_session_s() -> None:
 @pytest.mark.parametrize("kind", [LitePullConsumer, Producer, PullConsumer, PushConsumer])
 def test_every_client_is_one(kind: type) -> None:
     assert issubclass(kind, Client)
+
+
+async def test_a_session_lives_once() -> None:
+    session = Session(Settings.of("127.0.0.1:1", {}), describe)
+    assert (session.state, session.running) == (SessionState.NEW, False)
+    session.start()
+    session.start()
+    assert (session.state, session.running) == (SessionState.RUNNING, True)
+    await session.close()
+    await session.close()
+    assert (session.state, session.running) == (SessionState.CLOSED, False)
+    with pytest.raises(ClientStateError, match="is closed"):
+        session.start()
+    with pytest.raises(AssertionError, match="CLOSED to RUNNING"):
+        session._enter(SessionState.RUNNING)
