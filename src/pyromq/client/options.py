@@ -2,15 +2,18 @@
 
     Producer("127.0.0.1:9876", group="shop", namespace="tenant-1", tls=True)
 
-Options and settings, here and for each kind of client (`ProducerOptions`, `PushOptions`, ...):
-
-- `...Options` is a TypedDict: the keyword arguments a user gives. Every key may be missing, no
-  value is checked, and the comment above a key is its documentation.
-- `...Settings` is a frozen dataclass with the same fields: every value present, defaults included,
-  and checked. Creating one raises an OptionError that names the option.
-
-Constructors turn options into settings before they do anything else. No other code sees options.
+Constructors check every option and raise an OptionError that names a bad one.
 """
+
+# The rule for options and settings, here and for each kind of client (`ProducerOptions`,
+# `PushOptions`, ...):
+#
+# - `...Options` is a TypedDict: the keyword arguments a user gives. Every key may be missing, no
+#   value is checked, and the comment above a key is its documentation.
+# - `...Settings` is a frozen dataclass with the same fields: every value is present, as given or as
+#   the default, and checked.
+#
+# Constructors turn options into settings before they do anything else. No other code sees options.
 
 from __future__ import annotations
 
@@ -34,40 +37,40 @@ _NAMESPACE = re.compile(r"[a-zA-Z0-9_-]*")
 
 
 class ClientOptions(TypedDict, total=False):
-    """Keyword arguments of every client. Times are in seconds."""
+    """Keyword arguments of every client; `Settings` has the defaults. Times are in seconds."""
 
-    #: Name of a tenant. Servers see topics and groups as `namespace%name`; the application sees
+    #: Isolates a tenant: servers see topics and groups as `namespace%name`, the application sees
     #: `name`.
     namespace: str
-    #: Part of the client id after the address. The default is unique for each client. A
-    #: broadcasting consumer stores its offsets under this name: the default is DEFAULT, then
-    #: DEFAULT-2, DEFAULT-3, … for further consumers of the group on this machine. Give names to
+    #: Sets the part of the client id after the address. By default it is unique for each client. A
+    #: broadcasting consumer stores its offsets under this name: by default DEFAULT, then
+    #: DEFAULT-2, DEFAULT-3, … for further consumers of the group on this machine. Name the
     #: consumers that must find their own offsets again after all of them restarted. A name that
     #: another consumer uses is refused.
     instance_name: str
-    #: The client's address in its id. The default is the machine's address.
+    #: Sets the address in the client id. By default it is the machine's address.
     client_ip: str
-    #: Unit in the client id, for clusters that span several units.
+    #: Adds a unit to the client id, for clusters that span several units.
     unit_name: str
-    #: Key that signs requests, for brokers with access control (HMAC-SHA1, as in RocketMQ 4.9).
-    #: Needs `secret_key`.
+    #: Signs requests with this key, for brokers with access control (HMAC-SHA1, as in RocketMQ
+    #: 4.9). It needs `secret_key`.
     access_key: str
-    #: Secret of `access_key`.
+    #: Is the secret of `access_key`.
     secret_key: str
-    #: Token of temporary credentials, sent with each signed request.
+    #: Is sent with each signed request, for temporary credentials.
     security_token: str
     #: True encrypts connections without verifying the server's certificate. An SSLContext
-    #: controls everything.
+    #: decides on everything.
     tls: bool | ssl.SSLContext
     #: True sends message traces to the topic RMQ_SYS_TRACE_TOPIC, a name sends them to that topic.
     trace: bool | str
-    #: Objects called around every send, every call of a handler, and the end of transactions.
+    #: Are called around every send, every call of a handler, and at the end of transactions.
     hooks: Sequence[AnyHook]
-    #: Time limit of requests other than sends and pulls.
+    #: Limits requests other than sends and pulls.
     request_timeout: float
-    #: Interval of heartbeats. Brokers drop clients after 120 s of silence.
+    #: Sets the time between heartbeats. Brokers drop clients after 120 s of silence.
     heartbeat_interval: float
-    #: Interval at which routes are refreshed from the NameServers.
+    #: Sets the time between refreshes of the routes from the NameServers.
     route_interval: float
 
 

@@ -15,9 +15,6 @@ Guarantees:
 3. Ctrl-C interrupts every wait. A client still open when the interpreter exits is closed.
 4. A call from the background loop itself (from a coroutine handler) raises `ClientStateError`,
    because it would wait for itself.
-
-This module knows no particular client: `producer.sync` and `consumer.sync` derive theirs from
-`SyncClient`, and the asynchronous classes import those for their `sync` methods.
 """
 
 from __future__ import annotations
@@ -51,10 +48,11 @@ class _State(Enum):
 
 
 class SyncClient:
-    """Base of the synchronous clients; `make` creates the asynchronous one.
+    """Base of the synchronous clients in `producer.sync` and `consumer.sync`.
 
-    The wrapped client is typed `Any`, so that its module can import this one. The tests of
-    `producer.sync` and `consumer.sync` compare every method with the asynchronous one instead.
+    `make` creates the asynchronous client. It is typed `Any`, because its class imports the
+    synchronous one for its `sync` method. The tests of the two modules compare every method with
+    the asynchronous one instead.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:

@@ -14,7 +14,7 @@ from pyromq.client.sync import SyncClient
 
 
 class Recorder:
-    """Stand in for an asynchronous client: record each call by parameter name."""
+    """Replace an asynchronous client: record each call by parameter name."""
 
     def __init__(self, client_class: type) -> None:
         self._class = client_class

@@ -58,7 +58,7 @@ def test_exceptions_are_those_of_the_asynchronous_client(cluster: Cluster, topic
     with Producer.sync(cluster.namesrv) as producer:
         with pytest.raises(IllegalMessageError):
             producer.send(Message("not a topic", b"x"))
-        # It goes on after an error.
+        # The client still works after an error.
         assert producer.send(Message(topic, b"x")).queue.topic == topic
     with Producer.sync("127.0.0.1:1") as producer, pytest.raises(RocketMQError):
         producer.send(Message(topic, b"x"))
@@ -207,7 +207,7 @@ import signal
 import sys
 from pyromq.client import PushConsumer
 
-# Whoever runs the tests in the background of a shell has Ctrl-C ignored.
+# A shell starts background jobs with SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 with PushConsumer.sync(sys.argv[1], group="interrupted", handler=print,

@@ -17,25 +17,25 @@ from pyromq.client.producer.accumulator import Batching
 
 
 class ProducerOptions(ClientOptions, total=False):
-    """Keyword arguments of `Producer` and `TransactionProducer`. Times are in seconds."""
+    """Keyword arguments of producers; `ProducerSettings` has the defaults. Times are in seconds."""
 
-    #: Time limit of one attempt. A send with retries can take longer.
+    #: Limits one attempt. A send with retries can take longer.
     send_timeout: float
-    #: Further attempts after a failed one.
+    #: Sets the number of attempts after a failed first one.
     retries: int
-    #: Whether to retry a send whose message was stored but not flushed or replicated in time.
+    #: Retries a send whose message was stored, but not flushed or replicated in time.
     retry_unsafe: bool
-    #: Sends that share requests, see `Batching`. Without it each send is a request of its own.
+    #: Lets sends share requests. With None each send is a request of its own.
     batching: Batching | None
-    #: Least size, in bytes, of a body that is compressed with zlib.
+    #: Compresses bodies of at least this many bytes with zlib.
     compress_over: int
-    #: Queues of a topic that a send creates; brokers may have a lower limit.
+    #: Sets the number of queues of a topic that a send creates. Brokers may have a lower limit.
     topic_queues: int
-    #: Messages in flight; further sends wait.
+    #: Caps the number of messages in flight. Further sends wait.
     max_in_flight: int
-    #: Whether to prefer other brokers for a while after one failed or was slow.
+    #: Prefers other brokers for a while after one failed or was slow.
     avoid_slow_brokers: bool
-    #: Highest delay level of a message, for brokers with more levels than RocketMQ's default.
+    #: Allows higher delay levels, for brokers with more than RocketMQ's 18.
     max_delay_level: int
 
 

@@ -149,7 +149,7 @@ async def test_keys_of_an_ordered_topic_keep_their_queue_when_a_broker_is_lost()
         assert (await producer.send(Message("t", b"x", ordering_key="b"))).queue == queues[2]
         with pytest.raises(TopicNotFoundError, match="broker 'b1' is unreachable"):
             await producer.send(Message("t", b"x", ordering_key="a"))
-        # Those without a key go to whoever is there.
+        # Messages without a key go to the broker that is left.
         assert {(await producer.send(Message("t", b"x"))).queue for _ in range(3)} == {FIRST}
 
 
