@@ -1,4 +1,4 @@
-"""`pyromq namesrv`: one NameServer, with the options of RocketMQ's mqnamesrv."""
+"""`pyromq namesrv`: run a NameServer, with the options of RocketMQ's mqnamesrv."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pyromq.cli.running import (
     ServerOptions,
     Servers,
     bad_setting,
+    config_options,
     read_properties,
     run_servers,
     server_options,
@@ -23,32 +24,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "-c",
-    "--config-file",
-    "--configFile",
-    metavar="FILE",
-    help="Settings: a .properties file with RocketMQ's keys.",
-)
+@config_options
 @click.option(
     "-n",
     "--namesrvAddr",
     "_namesrv",
     metavar="ADDRESSES",
     expose_value=False,
-    help="Accepted, as by mqnamesrv, and of no use: NameServers do not know each other.",
+    help="Accepted for compatibility with mqnamesrv and ignored: NameServers are independent.",
 )
-@click.option(
-    "-p", "--print-config", "--printConfigItem", is_flag=True, help="Print all settings and exit."
-)
-@click.option(
-    "-m",
-    "--print-important",
-    "--printImportantConfig",
-    is_flag=True,
-    help="Print important settings and exit.",
-)
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on [default: 9876].")
+@click.option("--port", type=click.IntRange(0, 65535), help="Listen on this port [default: 9876].")
 @server_options
 def namesrv(
     config_file: str | None,
@@ -57,10 +42,10 @@ def namesrv(
     port: int | None,
     options: ServerOptions,
 ) -> None:
-    """Run a NameServer: it tells clients which brokers have a topic.
+    """Run a NameServer, which tells clients which brokers serve a topic.
 
-    Brokers register themselves (pyromq broker -n ADDRESS). Several NameServers know nothing of
-    each other; brokers register with each of them.
+    Brokers register themselves (pyromq broker -n ADDRESS). NameServers do not talk to each other:
+    a broker registers with every one of them.
 
     \b
     Examples
@@ -87,7 +72,7 @@ def namesrv(
 def load_namesrv_config(
     config_file: str | None, port: int | None
 ) -> tuple[NamesrvConfig, list[str]]:
-    """The settings of a file and the options above it, with a line for each unknown key."""
+    """Merge a settings file with the options; return a warning per unknown key as well."""
     from pyromq.nameserver.config import KNOWN_WITHOUT_EFFECT, NamesrvConfig
     from pyromq.protocol.settings import ConfigError, settings_of, unknown_key_hint
 

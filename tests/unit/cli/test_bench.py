@@ -83,7 +83,7 @@ def test_several_processes_share_the_load(cluster: FakeCluster, tmp_path: Path) 
     assert len(cluster.brokers[0].clients) == 2
 
 
-def test_children_that_cannot_begin_say_why(cluster: FakeCluster, tmp_path: Path) -> None:
+def test_children_that_fail_to_start_say_why(cluster: FakeCluster, tmp_path: Path) -> None:
     with running(
         "bench",
         "produce",
@@ -154,7 +154,7 @@ def test_errors_are_one_line(
     assert problem in result.output
 
 
-def test_nobody_is_there() -> None:
+def test_an_unreachable_cluster() -> None:
     result = CliRunner().invoke(bench, ["produce", "t", "--namesrv", "127.0.0.1:1"])
     assert result.exit_code == 1
     assert "pyromq standalone" in result.output

@@ -52,7 +52,7 @@ async def test_a_rate_is_kept_and_waiting_counts() -> None:
         assert time.perf_counter() - began >= 49 / 200
 
 
-async def test_failures_are_counted_and_the_load_goes_on() -> None:
+async def test_failures_are_counted_and_the_load_continues() -> None:
     recorder = Recorder()
     async with running_cluster({"t": {"b0": 1}}) as cluster:
         refusals = cluster.brokers[0].refusals[RequestCode.SEND_MESSAGE_V2]
