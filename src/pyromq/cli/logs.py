@@ -136,7 +136,7 @@ class _RateLimit(logging.Filter):
     """Drops lines of a kind that is too frequent and logs the number dropped.
 
     A kind is a logger, a level and an unformatted message. Called on any thread. DEBUG lines
-    pass unlimited: whoever enables them wants all of them.
+    always pass: an operator who enables DEBUG wants all of them.
     """
 
     def __init__(self, output: logging.Handler) -> None:

@@ -72,7 +72,7 @@ def test_a_report_as_line_table_and_json() -> None:
     assert "4,000 messages  3,000/s now  2,000/s" in report.line()
     assert report.line().endswith("7 failed")
     text = text_of(report)
-    for row in ("2,000", "failed: RemotingTimeoutError", "500 ms", "CPU of the client", "250.0"):
+    for row in ("2,000", "failed: RemotingTimeoutError", "500 ms", "client CPU", "250.0"):
         assert row in text
     figures = report.json()
     assert figures["messages"] == 4000
@@ -87,7 +87,7 @@ def test_a_report_as_line_table_and_json() -> None:
 
 
 def test_a_busy_client_is_reported() -> None:
-    for cpu, told in ((0.95, True), (0.5, False)):
+    for cpu, is_busy in ((0.95, True), (0.5, False)):
         report = Report("a load", "send", 1)
         report.add(sample(10, [0.1], cpu=cpu), 1.0)
-        assert ("may be the limit" in " ".join(text_of(report).split())) is told
+        assert ("may be the bottleneck" in " ".join(text_of(report).split())) is is_busy

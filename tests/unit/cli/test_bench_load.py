@@ -100,7 +100,7 @@ def test_titles_say_what_is_measured() -> None:
         Cluster("127.0.0.1:9876", {}), "t", 10, 8, 1, 4, 0.005, 100.0, None, "", False
     )
     assert load.title == (
-        "produce to t: 10 B, 8 in flight, batches of 4, accumulated for 5 ms, 100/s wanted"
+        "produce to t: 10 B, 8 in flight, batches of 4, accumulated for 5 ms, target 100/s"
     )
     assert load.latency_name == "send of a batch"
 
