@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -54,47 +55,25 @@ def main() -> int:
     """Measure, print and save; return the exit status."""
     options = _options()
     console = Console(stderr=True, soft_wrap=True)
-    # Java logs its recovery time at INFO.
+    by_name = {
+        _RECOVERY: _measure_recovery,
+        _COLD: _measure_cold,
+        _DELAY: _measure_delay,
+        _LOAD: _measure_load,
+        _CLIENT: _measure_clients,
+    }
+    measure = by_name.get(options.cases[0])
+    if measure is None:
+        return _compare(options, console)
+    text, is_enough = measure(options, console)
+    sys.stdout.write(text)
+    return 0 if is_enough else 1
+
+
+def _compare(options: argparse.Namespace, console: Console) -> int:
+    """Run the throughput cases on both servers."""
     settings = {"flushDiskType": "SYNC_FLUSH"} if options.cases == [SYNC.name] else {}
-    if options.cases == [_COLD]:
-        settings = cold.SETTINGS
-    if options.cases == [_CLIENT]:
-        settings = client.SETTINGS
-    java = JavaServer("INFO" if options.cases == [_RECOVERY] else "WARN", settings)
-    servers: list[Server] = [
-        server for server in (java, PyromqServer(settings)) if options.only in (None, server.name)
-    ]
     cases = [case for case in (*CASES, SYNC) if case.name in options.cases]
-    if options.cases == [_LOAD]:
-        amount = connections.QUICK if options.quick else connections.FULL
-        text, enough = connections.measure_load(DATA, amount, console)
-        sys.stdout.write(text)
-        return 0 if enough else 1
-    if options.cases == [_CLIENT]:
-        broker = java if options.only == java.name else PyromqServer(settings)
-        broker.prepare()
-        text, enough = client.measure_clients(
-            broker, DATA, client.QUICK if options.quick else client.FULL, options.rounds, console
-        )
-        sys.stdout.write(text)
-        return 0 if enough else 1
-    for server in servers:
-        server.prepare()
-    if options.cases == [_RECOVERY]:
-        size = options.recovery_mib * 1024 * 1024
-        text, enough = measure_recovery(servers, DATA, size, options.rounds, console)
-        sys.stdout.write(text)
-        return 0 if enough else 1
-    if options.cases == [_COLD]:
-        size = options.cold_mib * 1024 * 1024
-        text, enough = cold.measure_cold(servers, DATA, size, options.rounds, console)
-        sys.stdout.write(text)
-        return 0 if enough else 1
-    if options.cases == [_DELAY]:
-        seconds = delay.QUICK_SECONDS if options.quick else delay.SECONDS
-        text, enough = delay.measure_delay(servers, DATA, seconds, options.rounds, console)
-        sys.stdout.write(text)
-        return 0 if enough else 1
     facts = environment(
         REPOSITORY,
         rounds=options.rounds,
@@ -103,6 +82,7 @@ def main() -> int:
     )
     if options.baseline and not is_committed(facts):
         raise SystemExit("bench: commit src and bench first: a baseline must be reproducible")
+    servers = _servers(options, settings)
     runs: dict[str, list[ServerRun]] = {server.name: [] for server in servers}
     for number in range(options.rounds):
         for server in servers:
@@ -120,6 +100,46 @@ def main() -> int:
         for path in save(REPOSITORY, "broker", content, table, is_baseline=options.baseline):
             console.print(f"saved {path.relative_to(REPOSITORY)}")
     return 1 if missed else 0
+
+
+def _servers(
+    options: argparse.Namespace, settings: Mapping[str, str], java_log_level: str = "WARN"
+) -> list[Server]:
+    """Return the selected servers, installed."""
+    both: tuple[Server, ...] = (JavaServer(java_log_level, settings), PyromqServer(settings))
+    servers = [server for server in both if options.only in (None, server.name)]
+    for server in servers:
+        server.prepare()
+    return servers
+
+
+def _measure_recovery(options: argparse.Namespace, console: Console) -> tuple[str, bool]:
+    servers = _servers(options, {}, java_log_level="INFO")  # at which Java logs its recovery
+    size = options.recovery_mib * 1024 * 1024
+    return measure_recovery(servers, DATA, size, options.rounds, console)
+
+
+def _measure_cold(options: argparse.Namespace, console: Console) -> tuple[str, bool]:
+    size = options.cold_mib * 1024 * 1024
+    servers = _servers(options, cold.SETTINGS)
+    return cold.measure_cold(servers, DATA, size, options.rounds, console)
+
+
+def _measure_delay(options: argparse.Namespace, console: Console) -> tuple[str, bool]:
+    seconds = delay.QUICK_SECONDS if options.quick else delay.SECONDS
+    return delay.measure_delay(_servers(options, {}), DATA, seconds, options.rounds, console)
+
+
+def _measure_load(options: argparse.Namespace, console: Console) -> tuple[str, bool]:
+    amount = connections.QUICK if options.quick else connections.FULL
+    return connections.measure_load(DATA, amount, console)
+
+
+def _measure_clients(options: argparse.Namespace, console: Console) -> tuple[str, bool]:
+    broker = (JavaServer if options.only == "java" else PyromqServer)(settings=client.SETTINGS)
+    broker.prepare()
+    amount = client.QUICK if options.quick else client.FULL
+    return client.measure_clients(broker, DATA, amount, options.rounds, console)
 
 
 def _options() -> argparse.Namespace:
