@@ -410,7 +410,7 @@ async def test_a_change_that_cannot_be_saved_is_said(server: NameServerInMemory)
         (RequestCode.DELETE_KV_CONFIG, DeleteKVConfigRequestHeader("n", "k"), b""),
         (RequestCode.UPDATE_NAMESRV_CONFIG, None, b"orderMessageEnable=true"),
     ):
-        with pytest.raises(RequestError, match="in effect but will be lost at a restart") as raised:
+        with pytest.raises(RequestError, match="in effect but will be lost on restart") as raised:
             await server.ask(code, header, body)
         assert raised.value.code is ResponseCode.SYSTEM_ERROR
     assert server.handlers.config.order_message_enable is True
