@@ -29,7 +29,7 @@ from rich.console import Console
 
 from bench.process import memory_mib
 from bench.servers import ServerError
-from pyromq.protocol.bodies import (
+from pyromq.protocol.wire.bodies import (
     ConsumerData,
     DataVersion,
     HeartbeatData,
@@ -39,9 +39,9 @@ from pyromq.protocol.bodies import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import FrameReader, RemotingCommand
-from pyromq.protocol.headers import CreateTopicRequestHeader, GetRouteInfoRequestHeader
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import FrameReader, RemotingCommand
+from pyromq.protocol.wire.headers import CreateTopicRequestHeader, GetRouteInfoRequestHeader
 from tests.support.apache_rocketmq import ChildProcess, free_port
 
 #: Bounds: KiB per idle connection, and p99 of sends during registrations divided by idle p99.

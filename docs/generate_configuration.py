@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyromq
+from pyromq.base.settings import Setting, settings_of
 from pyromq.broker import config as broker_config
 from pyromq.broker.config import BrokerConfig
 from pyromq.nameserver import config as nameserver_config
 from pyromq.nameserver.config import NamesrvConfig
-from pyromq.protocol.settings import Setting, settings_of
 from pyromq.store import config as store_config
 from pyromq.store.config import MessageStoreConfig
 

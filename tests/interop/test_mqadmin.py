@@ -19,18 +19,18 @@ import pytest
 
 from pyromq.broker import config as broker_config
 from pyromq.nameserver import config as nameserver_config
-from pyromq.protocol.bodies import (
+from pyromq.protocol.message.message_id import encode_host, encode_message_id
+from pyromq.protocol.names import retry_topic
+from pyromq.protocol.wire.bodies import (
     ConsumerOffsetSerializeWrapper,
     GetConsumerListByGroupResponseBody,
 )
-from pyromq.protocol.codes import RequestCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.header_codec import Header
-from pyromq.protocol.headers import (
+from pyromq.protocol.wire.codes import RequestCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.header_codec import Header
+from pyromq.protocol.wire.headers import (
     GetConsumerListByGroupRequestHeader,
 )
-from pyromq.protocol.message_id import encode_host, encode_message_id
-from pyromq.protocol.names import retry_topic
 from pyromq.remoting.client import RemotingClient
 from pyromq.store import config as store_config
 from tests.interop import mqadmin

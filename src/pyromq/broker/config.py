@@ -20,8 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from pyromq.protocol.names import MAX_TOPIC_LENGTH, REPLY_TOPIC_SUFFIX, topic_fault
-from pyromq.protocol.settings import (
+from pyromq.base.settings import (
     ConfigError,
     format_settings,
     load_settings,
@@ -29,6 +28,7 @@ from pyromq.protocol.settings import (
     settings_of,
     unknown_key_hint,
 )
+from pyromq.protocol.names import MAX_TOPIC_LENGTH, REPLY_TOPIC_SUFFIX, topic_fault
 from pyromq.remoting.address import AddressError, parse_addresses
 from pyromq.remoting.limits import PeerSettings
 from pyromq.store import config as store_config

@@ -5,7 +5,7 @@ store, `namesrv.log` for the NameServer, `broker.log` for the rest of a broker. 
 becomes FILE.1, FILE.1 becomes FILE.2, and the oldest is deleted. Warnings also go to stderr.
 
 Much of the text comes from peers, so every line is truncated and escaped, and a burst of similar
-lines becomes a few lines and a count (`protocol.log_lines`). Tracebacks are indented: a peer
+lines becomes a few lines and a count (`base.log_lines`). Tracebacks are indented: a peer
 cannot forge a log line.
 
 A thread writes the files: a slow log disk must not block the loop. `cli.running` calls this
@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from pyromq.protocol.log_lines import (
+from pyromq.base.log_lines import (
     MAX_LINES_OF_A_KIND,
     PERIOD_SECONDS,
     Dropped,

@@ -21,7 +21,7 @@ COMMANDS = {
     "broker": ("pyromq.cli.broker:broker", "Run a broker."),
     "send": ("pyromq.cli.send:send", "Send messages to a topic."),
     "consume": ("pyromq.cli.consume:consume", "Print the messages of a topic as they arrive."),
-    "bench": ("pyromq.cli.bench:bench", "Load a cluster and measure rates and latencies."),
+    "bench": ("pyromq.cli.bench.command:bench", "Load a cluster and measure rates and latencies."),
     "store": ("pyromq.cli.store:store", "Inspect, check and rebuild the files of a store."),
     "spark": ("pyromq.cli.spark:spark", "Archive, replay, audit and rebuild with Spark."),
 }

@@ -16,7 +16,7 @@ from pyromq.cli.running import (
     run_servers,
     server_options,
 )
-from pyromq.protocol.message_id import format_address
+from pyromq.protocol.message.message_id import format_address
 
 if TYPE_CHECKING:
     from pyromq.nameserver.config import NamesrvConfig
@@ -54,7 +54,7 @@ def namesrv(
         pyromq namesrv -p > namesrv.properties
         pyromq namesrv -c namesrv.properties
     """
-    from pyromq.protocol.settings import format_settings
+    from pyromq.base.settings import format_settings
 
     config, warnings = load_namesrv_config(config_file, port)
     if print_config or print_important:
@@ -73,8 +73,8 @@ def load_namesrv_config(
     config_file: str | None, port: int | None
 ) -> tuple[NamesrvConfig, list[str]]:
     """Merge a settings file with the options; return a warning per unknown key as well."""
+    from pyromq.base.settings import ConfigError, settings_of, unknown_key_hint
     from pyromq.nameserver.config import KNOWN_WITHOUT_EFFECT, NamesrvConfig
-    from pyromq.protocol.settings import ConfigError, settings_of, unknown_key_hint
 
     properties = read_properties(config_file)
     if config_file is not None:

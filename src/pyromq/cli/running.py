@@ -27,11 +27,11 @@ from typing import Any, Final, Protocol
 import click
 
 from pyromq.base.command_options import Command, add_options
+from pyromq.base.process_memory import return_excess
+from pyromq.base.settings import ConfigError
 from pyromq.cli.logs import MIB, logging_to_files, logging_to_stderr
 from pyromq.cli.tuning import allow_open_files, settle
-from pyromq.protocol.java_properties import PropertiesError, parse_properties
-from pyromq.protocol.settings import ConfigError
-from pyromq.store.heap import return_excess
+from pyromq.protocol.java.properties import PropertiesError, parse_properties
 
 #: Added to the number of the signal that ended the process, as shells do.
 _EXIT_BY_SIGNAL = 128

@@ -318,7 +318,7 @@ class _Report:
 
     def _latency_summary(self) -> dict[str, float]:
         """Return percentiles and the maximum in milliseconds."""
-        from pyromq.cli.bench_figures import Latencies
+        from pyromq.cli.bench.figures import Latencies
 
         latencies = Latencies.of(self._latencies)
         seconds = {f"p{percent}": latencies.percentile(percent) for percent in _PERCENTILES}

@@ -11,7 +11,7 @@ import resource
 import sys
 from typing import Final
 
-from pyromq.store.heap import keep_memory
+from pyromq.base.process_memory import keep_memory
 
 #: The key index and the flush thread hold the GIL only briefly; with Python's default of 5 ms, a
 #: send would wait that long for them to release it.

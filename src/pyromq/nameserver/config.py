@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from pyromq.protocol.settings import load_settings, setting, settings_of
+from pyromq.base.settings import load_settings, setting, settings_of
 from pyromq.remoting.limits import PeerSettings
 
 #: Where RocketMQ keeps a NameServer's files unless it is told otherwise.

@@ -21,7 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Self
 
-from pyromq.protocol.settings import ConfigError, load_settings, setting
+from pyromq.base.settings import ConfigError, load_settings, setting
 
 #: Bytes of one consume-queue entry; a consume-queue file holds whole entries.
 _CONSUME_QUEUE_ENTRY = 20

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from pyromq.cli.send import _MAX_LINES, send
 from pyromq.client.message import MAX_DELAY_LEVEL
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from tests.unit.cli.processes import running
 from tests.unit.client.fake_cluster import FakeCluster, cluster_in_a_thread
 

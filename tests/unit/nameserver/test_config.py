@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pyromq.base.settings import ConfigError, settings_of
 from pyromq.nameserver.config import KNOWN_WITHOUT_EFFECT, NamesrvConfig
-from pyromq.protocol.java_properties import format_properties, parse_properties
-from pyromq.protocol.settings import ConfigError, settings_of
+from pyromq.protocol.java.properties import format_properties, parse_properties
 
 
 def test_defaults_are_java_s() -> None:

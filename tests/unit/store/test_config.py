@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyromq.protocol.settings import ConfigError, format_settings, settings_of
+from pyromq.base.settings import ConfigError, format_settings, settings_of
 from pyromq.store.config import (
     KNOWN_WITHOUT_EFFECT,
     BrokerRole,

@@ -31,14 +31,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pyromq.base.settings import ConfigError, settings_of, unknown_key_hint
 from pyromq.broker.config import BrokerConfig, known_keys, load_broker_properties
-from pyromq.protocol.bodies import DataVersion
-from pyromq.protocol.java_properties import (
+from pyromq.protocol.java.properties import (
     PropertiesError,
     parse_properties,
     update_properties,
 )
-from pyromq.protocol.settings import ConfigError, settings_of, unknown_key_hint
+from pyromq.protocol.wire.bodies import DataVersion
 from pyromq.store.config import MessageStoreConfig
 
 #: Keys without effect here that RocketMQ's tools read: `mqadmin exportConfigs` fails without

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pyromq.base.settings import ConfigError, settings_of
 from pyromq.broker.config import BrokerConfig, known_keys, load_broker_properties
 from pyromq.broker.services.live_config import (
     _UNSAFE_WITHOUT_EFFECT,
@@ -11,8 +12,7 @@ from pyromq.broker.services.live_config import (
     Applied,
     LiveConfig,
 )
-from pyromq.protocol.java_properties import PropertiesError, parse_properties
-from pyromq.protocol.settings import ConfigError, settings_of
+from pyromq.protocol.java.properties import PropertiesError, parse_properties
 from pyromq.store.config import MessageStoreConfig
 
 BEFORE = """\
