@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from pyromq.base.settings import ConfigError
+from pyromq.broker.broker import Broker
+from pyromq.broker.config import BrokerProperties, format_broker_properties, load_broker_properties
+from pyromq.broker.state.persistence import PersistenceError
 from pyromq.cli.running import (
     ServerOptions,
     Servers,
@@ -17,9 +20,7 @@ from pyromq.cli.running import (
     run_servers,
     server_options,
 )
-
-if TYPE_CHECKING:
-    from pyromq.broker.config import BrokerProperties
+from pyromq.store.results import StoreError
 
 
 @click.command()
@@ -50,9 +51,6 @@ def broker(
         pyromq broker -p > broker.properties      save all settings
         pyromq broker -c broker.properties --log-dir /var/log/pyromq
     """
-    from pyromq.base.settings import ConfigError
-    from pyromq.broker.config import format_broker_properties, load_broker_properties
-
     properties = read_properties(config_file)
     if namesrv is not None:
         properties["namesrvAddr"] = namesrv
@@ -83,10 +81,6 @@ async def start_broker(
     announce: Callable[[str], object] = click.echo,
 ) -> None:
     """Start a broker and announce it with its boot line."""
-    from pyromq.broker.broker import Broker
-    from pyromq.broker.state.persistence import PersistenceError
-    from pyromq.store.results import StoreError
-
     for warning in loaded.warnings:
         click.echo(f"Warning: {warning}", err=True)
     server = Broker(

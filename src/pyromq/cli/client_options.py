@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -22,9 +22,7 @@ from pyromq.base.command_options import (
     security_token_option,
     tls_option,
 )
-
-if TYPE_CHECKING:
-    from pyromq.client import ClientOptions
+from pyromq.client import ClientOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,21 +10,22 @@ import base64
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import click
 import orjson
 
 from pyromq.cli.client_options import Cluster, client_options
 from pyromq.cli.running import run_client
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyromq.client import LitePullConsumer, ReceivedMessage, StartFrom
+from pyromq.client import (
+    LitePullConsumer,
+    ReceivedMessage,
+    StartFrom,
+    Subscription,
+    TopicNotFoundError,
+)
 
 _TOPIC_POLL_SECONDS = 1.0
 _RATE_REFRESH_SECONDS = 1.0
@@ -83,8 +84,6 @@ def consume(
 
 def start_of(text: str) -> StartFrom | datetime:
     """Parse the value of `--from`; `pyromq bench` calls this as well."""
-    from pyromq.client import StartFrom
-
     try:
         return StartFrom(text)
     except ValueError:
@@ -107,8 +106,6 @@ async def _consume(
     count: int | None,
     as_json: bool,
 ) -> None:
-    from pyromq.client import LitePullConsumer, StartFrom, Subscription, TopicNotFoundError
-
     subscription = Subscription.of(tags) if sql is None else Subscription.sql(sql)
     is_waiting = False
     while True:

@@ -1,7 +1,6 @@
 """The `pyromq` command: a table of subcommands, each imported only when it runs.
 
-A subcommand's module imports heavy packages (a broker, a client) inside its functions, which
-keeps `pyromq --help` and every start fast.
+This module imports no subcommand, so `pyromq --help` is fast and a client never loads the broker.
 """
 
 from __future__ import annotations

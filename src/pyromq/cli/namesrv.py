@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 
+from pyromq.base.settings import ConfigError, format_settings, settings_of, unknown_key_hint
 from pyromq.cli.running import (
     ServerOptions,
     Servers,
@@ -16,11 +16,10 @@ from pyromq.cli.running import (
     run_servers,
     server_options,
 )
+from pyromq.nameserver.config import KNOWN_WITHOUT_EFFECT, NamesrvConfig
+from pyromq.nameserver.kv_config import KVConfigFileError
+from pyromq.nameserver.server import NameServer
 from pyromq.protocol.message.message_id import format_address
-
-if TYPE_CHECKING:
-    from pyromq.nameserver.config import NamesrvConfig
-    from pyromq.nameserver.server import NameServer
 
 
 @click.command()
@@ -54,8 +53,6 @@ def namesrv(
         pyromq namesrv -p > namesrv.properties
         pyromq namesrv -c namesrv.properties
     """
-    from pyromq.base.settings import format_settings
-
     config, warnings = load_namesrv_config(config_file, port)
     if print_config or print_important:
         click.echo(format_settings(config, only_important=not print_config), nl=False)
@@ -73,9 +70,6 @@ def load_namesrv_config(
     config_file: str | None, port: int | None
 ) -> tuple[NamesrvConfig, list[str]]:
     """Merge a settings file with the options; return a warning per unknown key as well."""
-    from pyromq.base.settings import ConfigError, settings_of, unknown_key_hint
-    from pyromq.nameserver.config import KNOWN_WITHOUT_EFFECT, NamesrvConfig
-
     properties = read_properties(config_file)
     if config_file is not None:
         properties.setdefault("configStorePath", config_file)
@@ -98,9 +92,6 @@ async def start_namesrv(
     announce: Callable[[str], object] = click.echo,
 ) -> NameServer:
     """Start a NameServer and announce it with its boot line."""
-    from pyromq.nameserver.kv_config import KVConfigFileError
-    from pyromq.nameserver.server import NameServer
-
     server = NameServer(config)
     await servers.start("NameServer", server, other_port, failures=(KVConfigFileError,))
     announce(

@@ -8,10 +8,11 @@ fails with one error. Later failures are counted and make the exit code 1.
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import time
 from collections import Counter, deque
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,21 +22,17 @@ import orjson
 from pyromq.base.progress import count_progress
 from pyromq.cli.client_options import Cluster, client_options
 from pyromq.cli.running import run_client
+from pyromq.client import Message, Producer, RocketMQError, SendResult
+from pyromq.client.message import MAX_DELAY_LEVEL
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from rich.progress import Progress
-
-    from pyromq.client import Message, Producer, SendResult
 
 _MAX_IN_FLIGHT = 64
 #: Abandon the run after this many failures in a row: the cluster is gone.
 _MAX_FAILURES_IN_A_ROW = 64
 #: Above this count, messages get a progress bar and a summary instead of a line each.
 _MAX_LINES = 20
-#: Equals `pyromq.client.message.MAX_DELAY_LEVEL`; importing the client would slow down --help.
-_MAX_DELAY_LEVEL = 18
 _BAR_REFRESH_SECONDS = 0.1
 _MAX_ERRORS_IN_SUMMARY = 5
 _PERCENTILES = (50, 99)
@@ -58,9 +55,9 @@ _PERCENTILES = (50, 99)
 @click.option(
     "--delay-level",
     metavar="LEVEL",
-    type=click.IntRange(1, _MAX_DELAY_LEVEL),
+    type=click.IntRange(1, MAX_DELAY_LEVEL),
     default=None,
-    help=f"Deliver the message later, by a level from 1 to {_MAX_DELAY_LEVEL} (1s 5s 10s 30s 1m "
+    help=f"Deliver the message later, by a level from 1 to {MAX_DELAY_LEVEL} (1s 5s 10s 30s 1m "
     "... 2h unless the broker is configured otherwise).",
 )
 @click.option(
@@ -125,8 +122,6 @@ def send(
         pyromq send load --size 1024 --count 10000
         pyromq send orders --file order.json --json | jq -r .msgId
     """
-    from pyromq.client import Message
-
     message = Message(
         topic,
         _content(body, file, size),
@@ -166,8 +161,6 @@ def _property(text: str) -> tuple[str, str]:
 
 
 async def _send(cluster: Cluster, message: Message, report: _Report) -> None:
-    from pyromq.client import Producer
-
     async with Producer(cluster.namesrv, **cluster.options) as producer:
         report.start()
         report.sent(*await _timed_send(producer, message))
@@ -234,8 +227,6 @@ class _Report:
 
     async def settle(self, sending: asyncio.Task[tuple[SendResult, float]]) -> None:
         """Wait for one send and record its result or failure."""
-        from pyromq.client import RocketMQError
-
         try:
             self.sent(*await sending)
         except RocketMQError as error:
@@ -318,11 +309,12 @@ class _Report:
 
     def _latency_summary(self) -> dict[str, float]:
         """Return percentiles and the maximum in milliseconds."""
-        from pyromq.cli.bench.figures import Latencies
-
-        latencies = Latencies.of(self._latencies)
-        seconds = {f"p{percent}": latencies.percentile(percent) for percent in _PERCENTILES}
-        return {name: value * 1e3 for name, value in {**seconds, "max": latencies.longest}.items()}
+        latencies = sorted(self._latencies)
+        ranks = {
+            f"p{percent}": math.ceil(len(latencies) * percent / 100) for percent in _PERCENTILES
+        }
+        ranks["max"] = len(latencies)
+        return {name: latencies[rank - 1] * 1e3 for name, rank in ranks.items()}
 
     def _update_bar(self) -> None:
         now = time.perf_counter()

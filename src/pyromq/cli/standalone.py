@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from pyromq.base.settings import ConfigError
+from pyromq.broker.config import BrokerProperties, load_broker_properties
 from pyromq.cli.broker import start_broker
 from pyromq.cli.namesrv import start_namesrv
 from pyromq.cli.running import (
@@ -19,11 +20,9 @@ from pyromq.cli.running import (
     run_servers,
     server_options,
 )
+from pyromq.nameserver.config import NamesrvConfig
+from pyromq.nameserver.server import NameServer
 from pyromq.protocol.message.message_id import format_address
-
-if TYPE_CHECKING:
-    from pyromq.broker.config import BrokerProperties
-    from pyromq.nameserver.server import NameServer
 
 DEFAULT_DATA = "data"
 _REGISTRATION_TIMEOUT_SECONDS = 60.0
@@ -79,10 +78,6 @@ def standalone(
         pyromq standalone
         pyromq standalone --data /var/lib/pyromq --host 0.0.0.0
     """
-    from pyromq.base.settings import ConfigError
-    from pyromq.broker.config import load_broker_properties
-    from pyromq.nameserver.config import NamesrvConfig
-
     properties = read_properties(config_file)
     if data is not None or "storePathRootDir" not in properties:
         properties["storePathRootDir"] = str(Path(data or DEFAULT_DATA).absolute())

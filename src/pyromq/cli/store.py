@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import orjson
 
 from pyromq.base.command_options import store_config_option
 from pyromq.base.progress import byte_progress
+from pyromq.base.settings import ConfigError
 from pyromq.cli.lazy_group import HelpfulGroup
-
-if TYPE_CHECKING:
-    from pyromq.store.config import MessageStoreConfig
+from pyromq.protocol.java.properties import parse_properties
+from pyromq.store.config import MessageStoreConfig
+from pyromq.store.index.file import IndexFileError
+from pyromq.store.offline.check import check_store, guess_config, is_unclean
+from pyromq.store.offline.dump import DumpError, StoreFile, StoreFileKind, describe
+from pyromq.store.offline.rebuild import rebuild_store
+from pyromq.store.results import StoreError
 
 _KINDS = (
     "commit-log",
@@ -67,10 +72,6 @@ def dump(
         pyromq store dump data/config/topics.json
         pyromq store dump data/checkpoint
     """
-    import orjson
-
-    from pyromq.store.offline.dump import DumpError, StoreFile, StoreFileKind, describe
-
     known_kind = StoreFileKind[kind.upper().replace("-", "_")] if kind else None
     try:
         with StoreFile.open(file, known_kind) as opened:
@@ -101,10 +102,6 @@ def check(directory: Path, config_file: Path | None, as_json: bool) -> None:
         pyromq store check data
         pyromq store check data --json | head
     """
-    import orjson
-
-    from pyromq.store.offline.check import check_store, is_unclean
-
     _require_directory(directory)
     config = _load_config(config_file, directory) if config_file else None
     if is_unclean(directory):
@@ -155,11 +152,6 @@ def rebuild(directory: Path, config_file: Path | None, queues: bool, index: bool
         pyromq store rebuild data
         pyromq store rebuild data --index -c broker.conf
     """
-    from pyromq.store.index.file import IndexFileError
-    from pyromq.store.offline.check import guess_config
-    from pyromq.store.offline.rebuild import rebuild_store
-    from pyromq.store.results import StoreError
-
     _require_directory(directory)
     config = _load_config(config_file, directory) if config_file else guess_config(directory)
     both = queues == index
@@ -189,10 +181,6 @@ def _require_directory(directory: Path) -> None:
 
 def _load_config(file: Path, directory: Path) -> MessageStoreConfig:
     """Load the store's settings; `directory` overrides the file's storePathRootDir."""
-    from pyromq.base.settings import ConfigError
-    from pyromq.protocol.java.properties import parse_properties
-    from pyromq.store.config import MessageStoreConfig
-
     try:
         properties = parse_properties(file.read_bytes())
         return MessageStoreConfig.load({**properties, "storePathRootDir": str(directory)})[0]

@@ -6,12 +6,10 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
 from pyromq.cli.send import _MAX_LINES, send
-from pyromq.client.message import MAX_DELAY_LEVEL
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from tests.unit.cli.processes import running
@@ -63,12 +61,6 @@ def test_a_delay_level_and_an_ordering_key(cluster: FakeCluster, tmp_path: Path)
     for record in cluster.brokers[0].queues["t", 0]:
         assert record.properties["DELAY"] == "3"
         assert record.properties["__SHARDINGKEY"] == "order-17"
-
-
-def test_the_highest_delay_level_is_that_of_producers() -> None:
-    (option,) = (each for each in send.params if each.name == "delay_level")
-    assert isinstance(option.type, click.IntRange)
-    assert option.type.max == MAX_DELAY_LEVEL
 
 
 def test_messages_of_one_ordering_key_share_a_queue() -> None:

@@ -17,22 +17,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import orjson
 
+from pyromq.cli.bench.figures import Recorder, Report, Sample
+from pyromq.cli.bench.load import ConsumeLoad, Load, ProduceLoad
+from pyromq.cli.bench.plot import plot as draw
 from pyromq.cli.client_options import Cluster, client_options
 from pyromq.cli.consume import start_of
 from pyromq.cli.lazy_group import HelpfulGroup
 from pyromq.cli.running import run_client
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
-    from pyromq.cli.bench.figures import Recorder, Report
-    from pyromq.cli.bench.load import Load
 
 _DEFAULT_SECONDS = 10.0
 _SAMPLE_SECONDS = 0.5
@@ -150,8 +149,6 @@ def produce(
         pyromq bench produce load --rate 5000 --plot load.svg
         pyromq bench produce load --linger 5 --in-flight 2048 --processes 2
     """
-    from pyromq.cli.bench.load import ProduceLoad
-
     if batch > 1 and linger is not None:
         raise click.UsageError("give --batch or --linger, not both")
     if in_flight < connections:
@@ -225,8 +222,6 @@ def consume(
         pyromq bench consume load --from first --count 1000000 --lists
         pyromq bench consume load --group audit --duration 60 --json
     """
-    from pyromq.cli.bench.load import ConsumeLoad
-
     if sql is not None and tags != "*":
         raise click.UsageError("give --tags or --sql, not both")
     load = ConsumeLoad(cluster, topic, group, start_of(start), tags, sql, lists, count)
@@ -241,8 +236,6 @@ def _bench(
     as_json: bool,
     plot: str | None,
 ) -> None:
-    from pyromq.cli.bench.figures import Report
-
     if plot is not None:
         _check_plot(Path(plot))
     if duration is None and count is None:
@@ -283,14 +276,10 @@ def _print(report: Report, as_json: bool, plot: str | None) -> None:
     from rich.console import Console
 
     if as_json:
-        import orjson
-
         click.echo(orjson.dumps(report.json(), option=orjson.OPT_INDENT_2).decode())
     else:
         Console(file=sys.stdout, soft_wrap=True).print(report.table())
     if plot is not None:
-        from pyromq.cli.bench.plot import plot as draw
-
         try:
             Path(plot).write_text(draw(report))
         except OSError as error:
@@ -303,8 +292,6 @@ def _print(report: Report, as_json: bool, plot: str | None) -> None:
 async def _measure_here(
     load: Load, duration: float | None, report: Report, show: Callable[[], None]
 ) -> None:
-    from pyromq.cli.bench.figures import Recorder
-
     began = time.perf_counter()
 
     def take(recorder: Recorder) -> None:
@@ -352,9 +339,6 @@ def _measure_children(
     report: Report,
     show: Callable[[], None],
 ) -> None:
-    # Import the client once instead of in each child.
-    import pyromq.client  # noqa: F401
-
     # Fork while there is one thread and no event loop: children inherit the options.
     context = multiprocessing.get_context("fork")
     children = []
@@ -397,8 +381,6 @@ class _Follower:
 
     def follow(self) -> str | None:
         """Wait until all children exit; return the error of the first that failed."""
-        from pyromq.cli.bench.figures import Sample
-
         failure: str | None = None
         began = time.perf_counter()
         pending, reported_at = Sample(), began
@@ -445,8 +427,6 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def _child(load: Load, duration: float | None, pipe: Connection) -> None:
     """Run a child's share of the load and send its samples."""
-    from pyromq.cli.bench.figures import Recorder
-
     # Leave the process group, which receives Ctrl-C: the parent decides when to stop.
     os.setpgrp()
 

@@ -3,7 +3,7 @@
 A `Recorder` counts on the event loop of a load, `take` returns the counts as a `Sample`, and
 samples add up to a `Report`. Latencies are counts in buckets 1 % wide, so samples of several
 processes and of hours of load add up exactly and stay small. Pure except for the clock of
-`Recorder`. Used by `pyromq bench` and `pyromq send`.
+`Recorder`. Used by `pyromq bench`.
 """
 
 from __future__ import annotations

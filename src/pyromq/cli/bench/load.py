@@ -16,16 +16,23 @@ import itertools
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pyromq.cli.bench.figures import Recorder
 from pyromq.cli.client_options import Cluster
-
-if TYPE_CHECKING:
-    from pyromq.client import Message, Producer, ReceivedMessage, StartFrom
-
+from pyromq.client import (
+    Batching,
+    BrokerError,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    RocketMQError,
+    StartFrom,
+    Subscription,
+)
 
 #: Sleep this long without checking for the end of the load.
 _MAX_UNINTERRUPTED_SLEEP_SECONDS = 0.1
@@ -87,8 +94,6 @@ class ProduceLoad:
 
     def part(self, number: int, parts: int) -> ProduceLoad:
         """Return the share of one of several processes."""
-        from dataclasses import replace
-
         return replace(
             self,
             in_flight=_share(self.in_flight, number, parts),
@@ -99,8 +104,6 @@ class ProduceLoad:
 
     async def run(self, recorder: Recorder, stopping: asyncio.Event) -> None:
         """Send until the count is reached or `stopping` is set; await sends in flight."""
-        from pyromq.client import Batching, Producer
-
         batching = None if self.linger is None else Batching(linger=self.linger)
         producers = [
             Producer(self.cluster.namesrv, batching=batching, **self.cluster.options)
@@ -138,8 +141,6 @@ class ProduceLoad:
         *,
         strict: bool = False,
     ) -> None:
-        from pyromq.client import Message, RocketMQError
-
         body, topic, tags = os.urandom(self.size), self.topic, self.tags
         send = self._sender(producer)
         clock, latencies = time.perf_counter, recorder.latencies
@@ -207,15 +208,11 @@ class ConsumeLoad:
 
     def part(self, number: int, parts: int) -> ConsumeLoad:
         """Return a load without a count: the parent stops all processes at the total."""
-        from dataclasses import replace
-
         del number
         return self if parts == 1 else replace(self, count=None)
 
     async def run(self, recorder: Recorder, stopping: asyncio.Event) -> None:
         """Consume until the count is reached or `stopping` is set."""
-        from pyromq.client import PushConsumer, Subscription
-
         clock, limit = time.time, self.count
         consumed = 0
 
@@ -264,8 +261,6 @@ def _share(total: int, number: int, parts: int) -> int:
 
 def _reason(error: Exception) -> str:
     """Return a name for the kind of error, without details of the message."""
-    from pyromq.client import BrokerError
-
     if isinstance(error, BrokerError):
         return f"broker answered {error.code}"
     return type(error).__name__
