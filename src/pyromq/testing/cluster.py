@@ -478,7 +478,7 @@ def _remove(directory: Path, process: int) -> None:
 
 
 def _check(settings: Mapping[str, str]) -> None:
-    """Raise ConfigError for settings that do not exist: in a test that is a mistake."""
+    """Raise ConfigError for settings without effect: in a test they are a mistake."""
     warnings = load_broker_properties(settings).warnings
     if warnings:
-        raise ConfigError("; ".join(warnings).replace(": it is ignored", ""))
+        raise ConfigError("; ".join(warnings))
