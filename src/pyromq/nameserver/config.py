@@ -102,7 +102,7 @@ class NamesrvConfig:
         "productEnvName",
         "center",
         "Ask the address server for the NameServers of this production environment.",
-        ignored="clusterTest takes the production NameServers from NAMESRV_ADDR",
+        ignored="production NameServers come from NAMESRV_ADDR (clusterTest)",
     )
     rocketmq_home: str | None = setting(
         "rocketmqHome",
@@ -179,7 +179,7 @@ class NamesrvConfig:
         Raise ConfigError for an invalid value and for a setting that must not be ignored.
         """
         warnings = setting_warnings(properties, [cls], NAMESERVER)
-        return load_settings(cls, properties)[0], warnings
+        return load_settings(cls, properties, str(Path.home()))[0], warnings
 
     def changed(self, properties: Mapping[str, str]) -> Self:
         """Return this configuration with some keys changed; skip keys without a field.
@@ -188,7 +188,7 @@ class NamesrvConfig:
         """
         refuse_unsupported(properties, NAMESERVER)
         changes = {
-            item.attribute: item.parse(properties[item.key])
+            item.attribute: item.parse(properties[item.key], str(Path.home()))
             for item in settings_of(type(self))
             if item.key in properties
         }

@@ -20,14 +20,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import inspect
 import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any, TypeVar
 
 Config = TypeVar("Config")
@@ -68,7 +66,7 @@ def setting(
     that protects the server from its peers, and says what happens to a peer that reaches the
     limit; docs/limits.md is generated from these. `ignored` is the reason why the setting has no
     effect: a value other than the default is accepted with a warning. A `path` may begin with `~`,
-    `$HOME`, `${HOME}` or `${user.home}`.
+    `$HOME`, `${HOME}` or `${user.home}`, the home directory.
     """
     bound = 1 << (bits - 1)
     metadata = {
@@ -88,12 +86,12 @@ def setting(
 
 
 def load_settings(
-    config_class: type[Config], properties: Mapping[str, str]
+    config_class: type[Config], properties: Mapping[str, str], home: str = "~"
 ) -> tuple[Config, list[str]]:
     """Build a configuration from a properties table.
 
     Also return the keys that belong to other classes, in table order. Keys that are not in the
-    table keep their defaults.
+    table keep their defaults. `home` is the home directory.
     """
     by_key = {item.key: item for item in settings_of(config_class)}
     values: dict[str, Any] = {}
@@ -103,7 +101,7 @@ def load_settings(
         if item is None:
             others.append(key)
         else:
-            values[item.attribute] = item.parse(text)
+            values[item.attribute] = item.parse(text, home)
     return config_class(**values), others
 
 
@@ -235,7 +233,7 @@ class Setting:
     ignored: str = ""
     path: bool = False
 
-    def parse(self, text: str) -> Any:
+    def parse(self, text: str, home: str = "~") -> Any:
         """Return the value of `text`; an empty text unsets an optional setting."""
         if self.optional and not text:
             return None
@@ -244,7 +242,7 @@ class Setting:
                 raise self._error(
                     text, f"at most {MAX_TEXT_LENGTH} characters without control characters"
                 )
-            return _HOME.sub(lambda _: str(Path.home()), text) if self.path else text
+            return _HOME.sub(lambda _: home, text) if self.path else text
         word = text.strip()
         if self.value_type is bool:
             if word.lower() not in ("true", "false"):
@@ -280,7 +278,9 @@ def settings_of(config_class: type) -> Iterator[Setting]:
     """Yield the settings of a configuration class in declaration order, base classes last."""
     hints = typing.get_type_hints(config_class)
     fields = {field.name: field for field in dataclasses.fields(config_class)}
-    names = [name for kind in config_class.__mro__ for name in inspect.get_annotations(kind)]
+    names = dict.fromkeys(
+        name for kind in config_class.__mro__ for name in vars(kind).get("__annotations__", ())
+    )
     for field in [fields[name] for name in names if name in fields]:
         value_type = hints[field.name]
         optional = isinstance(value_type, types.UnionType)

@@ -23,7 +23,7 @@ Table = Mapping[str, Unsupported]
 _NO_POOLS = "requests run on one event loop; there are no thread pools to size"
 _NO_NETTY = "it tunes Netty, which this server does not use"
 _NO_SEMAPHORES = "requests that the server itself sends are not counted by a semaphore"
-_OWN_CONNECTIONS = "connections that the broker itself opens, to NameServers, are not tunable"
+_OWN_CONNECTIONS = "buffers and idle time of connections to NameServers are fixed"
 _DLEDGER = "DLedger is not supported"
 _ADDRESS_SERVER = "NameServers come from namesrvAddr, not from an address server"
 _DEAD = "RocketMQ 4.9.7 does not use it either"
@@ -130,7 +130,7 @@ BROKER: Table = {
         disableConsumeIfConsumerReadSlowly="false",
     ),
     **_ignored("statistics per queue are always kept", enableDetailStat="true"),
-    **_ignored("pulled messages are always written from memory", transferMsgByHeap="true"),
+    **_ignored("pulled messages are always copied to memory first", transferMsgByHeap="true"),
     **_ignored(
         "RocketMQ 4.9.7 does not start filter servers either; use SQL92 filters "
         "(enablePropertyFilter)",
@@ -171,7 +171,7 @@ STORE: Table = {
     ),
     **_ignored("the bytes by which consumers lag are not recorded", diskFallRecorded="true"),
     **_ignored(
-        "warmMapedFileEnable locks pages in memory without writing to them",
+        "pages are locked in memory without writing to them (warmMapedFileEnable)",
         flushLeastPagesWhenWarmMapedFile="4096",
     ),
     **_ignored(

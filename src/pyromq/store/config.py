@@ -24,7 +24,7 @@ from pyromq.protocol.unsupported_settings import STORE
 _CONSUME_QUEUE_ENTRY = 20
 
 _NO_REPLICATION = "there is no replication"
-_QUEUES_ARE_FLUSHED = "flushIntervalConsumeQueue flushes all new entries, for a fast recovery"
+_QUEUES_ARE_FLUSHED = "each flushIntervalConsumeQueue flushes all new entries, for a fast recovery"
 _FEWER = "The answer carries fewer messages than requested."
 
 
@@ -506,7 +506,7 @@ class MessageStoreConfig:
     def load(cls, properties: Mapping[str, str]) -> tuple[Self, list[str]]:
         """Build from a properties table; also return the keys that are not the store's."""
         refuse_unsupported(properties, STORE)
-        config, others = load_settings(cls, properties)
+        config, others = load_settings(cls, properties, str(Path.home()))
         return config, [key for key in others if key not in STORE]
 
     @property

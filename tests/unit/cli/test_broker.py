@@ -48,10 +48,12 @@ def test_it_serves_until_a_signal_and_warns_of_unknown_settings(tmp_path: Path) 
     (tmp_path / "c").write_text(
         f"listenPort=0\nstorePathRootDir={tmp_path}/store\nbrokerName=broker-x\n"
         "brokerIP1=127.0.0.1\nmappedFileSizeCommitLog=1048576\nbrokerNam=y\n"
+        "pullMessageThreadPoolNums=9\n"
     )
     with running("broker", "-c", "c", directory=tmp_path) as command:
         printed = command.wait_for("boot success. serializeType=JSON")
-        assert "unknown setting brokerNam (did you mean brokerName?): it is ignored" in printed
+        assert "unknown setting brokerNam (did you mean brokerName?) is ignored" in printed
+        assert "pullMessageThreadPoolNums=9 has no effect: requests run on" in printed
         address = re.search(r"The broker\[broker-x, 127\.0\.0\.1:(\d+)\]", printed)
         assert address
         with socket.create_connection(("127.0.0.1", int(address[1])), timeout=10):
