@@ -178,8 +178,8 @@ def test_an_address_server_does_not_replace_namesrv_addr(
     loaded = load_broker_properties({**fetching, "namesrvAddr": "10.0.0.1:9876"})
     assert loaded.warnings == [
         (
-            "fetchNamesrvAddrByAddressServer=true has no effect: NameServers come from namesrvAddr, "
-            "not from an address server"
+            "fetchNamesrvAddrByAddressServer=true has no effect: NameServers come from "
+            "namesrvAddr, not from an address server"
         )
     ]
     assert load_broker_properties({"fetchNamesrvAddrByAddressServer": "false"}).warnings == []

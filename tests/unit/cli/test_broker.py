@@ -86,7 +86,7 @@ def test_java_s_own_option_names_are_taken(tmp_path: Path) -> None:
 def test_logs_and_pid_go_to_files(tmp_path: Path) -> None:
     (tmp_path / "c").write_text(
         f"listenPort=0\nstorePathRootDir={tmp_path}/store\nbrokerIP1=127.0.0.1\n"
-        "mappedFileSizeCommitLog=1048576\n"
+        "mappedFileSizeCommitLog=1048576\nfilterServerNums=1\n"
     )
     options = ("-c", "c", "--log-dir", "logs", "--pid-file", "pid")
     with running("broker", *options, directory=tmp_path) as command:
@@ -97,6 +97,9 @@ def test_logs_and_pid_go_to_files(tmp_path: Path) -> None:
             assert f"belongs to process {command.process.pid}" in second.printed
         assert command.end(signal.SIGTERM) == 0
         assert "INFO" not in command.printed
+        assert command.printed.count("Warning: filterServerNums=1 has no effect") == 1
+    assert "WARNING" in (log := (tmp_path / "logs" / "broker.log").read_text())
+    assert "filterServerNums=1 has no effect" in log
     assert not (tmp_path / "pid").exists()
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == [
         "broker.log",

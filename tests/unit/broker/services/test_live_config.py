@@ -77,8 +77,8 @@ async def test_a_setting_without_effect_is_saved_and_reported(tmp_path: Path) ->
         [
             "slaveTimeout=1 has no effect: there is no replication",
             (
-                "sendMessageThreadPoolNums=64 has no effect: requests run on one event loop; there are "
-                "no thread pools to size"
+                "sendMessageThreadPoolNums=64 has no effect: requests run on one event loop; there "
+                "are no thread pools to size"
             ),
         ],
     )
