@@ -36,8 +36,8 @@ from bench.frames import PULL_SIZE, QUEUES, pull_ring, send_ring
 from bench.load import Client, LoadError, drive, own_cpu
 from bench.process import cpu_seconds, wait_until_resting
 from bench.servers import JavaServer, Server, ServerError, create_topic, wait_for_first_send
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.message_id import encode_host
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.message.message_id import encode_host
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.message_store import MessageStore
 

@@ -30,7 +30,7 @@ from rich.console import Console
 
 from bench.process import memory_mib
 from bench.servers import ServerError
-from pyromq.protocol.bodies import (
+from pyromq.protocol.wire.bodies import (
     ConsumerData,
     DataVersion,
     HeartbeatData,
@@ -40,9 +40,9 @@ from pyromq.protocol.bodies import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import FrameReader, RemotingCommand
-from pyromq.protocol.headers import CreateTopicRequestHeader, GetRouteInfoRequestHeader
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import FrameReader, RemotingCommand
+from pyromq.protocol.wire.headers import CreateTopicRequestHeader, GetRouteInfoRequestHeader
 from tests.support.apache_rocketmq import ChildProcess, free_port
 
 #: The bounds of the issue: KiB for an idle connection, and p99 of sends divided by idle's.

@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from pyromq.protocol.bulk import JoinedProperties, Longs, read_columns, record_starts
-from pyromq.protocol.record import MessageRecord, encode_record
-from pyromq.store.index import KeyIndex
+from pyromq.protocol.message.bulk import JoinedProperties, Longs, read_columns, record_starts
+from pyromq.protocol.message.record import MessageRecord, encode_record
+from pyromq.store.index.index import KeyIndex
 
 MESSAGES = 50_000
 ROUNDS = 10

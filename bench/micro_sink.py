@@ -22,10 +22,10 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bench.servers import PyromqServer, wait_for_first_send
-from pyromq.protocol.bodies import MessageQueue
-from pyromq.spark.row_encoder import Limits, RowEncoder
-from pyromq.spark.unique_rows import UniqueRows
-from pyromq.spark.writer import BatchWriter
+from pyromq.protocol.wire.bodies import MessageQueue
+from pyromq.spark.sink.row_encoder import Limits, RowEncoder
+from pyromq.spark.sink.unique_rows import UniqueRows
+from pyromq.spark.sink.writer import BatchWriter
 
 BATCH_ROWS: Final = 8192
 BODY_SIZE: Final = 256

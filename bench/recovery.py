@@ -23,8 +23,8 @@ from statistics import median
 from rich.console import Console
 
 from bench.servers import JavaServer, Server, ServerError, indexed_keys, wait_for_first_send
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.message_id import encode_host
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.message.message_id import encode_host
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.message_store import MessageStore
 

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from pyromq.base import unsupported_settings
+from pyromq.base.settings import Setting, settings_of
+from pyromq.base.unsupported_settings import Table
 from pyromq.broker.config import BrokerConfig
 from pyromq.nameserver.config import NamesrvConfig
-from pyromq.protocol import unsupported_settings
-from pyromq.protocol.settings import Setting, settings_of
-from pyromq.protocol.unsupported_settings import Table
 from pyromq.store.config import MessageStoreConfig
 
 PAGE = Path(__file__).with_name("configuration.md")

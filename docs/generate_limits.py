@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyromq
+from pyromq.base.settings import settings_of
 from pyromq.broker.config import BrokerConfig
 from pyromq.nameserver.config import NamesrvConfig
-from pyromq.protocol.settings import settings_of
 from pyromq.store.config import MessageStoreConfig
 
 PAGE = Path(__file__).with_name("limits.md")
 PACKAGE = Path(pyromq.__file__).parent
 #: Peers reach the code of these packages.
-PACKAGES = ("broker", "nameserver", "protocol", "remoting", "store")
+PACKAGES = ("base", "broker", "nameserver", "protocol", "remoting", "store")
 
 _INTRODUCTION = """\
 # Limits
@@ -56,13 +56,17 @@ _SHORTER = "The answer carries less than was asked for."
 _NOT_READ = "The connection is not read from until it is below again."
 
 FIXED = (
-    FixedLimit("protocol.frame", "MAX_FRAME", "Bytes of a frame, in both directions.", _CLOSED),
-    FixedLimit("protocol.frame", "MAX_REMARK", "Characters of a remark.", "The remark is cut."),
-    FixedLimit("protocol.wire_types", "_MAX_DIGITS", "Characters of a number.", _SYSTEM_ERROR),
-    FixedLimit("protocol.fastjson", "_MAX_DEPTH", "Nesting of a JSON body.", _SYSTEM_ERROR),
+    FixedLimit(
+        "protocol.wire.frame", "MAX_FRAME", "Bytes of a frame, in both directions.", _CLOSED
+    ),
+    FixedLimit(
+        "protocol.wire.frame", "MAX_REMARK", "Characters of a remark.", "The remark is cut."
+    ),
+    FixedLimit("protocol.java.wire_types", "_MAX_DIGITS", "Characters of a number.", _SYSTEM_ERROR),
+    FixedLimit("protocol.java.fastjson", "_MAX_DEPTH", "Nesting of a JSON body.", _SYSTEM_ERROR),
     FixedLimit("protocol.names", "MAX_TOPIC_LENGTH", "Bytes of a topic's name.", _SYSTEM_ERROR),
     FixedLimit("protocol.names", "MAX_GROUP_LENGTH", "Bytes of a group's name.", _SYSTEM_ERROR),
-    FixedLimit("protocol.properties", "MAX_PROPERTIES", "Bytes of properties.", _ILLEGAL),
+    FixedLimit("protocol.message.properties", "MAX_PROPERTIES", "Bytes of properties.", _ILLEGAL),
     FixedLimit(
         "protocol.filter.sql",
         "MAX_LENGTH",
@@ -76,13 +80,13 @@ FIXED = (
         "SUBSCRIPTION_PARSE_FAILED; in a heartbeat the subscription has no filter.",
     ),
     FixedLimit(
-        "protocol.bodies",
+        "protocol.wire.bodies",
         "MAX_REGISTRATION",
         "Bytes of a compressed registration after decompression.",
         _SYSTEM_ERROR,
     ),
     FixedLimit(
-        "protocol.log_lines",
+        "base.log_lines",
         "MAX_LINES_OF_A_KIND",
         "Log lines of one kind in ten seconds.",
         "Further lines are counted; the count is logged.",
@@ -114,7 +118,7 @@ FIXED = (
         "Bytes of UPDATE_BROKER_CONFIG.",
         _SYSTEM_ERROR,
     ),
-    FixedLimit("protocol.settings", "MAX_TEXT_LENGTH", "Characters of a setting.", _SYSTEM_ERROR),
+    FixedLimit("base.settings", "MAX_TEXT_LENGTH", "Characters of a setting.", _SYSTEM_ERROR),
     FixedLimit(
         "broker.handlers.admin.queue_entries",
         "_MAX_ENTRIES",
@@ -141,7 +145,7 @@ FIXED = (
     FixedLimit(
         "broker.handlers.pull", "_MAX_FILTERED_BYTES", "Bytes of a filtered bulk pull.", _SHORTER
     ),
-    FixedLimit("store.bulk_reading", "MAX_BULK_COUNT", "Messages of a bulk pull.", _SHORTER),
+    FixedLimit("store.queues.bulk_reading", "MAX_BULK_COUNT", "Messages of a bulk pull.", _SHORTER),
     FixedLimit(
         "broker.services.flow_control",
         "MAX_WAITING_SIZE",
@@ -206,6 +210,7 @@ _OPERATOR = "for an operator's own input"
 
 #: Constants that no peer meets as a limit, with the reason.
 INTERNAL = {
+    "base.log_lines.MAX_NAMED": _WORK,
     "broker.broker._MAX_RUNS": _WORK,
     "broker.config._MAX_HOST_NAME": _OPERATOR,
     "broker.config._MAX_REGION_LENGTH": _OPERATOR,
@@ -216,7 +221,7 @@ INTERNAL = {
     "broker.handlers.send.MAX_BATCH_AT_ONCE": _WORK,
     "broker.handlers.send._INT_MAX": _FORMAT,
     "broker.handlers.send_back._INT_MAX": _FORMAT,
-    "protocol.settings._MAX_QUOTED": _OWN,
+    "base.settings._MAX_QUOTED": _OWN,
     "broker.services.registration._MAX_BODY": _OWN,
     "broker.services.transaction_check._MAX_REASONS": _OWN,
     "broker.services.transaction_check._MAX_REASONS_LOGGED": _OWN,
@@ -224,37 +229,37 @@ INTERNAL = {
     "broker.state.delay_progress._MAX_LEVELS": _FORMAT,
     "broker.state.queue_locks._MAX_NAMED": _OWN,
     "nameserver.route_table._MAX_NAMES_SHOWN": _OWN,
-    "protocol.bodies._MAX_DATA_VERSION": "part of MAX_REGISTRATION",
-    "protocol.bodies._MAX_FILTER_SERVERS": "part of MAX_REGISTRATION",
-    "protocol.compression.MAX_DECOMPRESSED": "for clients, which decompress messages",
+    "protocol.wire.bodies._MAX_DATA_VERSION": "part of MAX_REGISTRATION",
+    "protocol.wire.bodies._MAX_FILTER_SERVERS": "part of MAX_REGISTRATION",
+    "protocol.message.compression.MAX_DECOMPRESSED": "for clients, which decompress messages",
     "protocol.filter.by_properties._MAX_DECODED": _WORK,
     "protocol.filter.sql_values._MAX_LONG_TEXTS": _WORK,
-    "protocol.header_binary.MAX_KEY": _FORMAT,
-    "protocol.java_hashes.MAX_WINDOW": _WORK,
-    "protocol.log_lines.MAX_KINDS": _OWN,
-    "protocol.memo._MAX_ENTRIES": _WORK,
-    "protocol.memo._MAX_LENGTH": _WORK,
-    "protocol.properties.MAX_RECONSUME_TIMES": "the name of a property",
-    "protocol.record.MAX_TOPIC": _FORMAT,
-    "protocol.units.MAX_EXTENSION_ADDRESS": _FORMAT,
-    "protocol.units.MAX_EXTENSION_UNIT": _FORMAT,
+    "protocol.wire.header_binary.MAX_KEY": _FORMAT,
+    "protocol.java.string_hashes.MAX_WINDOW": _WORK,
+    "base.log_lines.MAX_KINDS": _OWN,
+    "base.memo._MAX_ENTRIES": _WORK,
+    "base.memo._MAX_LENGTH": _WORK,
+    "protocol.message.properties.MAX_RECONSUME_TIMES": "the name of a property",
+    "protocol.message.record.MAX_TOPIC": _FORMAT,
+    "protocol.message.units.MAX_EXTENSION_ADDRESS": _FORMAT,
+    "protocol.message.units.MAX_EXTENSION_UNIT": _FORMAT,
     "remoting.blocking._MAX_OPAQUE": _FORMAT,
     "remoting.client._MAX_OPAQUE": _FORMAT,
     "remoting.limits.MAX_RECEIVED": _DEFAULT,
     "remoting.limits.MAX_UNSENT": _DEFAULT,
     "remoting.server._MAX_RUN": _WORK,
-    "store.bulk_reading._MAX_PIECES": _WORK,
-    "store.check_index._MAX_NAMED": _OWN,
-    "store.check_queues._MAX_NAMED": _OWN,
-    "store.consume_queue._MAX_RESERVE": _WORK,
-    "store.consume_queue_ext._MAX_RESERVE": _WORK,
-    "store.descriptors.MAX_MAPPED": _DEFAULT,
-    "store.dump._MAX_JSON": _OPERATOR,
-    "store.index.MAX_PROPERTIES_AT_ONCE": _WORK,
-    "store.index_file._MAX_SECONDS": _FORMAT,
-    "store.open_files._MAX_BUSY": _WORK,
-    "store.reading._MAX_BLOCKS": _WORK,
-    "store.reading._MAX_SPAN": _WORK,
+    "store.queues.bulk_reading._MAX_PIECES": _WORK,
+    "store.offline.check_index._MAX_NAMED": _OWN,
+    "store.offline.check_queues._MAX_NAMED": _OWN,
+    "store.queues.consume_queue._MAX_RESERVE": _WORK,
+    "store.queues.extension._MAX_RESERVE": _WORK,
+    "base.descriptors.MAX_MAPPED": _DEFAULT,
+    "store.offline.dump._MAX_JSON": _OPERATOR,
+    "store.index.index.MAX_PROPERTIES_AT_ONCE": _WORK,
+    "store.index.file._MAX_SECONDS": _FORMAT,
+    "store.log.open_files._MAX_BUSY": _WORK,
+    "store.queues.reading._MAX_BLOCKS": _WORK,
+    "store.queues.reading._MAX_SPAN": _WORK,
 }
 
 

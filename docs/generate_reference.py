@@ -47,7 +47,9 @@ class Section(NamedTuple):
 
 SECTIONS = (
     Section(
-        "Producers", ("producer",), ("Producer", "ProducerOptions", "QueueSelector", "Batching")
+        "Producers",
+        ("producer.producer",),
+        ("Producer", "ProducerOptions", "QueueSelector", "Batching"),
     ),
     Section(
         "Messages and results",
@@ -56,13 +58,13 @@ SECTIONS = (
     ),
     Section(
         "Transactions",
-        ("transaction",),
+        ("producer.transaction",),
         ("TransactionProducer", "HalfMessage", "TransactionState", "TransactionResult"),
     ),
-    Section("Request and reply", ("request_reply",), ("reply_to",)),
+    Section("Request and reply", ("producer.request_reply",), ("reply_to",)),
     Section(
         "Push consumers",
-        ("push_consumer", "handling"),
+        ("consumer.push.consumer", "consumer.push.handling"),
         (
             "PushConsumer",
             "PushOptions",
@@ -75,18 +77,18 @@ SECTIONS = (
     ),
     Section(
         "Lite pull consumers",
-        ("lite_pull_consumer",),
+        ("consumer.lite_pull.consumer",),
         ("LitePullConsumer", "LitePullOptions", "AssignmentListener"),
     ),
-    Section("Single pulls", ("pull_consumer",), ("PullConsumer", "PullResult", "PullStatus")),
+    Section("Single pulls", ("consumer.pull",), ("PullConsumer", "PullResult", "PullStatus")),
     Section(
         "What is consumed, and from where",
-        ("subscription", "start_from"),
+        ("consumer.subscription", "consumer.start_from"),
         ("Subscription", "StartFrom"),
     ),
     Section(
         "Who consumes which queue",
-        ("rebalance",),
+        ("consumer.rebalance",),
         (
             "Strategy",
             "allocate_averagely",

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import pytest
 
 import pyromq
+from pyromq.base.settings import Unsupported, setting, settings_of
+from pyromq.base.unsupported_settings import BROKER, NAMESERVER, STORE, Table
 from pyromq.broker.config import BrokerConfig
 from pyromq.nameserver.config import NamesrvConfig
-from pyromq.protocol.settings import Unsupported, setting, settings_of
-from pyromq.protocol.unsupported_settings import BROKER, NAMESERVER, STORE, Table
 from pyromq.store.config import MessageStoreConfig
 
 SOURCE = Path(pyromq.__file__).parent

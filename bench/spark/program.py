@@ -38,11 +38,11 @@ from bench.spark.cases import (
     STORE,
     STORE_AS_KAFKA,
 )
-from pyromq.spark.archiver import ArchiveOptions, run_archive
-from pyromq.spark.broker_origin import ConnectionSettings
+from pyromq.spark.archive.archiver import ArchiveOptions, run_archive
 from pyromq.spark.options import Topics
+from pyromq.spark.origins.broker import ConnectionSettings
+from pyromq.spark.origins.opening import BrokerSource
 from pyromq.spark.session import build_session
-from pyromq.spark.sources import BrokerSource
 
 
 @dataclass(frozen=True)

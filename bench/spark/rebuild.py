@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.recovery import write_killed_store
-from pyromq.protocol.message_id import encode_host
+from pyromq.protocol.message.message_id import encode_host
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.message_store import MessageStore
 

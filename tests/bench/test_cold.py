@@ -5,7 +5,7 @@ from pathlib import Path
 from bench import cold
 from bench.cold import BOUND, render, write_backlog
 from bench.frames import PULL_SIZE, QUEUES
-from pyromq.protocol.message_id import encode_host
+from pyromq.protocol.message.message_id import encode_host
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.message_store import MessageStore
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from bench.delay import BOUND, delayed_send, render, waiting_pull
-from pyromq.protocol.codes import RequestCode
-from pyromq.protocol.frame import decode_frame
-from pyromq.protocol.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
-from pyromq.protocol.properties import decode_properties
+from pyromq.protocol.message.properties import decode_properties
+from pyromq.protocol.wire.codes import RequestCode
+from pyromq.protocol.wire.frame import decode_frame
+from pyromq.protocol.wire.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
 
 JAVA = {
     "p50_ms": 50.0,

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.recovery import BOUND, render, write_killed_store
-from pyromq.protocol.message_id import encode_host
+from pyromq.protocol.message.message_id import encode_host
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.message_store import MessageStore
 

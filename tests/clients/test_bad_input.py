@@ -32,9 +32,9 @@ from pyromq.client import (
     Subscription,
     TopicNotFoundError,
 )
-from pyromq.protocol.bodies import BrokerData, QueueData, TopicRouteData
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import FrameReader, RemotingCommand
+from pyromq.protocol.wire.bodies import BrokerData, QueueData, TopicRouteData
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import FrameReader, RemotingCommand
 from tests.clients.cases import Case, Inbox, against_all_brokers, numbered
 from tests.support.apache_rocketmq import free_port
 

@@ -27,7 +27,7 @@ from pyromq.client import (
     RocketMQError,
     StartFrom,
 )
-from pyromq.client import membership as membership_module
+from pyromq.client.consumer import membership as membership_module
 from tests.clients.cases import Inbox, eventually
 from tests.clients.test_bad_input import name_server_of, server
 from tests.interop.cluster import Cluster, Kind

@@ -20,8 +20,8 @@ from pyromq.client import (
     SendResult,
     SendStatus,
 )
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.sysflag import COMPRESSED
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.message.sysflag import COMPRESSED
 from tests.clients.cases import Case, against_all_brokers, numbered
 from tests.interop.cluster import Cluster
 

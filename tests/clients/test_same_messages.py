@@ -26,7 +26,7 @@ from pyromq.client import (
     TransactionProducer,
     TransactionState,
 )
-from pyromq.protocol.sysflag import (
+from pyromq.protocol.message.sysflag import (
     COMPRESSED,
     COMPRESSION_LZ4,
     COMPRESSION_MASK,

@@ -20,10 +20,10 @@ from pyromq.client import (
     RocketMQError,
     StartFrom,
 )
-from pyromq.protocol.acl import ACCESS_KEY, SIGNATURE, signature_of
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import CreateTopicRequestHeader
+from pyromq.protocol.wire.acl import ACCESS_KEY, SIGNATURE, signature_of
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import CreateTopicRequestHeader
 from pyromq.remoting.client import RemotingClient
 from tests.clients.cases import Case, Inbox, numbered
 from tests.support.apache_rocketmq import ApacheRocketMQ, java_or_skip

@@ -7,9 +7,9 @@ import asyncio
 import pyarrow as pa
 import pytest
 
-from pyromq.spark.unique_rows import UniqueRows
-from pyromq.spark.write_options import WriteOptions
-from pyromq.spark.writer import send_rows
+from pyromq.spark.sink.options import WriteOptions
+from pyromq.spark.sink.unique_rows import UniqueRows
+from pyromq.spark.sink.writer import send_rows
 from tests.clients.cases import Case, against_all_brokers
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]

@@ -18,8 +18,8 @@ from pyromq.client import (
     TransactionProducer,
     TransactionState,
 )
+from pyromq.protocol.message.trace import TraceRecord, decode_trace
 from pyromq.protocol.names import TRACE_TOPIC
-from pyromq.protocol.trace import TraceRecord, decode_trace
 from tests.clients.cases import Case, Inbox, eventually
 from tests.interop.client_driver import ClientDriver
 from tests.interop.mqadmin import mqadmin, run

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.record import decode_record, encode_inner_message
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.message.record import decode_record, encode_inner_message
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus, LargeBatchError, PutError, PutStatus
 from tests.support.patience import wait_until

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pyromq.store.mapped_file import MappedFile
+from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import PutError
 from tests.support.patience import wait_until

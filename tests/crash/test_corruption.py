@@ -18,11 +18,11 @@ import pytest
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.state.persistence import PersistenceError
-from pyromq.protocol.record import MessageRecord, RecordError, decode_records
+from pyromq.protocol.message.record import MessageRecord, RecordError, decode_records
 from pyromq.remoting.client import RemotingClient
-from pyromq.store.check import check_store
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.message_store import MessageStore
+from pyromq.store.offline.check import check_store
 from pyromq.store.results import GetStatus, StoreError
 from tests.support.brokers import local_broker
 from tests.support.crash import QUEUES, body_of, properties_of, seeds, send_command

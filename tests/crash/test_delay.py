@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.record import decode_records
+from pyromq.protocol.message.record import decode_records
+from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
 from tests.support.crash import BrokerProcess, seeds

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import DeleteTopicRequestHeader, SearchOffsetRequestHeader
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import DeleteTopicRequestHeader, SearchOffsetRequestHeader
 from pyromq.remoting.client import RemotingClient
-from pyromq.store.check import check_store
-from pyromq.store.rebuild import rebuild_store
+from pyromq.store.offline.check import check_store
+from pyromq.store.offline.rebuild import rebuild_store
 from tests.support.brokers import local_broker, small_store
 from tests.support.crash import seeds
 from tests.support.patience import DEADLINE, until

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.headers import SendMessageResponseHeader
-from pyromq.protocol.message_id import decode_message_id
+from pyromq.protocol.message.message_id import decode_message_id
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.headers import SendMessageResponseHeader
 from pyromq.remoting.client import RemotingClient
 from tests.support.crash import (
     QUEUES,

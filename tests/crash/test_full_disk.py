@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import (
+from pyromq.protocol.message.record import decode_records
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import (
     PullMessageRequestHeader,
     QueryMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
-from pyromq.protocol.record import decode_records
 from pyromq.remoting.client import RemotingClient
-from pyromq.store.check import check_store
+from pyromq.store.offline.check import check_store
 from tests.support.crash import BrokerProcess
 from tests.support.patience import DEADLINE, until
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.protocol.units import CHECKPOINT
-from pyromq.store.check import check_store
+from pyromq.protocol.message.units import CHECKPOINT
+from pyromq.store.offline.check import check_store
 from tests.support.patience import wait_until
 from tests.support.stores import FOREVER, audit, killed_copy, open_store, put
 

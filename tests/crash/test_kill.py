@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.protocol.record import MessageRecord
+from pyromq.protocol.message.record import MessageRecord
 from pyromq.store.message_store import MessageStore
 from tests.crash.writer import QUEUES, SETTINGS, Told, body_of
 from tests.support.stores import audit, open_store, read_all

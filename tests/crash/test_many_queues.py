@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import pytest
 
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import DeleteTopicRequestHeader
-from pyromq.protocol.record import decode_records
+from pyromq.protocol.message.record import decode_records
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import DeleteTopicRequestHeader
 from pyromq.remoting.client import RemotingClient
-from pyromq.store.check import check_store
+from pyromq.store.offline.check import check_store
 from tests.support.crash import BrokerProcess
 from tests.support.patience import DEADLINE
 from tests.unit.broker.wired import pull_request, send_request

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.store.check import check_store
+from pyromq.store.offline.check import check_store
 from tests.crash.test_kill import check, run_and_kill
 from tests.crash.writer import POOL_SETTINGS, Told
 from tests.support.stores import audit, open_store, small_config

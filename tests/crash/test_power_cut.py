@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from pyromq.store import message_store
-from pyromq.store.check import check_store
 from pyromq.store.message_store import MessageStore
+from pyromq.store.offline.check import check_store
 from tests.crash.writer import Told, body_of, put_chunk
 from tests.support.crash import seeds
 from tests.support.power_cut import Disk

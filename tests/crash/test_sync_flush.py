@@ -11,7 +11,7 @@ import pytest
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import load_broker_properties
-from pyromq.store.check import check_store
+from pyromq.store.offline.check import check_store
 from tests.support.crash import SETTINGS, STORE_SETTINGS, Acknowledged, Load, check_files, seeds
 from tests.support.patience import PATIENT_PROPERTIES
 from tests.support.power_cut import Disk

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.protocol.bodies import HeartbeatData, ProducerData
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.message.record import decode_records
 from pyromq.protocol.names import TRANSACTION_GROUP, TRANSACTION_HALF_TOPIC
-from pyromq.protocol.record import decode_records
+from pyromq.protocol.wire.bodies import HeartbeatData, ProducerData
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
 from tests.support.crash import BrokerProcess, seeds, until_more_than

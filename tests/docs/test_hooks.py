@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.record import decode_record
+from pyromq.protocol.message.record import decode_record
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from tests.support.brokers import local_broker, small_store
 from tests.unit.broker.wired import send_request

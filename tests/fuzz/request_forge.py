@@ -23,14 +23,14 @@ from dataclasses import fields
 from enum import Enum
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from pyromq.protocol import bodies, headers, headers_admin
-from pyromq.protocol.body_codec import Body
-from pyromq.protocol.codes import LanguageCode, RequestCode
-from pyromq.protocol.frame import FLAG_ONEWAY, Encoding, frame_prefix
-from pyromq.protocol.header_binary import encode as encode_binary
-from pyromq.protocol.header_codec import Header
-from pyromq.protocol.record import encode_inner_message
-from pyromq.protocol.wire_types import bare_type, wire_name, without_none
+from pyromq.protocol.java.wire_types import bare_type, wire_name, without_none
+from pyromq.protocol.message.record import encode_inner_message
+from pyromq.protocol.wire import bodies, headers, headers_admin
+from pyromq.protocol.wire.body_codec import Body
+from pyromq.protocol.wire.codes import LanguageCode, RequestCode
+from pyromq.protocol.wire.frame import FLAG_ONEWAY, Encoding, frame_prefix
+from pyromq.protocol.wire.header_binary import encode as encode_binary
+from pyromq.protocol.wire.header_codec import Header
 from tests.fuzz.test_codec import ABSURD
 
 MIB: Final = 1024 * 1024

@@ -17,20 +17,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyromq.protocol import bodies, headers, headers_admin
-from pyromq.protocol.body_codec import Body
-from pyromq.protocol.fastjson import BodyError, parse_json
-from pyromq.protocol.frame import Encoding, FrameError, FrameReader, RemotingCommand, decode_frame
-from pyromq.protocol.header_codec import Header, HeaderError
-from pyromq.protocol.java_properties import PropertiesError, parse_properties
-from pyromq.protocol.properties import decode_properties
-from pyromq.protocol.record import (
+from pyromq.protocol.java.fastjson import BodyError, parse_json
+from pyromq.protocol.java.properties import PropertiesError, parse_properties
+from pyromq.protocol.message.properties import decode_properties
+from pyromq.protocol.message.record import (
     RecordError,
     decode_record,
     decode_records,
     encode_inner_message,
     inner_count,
 )
+from pyromq.protocol.wire import bodies, headers, headers_admin
+from pyromq.protocol.wire.body_codec import Body
+from pyromq.protocol.wire.frame import (
+    Encoding,
+    FrameError,
+    FrameReader,
+    RemotingCommand,
+    decode_frame,
+)
+from pyromq.protocol.wire.header_codec import Header, HeaderError
 from tests.golden.golden_data import cut, read_bytes, read_index
 from tests.support.each import for_each
 from tests.support.examples import examples

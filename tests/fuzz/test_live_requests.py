@@ -19,19 +19,19 @@ from typing import Any, Final
 
 import pytest
 
-from pyromq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import (
+from pyromq.protocol.message.record import decode_records
+from pyromq.protocol.wire.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
     ChunkGatherer,
     RemotingCommand,
     split_frames,
 )
-from pyromq.protocol.headers import GetRouteInfoRequestHeader
-from pyromq.protocol.record import decode_records
+from pyromq.protocol.wire.headers import GetRouteInfoRequestHeader
 from pyromq.remoting.client import RemotingClient
-from pyromq.store.check import Violation, check_store
+from pyromq.store.offline.check import Violation, check_store
 from tests.fuzz.request_forge import Forge, Frame, target
 from tests.fuzz.test_live_server import PROBE, pull, send_v2
 from tests.support.crash import REPOSITORY, seeds

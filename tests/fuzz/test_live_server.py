@@ -23,17 +23,19 @@ import pytest
 from pyromq.broker.broker import Broker
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
-from pyromq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import (
+from pyromq.protocol.message.record import decode_records, encode_inner_message
+from pyromq.protocol.message.sysflag import PULL_SUBSCRIPTION
+from pyromq.protocol.wire.bodies import ConsumerData, HeartbeatData, ProducerData
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import (
     FLAG_ONEWAY,
     Encoding,
     FrameReader,
     RemotingCommand,
     frame_prefix,
 )
-from pyromq.protocol.header_codec import Header
-from pyromq.protocol.headers import (
+from pyromq.protocol.wire.header_codec import Header
+from pyromq.protocol.wire.headers import (
     GetConsumerListByGroupRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,
@@ -51,8 +53,6 @@ from pyromq.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
     ViewMessageRequestHeader,
 )
-from pyromq.protocol.record import decode_records, encode_inner_message
-from pyromq.protocol.sysflag import PULL_SUBSCRIPTION
 from pyromq.remoting.client import RemotingClient
 from tests.fuzz.test_codec import ABSURD
 from tests.support.brokers import local_broker, small_store

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pyromq.protocol import bodies
-from pyromq.protocol.body_codec import Body
-from pyromq.protocol.fastjson import parse_json
+from pyromq.protocol.java.fastjson import parse_json
+from pyromq.protocol.wire import bodies
+from pyromq.protocol.wire.body_codec import Body
 from tests.golden.golden_data import Entry, read_index
 
 BODIES: dict[str, Entry] = read_index("bodies")

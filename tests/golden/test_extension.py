@@ -10,12 +10,12 @@ import pytest
 
 from pyromq.protocol.filter.bloom import BloomFilter
 from pyromq.protocol.filter.tags import TagFilter
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.message_id import encode_host
-from pyromq.protocol.record import decode_records
-from pyromq.store.check import check_store
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.message.message_id import encode_host
+from pyromq.protocol.message.record import decode_records
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.message_store import MessageStore
+from pyromq.store.offline.check import check_store
 from tests.golden.golden_data import (
     COMMIT_LOG_SEGMENT,
     CONSUME_QUEUE_SEGMENT,

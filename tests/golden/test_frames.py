@@ -8,11 +8,11 @@ from typing import Any, cast, get_type_hints
 
 import pytest
 
-from pyromq.protocol import headers, headers_admin
-from pyromq.protocol.codes import LanguageCode
-from pyromq.protocol.frame import Encoding, FrameReader, RemotingCommand, decode_frame
-from pyromq.protocol.header_codec import Header
-from pyromq.protocol.wire_types import wire_name
+from pyromq.protocol.java.wire_types import wire_name
+from pyromq.protocol.wire import headers, headers_admin
+from pyromq.protocol.wire.codes import LanguageCode
+from pyromq.protocol.wire.frame import Encoding, FrameReader, RemotingCommand, decode_frame
+from pyromq.protocol.wire.header_codec import Header
 from tests.golden.golden_data import Entry, cut, read_bytes, read_index
 from tests.support.each import for_each
 

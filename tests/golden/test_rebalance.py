@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyromq.client.consumer_offsets import OffsetFile
-from pyromq.client.rebalance import (
+from pyromq.client.consumer.offsets import OffsetFile
+from pyromq.client.consumer.rebalance import (
     AllocateByMachineRoom,
     AllocateConsistentHash,
     AllocateMachineRoomNearby,
@@ -13,7 +13,7 @@ from pyromq.client.rebalance import (
     allocate_averagely,
     allocate_averagely_by_circle,
 )
-from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.wire.bodies import MessageQueue
 from tests.golden.golden_data import Entry, read_index
 
 CASES: list[Entry] = read_index("rebalance")["cases"]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.protocol.message_id import encode_host
-from pyromq.protocol.record import BLANK, BLANK_MAGIC, decode_record, encode_record
-from pyromq.protocol.units import CHECKPOINT, CONSUME_QUEUE_ENTRY, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.protocol.message.message_id import encode_host
+from pyromq.protocol.message.record import BLANK, BLANK_MAGIC, decode_record, encode_record
+from pyromq.protocol.message.units import CHECKPOINT, CONSUME_QUEUE_ENTRY, CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.config import MessageStoreConfig
-from pyromq.store.index import KeyIndex
+from pyromq.store.index.index import KeyIndex
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus
 from tests.golden.golden_data import (

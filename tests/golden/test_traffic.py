@@ -9,13 +9,13 @@ import json
 import struct
 import zlib
 
-from pyromq.protocol import bodies, headers
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.fastjson import parse_json
-from pyromq.protocol.frame import Encoding, FrameReader, RemotingCommand, decode_frame
-from pyromq.protocol.header_codec import Header
-from pyromq.protocol.properties import decode_properties
-from pyromq.protocol.record import body_crc, decode_records, encode_inner_message
+from pyromq.protocol.java.fastjson import parse_json
+from pyromq.protocol.message.properties import decode_properties
+from pyromq.protocol.message.record import body_crc, decode_records, encode_inner_message
+from pyromq.protocol.wire import bodies, headers
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import Encoding, FrameReader, RemotingCommand, decode_frame
+from pyromq.protocol.wire.header_codec import Header
 from tests.golden.golden_data import Entry, cut, read_bytes, read_index
 from tests.support.each import for_each
 

@@ -7,12 +7,17 @@ from collections.abc import Callable
 import numpy as np
 
 from pyromq.protocol.filter.tags import TagFilter, parse_tags
-from pyromq.protocol.java_hash import continue_hash, index_key_hash, java_hash, java_hash_bytes
-from pyromq.protocol.java_hashes import java_hashes
-from pyromq.protocol.message_id import decode_message_id, encode_host, encode_message_id
-from pyromq.protocol.properties import decode_properties, encode_properties
-from pyromq.protocol.record import body_crc
-from pyromq.store.mapped_file import file_name
+from pyromq.protocol.java.string_hash import (
+    continue_hash,
+    index_key_hash,
+    java_hash,
+    java_hash_bytes,
+)
+from pyromq.protocol.java.string_hashes import java_hashes
+from pyromq.protocol.message.message_id import decode_message_id, encode_host, encode_message_id
+from pyromq.protocol.message.properties import decode_properties, encode_properties
+from pyromq.protocol.message.record import body_crc
+from pyromq.store.log.mapped_file import file_name
 from tests.golden.golden_data import Entry, read_index
 from tests.support.each import for_each
 

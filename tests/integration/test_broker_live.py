@@ -14,11 +14,11 @@ from pyromq.broker.broker import Broker
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.route_table import BrokerIdentity
 from pyromq.nameserver.server import NameServer
-from pyromq.protocol.bodies import ClusterInfo, TopicRouteData
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import Encoding, RemotingCommand
-from pyromq.protocol.message_id import decode_message_id
-from pyromq.protocol.record import decode_records, encode_inner_message
+from pyromq.protocol.message.message_id import decode_message_id
+from pyromq.protocol.message.record import decode_records, encode_inner_message
+from pyromq.protocol.wire.bodies import ClusterInfo, TopicRouteData
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import Encoding, RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.record import decode_records
+from pyromq.protocol.message.record import decode_records
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.remoting.client import RemotingClient
-from pyromq.store import reading
-from pyromq.store.mapped_file import MappedFile
+from pyromq.store.log.mapped_file import MappedFile
+from pyromq.store.queues import reading
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until
 from tests.unit.broker.wired import pull_request, send_request

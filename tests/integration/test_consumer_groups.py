@@ -12,7 +12,8 @@ import pytest
 from pyromq.broker.broker import Broker
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
-from pyromq.protocol.bodies import (
+from pyromq.protocol.message.record import MessageRecord, decode_records
+from pyromq.protocol.wire.bodies import (
     ConsumerData,
     HeartbeatData,
     LockBatchRequestBody,
@@ -23,10 +24,9 @@ from pyromq.protocol.bodies import (
     SubscriptionData,
     UnlockBatchRequestBody,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import ConsumerSendMsgBackRequestHeader, ReplyMessageRequestHeader
-from pyromq.protocol.record import MessageRecord, decode_records
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import ConsumerSendMsgBackRequestHeader, ReplyMessageRequestHeader
 from pyromq.remoting.client import RemotingClient
 from pyromq.store.config import FlushDiskType
 from tests.support.brokers import local_broker, small_store

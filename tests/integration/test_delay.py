@@ -14,12 +14,12 @@ import pytest
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.inner_messages import InnerMessage, MessageWriter
-from pyromq.protocol.bodies import DelayOffsetSerializeWrapper
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.message_id import encode_host
+from pyromq.protocol.message.message_id import encode_host
+from pyromq.protocol.message.record import decode_records
 from pyromq.protocol.names import SCHEDULE_TOPIC
-from pyromq.protocol.record import decode_records
+from pyromq.protocol.wire.bodies import DelayOffsetSerializeWrapper
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from pyromq.store.config import BrokerRole, FlushDiskType
 from pyromq.store.message_store import MessageStore

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.message_id import decode_message_id
-from pyromq.protocol.record import decode_records
-from pyromq.protocol.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
+from pyromq.protocol.message.message_id import decode_message_id
+from pyromq.protocol.message.record import decode_records
+from pyromq.protocol.message.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
+from pyromq.protocol.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until

@@ -24,14 +24,14 @@ from pyromq.client import (
     StartFrom,
     Subscription,
 )
-from pyromq.client import lite_pull_consumer as lite_pull_consumer_module
-from pyromq.client import membership as membership_module
-from pyromq.client import queue_readers as queue_readers_module
+from pyromq.client.consumer import membership as membership_module
+from pyromq.client.consumer.lite_pull import consumer as lite_pull_consumer_module
+from pyromq.client.consumer.lite_pull import readers as queue_readers_module
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import CreateTopicRequestHeader
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import CreateTopicRequestHeader
 from pyromq.remoting.client import RemotingClient
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until

@@ -12,10 +12,10 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.config import load_broker_properties
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
-from pyromq.protocol.bodies import TopicRouteData
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.java_properties import parse_properties
+from pyromq.protocol.java.properties import parse_properties
+from pyromq.protocol.wire.bodies import TopicRouteData
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from tests.support.patience import DEADLINE, PATIENT_PROPERTIES
 from tests.unit.broker.wired import send_request

@@ -14,7 +14,7 @@ import pytest
 from pyromq.broker.broker import Broker
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
-from pyromq.protocol.bodies import (
+from pyromq.protocol.wire.bodies import (
     ConsumerData,
     HeartbeatData,
     KVTable,
@@ -22,10 +22,10 @@ from pyromq.protocol.bodies import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from pyromq.protocol.bodies_admin import ConsumeStatsList
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import UpdateConsumerOffsetRequestHeader
+from pyromq.protocol.wire.bodies_admin import ConsumeStatsList
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import UpdateConsumerOffsetRequestHeader
 from pyromq.remoting.client import RemotingClient
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until

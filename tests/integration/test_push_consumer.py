@@ -27,18 +27,18 @@ from pyromq.client import (
     StartFrom,
     Subscription,
 )
-from pyromq.client import concurrent as concurrent_module
-from pyromq.client import membership as membership_module
+from pyromq.client.consumer import membership as membership_module
+from pyromq.client.consumer.push import concurrent as concurrent_module
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
-from pyromq.protocol.bodies_admin import GetConsumerStatusBody
-from pyromq.protocol.bodies_consumer import (
+from pyromq.protocol.wire.bodies_admin import GetConsumerStatusBody
+from pyromq.protocol.wire.bodies_consumer import (
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
     DirectResult,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until

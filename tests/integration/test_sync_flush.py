@@ -14,9 +14,9 @@ import pytest
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.handlers import send as send_module
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import Encoding, RemotingCommand
-from pyromq.protocol.record import encode_inner_message
+from pyromq.protocol.message.record import encode_inner_message
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import Encoding, RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from pyromq.store.config import FlushDiskType
 from tests.support.brokers import local_broker, small_store

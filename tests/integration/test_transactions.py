@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.protocol.bodies import HeartbeatData, ProducerData
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.message.record import MessageRecord, decode_record, decode_records
 from pyromq.protocol.names import TRANSACTION_GROUP, TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
-from pyromq.protocol.record import MessageRecord, decode_record, decode_records
+from pyromq.protocol.wire.bodies import HeartbeatData, ProducerData
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from pyromq.store.config import BrokerRole
 from tests.support.brokers import local_broker, small_store

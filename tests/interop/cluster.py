@@ -17,10 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from pyromq.protocol.bodies import TopicRouteData
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import CreateTopicRequestHeader, GetRouteInfoRequestHeader
+from pyromq.protocol.wire.bodies import TopicRouteData
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import CreateTopicRequestHeader, GetRouteInfoRequestHeader
 from pyromq.remoting.client import RemotingClient
 from tests.interop.servers import PyromqServer
 from tests.support.apache_rocketmq import (

@@ -12,11 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pyromq.protocol.bodies import TopicConfig, TopicConfigSerializeWrapper
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.header_codec import Header
-from pyromq.protocol.headers import (
+from pyromq.protocol.message.properties import encode_properties
+from pyromq.protocol.message.record import decode_records, encode_inner_message
+from pyromq.protocol.wire.bodies import TopicConfig, TopicConfigSerializeWrapper
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.header_codec import Header
+from pyromq.protocol.wire.headers import (
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
@@ -33,8 +35,6 @@ from pyromq.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
     ViewMessageRequestHeader,
 )
-from pyromq.protocol.properties import encode_properties
-from pyromq.protocol.record import decode_records, encode_inner_message
 from pyromq.remoting.client import RemotingClient
 from tests.support.patience import DEADLINE
 

@@ -16,8 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.headers import (
+from pyromq.protocol.message.record import (
+    BLANK_MAGIC,
+    BLANK_SIZE,
+    MESSAGE_MAGIC,
+    decode_records,
+    peek,
+)
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.headers import (
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
@@ -28,13 +35,6 @@ from pyromq.protocol.headers import (
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
     ViewMessageRequestHeader,
-)
-from pyromq.protocol.record import (
-    BLANK_MAGIC,
-    BLANK_SIZE,
-    MESSAGE_MAGIC,
-    decode_records,
-    peek,
 )
 from tests.interop.java_programs import BROKER, INTEROP_SOURCES, compiled, run_program
 from tests.interop.raw_broker import GROUP, QUEUES, RawBroker, Seed, expected_keys

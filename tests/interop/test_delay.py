@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pyromq.protocol.bodies import DelayOffsetSerializeWrapper
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.headers import PullMessageRequestHeader
-from pyromq.protocol.record import MessageRecord, decode_records
+from pyromq.protocol.message.record import MessageRecord, decode_records
+from pyromq.protocol.wire.bodies import DelayOffsetSerializeWrapper
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.headers import PullMessageRequestHeader
 from tests.interop.raw_broker import GROUP, RawBroker, Seed
 from tests.interop.servers import PyromqServer
 from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip

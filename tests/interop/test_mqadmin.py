@@ -17,19 +17,19 @@ from typing import NamedTuple
 
 import pytest
 
-from pyromq.protocol import unsupported_settings
-from pyromq.protocol.bodies import (
+from pyromq.base import unsupported_settings
+from pyromq.protocol.message.message_id import encode_host, encode_message_id
+from pyromq.protocol.names import retry_topic
+from pyromq.protocol.wire.bodies import (
     ConsumerOffsetSerializeWrapper,
     GetConsumerListByGroupResponseBody,
 )
-from pyromq.protocol.codes import RequestCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.header_codec import Header
-from pyromq.protocol.headers import (
+from pyromq.protocol.wire.codes import RequestCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.header_codec import Header
+from pyromq.protocol.wire.headers import (
     GetConsumerListByGroupRequestHeader,
 )
-from pyromq.protocol.message_id import encode_host, encode_message_id
-from pyromq.protocol.names import retry_topic
 from pyromq.remoting.client import RemotingClient
 from tests.interop import mqadmin
 from tests.interop.client_driver import ClientDriver

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.protocol.bodies import (
+from pyromq.protocol.wire.bodies import (
     ClusterInfo,
     TopicConfig,
     TopicConfigSerializeWrapper,
     TopicRouteData,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient, RemotingError
 from tests.interop.client_programs import java_driver
 from tests.interop.java_programs import javac_or_skip

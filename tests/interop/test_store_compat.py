@@ -20,10 +20,16 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.config import load_broker_properties
-from pyromq.protocol.message_id import encode_host
-from pyromq.protocol.record import BLANK_MAGIC, BLANK_SIZE, decode_record, decode_records, peek
-from pyromq.protocol.sysflag import BORN_HOST_V6
-from pyromq.protocol.units import CHECKPOINT, CONSUME_QUEUE_ENTRY, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.protocol.message.message_id import encode_host
+from pyromq.protocol.message.record import (
+    BLANK_MAGIC,
+    BLANK_SIZE,
+    decode_record,
+    decode_records,
+    peek,
+)
+from pyromq.protocol.message.sysflag import BORN_HOST_V6
+from pyromq.protocol.message.units import CHECKPOINT, CONSUME_QUEUE_ENTRY, CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import StoreError
 from tests.interop.java_programs import javac_or_skip

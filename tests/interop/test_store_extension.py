@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.config import load_broker_properties
-from pyromq.protocol.message_id import encode_host
-from pyromq.store.check import check_store
+from pyromq.protocol.message.message_id import encode_host
 from pyromq.store.message_store import MessageStore
+from pyromq.store.offline.check import check_store
 from tests.interop.java_programs import javac_or_skip
 from tests.interop.store_survey import SETTINGS, differing, java_opens
 from tests.support.apache_rocketmq import java_or_skip

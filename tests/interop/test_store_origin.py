@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from pyromq.client import Message, Producer
-from pyromq.protocol.bulk import read_columns
-from pyromq.spark.broker_origin import BrokerOrigin, ConnectionSettings
-from pyromq.spark.origin import Origin, Queue, QueueRange, RecordBlock
-from pyromq.spark.store_origin import StoreOrigin
+from pyromq.protocol.message.bulk import read_columns
+from pyromq.spark.origins.broker import BrokerOrigin, ConnectionSettings
+from pyromq.spark.origins.origin import Origin, Queue, QueueRange, RecordBlock
+from pyromq.spark.origins.store import StoreOrigin
 from pyromq.store.config import MessageStoreConfig
 from tests.interop.store_survey import SETTINGS
 from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip
 from tests.support.patience import wait_until
-from tests.unit.store.test_log_parts import rebuild_in_parts
-from tests.unit.store.test_rebuild import derived
+from tests.unit.store.offline.test_log_parts import rebuild_in_parts
+from tests.unit.store.offline.test_rebuild import derived
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 

@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def java() -> None:
     """Java is there, or the test is skipped; with CI=true it fails."""
-    from pyromq.spark.java import JavaNotFoundError, provide_java
+    from pyromq.spark.runtime.java import JavaNotFoundError, provide_java
 
     try:
         provide_java()

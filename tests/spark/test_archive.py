@@ -21,16 +21,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyromq.client import Message
-from pyromq.spark.archive_directory import ArchiveDirectory
-from pyromq.spark.archive_files import FileSettings
-from pyromq.spark.archiver import ArchiveOptions, run_archive
-from pyromq.spark.broker_origin import ConnectionSettings
+from pyromq.spark.archive.archiver import ArchiveOptions, run_archive
+from pyromq.spark.archive.compactor import CompactOptions, run_compact
+from pyromq.spark.archive.directory import ArchiveDirectory
+from pyromq.spark.archive.files import FileSettings
 from pyromq.spark.columns import COLUMN_NAMES, MAP
-from pyromq.spark.compactor import CompactOptions, run_compact
-from pyromq.spark.fan_out import TaskFailedError, fan_out, parallelism
 from pyromq.spark.options import Topics
-from pyromq.spark.origin import OriginError
-from pyromq.spark.sources import BrokerSource, StoreSource
+from pyromq.spark.origins.broker import ConnectionSettings
+from pyromq.spark.origins.opening import BrokerSource, StoreSource
+from pyromq.spark.origins.origin import OriginError
+from pyromq.spark.runtime.fan_out import TaskFailedError, fan_out, parallelism
 from pyromq.testing import Cluster
 from tests.spark.conftest import SPARK_CONF, SendMany
 
@@ -196,7 +196,7 @@ def _workers(driver: int) -> list[int]:
             parents[int(entry.name)] = int(
                 (entry / "stat").read_text().rpartition(")")[2].split()[1]
             )
-            if b"pyromq.spark.worker_daemon" in (entry / "cmdline").read_bytes():
+            if b"pyromq.spark.runtime.worker_daemon" in (entry / "cmdline").read_bytes():
                 daemons.add(int(entry.name))
         except (OSError, IndexError):
             continue  # it has ended meanwhile

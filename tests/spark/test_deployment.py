@@ -20,7 +20,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from pyromq.spark.worker_python import worker_python
+from pyromq.spark.runtime.worker_python import worker_python
 from pyromq.testing import Cluster
 from tests.spark.conftest import JVM_OPTIONS, TIMEOUT_SECONDS, SendMany
 from tests.support.apache_rocketmq import ChildProcess, free_port
@@ -43,11 +43,11 @@ print(json.dumps([[row[0], row[1], row[2], row[3].decode()] for row in rows]))
 """
 ARCHIVE = """
 from pathlib import Path
-from pyromq.spark.archiver import ArchiveOptions, run_archive
-from pyromq.spark.broker_origin import ConnectionSettings
-from pyromq.spark.compactor import CompactOptions, run_compact
+from pyromq.spark.archive.archiver import ArchiveOptions, run_archive
+from pyromq.spark.origins.broker import ConnectionSettings
+from pyromq.spark.archive.compactor import CompactOptions, run_compact
 from pyromq.spark.options import Topics
-from pyromq.spark.sources import BrokerSource
+from pyromq.spark.origins.opening import BrokerSource
 
 assert frame.load().count() == 100
 path = str(Path("archive").absolute())

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pyromq.client import Message
-from pyromq.protocol.properties import decode_properties
-from pyromq.spark.archiver import ArchiveOptions, run_archive
-from pyromq.spark.broker_origin import ConnectionSettings
+from pyromq.protocol.message.properties import decode_properties
+from pyromq.spark.archive.archiver import ArchiveOptions, run_archive
 from pyromq.spark.options import Topics
-from pyromq.spark.replay_rows import Changes, Filters, Order, Schedule, replayed
-from pyromq.spark.replayer import (
+from pyromq.spark.origins.broker import ConnectionSettings
+from pyromq.spark.origins.opening import BrokerSource
+from pyromq.spark.replay.replayer import (
     ArchivedTopics,
     ClusterTopics,
     ReplayOptions,
     ReplaySource,
     run_replay,
 )
-from pyromq.spark.sources import BrokerSource
+from pyromq.spark.replay.rows import Changes, Filters, Order, Schedule, replayed
 from pyromq.testing import Cluster
 from tests.spark.conftest import SPARK_CONF, SendMany
 

@@ -23,8 +23,8 @@ from pyspark.sql.datasource import (
 )
 
 from pyromq.client import Message, Producer
-from pyromq.spark.conditions import options_for
-from pyromq.spark.push_down import CONF, is_safe
+from pyromq.spark.reading.conditions import options_for
+from pyromq.spark.reading.push_down import CONF, is_safe
 from pyromq.testing import Cluster
 
 COUNT = 400
@@ -114,10 +114,10 @@ def test_spark_shares_pruned_partitions_between_scans(spark: SparkSession) -> No
     is_leaking = counts[2] != 10
     assert is_leaking is not is_safe(pyspark.__version__), f"Spark {pyspark.__version__} " + (
         "leaks the partitions of one query's filters into the next: "
-        "pyromq.spark.push_down.SAFE_SINCE must be later, or None"
+        "pyromq.spark.reading.push_down.SAFE_SINCE must be later, or None"
         if is_leaking
         else "keeps the partitions of each scan to itself: set "
-        "pyromq.spark.push_down.SAFE_SINCE to this version, which switches push-down on, "
+        "pyromq.spark.reading.push_down.SAFE_SINCE to this version, which switches push-down on, "
         "and see that the other tests of this file still pass"
     )
 

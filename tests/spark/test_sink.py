@@ -17,7 +17,7 @@ from pyromq.client import (
     TransactionProducer,
     TransactionState,
 )
-from pyromq.spark.row_encoder import RESERVED_PROPERTIES
+from pyromq.spark.sink.row_encoder import RESERVED_PROPERTIES
 from pyromq.testing import Cluster
 from tests.spark.conftest import SendMany
 from tests.support.patience import wait_until

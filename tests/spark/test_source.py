@@ -25,17 +25,17 @@ from pyromq.client import (
     TransactionProducer,
     TransactionState,
 )
-from pyromq.protocol.codes import RequestCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import (
+from pyromq.protocol.message.record import encode_inner_message
+from pyromq.protocol.wire.codes import RequestCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import (
     QueryConsumerOffsetRequestHeader,
     SendMessageRequestHeaderV2,
 )
-from pyromq.protocol.record import encode_inner_message
 from pyromq.remoting.blocking import BlockingConnection
-from pyromq.spark.broker_origin import BrokerOrigin, ConnectionSettings
 from pyromq.spark.columns import COLUMN_NAMES
-from pyromq.spark.push_down import CONF as PUSH_DOWN
+from pyromq.spark.origins.broker import BrokerOrigin, ConnectionSettings
+from pyromq.spark.reading.push_down import CONF as PUSH_DOWN
 from pyromq.testing import Cluster
 from tests.spark.conftest import SendMany
 from tests.support.apache_rocketmq import QUICK_JVM_OPTIONS, ApacheRocketMQ, java_or_skip

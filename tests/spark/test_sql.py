@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from pyromq.client import Message, Producer
 from pyromq.spark.jobs.sql import command
-from pyromq.spark.topic_tables import TopicTables
+from pyromq.spark.sql.tables import TopicTables
 from pyromq.testing import Cluster
 from tests.spark.conftest import SendMany
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pyromq.protocol.message.record import QueueOffset
 from pyromq.protocol.names import TRANSACTION_GIVEN_UP_TOPIC as GIVEN_UP
 from pyromq.protocol.names import TRANSACTION_HALF_TOPIC as HALF
 from pyromq.protocol.names import TRANSACTION_OP_TOPIC as OP
-from pyromq.protocol.record import QueueOffset
 from pyromq.spark.jobs.audit import DeadLetters, DuplicateKey, Finding, audit
 from pyromq.spark.jobs.options import ClusterSettings
 from pyromq.spark.jobs.rebuild import rebuild_stores
 from pyromq.spark.jobs.verify import verify_stores
-from pyromq.spark.sources import BrokerSource, StoreSource
-from pyromq.store.check import guess_config
+from pyromq.spark.origins.opening import BrokerSource, StoreSource
 from pyromq.store.message_store import MessageStore
+from pyromq.store.offline.check import guess_config
 from pyromq.store.results import StoreError
 from tests.golden.golden_data import read_index
 from tests.golden.test_store import GoldenStore
@@ -34,7 +34,7 @@ from tests.support.stores import (
     read_all,
     small_config,
 )
-from tests.unit.store.test_rebuild import derived
+from tests.unit.store.offline.test_rebuild import derived
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

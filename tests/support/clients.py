@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyromq.client.options import Settings
-from pyromq.client.producer import Producer
+from pyromq.client.producer.producer import Producer
 from pyromq.remoting.client import RemotingClient
 from tests.support.patience import DEADLINE
 

@@ -24,15 +24,15 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import (
+from pyromq.protocol.message.message_id import decode_message_id
+from pyromq.protocol.message.record import MessageRecord, decode_records, encode_inner_message
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import (
     PullMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from pyromq.protocol.message_id import decode_message_id
-from pyromq.protocol.record import MessageRecord, decode_records, encode_inner_message
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
 from tests.support.patience import DEADLINE, PATIENT_PROPERTIES, until

@@ -31,7 +31,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Final
 
-from pyromq.store import mapped_file
+from pyromq.store.log import mapped_file
 
 _PAGE: Final = 4096
 _SECTOR: Final = 512

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyromq.protocol.record import MessageRecord, encode_record
-from pyromq.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from pyromq.protocol.message.record import MessageRecord, encode_record
+from pyromq.protocol.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
 BORN_TIME = 1_700_000_000_000
 

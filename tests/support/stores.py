@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.message_id import encode_host
-from pyromq.protocol.properties import decode_properties
-from pyromq.protocol.record import (
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.message.message_id import encode_host
+from pyromq.protocol.message.properties import decode_properties
+from pyromq.protocol.message.record import (
     MessageRecord,
     body_crc,
     decode_record,
     decode_records,
     encode_inner_message,
 )
-from pyromq.protocol.sysflag import is_consumable
-from pyromq.protocol.units import CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.protocol.message.sysflag import is_consumable
+from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from pyromq.base.descriptors import descriptors_needed
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.admin.clients import ClientAdminHandlers
 from pyromq.broker.handlers.admin.config import ConfigAdminHandlers
@@ -64,16 +65,15 @@ from pyromq.broker.state.persistence import TableFile
 from pyromq.broker.state.queue_locks import QueueLockTable
 from pyromq.broker.state.topics import TopicTable
 from pyromq.broker.state.transactions import TransactionTable
-from pyromq.protocol.codes import RequestCode
-from pyromq.protocol.message_id import encode_host, format_address
+from pyromq.protocol.message.message_id import encode_host, format_address
+from pyromq.protocol.wire.codes import RequestCode
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.limits import PeerLimits
 from pyromq.remoting.server import RemotingServer
 from pyromq.store.config import BrokerRole, MessageStoreConfig
-from pyromq.store.consume_queue import ConsumeQueue
-from pyromq.store.consume_queue_ext import BitMapOf
-from pyromq.store.descriptors import descriptors_needed
 from pyromq.store.message_store import MessageStore
+from pyromq.store.queues.consume_queue import ConsumeQueue
+from pyromq.store.queues.extension import BitMapOf
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The broker's configuration: RocketMQ's BrokerConfig and the server part of its network keys.
 
 Defaults and units are RocketMQ 4.9.7's. Limits that RocketMQ does not have are inherited from
-`limit_settings`; RocketMQ's keys without a field are listed in `protocol.unsupported_settings`.
+`limit_settings`; RocketMQ's keys without a field are listed in `base.unsupported_settings`.
 One file holds the keys of broker and store: `load_broker_properties` reads both and applies the
 rules that tie them together.
 
@@ -20,9 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from pyromq.broker.limit_settings import LimitSettings
-from pyromq.protocol.names import MAX_TOPIC_LENGTH, REPLY_TOPIC_SUFFIX, topic_fault
-from pyromq.protocol.settings import (
+from pyromq.base.settings import (
     ConfigError,
     format_settings,
     load_settings,
@@ -31,7 +29,9 @@ from pyromq.protocol.settings import (
     setting_warnings,
     settings_of,
 )
-from pyromq.protocol.unsupported_settings import BROKER, STORE
+from pyromq.base.unsupported_settings import BROKER, STORE
+from pyromq.broker.limit_settings import LimitSettings
+from pyromq.protocol.names import MAX_TOPIC_LENGTH, REPLY_TOPIC_SUFFIX, topic_fault
 from pyromq.remoting.address import AddressError, parse_addresses
 from pyromq.remoting.socket_options import SocketSettings, check_water_marks
 from pyromq.store.config import BrokerRole, MessageStoreConfig

@@ -21,20 +21,20 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from pyromq.broker.routes import Routes
-from pyromq.protocol.codes import RequestCode
-from pyromq.protocol.frame import (
+from pyromq.protocol.message.properties import decode_properties, encode_properties
+from pyromq.protocol.wire.codes import RequestCode
+from pyromq.protocol.wire.frame import (
     FrameReader,
     RawFrame,
     RemotingCommand,
     RequestError,
     command_from,
 )
-from pyromq.protocol.headers import (
+from pyromq.protocol.wire.headers import (
     ConsumerSendMsgBackRequestHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
-from pyromq.protocol.properties import decode_properties, encode_properties
 from pyromq.remoting.server import Connection, Handler, HotHandler
 from pyromq.store.results import GetResult
 

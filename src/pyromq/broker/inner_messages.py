@@ -21,27 +21,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.delay import DelayLevels
-from pyromq.protocol.frame import RequestError
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.names import (
-    SCHEDULE_TOPIC,
-    TRANSACTION_GIVEN_UP_TOPIC,
-    TRANSACTION_HALF_TOPIC,
-)
-from pyromq.protocol.properties import (
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.java.wire_types import INT32, parse_integer
+from pyromq.protocol.message.delay import DelayLevels
+from pyromq.protocol.message.properties import (
     DELAY,
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TAGS,
     encode_properties,
 )
-from pyromq.protocol.sysflag import HOST_MASK, is_consumable
-from pyromq.protocol.wire_types import INT32, parse_integer
-from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.protocol.message.sysflag import HOST_MASK, is_consumable
+from pyromq.protocol.names import (
+    SCHEDULE_TOPIC,
+    TRANSACTION_GIVEN_UP_TOPIC,
+    TRANSACTION_HALF_TOPIC,
+)
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RequestError
 from pyromq.store.flush import FlushOutcome
 from pyromq.store.message_store import MessageStore
+from pyromq.store.queues.consume_queue import ConsumeQueue
 
 #: A half and one that was given up: their delay begins when they are committed.
 _NEVER_DELAYED: Final = frozenset({TRANSACTION_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyromq.protocol.settings import setting
+from pyromq.base.settings import setting
 from pyromq.remoting.limits import PeerSettings
 
 _PEERS = PeerSettings(received=256 << 20, unsent=512 << 20)

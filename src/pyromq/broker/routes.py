@@ -35,8 +35,8 @@ from pyromq.broker.handlers.send import SendHandlers
 from pyromq.broker.handlers.send_back import SendBackHandlers
 from pyromq.broker.handlers.transaction import TransactionHandlers
 from pyromq.broker.services.flow_control import Admission
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.remoting.server import Connection, Handler, HotHandler
 
 #: Requests whose body is a message or a batch of them: `maxMessageSize` limits those.

@@ -27,18 +27,11 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
+from pyromq.base.memo import Memo
 from pyromq.broker.inner_messages import InnerMessage
-from pyromq.protocol.codes import RequestCode
-from pyromq.protocol.frame import FLAG_ONEWAY, RemotingCommand
-from pyromq.protocol.headers import CheckTransactionStateRequestHeader
-from pyromq.protocol.memo import Memo
-from pyromq.protocol.message_id import HOST_SIZE_V4, encode_host, encode_message_id
-from pyromq.protocol.names import (
-    TRANSACTION_GIVEN_UP_TOPIC,
-    TRANSACTION_HALF_TOPIC,
-    TRANSACTION_OP_TOPIC,
-)
-from pyromq.protocol.properties import (
+from pyromq.protocol.java.wire_types import INT32, INT64, IntegerRange, parse_integer
+from pyromq.protocol.message.message_id import HOST_SIZE_V4, encode_host, encode_message_id
+from pyromq.protocol.message.properties import (
     CHECK_IMMUNITY,
     CHECK_TIMES,
     DELAY,
@@ -51,15 +44,22 @@ from pyromq.protocol.properties import (
     UNIQ_KEY,
     encode_properties,
 )
-from pyromq.protocol.record import MessageRecord, encode_record
-from pyromq.protocol.sysflag import (
+from pyromq.protocol.message.record import MessageRecord, encode_record
+from pyromq.protocol.message.sysflag import (
     BORN_HOST_V6,
     HOST_MASK,
     STORE_HOST_V6,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
 )
-from pyromq.protocol.wire_types import INT32, INT64, IntegerRange, parse_integer
+from pyromq.protocol.names import (
+    TRANSACTION_GIVEN_UP_TOPIC,
+    TRANSACTION_HALF_TOPIC,
+    TRANSACTION_OP_TOPIC,
+)
+from pyromq.protocol.wire.codes import RequestCode
+from pyromq.protocol.wire.frame import FLAG_ONEWAY, RemotingCommand
+from pyromq.protocol.wire.headers import CheckTransactionStateRequestHeader
 
 HALF_QUEUE: Final = 0
 OP_QUEUE: Final = 0

@@ -65,8 +65,8 @@ def broker(
         pyromq broker -p > broker.properties      everything that can be set
         pyromq broker -c broker.properties --log-dir /var/log/pyromq
     """
+    from pyromq.base.settings import ConfigError
     from pyromq.broker.config import format_broker_properties, load_broker_properties
-    from pyromq.protocol.settings import ConfigError
 
     properties = read_properties(config_file)
     if namesrv is not None:

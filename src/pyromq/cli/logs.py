@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from pyromq.protocol.log_lines import (
+from pyromq.base.log_lines import (
     MAX_LINES_OF_A_KIND,
     PERIOD_SECONDS,
     Dropped,

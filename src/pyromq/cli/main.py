@@ -21,7 +21,7 @@ COMMANDS = {
     "broker": ("pyromq.cli.broker:broker", "Run a broker."),
     "send": ("pyromq.cli.send:send", "Send messages to a topic."),
     "consume": ("pyromq.cli.consume:consume", "Read a topic's messages as they come."),
-    "bench": ("pyromq.cli.bench:bench", "Make load on a cluster and measure it."),
+    "bench": ("pyromq.cli.bench.command:bench", "Make load on a cluster and measure it."),
     "store": ("pyromq.cli.store:store", "Look into the files of a broker's store."),
     "spark": ("pyromq.cli.spark:spark", "Archive, replay, audit and rebuild with Spark."),
 }

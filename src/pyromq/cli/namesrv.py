@@ -15,7 +15,7 @@ from pyromq.cli.running import (
     run_servers,
     server_options,
 )
-from pyromq.protocol.message_id import format_address
+from pyromq.protocol.message.message_id import format_address
 
 if TYPE_CHECKING:
     from pyromq.nameserver.config import NamesrvConfig
@@ -69,7 +69,7 @@ def namesrv(
         pyromq namesrv -p > namesrv.properties
         pyromq namesrv -c namesrv.properties
     """
-    from pyromq.protocol.settings import format_settings
+    from pyromq.base.settings import format_settings
 
     config, warnings = load_namesrv_config(config_file, port)
     if print_config or print_important:
@@ -87,8 +87,8 @@ def load_namesrv_config(
     config_file: str | None, port: int | None
 ) -> tuple[NamesrvConfig, list[str]]:
     """Load the settings of a file, overridden by options, with warnings about them."""
+    from pyromq.base.settings import ConfigError
     from pyromq.nameserver.config import NamesrvConfig
-    from pyromq.protocol.settings import ConfigError
 
     properties = read_properties(config_file)
     if config_file is not None:

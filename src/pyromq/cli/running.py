@@ -28,11 +28,11 @@ from typing import Any, Protocol
 
 import click
 
+from pyromq.base.process_memory import return_excess
+from pyromq.base.settings import ConfigError
 from pyromq.cli.logs import MIB, logging_to_files, logging_to_stderr
 from pyromq.cli.tuning import allow_open_files, settle
-from pyromq.protocol.java_properties import PropertiesError, parse_properties
-from pyromq.protocol.settings import ConfigError
-from pyromq.store.heap import return_excess
+from pyromq.protocol.java.properties import PropertiesError, parse_properties
 
 logger = logging.getLogger(__name__)
 

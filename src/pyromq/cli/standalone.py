@@ -19,7 +19,7 @@ from pyromq.cli.running import (
     run_servers,
     server_options,
 )
-from pyromq.protocol.message_id import format_address
+from pyromq.protocol.message.message_id import format_address
 
 if TYPE_CHECKING:
     from pyromq.broker.config import BrokerProperties
@@ -78,9 +78,9 @@ def standalone(
         pyromq standalone
         pyromq standalone --data /var/lib/pyromq --host 0.0.0.0
     """
+    from pyromq.base.settings import ConfigError
     from pyromq.broker.config import load_broker_properties
     from pyromq.nameserver.config import NamesrvConfig
-    from pyromq.protocol.settings import ConfigError
 
     properties = read_properties(config_file)
     if data is not None or "storePathRootDir" not in properties:

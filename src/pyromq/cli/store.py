@@ -65,7 +65,7 @@ def dump(
     """
     import orjson
 
-    from pyromq.store.dump import DumpError, StoreFile, StoreFileKind, describe
+    from pyromq.store.offline.dump import DumpError, StoreFile, StoreFileKind, describe
 
     known_kind = StoreFileKind[kind.upper().replace("-", "_")] if kind else None
     try:
@@ -108,7 +108,7 @@ def check(directory: Path, config_file: Path | None, as_json: bool) -> None:
     """
     import orjson
 
-    from pyromq.store.check import check_store, is_unclean
+    from pyromq.store.offline.check import check_store, is_unclean
 
     _require_directory(directory)
     config = _load_config(config_file, directory) if config_file else None
@@ -160,9 +160,9 @@ def rebuild(directory: Path, config_file: Path | None, queues: bool, index: bool
         pyromq store rebuild data
         pyromq store rebuild data --index -c broker.conf
     """
-    from pyromq.store.check import guess_config
-    from pyromq.store.index_file import IndexFileError
-    from pyromq.store.rebuild import rebuild_store
+    from pyromq.store.index.file import IndexFileError
+    from pyromq.store.offline.check import guess_config
+    from pyromq.store.offline.rebuild import rebuild_store
     from pyromq.store.results import StoreError
 
     _require_directory(directory)
@@ -192,8 +192,8 @@ def _require_directory(directory: Path) -> None:
 
 def _load_config(file: Path, directory: Path) -> MessageStoreConfig:
     """The store's settings; `directory` is where it is, whatever the file says."""
-    from pyromq.protocol.java_properties import parse_properties
-    from pyromq.protocol.settings import ConfigError
+    from pyromq.base.settings import ConfigError
+    from pyromq.protocol.java.properties import parse_properties
     from pyromq.store.config import MessageStoreConfig
 
     try:

@@ -10,7 +10,7 @@ import resource
 import sys
 from typing import Final
 
-from pyromq.store.heap import keep_memory
+from pyromq.base.process_memory import keep_memory
 
 #: The key index and the flush thread hold the interpreter for moments only; a send must
 #: not wait five milliseconds, Python's default, until one of them lets it go.

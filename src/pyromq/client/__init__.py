@@ -6,8 +6,25 @@ asyncio; `Producer.sync(...)` and so on give the same to programs without an eve
 
 from __future__ import annotations
 
-from pyromq.client.accumulator import Batching
 from pyromq.client.client import Client
+from pyromq.client.consumer.lite_pull.consumer import AssignmentListener, LitePullConsumer
+from pyromq.client.consumer.lite_pull.options import LitePullOptions
+from pyromq.client.consumer.pull import PullConsumer
+from pyromq.client.consumer.push.consumer import PushConsumer
+from pyromq.client.consumer.push.handling import ConsumeResult, Handler, Retry
+from pyromq.client.consumer.push.options import Order, PushOptions
+from pyromq.client.consumer.queue_access import PullResult, PullStatus
+from pyromq.client.consumer.rebalance import (
+    AllocateByConfig,
+    AllocateByMachineRoom,
+    AllocateConsistentHash,
+    AllocateMachineRoomNearby,
+    Strategy,
+    allocate_averagely,
+    allocate_averagely_by_circle,
+)
+from pyromq.client.consumer.start_from import StartFrom
+from pyromq.client.consumer.subscription import Subscription
 from pyromq.client.errors import (
     AnswerError,
     BrokerError,
@@ -20,7 +37,6 @@ from pyromq.client.errors import (
     TopicNotFoundError,
     UnreadableBodyError,
 )
-from pyromq.client.handling import ConsumeResult, Handler, Retry
 from pyromq.client.hooks import (
     ConsumeHook,
     Consuming,
@@ -29,29 +45,14 @@ from pyromq.client.hooks import (
     Sending,
     TransactionHook,
 )
-from pyromq.client.lite_pull_consumer import AssignmentListener, LitePullConsumer
-from pyromq.client.lite_pull_options import LitePullOptions
 from pyromq.client.message import Message
 from pyromq.client.options import ClientOptions
-from pyromq.client.producer import Producer, ProducerOptions, QueueSelector
-from pyromq.client.pull_consumer import PullConsumer
-from pyromq.client.push_consumer import PushConsumer
-from pyromq.client.push_options import Order, PushOptions
-from pyromq.client.queue_access import PullResult, PullStatus
-from pyromq.client.rebalance import (
-    AllocateByConfig,
-    AllocateByMachineRoom,
-    AllocateConsistentHash,
-    AllocateMachineRoomNearby,
-    Strategy,
-    allocate_averagely,
-    allocate_averagely_by_circle,
-)
+from pyromq.client.producer.accumulator import Batching
+from pyromq.client.producer.producer import Producer, ProducerOptions, QueueSelector
+from pyromq.client.producer.request_reply import reply_to
+from pyromq.client.producer.transaction import HalfMessage, TransactionProducer, TransactionResult
 from pyromq.client.received import ReceivedMessage
-from pyromq.client.request_reply import reply_to
 from pyromq.client.results import SendResult, SendStatus, TransactionState
-from pyromq.client.start_from import StartFrom
-from pyromq.client.subscription import Subscription
 from pyromq.client.sync import (
     SyncLitePullConsumer,
     SyncProducer,
@@ -59,9 +60,8 @@ from pyromq.client.sync import (
     SyncPushConsumer,
     SyncTransactionProducer,
 )
-from pyromq.client.transaction import HalfMessage, TransactionProducer, TransactionResult
-from pyromq.protocol.bodies import MessageModel, MessageQueue
 from pyromq.protocol.errors import RocketMQError
+from pyromq.protocol.wire.bodies import MessageModel, MessageQueue
 from pyromq.remoting.errors import (
     RemotingClosedError,
     RemotingConnectError,

@@ -16,7 +16,7 @@ from os import PathLike
 from typing import Any, TypeVar
 
 from pyromq.client.errors import OptionError
-from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.wire.bodies import MessageQueue
 
 #: The largest numbers that fit where RocketMQ's headers have an int, and a long.
 INT_MAX = 0x7FFFFFFF

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
-from pyromq.client.session import Session
+from pyromq.client.session.session import Session
 
 
 class Client(ABC):

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from pyromq.protocol.codes import ResponseCode
 from pyromq.protocol.errors import RocketMQError
+from pyromq.protocol.wire.codes import ResponseCode
 
 
 class ClientError(RocketMQError):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyromq.client.message import Message
     from pyromq.client.received import ReceivedMessage
     from pyromq.client.results import SendResult, TransactionState
-    from pyromq.protocol.bodies import MessageQueue
+    from pyromq.protocol.wire.bodies import MessageQueue
 
 logger = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from pyromq.client.errors import IllegalMessageError
-from pyromq.protocol import properties as property_names
-from pyromq.protocol.properties import MAX_PROPERTIES
-from pyromq.protocol.record import MAX_TOPIC
-from pyromq.protocol.system_properties import REFUSED, SHARDING_KEY, fault_of
+from pyromq.protocol.message import properties as property_names
+from pyromq.protocol.message.properties import MAX_PROPERTIES
+from pyromq.protocol.message.record import MAX_TOPIC
+from pyromq.protocol.message.system_properties import REFUSED, SHARDING_KEY, fault_of
 
 logger = logging.getLogger(__name__)
 

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pyromq.client.errors import UnreadableBodyError
 from pyromq.client.message import Message, tags_to_keep
-from pyromq.protocol import properties as property_names
-from pyromq.protocol.bodies import MessageQueue
-from pyromq.protocol.compression import CompressionError, decompress
-from pyromq.protocol.message_id import decode_host, encode_message_id
-from pyromq.protocol.properties import MAX_PROPERTIES, decode_properties
-from pyromq.protocol.record import (
+from pyromq.protocol.message import properties as property_names
+from pyromq.protocol.message.compression import CompressionError, decompress
+from pyromq.protocol.message.message_id import decode_host, encode_message_id
+from pyromq.protocol.message.properties import MAX_PROPERTIES, decode_properties
+from pyromq.protocol.message.record import (
     HEAD_SIZE_V4,
     MAX_TOPIC,
     MESSAGE_MAGIC,
@@ -35,8 +34,13 @@ from pyromq.protocol.record import (
     head_size,
     head_unpacker,
 )
-from pyromq.protocol.sysflag import COMPRESSED, HOST_MASK
-from pyromq.protocol.system_properties import SHARDING_KEY, system_properties, user_properties
+from pyromq.protocol.message.sysflag import COMPRESSED, HOST_MASK
+from pyromq.protocol.message.system_properties import (
+    SHARDING_KEY,
+    system_properties,
+    user_properties,
+)
+from pyromq.protocol.wire.bodies import MessageQueue
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from pyromq.protocol.bodies import MessageQueue
-from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.wire.bodies import MessageQueue
+from pyromq.protocol.wire.codes import ResponseCode
 
 
 class SendStatus(Enum):

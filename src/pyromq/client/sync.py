@@ -42,20 +42,20 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 from pyromq.client.arguments import check_callable, check_seconds
 from pyromq.client.client import Client
+from pyromq.client.consumer.lite_pull.consumer import AssignmentListener, LitePullConsumer
+from pyromq.client.consumer.pull import PullConsumer
+from pyromq.client.consumer.push.consumer import PushConsumer
+from pyromq.client.consumer.queue_access import PullResult
+from pyromq.client.consumer.subscription import Subscription
 from pyromq.client.errors import ClientStateError
 from pyromq.client.handler_threads import is_handler_thread
-from pyromq.client.lite_pull_consumer import AssignmentListener, LitePullConsumer
 from pyromq.client.loop_thread import shared_loop
 from pyromq.client.message import Message
-from pyromq.client.producer import Producer, QueueSelector
-from pyromq.client.pull_consumer import PullConsumer
-from pyromq.client.push_consumer import PushConsumer
-from pyromq.client.queue_access import PullResult
+from pyromq.client.producer.producer import Producer, QueueSelector
+from pyromq.client.producer.transaction import Execute, TransactionProducer, TransactionResult
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.results import SendResult
-from pyromq.client.subscription import Subscription
-from pyromq.client.transaction import Execute, TransactionProducer, TransactionResult
-from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.wire.bodies import MessageQueue
 
 logger = logging.getLogger(__name__)
 

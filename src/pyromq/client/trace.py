@@ -31,8 +31,8 @@ from pyromq.client.options import ClientOptions, Settings
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.results import SendStatus
 from pyromq.protocol.errors import RocketMQError
-from pyromq.protocol.properties import KEY_SEPARATOR, MSG_REGION, TRACE_ON
-from pyromq.protocol.trace import (
+from pyromq.protocol.message.properties import KEY_SEPARATOR, MSG_REGION, TRACE_ON
+from pyromq.protocol.message.trace import (
     DEFAULT_REGION,
     ConsumeBegun,
     ConsumeEnded,
@@ -44,7 +44,7 @@ from pyromq.protocol.trace import (
 )
 
 if TYPE_CHECKING:
-    from pyromq.client.producer import Producer
+    from pyromq.client.producer.producer import Producer
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The NameServer's configuration: RocketMQ's NamesrvConfig and its NettyServerConfig.
 
 Names and defaults are RocketMQ 4.9.7's. RocketMQ's keys without a field are listed in
-`protocol.unsupported_settings`.
+`base.unsupported_settings`.
 
 Loaded at start-up by the command line. Immutable: an administrator's change over the wire
 (`changed`) makes a new instance.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from pyromq.protocol.settings import (
+from pyromq.base.settings import (
     ineffective_warnings,
     load_settings,
     refuse_unsupported,
@@ -22,7 +22,7 @@ from pyromq.protocol.settings import (
     setting_warnings,
     settings_of,
 )
-from pyromq.protocol.unsupported_settings import NAMESERVER
+from pyromq.base.unsupported_settings import NAMESERVER
 from pyromq.remoting.limits import PeerSettings
 from pyromq.remoting.socket_options import SocketSettings, check_water_marks
 

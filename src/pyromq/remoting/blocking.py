@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 
-from pyromq.protocol.frame import (
+from pyromq.protocol.wire.frame import (
     MAX_FRAME,
     FrameError,
     RemotingCommand,

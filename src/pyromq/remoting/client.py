@@ -32,8 +32,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import (
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
     MAX_FRAME,

@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from pyromq.protocol.log_lines import RARELY
-from pyromq.protocol.settings import setting
+from pyromq.base.log_lines import RARELY
+from pyromq.base.settings import setting
 from pyromq.remoting.socket_options import SocketConfig, SocketOptions
 
 logger = logging.getLogger(__name__)

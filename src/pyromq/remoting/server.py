@@ -36,8 +36,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import (
+from pyromq.base.log_lines import RARELY, shortened
+from pyromq.protocol.message.message_id import encode_host, format_address
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
     MAX_FRAME,
@@ -50,8 +52,6 @@ from pyromq.protocol.frame import (
     command_from,
     split_frames,
 )
-from pyromq.protocol.log_lines import RARELY, shortened
-from pyromq.protocol.message_id import encode_host, format_address
 from pyromq.remoting.errors import RemotingClosedError, RemotingTimeoutError
 from pyromq.remoting.lateness import Lateness
 from pyromq.remoting.limits import PeerLimits, report_accept_faults

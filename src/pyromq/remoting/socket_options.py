@@ -13,7 +13,7 @@ import socket
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from pyromq.protocol.settings import ConfigError, setting
+from pyromq.base.settings import ConfigError, setting
 
 DEFAULT_BACKLOG: Final = 1024
 

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pyromq.protocol.bulk import (
+from pyromq.protocol.message.bulk import (
     Buffer,
     JoinedProperties,
     Longs,
@@ -34,12 +34,12 @@ from pyromq.protocol.bulk import (
     gather,
     read_columns,
 )
-from pyromq.protocol.compression import CompressionError, decompress
-from pyromq.protocol.message_id import decode_host, encode_message_id, format_address
-from pyromq.protocol.properties import KEYS, TAGS, UNIQ_KEY
-from pyromq.protocol.sysflag import COMPRESSED
+from pyromq.protocol.message.compression import CompressionError, decompress
+from pyromq.protocol.message.message_id import decode_host, encode_message_id, format_address
+from pyromq.protocol.message.properties import KEYS, TAGS, UNIQ_KEY
+from pyromq.protocol.message.sysflag import COMPRESSED
 from pyromq.spark.columns import MAP, RAW, arrow_schema
-from pyromq.spark.origin import RecordBlock
+from pyromq.spark.origins.origin import RecordBlock
 
 #: Rows of a batch for Spark: large enough for the JVM, small enough to stay in the caches.
 BATCH_ROWS: Final = 8192

@@ -25,9 +25,9 @@ from pyromq.protocol.filter.sql_tokens import SqlError
 from pyromq.protocol.filter.tags import SubscriptionError, parse_tags
 from pyromq.remoting.address import AddressError, parse_addresses
 from pyromq.spark.columns import MAP, RAW
-from pyromq.spark.conditions import ConditionError, parse_where
-from pyromq.spark.origin import Queue
-from pyromq.spark.queue_offsets import (
+from pyromq.spark.origins.origin import Queue
+from pyromq.spark.reading.conditions import ConditionError, parse_where
+from pyromq.spark.reading.queue_offsets import (
     Offsets,
     OffsetsError,
     name_queues,

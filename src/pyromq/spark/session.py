@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Final
 
 import pyspark
 
-from pyromq.spark.java import provide_java
-from pyromq.spark.push_down import CONF as PUSH_DOWN
-from pyromq.spark.push_down import is_safe
-from pyromq.spark.worker_python import worker_python
+from pyromq.spark.reading.push_down import CONF as PUSH_DOWN
+from pyromq.spark.reading.push_down import is_safe
+from pyromq.spark.runtime.java import provide_java
+from pyromq.spark.runtime.worker_python import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

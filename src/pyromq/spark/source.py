@@ -27,7 +27,7 @@ from pyromq.spark.columns import check_wanted, never_null, schema
 from pyromq.spark.options import Mode, ReadOptions
 
 if TYPE_CHECKING:
-    from pyromq.spark.reading import ReadPlan
+    from pyromq.spark.reading.ranges import ReadPlan
 
 
 class RocketMQDataSource(DataSource):
@@ -44,19 +44,19 @@ class RocketMQDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
-        from pyromq.spark.batch import batch_reader
+        from pyromq.spark.reading.batch import batch_reader
 
         return batch_reader(self._plan(schema, Mode.BATCH))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """For `spark.readStream`."""
-        from pyromq.spark.stream import StreamReader
+        from pyromq.spark.reading.stream import StreamReader
 
         return StreamReader(self._plan(schema, Mode.STREAM))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For `frame.write`."""
-        from pyromq.spark.writer import BatchWriter
+        from pyromq.spark.sink.writer import BatchWriter
 
         return BatchWriter(self.options, schema, overwrite)
 
@@ -64,12 +64,12 @@ class RocketMQDataSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         """For `frame.writeStream`."""
-        from pyromq.spark.writer import StreamWriter
+        from pyromq.spark.sink.writer import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite)
 
     def _plan(self, wanted: StructType, mode: Mode) -> ReadPlan:
-        from pyromq.spark.reading import ReadPlan
+        from pyromq.spark.reading.ranges import ReadPlan
 
         options = ReadOptions.parse(self.options, mode)
         check_wanted(wanted, options.include_properties)

@@ -15,18 +15,18 @@ from typing import Final
 
 import numpy as np
 
-from pyromq.protocol.bulk import BATCH_HEAD_DTYPE
-from pyromq.protocol.crc import CRC_MASK, crc32
 from pyromq.protocol.filter.tags import TagsCodes
-from pyromq.protocol.properties import MAX_PROPERTIES
-from pyromq.protocol.record import (
+from pyromq.protocol.message.bulk import BATCH_HEAD_DTYPE
+from pyromq.protocol.message.crc import CRC_MASK, crc32
+from pyromq.protocol.message.properties import MAX_PROPERTIES
+from pyromq.protocol.message.record import (
     BATCH_HEAD,
     INNER_BODY_LENGTH,
     INNER_HEAD,
     INNER_HEAD_SIZE,
     MESSAGE_MAGIC,
 )
-from pyromq.protocol.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY
+from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY
 from pyromq.store.even_batch import Place
 from pyromq.store.results import PutError, PutStatus
 

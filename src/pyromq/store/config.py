@@ -1,7 +1,7 @@
 """The store's configuration: RocketMQ's MessageStoreConfig, key for key.
 
 Defaults and units (milliseconds, bytes, hours) are RocketMQ 4.9.7's. RocketMQ's keys without a
-field are listed in `protocol.unsupported_settings`. Values are checked on construction, so every
+field are listed in `base.unsupported_settings`. Values are checked on construction, so every
 `MessageStoreConfig` is usable.
 
 Loaded at start-up by the broker and by tools that open a store. At run time only the live
@@ -17,8 +17,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Self
 
-from pyromq.protocol.settings import ConfigError, load_settings, refuse_unsupported, setting
-from pyromq.protocol.unsupported_settings import STORE
+from pyromq.base.settings import ConfigError, load_settings, refuse_unsupported, setting
+from pyromq.base.unsupported_settings import STORE
 
 #: Bytes of one consume-queue entry; a consume-queue segment holds whole entries.
 _CONSUME_QUEUE_ENTRY = 20

@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyromq.protocol.bulk import BATCH_HEAD_DTYPE, crcs_of
-from pyromq.protocol.properties import MAX_PROPERTIES, NAME_VALUE_SEPARATOR, TAGS
-from pyromq.protocol.record import (
+from pyromq.protocol.message.bulk import BATCH_HEAD_DTYPE, crcs_of
+from pyromq.protocol.message.properties import MAX_PROPERTIES, NAME_VALUE_SEPARATOR, TAGS
+from pyromq.protocol.message.record import (
     BATCH_HEAD,
     INNER_BODY_LENGTH,
     INNER_FIXED_SIZE,
@@ -28,7 +28,7 @@ from pyromq.protocol.record import (
     INNER_HEAD_SIZE,
     MESSAGE_MAGIC,
 )
-from pyromq.protocol.units import CONSUME_QUEUE_DTYPE
+from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE
 
 #: Fewer messages are put faster one by one: numpy has a price for each call.
 _WORTH: Final = 64

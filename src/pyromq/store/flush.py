@@ -31,12 +31,12 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from pyromq.store.checkpoint import Checkpoint
-from pyromq.store.commit_log import CommitLog
+from pyromq.base.descriptors import ShortageError, top_up
 from pyromq.store.config import MessageStoreConfig
-from pyromq.store.consume_queue import ConsumeQueue
-from pyromq.store.descriptors import ShortageError, top_up
-from pyromq.store.index import KeyIndex
+from pyromq.store.index.index import KeyIndex
+from pyromq.store.log.checkpoint import Checkpoint
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.queues.consume_queue import ConsumeQueue
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pyromq.protocol.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
-from pyromq.store.consume_queue import ConsumeQueue, split_entries
+from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.store.queues.consume_queue import ConsumeQueue, split_entries
 
 _ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
 #: So many entries at most are counted at once.

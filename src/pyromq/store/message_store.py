@@ -27,12 +27,13 @@ from functools import partial
 from time import monotonic_ns, time_ns
 from typing import IO
 
-from pyromq.protocol.crc import CRC_MASK, crc32
-from pyromq.protocol.delay import DelayLevels
+from pyromq.base.descriptors import hold_spares, mapped_files_allowed, release_spares
 from pyromq.protocol.filter.tags import raw_tags_codes
-from pyromq.protocol.message_id import HOST_SIZE_V4, HOST_SIZE_V6
-from pyromq.protocol.properties import MAX_PROPERTIES
-from pyromq.protocol.record import (
+from pyromq.protocol.message.crc import CRC_MASK, crc32
+from pyromq.protocol.message.delay import DelayLevels
+from pyromq.protocol.message.message_id import HOST_SIZE_V4, HOST_SIZE_V6
+from pyromq.protocol.message.properties import MAX_PROPERTIES
+from pyromq.protocol.message.record import (
     HEAD_SIZE_V4,
     INNER_FIXED_SIZE,
     MESSAGE_MAGIC,
@@ -41,26 +42,28 @@ from pyromq.protocol.record import (
     inner_count,
     shared_packer,
 )
-from pyromq.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
-from pyromq.protocol.units import CONSUME_QUEUE_ENTRY
-from pyromq.store import lookup, queue_damage, recovery
+from pyromq.protocol.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY
 from pyromq.store.batches import BatchEncoder
-from pyromq.store.bulk_reading import BulkRead, plan_bulk
-from pyromq.store.checkpoint import Checkpoint
-from pyromq.store.commit import CommitService
-from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import FlushDiskType, MessageStoreConfig
-from pyromq.store.consume_queue import ConsumeQueue
-from pyromq.store.consume_queue_ext import BitMapOf, ConsumeQueueExt, refuse_other_size
-from pyromq.store.descriptors import hold_spares, mapped_files_allowed, release_spares
-from pyromq.store.dispatch import IndexLane
 from pyromq.store.even_batch import EvenRecords, Place, even_records
 from pyromq.store.flush import FlushOutcome, FlushService
 from pyromq.store.growth import SLOW_SEAL_NS, Growth
-from pyromq.store.index import KeyIndex
+from pyromq.store.index.index import KeyIndex
 from pyromq.store.lock import lock_store, mark_running, unlock_store
-from pyromq.store.open_files import OpenFiles
-from pyromq.store.reading import MessageFilter, Reader
+from pyromq.store.log.checkpoint import Checkpoint
+from pyromq.store.log.commit import CommitService
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.open_files import OpenFiles
+from pyromq.store.log.segments import remove_if_empty
+from pyromq.store.log.transient_store_pool import TransientStorePool
+from pyromq.store.queues import lookup
+from pyromq.store.queues.bulk_reading import BulkRead, plan_bulk
+from pyromq.store.queues.consume_queue import ConsumeQueue
+from pyromq.store.queues.extension import BitMapOf, ConsumeQueueExt, refuse_other_size
+from pyromq.store.queues.reading import MessageFilter, Reader
+from pyromq.store.recovery import queue_damage, recovery
+from pyromq.store.recovery.dispatch import IndexLane
 from pyromq.store.results import (
     GetResult,
     GetStatus,
@@ -70,8 +73,6 @@ from pyromq.store.results import (
     StoreError,
 )
 from pyromq.store.retention import Retention
-from pyromq.store.segments import remove_if_empty
-from pyromq.store.transient_store_pool import TransientStorePool
 
 logger = logging.getLogger(__name__)
 

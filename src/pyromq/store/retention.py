@@ -32,12 +32,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pyromq.protocol.names import TOPICS_WITH_PROGRESS
-from pyromq.store.commit_log import CommitLog
 from pyromq.store.config import MessageStoreConfig
-from pyromq.store.consume_queue import ConsumeQueue, span_of
 from pyromq.store.disk import used_percent
-from pyromq.store.index import KeyIndex
-from pyromq.store.mapped_file import MappedFile
+from pyromq.store.index.index import KeyIndex
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.mapped_file import MappedFile
+from pyromq.store.queues.consume_queue import ConsumeQueue, span_of
 
 logger = logging.getLogger(__name__)
 

@@ -29,6 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from pyromq.base.settings import ConfigError
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import load_broker_properties
 from pyromq.client.arguments import check_count, check_seconds
@@ -38,10 +39,9 @@ from pyromq.client.message import check_group, check_topic
 from pyromq.client.received import ReceivedMessage
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import CreateTopicRequestHeader
-from pyromq.protocol.settings import ConfigError
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import CreateTopicRequestHeader
 from pyromq.remoting.client import RemotingClient
 from pyromq.testing.topics import TopicReader
 

@@ -16,14 +16,14 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
+from pyromq.client.consumer.queue_access import QueueAccess
+from pyromq.client.consumer.subscription import Subscription
 from pyromq.client.errors import TopicNotFoundError
 from pyromq.client.options import Settings
-from pyromq.client.queue_access import QueueAccess
 from pyromq.client.received import ReceivedMessage
-from pyromq.client.session import Session
-from pyromq.client.subscription import Subscription
-from pyromq.protocol.bodies import HeartbeatData, MessageQueue
+from pyromq.client.session.session import Session
 from pyromq.protocol.names import dead_letter_topic
+from pyromq.protocol.wire.bodies import HeartbeatData, MessageQueue
 
 #: Between looks at a topic whose messages are not there yet.
 _LOOK_SECONDS: Final = 0.02

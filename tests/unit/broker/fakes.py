@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.wire.frame import RemotingCommand
 
 
 class FakeConnection:

@@ -16,11 +16,11 @@ from pyromq.broker import broker as module
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.persistence import PersistenceError, TableFile
-from pyromq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.message_id import decode_message_id
-from pyromq.protocol.record import decode_records
+from pyromq.protocol.message.message_id import decode_message_id
+from pyromq.protocol.message.record import decode_records
+from pyromq.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetResult, StoreError

@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from pyromq.base.settings import ConfigError, format_settings, settings_of
 from pyromq.broker import config as broker_config
 from pyromq.broker.config import (
     UNSUPPORTED,
@@ -13,8 +14,7 @@ from pyromq.broker.config import (
     known_keys,
     load_broker_properties,
 )
-from pyromq.protocol.java_properties import parse_properties
-from pyromq.protocol.settings import ConfigError, format_settings, settings_of
+from pyromq.protocol.java.properties import parse_properties
 from pyromq.store.config import BrokerRole
 
 #: Key and default of RocketMQ 4.9.7's fields that are fields here; bindAddress is RocketMQ 5's.

@@ -13,8 +13,8 @@ from pyromq.broker.hooks import (
     with_hooks,
 )
 from pyromq.broker.routes import Routes
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.remoting.server import Connection, RemotingServer
 from tests.support.patience import until
 from tests.unit.broker.wired import Client, Wired, pull_request, send_request

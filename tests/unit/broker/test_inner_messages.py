@@ -6,22 +6,22 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.inner_messages import InnerMessage
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import RequestError
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.message_id import encode_host
-from pyromq.protocol.names import (
-    SCHEDULE_TOPIC,
-    TRANSACTION_GIVEN_UP_TOPIC,
-    TRANSACTION_HALF_TOPIC,
-)
-from pyromq.protocol.sysflag import (
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.message.message_id import encode_host
+from pyromq.protocol.message.sysflag import (
     BORN_HOST_V6,
     COMPRESSED,
     STORE_HOST_V6,
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
 )
+from pyromq.protocol.names import (
+    SCHEDULE_TOPIC,
+    TRANSACTION_GIVEN_UP_TOPIC,
+    TRANSACTION_HALF_TOPIC,
+)
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RequestError
 from pyromq.store.flush import FlushOutcome
 from pyromq.store.results import PutError, PutStatus
 from tests.unit.broker.wired import Wired

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from pyromq.base.settings import settings_of
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.limit_settings import LimitSettings
-from pyromq.protocol.settings import settings_of
 
 
 def test_each_limit_says_what_happens_to_a_peer_that_reaches_it() -> None:

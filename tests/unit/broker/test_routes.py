@@ -9,8 +9,8 @@ import pytest
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.routes import QUERIES, Handlers, Routes, build_routes, with_body_limits
-from pyromq.protocol.codes import RequestCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.codes import RequestCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.remoting.server import Connection
 
 FAMILIES: dict[str, type[Any]] = get_type_hints(Handlers)

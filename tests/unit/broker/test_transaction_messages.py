@@ -23,16 +23,10 @@ from pyromq.broker.transaction_messages import (
     question,
     resumed,
 )
-from pyromq.protocol.codes import RequestCode
-from pyromq.protocol.message_id import encode_host, encode_message_id
-from pyromq.protocol.names import (
-    TRANSACTION_GIVEN_UP_TOPIC,
-    TRANSACTION_HALF_TOPIC,
-    TRANSACTION_OP_TOPIC,
-)
-from pyromq.protocol.properties import encode_properties
-from pyromq.protocol.record import MessageRecord, decode_record
-from pyromq.protocol.sysflag import (
+from pyromq.protocol.message.message_id import encode_host, encode_message_id
+from pyromq.protocol.message.properties import encode_properties
+from pyromq.protocol.message.record import MessageRecord, decode_record
+from pyromq.protocol.message.sysflag import (
     COMPRESSED,
     HOST_MASK,
     STORE_HOST_V6,
@@ -40,6 +34,12 @@ from pyromq.protocol.sysflag import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
 )
+from pyromq.protocol.names import (
+    TRANSACTION_GIVEN_UP_TOPIC,
+    TRANSACTION_HALF_TOPIC,
+    TRANSACTION_OP_TOPIC,
+)
+from pyromq.protocol.wire.codes import RequestCode
 
 BORN = 1_700_000_000_000
 HOUR = 3_600_000

@@ -10,12 +10,12 @@ from pyromq.broker.handlers.transaction import TransactionHandlers
 from pyromq.broker.services.transaction_check import TransactionCheck
 from pyromq.broker.state.connections import Client as GroupMember
 from pyromq.broker.state.transactions import TransactionTable
-from pyromq.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from pyromq.protocol.frame import FLAG_ONEWAY, RemotingCommand
-from pyromq.protocol.message_id import decode_message_id
+from pyromq.protocol.message.message_id import decode_message_id
+from pyromq.protocol.message.record import MessageRecord
+from pyromq.protocol.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from pyromq.protocol.names import TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
-from pyromq.protocol.record import MessageRecord
-from pyromq.protocol.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from pyromq.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import FLAG_ONEWAY, RemotingCommand
 from tests.unit.broker.fakes import FakeConnection
 from tests.unit.broker.wired import BORN, Wired, send_request
 

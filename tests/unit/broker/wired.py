@@ -29,16 +29,16 @@ from pyromq.broker.state.filters import ConsumerFilterTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import (
+from pyromq.protocol.message.message_id import encode_host
+from pyromq.protocol.message.record import MessageRecord, decode_record
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import (
     FLAG_ONEWAY,
     Encoding,
     RemotingCommand,
     command_from,
     split_frames,
 )
-from pyromq.protocol.message_id import encode_host
-from pyromq.protocol.record import MessageRecord, decode_record
 from pyromq.remoting.server import Connection, RemotingServer
 from pyromq.store.message_store import MessageStore
 from tests.support.brokers import small_store

@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from pyromq.cli.client_options import Cluster, client_options
 from pyromq.cli.consume import consume
 from pyromq.cli.send import send
-from pyromq.protocol.acl import ACCESS_KEY, SIGNATURE
-from pyromq.protocol.codes import RequestCode
+from pyromq.protocol.wire.acl import ACCESS_KEY, SIGNATURE
+from pyromq.protocol.wire.codes import RequestCode
 from tests.unit.client.fake_cluster import cluster_in_a_thread
 
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pyromq.cli.consume import consume
-from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from tests.support.patience import DEADLINE
 from tests.unit.cli.processes import running
 from tests.unit.client.fake_cluster import FakeCluster, cluster_in_a_thread

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import pytest
 
+from pyromq.base.log_lines import MAX_LINES_OF_A_KIND, RARELY
 from pyromq.cli import logs
 from pyromq.cli.logs import logging_to_files, logging_to_stderr
-from pyromq.protocol.log_lines import MAX_LINES_OF_A_KIND, RARELY
 from tests.support.patience import wait_until
 
 NAMES = ("store.log", "namesrv.log", "broker.log")

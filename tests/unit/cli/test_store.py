@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pyromq.cli.store import store
-from pyromq.protocol.units import CONSUME_QUEUE_ENTRY
+from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY
 from tests.support.patience import wait_until
 from tests.support.stores import TOPIC, open_store, put
 

@@ -9,7 +9,10 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
-from pyromq.protocol.bodies import (
+from pyromq.protocol.message.message_id import encode_host
+from pyromq.protocol.message.properties import decode_properties
+from pyromq.protocol.message.record import INNER_HEAD, INNER_HEAD_SIZE, MessageRecord, encode_record
+from pyromq.protocol.wire.bodies import (
     BrokerData,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
@@ -19,18 +22,15 @@ from pyromq.protocol.bodies import (
     TopicRouteData,
     UnlockBatchRequestBody,
 )
-from pyromq.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from pyromq.protocol.frame import FrameReader, RemotingCommand
-from pyromq.protocol.headers import (
+from pyromq.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import FrameReader, RemotingCommand
+from pyromq.protocol.wire.headers import (
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     ReplyMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from pyromq.protocol.message_id import encode_host
-from pyromq.protocol.properties import decode_properties
-from pyromq.protocol.record import INNER_HEAD, INNER_HEAD_SIZE, MessageRecord, encode_record
 from tests.support.patience import DEADLINE
 
 HOST = encode_host("127.0.0.1", 10911)

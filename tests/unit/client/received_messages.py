@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pyromq.client.received import ReceivedMessage, decode_messages
-from pyromq.protocol.bodies import MessageQueue
-from pyromq.protocol.properties import decode_properties
-from pyromq.protocol.record import MessageRecord, encode_record
+from pyromq.protocol.message.properties import decode_properties
+from pyromq.protocol.message.record import MessageRecord, encode_record
+from pyromq.protocol.wire.bodies import MessageQueue
 from tests.unit.client.fake_cluster import HOST
 
 QUEUE = MessageQueue("t", "b0", 0)

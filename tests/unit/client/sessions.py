@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Unpack
 
 from pyromq.client.options import ClientOptions, Settings
-from pyromq.client.session import Session
-from pyromq.protocol.bodies import HeartbeatData
+from pyromq.client.session.session import Session
+from pyromq.protocol.wire.bodies import HeartbeatData
 
 
 @asynccontextmanager

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from pyromq.client import arguments
+from pyromq.client.consumer.start_from import StartFrom
 from pyromq.client.errors import OptionError
-from pyromq.client.start_from import StartFrom
-from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.wire.bodies import MessageQueue
 
 QUEUE = MessageQueue("t", "b", 0)
 

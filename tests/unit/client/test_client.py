@@ -5,8 +5,8 @@ import pytest
 from pyromq.client import LitePullConsumer, Producer, PullConsumer, PushConsumer
 from pyromq.client.client import Client
 from pyromq.client.options import Settings
-from pyromq.client.session import Session
-from pyromq.protocol.bodies import HeartbeatData
+from pyromq.client.session.session import Session
+from pyromq.protocol.wire.bodies import HeartbeatData
 
 
 class Counting(Client):

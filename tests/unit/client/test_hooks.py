@@ -9,11 +9,11 @@ import pytest
 from pyromq.client.errors import OptionError
 from pyromq.client.hooks import Consuming, EndingTransaction, Hooks, Sending
 from pyromq.client.message import Message
-from pyromq.client.producer import Producer
+from pyromq.client.producer.producer import Producer
 from pyromq.client.results import TransactionState
-from pyromq.protocol.bodies import MessageQueue
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.wire.bodies import MessageQueue
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingError
 from tests.support.patience import until
 from tests.unit.client.fake_cluster import running_cluster

@@ -20,7 +20,7 @@ from pyromq.client.message import (
     check_topic,
     local_address,
 )
-from pyromq.protocol.properties import decode_properties
+from pyromq.protocol.message.properties import decode_properties
 
 
 def test_properties_carry_tags_keys_and_unique_key() -> None:

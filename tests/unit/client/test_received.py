@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from pyromq.client.errors import UnreadableBodyError
 from pyromq.client.message import Message
 from pyromq.client.received import ReceivedMessage, decode_messages
-from pyromq.protocol import compression
-from pyromq.protocol.bodies import MessageQueue
-from pyromq.protocol.message_id import encode_host
-from pyromq.protocol.properties import decode_properties
-from pyromq.protocol.record import MessageRecord, RecordError, decode_record, encode_record
-from pyromq.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from pyromq.protocol.message import compression
+from pyromq.protocol.message.message_id import encode_host
+from pyromq.protocol.message.properties import decode_properties
+from pyromq.protocol.message.record import MessageRecord, RecordError, decode_record, encode_record
+from pyromq.protocol.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from pyromq.protocol.wire.bodies import MessageQueue
 
 QUEUE = MessageQueue("t", "b", 3)
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pyromq.client.results import STATUS_BY_CODE, SendStatus
-from pyromq.protocol.codes import ResponseCode
+from pyromq.protocol.wire.codes import ResponseCode
 
 
 def test_every_status_is_found_by_its_answers_code() -> None:

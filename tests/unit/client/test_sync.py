@@ -34,11 +34,11 @@ from pyromq.client import (
     TransactionState,
     reply_to,
 )
+from pyromq.client.consumer.queue_access import QueueAccess
 from pyromq.client.options import Settings
-from pyromq.client.queue_access import QueueAccess
-from pyromq.client.session import Session
+from pyromq.client.session.session import Session
 from pyromq.client.sync import SyncLitePullConsumer, SyncProducer
-from pyromq.protocol.bodies import HeartbeatData
+from pyromq.protocol.wire.bodies import HeartbeatData
 from pyromq.testing import Cluster
 from tests.support.patience import DEADLINE
 

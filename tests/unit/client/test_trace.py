@@ -12,18 +12,15 @@ from pyromq.client import trace
 from pyromq.client.hooks import Consuming
 from pyromq.client.message import Message
 from pyromq.client.options import Settings
-from pyromq.client.producer import Producer
+from pyromq.client.producer.producer import Producer
+from pyromq.client.producer.transaction import TransactionProducer
 from pyromq.client.received import ReceivedMessage, decode_messages
 from pyromq.client.results import TransactionState
 from pyromq.client.trace import MessageTrace, TraceRole, message_trace
-from pyromq.client.transaction import TransactionProducer
-from pyromq.protocol.bodies import MessageQueue
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
-from pyromq.protocol.message_id import encode_message_id
-from pyromq.protocol.properties import encode_properties
-from pyromq.protocol.record import MessageRecord, encode_record
-from pyromq.protocol.trace import (
+from pyromq.protocol.message.message_id import encode_message_id
+from pyromq.protocol.message.properties import encode_properties
+from pyromq.protocol.message.record import MessageRecord, encode_record
+from pyromq.protocol.message.trace import (
     ConsumeBegun,
     ConsumeEnded,
     ConsumeReturn,
@@ -33,6 +30,9 @@ from pyromq.protocol.trace import (
     TransactionEnded,
     decode_trace,
 )
+from pyromq.protocol.wire.bodies import MessageQueue
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from tests.support.patience import until
 from tests.unit.client.fake_cluster import HOST, FakeBroker, FakeCluster, running_cluster
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from pyromq.base.settings import ConfigError, settings_of
+from pyromq.base.unsupported_settings import NAMESERVER
 from pyromq.nameserver.config import NamesrvConfig
-from pyromq.protocol.java_properties import format_properties, parse_properties
-from pyromq.protocol.settings import ConfigError, settings_of
-from pyromq.protocol.unsupported_settings import NAMESERVER
+from pyromq.protocol.java.properties import format_properties, parse_properties
 
 
 def test_defaults_are_those_of_rocketmq() -> None:

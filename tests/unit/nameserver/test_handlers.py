@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from pyromq.nameserver import files
+from pyromq.base.atomic_file import read_file, write_file
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.handlers import VERSION_3_0_11, VERSION_4_9_4, NameServerHandlers
 from pyromq.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
 from pyromq.nameserver.route_table import BROKER_EXPIRY, RouteTable
-from pyromq.protocol.bodies import (
+from pyromq.protocol.java.properties import parse_properties
+from pyromq.protocol.wire.bodies import (
     BodyError,
     ClusterInfo,
     DataVersion,
@@ -24,17 +25,17 @@ from pyromq.protocol.bodies import (
     TopicList,
     TopicRouteData,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import Encoding, RemotingCommand, RequestError
-from pyromq.protocol.header_codec import Header, HeaderError
-from pyromq.protocol.headers import (
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import Encoding, RemotingCommand, RequestError
+from pyromq.protocol.wire.header_codec import Header, HeaderError
+from pyromq.protocol.wire.headers import (
     GetRouteInfoRequestHeader,
     QueryDataVersionRequestHeader,
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
-from pyromq.protocol.headers_admin import (
+from pyromq.protocol.wire.headers_admin import (
     AddWritePermOfBrokerRequestHeader,
     DeleteKVConfigRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
@@ -44,7 +45,6 @@ from pyromq.protocol.headers_admin import (
     PutKVConfigRequestHeader,
     WipeWritePermOfBrokerRequestHeader,
 )
-from pyromq.protocol.java_properties import parse_properties
 
 
 class FakeConnection:
@@ -396,7 +396,7 @@ async def test_kv_config(server: NameServerInMemory) -> None:
         RequestCode.GET_KVLIST_BY_NAMESPACE, GetKVListByNamespaceRequestHeader("n")
     )
     assert KVTable.decode(answer.body).table == {"k": "v"}
-    assert files.load(Path(server.config.kv_config_path)) is not None
+    assert read_file(Path(server.config.kv_config_path)) is not None
     await server.ask(RequestCode.DELETE_KV_CONFIG, DeleteKVConfigRequestHeader("n", "k"))
     with pytest.raises(RequestError):
         await server.ask(RequestCode.GET_KV_CONFIG, get)
@@ -410,7 +410,7 @@ async def test_a_change_that_cannot_be_saved_is_said(server: NameServerInMemory)
         (RequestCode.DELETE_KV_CONFIG, DeleteKVConfigRequestHeader("n", "k"), b""),
         (RequestCode.UPDATE_NAMESRV_CONFIG, None, b"orderMessageEnable=true"),
     ):
-        with pytest.raises(RequestError, match="in effect but will be lost at a restart") as raised:
+        with pytest.raises(RequestError, match="in effect but will be lost on restart") as raised:
             await server.ask(code, header, body)
         assert raised.value.code is ResponseCode.SYSTEM_ERROR
     assert server.handlers.config.order_message_enable is True
@@ -425,7 +425,7 @@ async def test_settings_can_be_read_changed_and_are_saved(server: NameServerInMe
     assert settings["orderMessageEnable"] == "true"
     assert settings["listenPort"] == "9876"
     assert "unknown" not in settings
-    saved = files.load(Path(server.config.config_store_path))
+    saved = read_file(Path(server.config.config_store_path))
     assert saved is not None
     assert parse_properties(saved) == settings
 
@@ -444,11 +444,11 @@ async def test_settings_without_effect_are_reported_or_refused(server: NameServe
 
 async def test_what_else_is_in_the_settings_file_is_kept(server: NameServerInMemory) -> None:
     path = Path(server.config.config_store_path)
-    files.save(path, b"serverWorkerThreads=8\nlistenPort=1\n")
+    write_file(path, b"serverWorkerThreads=8\nlistenPort=1\n")
 
     await server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true")
 
-    saved = parse_properties(files.load(path) or b"")
+    saved = parse_properties(read_file(path) or b"")
     assert saved["serverWorkerThreads"] == "8"
     assert saved["listenPort"] == "9876"
     assert saved["orderMessageEnable"] == "true"
@@ -456,11 +456,11 @@ async def test_what_else_is_in_the_settings_file_is_kept(server: NameServerInMem
 
 async def test_a_settings_file_that_cannot_be_read_is_replaced(server: NameServerInMemory) -> None:
     path = Path(server.config.config_store_path)
-    files.save(path, b"a=\\u12")
+    write_file(path, b"a=\\u12")
 
     await server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true")
 
-    assert parse_properties(files.load(path) or b"")["orderMessageEnable"] == "true"
+    assert parse_properties(read_file(path) or b"")["orderMessageEnable"] == "true"
 
 
 @pytest.mark.parametrize(
@@ -482,4 +482,4 @@ async def test_settings_that_must_not_change(
     assert raised.value.code is code
     assert raised.value.remark.startswith(remark)
     assert server.handlers.config == server.config
-    assert files.load(Path(server.config.config_store_path)) is None
+    assert read_file(Path(server.config.config_store_path)) is None

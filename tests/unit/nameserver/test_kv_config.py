@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.nameserver import files
+from pyromq.base.atomic_file import backup_of, read_file
+from pyromq.nameserver import kv_config
 from pyromq.nameserver.kv_config import KVConfig, KVConfigFileError
 
 
@@ -32,7 +33,7 @@ async def test_keys_survive_a_restart_in_java_s_form(path: Path) -> None:
     assert config.namespace("n") is None
     await config.put("n", "k", "v")
     await config.put("n", "ä", "ö")
-    assert json.loads(files.load(path) or b"") == {"configTable": {"n": {"k": "v", "ä": "ö"}}}
+    assert json.loads(read_file(path) or b"") == {"configTable": {"n": {"k": "v", "ä": "ö"}}}
     again = loaded(path)
     assert again.get("n", "k") == "v"
     assert again.get("n", "other") is None
@@ -61,14 +62,14 @@ async def test_changes_while_a_file_is_written_share_the_next_one(
 ) -> None:
     config = loaded(path)
     saves = []
-    save = files.save
+    save = kv_config.write_file
 
-    def counted(path: Path, content: bytes) -> None:
+    def counted(path: Path, content: bytes, *, backup: bool) -> None:
         assert threading.current_thread() is not threading.main_thread()
         saves.append(len(content))
-        save(path, content)
+        save(path, content, backup=backup)
 
-    monkeypatch.setattr(files, "save", counted)
+    monkeypatch.setattr(kv_config, "write_file", counted)
     await asyncio.gather(*(config.put("n", str(number), "v") for number in range(500)))
     assert len(saves) <= 3
     assert len(loaded(path).namespace("n") or {}) == 500
@@ -110,11 +111,11 @@ async def test_a_damaged_file_is_replaced_by_its_backup(
 def test_a_damaged_file_and_backup_are_an_error_that_names_both(path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"{")
-    files.backup_of(path).write_bytes(b"")
+    backup_of(path).write_bytes(b"")
     with pytest.raises(KVConfigFileError) as raised:
         loaded(path)
     assert f"{path}: " in str(raised.value)
-    assert f"{files.backup_of(path)}: " in str(raised.value)
+    assert f"{backup_of(path)}: " in str(raised.value)
 
 
 def test_a_lone_damaged_file_is_an_error_too(path: Path) -> None:

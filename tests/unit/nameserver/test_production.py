@@ -8,15 +8,15 @@ import pytest
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.production import ProductionRoutes
 from pyromq.nameserver.server import NameServer
-from pyromq.protocol.bodies import (
+from pyromq.protocol.wire.bodies import (
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigSerializeWrapper,
     TopicRouteData,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import GetRouteInfoRequestHeader, RegisterBrokerRequestHeader
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import GetRouteInfoRequestHeader, RegisterBrokerRequestHeader
 from pyromq.remoting.client import RemotingClient
 
 

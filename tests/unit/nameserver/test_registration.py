@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import pytest
 
 from pyromq.nameserver.registration import SLICE_TOPICS, Registration, RegistrationReader
-from pyromq.protocol.bodies import (
+from pyromq.protocol.wire.bodies import (
     BodyError,
     DataVersion,
     RegisterBrokerBody,

@@ -16,7 +16,7 @@ from pyromq.nameserver.route_table import (
     RegistrationResult,
     RouteTable,
 )
-from pyromq.protocol.bodies import (
+from pyromq.protocol.wire.bodies import (
     BrokerData,
     DataVersion,
     QueueData,

@@ -16,16 +16,16 @@ from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.kv_config import KVConfigFileError
 from pyromq.nameserver.route_table import BROKER_EXPIRY
 from pyromq.nameserver.server import NameServer
-from pyromq.protocol.bodies import (
+from pyromq.protocol.wire.bodies import (
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigSerializeWrapper,
     TopicRouteData,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import Encoding, RemotingCommand
-from pyromq.protocol.headers import GetRouteInfoRequestHeader, RegisterBrokerRequestHeader
-from pyromq.protocol.headers_admin import PutKVConfigRequestHeader
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import Encoding, RemotingCommand
+from pyromq.protocol.wire.headers import GetRouteInfoRequestHeader, RegisterBrokerRequestHeader
+from pyromq.protocol.wire.headers_admin import PutKVConfigRequestHeader
 from pyromq.remoting.client import RemotingClient
 from tests.support.patience import DEADLINE, until
 

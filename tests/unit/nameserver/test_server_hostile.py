@@ -19,7 +19,7 @@ import pytest
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.handlers import MAX_SMALL_BODY
 from pyromq.nameserver.server import NameServer
-from pyromq.protocol.bodies import (
+from pyromq.protocol.wire.bodies import (
     DataVersion,
     KVTable,
     RegisterBrokerBody,
@@ -27,16 +27,16 @@ from pyromq.protocol.bodies import (
     TopicConfigSerializeWrapper,
     TopicList,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import MAX_FRAME, FrameReader, RemotingCommand
-from pyromq.protocol.header_codec import Header
-from pyromq.protocol.headers import (
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import MAX_FRAME, FrameReader, RemotingCommand
+from pyromq.protocol.wire.header_codec import Header
+from pyromq.protocol.wire.headers import (
     GetRouteInfoRequestHeader,
     QueryDataVersionRequestHeader,
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
-from pyromq.protocol.headers_admin import (
+from pyromq.protocol.wire.headers_admin import (
     DeleteKVConfigRequestHeader,
     GetKVListByNamespaceRequestHeader,
     PutKVConfigRequestHeader,
@@ -164,7 +164,7 @@ async def test_a_file_that_is_too_large_loads_and_does_no_harm(
         orjson.dumps({"configTable": {"ORDER_TOPIC_CONFIG": table}})
     )
     async with running(tmp_path) as peer:
-        assert "limit 4194304 (maxKvConfigSize): keys can only be deleted" in caplog.text
+        assert "limit 4194304 (maxKvConfigSize): only deletions are accepted" in caplog.text
         caplog.clear()
         for _ in range(3):
             answer = await peer.register("a", "t")
@@ -180,7 +180,7 @@ async def test_a_file_that_is_too_large_loads_and_does_no_harm(
             GetKVListByNamespaceRequestHeader("ORDER_TOPIC_CONFIG"),
         )
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert f"a frame at most {MAX_FRAME}" in (answer.remark or "")
+        assert f"limit {MAX_FRAME} per frame" in (answer.remark or "")
         assert "maxKvConfigSize" in await peer.put("other", "1")
         for number in range(4):
             header = DeleteKVConfigRequestHeader("ORDER_TOPIC_CONFIG", f"large-{number}")
@@ -380,7 +380,7 @@ async def test_a_list_of_topics_above_a_frame_is_an_error(tmp_path: Path) -> Non
             if broker == "a":
                 assert TopicList.decode(answer.body).topic_list == set(names)
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert f"a frame at most {MAX_FRAME}" in (answer.remark or "")
+        assert f"limit {MAX_FRAME} per frame" in (answer.remark or "")
 
 
 # Bodies

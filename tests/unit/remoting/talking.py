@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pyromq.protocol.codes import RequestCode
-from pyromq.protocol.frame import (
+from pyromq.protocol.wire.codes import RequestCode
+from pyromq.protocol.wire.frame import (
     FLAG_RESPONSE,
     FrameReader,
     RawFrame,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pyromq.protocol.frame import FLAG_RESPONSE, FrameReader, RemotingCommand
+from pyromq.protocol.wire.frame import FLAG_RESPONSE, FrameReader, RemotingCommand
 from pyromq.remoting.blocking import BlockingConnection
 from pyromq.remoting.errors import (
     RemotingClosedError,

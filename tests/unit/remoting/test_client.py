@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import FrameReader, RemotingCommand, RequestError
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import FrameReader, RemotingCommand, RequestError
 from pyromq.remoting import client as client_module
 from pyromq.remoting.client import (
     RemotingClient,

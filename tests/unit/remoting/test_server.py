@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import (
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
     MAX_FRAME,

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import (
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
     RemotingCommand,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyromq.protocol.frame import MAX_FRAME, RemotingCommand
+from pyromq.protocol.wire.frame import MAX_FRAME, RemotingCommand
 from pyromq.remoting import server as server_module
 from pyromq.remoting.limits import PeerLimits, report_accept_faults
 from pyromq.remoting.server import Connection, RemotingServer

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pyromq.protocol.frame import (
+from pyromq.protocol.wire.frame import (
     MAX_FRAME,
     RawFrame,
     RemotingCommand,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from pyromq.base.settings import ConfigError
 from pyromq.broker.config import BrokerConfig
 from pyromq.nameserver.config import NamesrvConfig
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.settings import ConfigError
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.limits import PeerLimits
 from pyromq.remoting.server import Connection, RemotingServer
 from pyromq.remoting.socket_options import DEFAULT_BACKLOG, SocketOptions

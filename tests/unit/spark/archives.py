@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyromq.spark.archive_directory import ArchiveDirectory, StagedFile
-from pyromq.spark.archive_manifest import ARCHIVE, COMPACT
+from pyromq.spark.archive.directory import ArchiveDirectory, StagedFile
+from pyromq.spark.archive.manifest import ARCHIVE, COMPACT
 
 HOUR = "2026-11-16-05"
 NEXT_HOUR = "2026-11-16-06"

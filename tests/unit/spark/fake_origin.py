@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 
-from pyromq.protocol.properties import encode_properties
-from pyromq.protocol.record import MessageRecord, encode_record
-from pyromq.spark.origin import (
+from pyromq.protocol.message.properties import encode_properties
+from pyromq.protocol.message.record import MessageRecord, encode_record
+from pyromq.spark.origins.origin import (
     Bounds,
     LostRecords,
     OriginError,

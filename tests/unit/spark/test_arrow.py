@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyromq.protocol.bulk import record_starts
-from pyromq.protocol.message_id import format_address
-from pyromq.protocol.record import decode_record
-from pyromq.protocol.sysflag import BORN_HOST_V6, COMPRESSED, COMPRESSION_LZ4, STORE_HOST_V6
+from pyromq.protocol.message.bulk import record_starts
+from pyromq.protocol.message.message_id import format_address
+from pyromq.protocol.message.record import decode_record
+from pyromq.protocol.message.sysflag import BORN_HOST_V6, COMPRESSED, COMPRESSION_LZ4, STORE_HOST_V6
 from pyromq.spark import arrow
 from pyromq.spark.arrow import RecordDecoder, batches
 from pyromq.spark.columns import COLUMN_NAMES, MAP, RAW, arrow_schema
-from pyromq.spark.origin import RecordBlock
+from pyromq.spark.origins.origin import RecordBlock
 from tests.support.records import make_record
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -19,7 +19,7 @@ from pyromq.spark.options import (
     TopicPattern,
     Topics,
 )
-from pyromq.spark.origin import Queue
+from pyromq.spark.origins.origin import Queue
 
 A0, A1 = Queue("T", "a", 0), Queue("T", "a", 1)
 PLAIN = {"nameserver": "localhost:9876", "subscribe": "T"}

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pyromq.spark import session
-from pyromq.spark.push_down import CONF
+from pyromq.spark.reading.push_down import CONF
 from pyromq.spark.session import session_settings
 
 QUICK = {

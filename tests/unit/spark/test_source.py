@@ -9,11 +9,11 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
 from pyspark.sql.types import IntegerType, StringType, StructType
 
 import pyspark_rocketmq
-from pyromq.spark.batch import BatchReader
 from pyromq.spark.columns import COLUMN_NAMES, schema
 from pyromq.spark.options import OptionError
+from pyromq.spark.reading.batch import BatchReader
+from pyromq.spark.reading.stream import StreamReader
 from pyromq.spark.source import RocketMQDataSource
-from pyromq.spark.stream import StreamReader
 
 OPTIONS = {"nameServer": "localhost:9876", "SUBSCRIBE": "T"}
 

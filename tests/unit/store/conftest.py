@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.store.mapped_file import MappedFile
+from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
 from tests.support.stores import open_store
 

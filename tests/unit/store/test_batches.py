@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.protocol.record import encode_inner_message
-from pyromq.protocol.units import CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.protocol.message.record import encode_inner_message
+from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import LargeBatchError, PutError, PutStatus
 from tests.support.stores import (

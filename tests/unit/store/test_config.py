@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pyromq.protocol.settings import ConfigError, format_settings, settings_of
-from pyromq.protocol.unsupported_settings import STORE
+from pyromq.base.settings import ConfigError, format_settings, settings_of
+from pyromq.base.unsupported_settings import STORE
 from pyromq.store.config import (
     BrokerRole,
     FlushDiskType,

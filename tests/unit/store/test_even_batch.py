@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.protocol.record import encode_inner_message
-from pyromq.protocol.units import CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.protocol.message.record import encode_inner_message
+from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store import even_batch
 from pyromq.store.results import PutError
 from tests.support.stores import BORN_HOST, BORN_HOST_V6, BORN_TIME, TOPIC, open_store

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from pyromq.protocol.units import CHECKPOINT
+from pyromq.protocol.message.units import CHECKPOINT
 from pyromq.store.config import FlushDiskType
-from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.flush import FlushOutcome
-from pyromq.store.mapped_file import MappedFile
+from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
+from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.results import PutError, PutStatus
 from tests.support.patience import until, wait_until
 from tests.support.stores import TOPIC, bodies, open_store, put

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.protocol.message_id import encode_host
+from pyromq.protocol.message.message_id import encode_host
 from pyromq.store import growth
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.growth import QueueGrowth

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.protocol.record import (
+from pyromq.protocol.message.record import (
     BLANK,
     BLANK_MAGIC,
     BLANK_SIZE,
     encode_inner_message,
 )
-from pyromq.protocol.sysflag import BORN_HOST_V6, STORE_HOST_V6
-from pyromq.store.allocation import AllocationService
+from pyromq.protocol.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from pyromq.store.log.allocation import AllocationService
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus, PutError, PutStatus
 from tests.support import stores
@@ -419,7 +419,7 @@ class Disk:
         self.full = False
         self._real = os.posix_fallocate
         monkeypatch.setattr(os, "posix_fallocate", self._fallocate)
-        monkeypatch.setattr("pyromq.store.dispatch._RETRY_SECONDS", 0.01)
+        monkeypatch.setattr("pyromq.store.recovery.dispatch._RETRY_SECONDS", 0.01)
 
     def _fallocate(self, descriptor: int, offset: int, length: int) -> None:
         if self.full:

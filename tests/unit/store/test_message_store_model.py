@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pyromq.protocol.record import (
+from pyromq.protocol.message.record import (
     BLANK_SIZE,
     decode_record,
 )

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.record import (
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.message.record import (
     decode_record,
 )
 from pyromq.store.message_store import MessageStore

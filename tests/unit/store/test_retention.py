@@ -14,8 +14,8 @@ import pytest
 
 from pyromq.protocol.names import TOPICS_WITH_PROGRESS
 from pyromq.store import retention as module
-from pyromq.store.commit_log import CommitLog
-from pyromq.store.mapped_file import MappedFile
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetStatus, PutError, PutStatus, StoreError
 from pyromq.store.retention import Retention

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pyromq.base.settings import ConfigError
 from pyromq.client import (
     BrokerError,
     Message,
@@ -16,11 +17,10 @@ from pyromq.client import (
     RocketMQError,
     SendStatus,
 )
+from pyromq.client.consumer.queue_access import QueueAccess
 from pyromq.client.options import Settings
-from pyromq.client.queue_access import QueueAccess
-from pyromq.client.session import Session
-from pyromq.protocol.bodies import HeartbeatData
-from pyromq.protocol.settings import ConfigError
+from pyromq.client.session.session import Session
+from pyromq.protocol.wire.bodies import HeartbeatData
 from pyromq.testing import Cluster
 
 

@@ -34,7 +34,10 @@ from pyromq.broker.state.connections import (
 from pyromq.broker.state.filters import compile_expression
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.topics import TOPIC_UNIT_SUBSCRIPTION, TopicTable
-from pyromq.protocol.bodies import (
+from pyromq.protocol.filter.sql import SqlError
+from pyromq.protocol.filter.tags import is_tag_type
+from pyromq.protocol.names import MAX_GROUP_LENGTH, retry_topic, topic_fault
+from pyromq.protocol.wire.bodies import (
     CheckClientRequestBody,
     ConsumerData,
     GetConsumerListByGroupResponseBody,
@@ -42,15 +45,12 @@ from pyromq.protocol.bodies import (
     ProducerData,
     SubscriptionGroupConfig,
 )
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.filter.sql import SqlError
-from pyromq.protocol.filter.tags import is_tag_type
-from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.protocol.headers import (
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.headers import (
     GetConsumerListByGroupRequestHeader,
     UnregisterClientRequestHeader,
 )
-from pyromq.protocol.names import MAX_GROUP_LENGTH, retry_topic, topic_fault
 
 logger = logging.getLogger(__name__)
 

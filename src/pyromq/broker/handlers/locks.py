@@ -17,15 +17,15 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.broker.state.queue_locks import QueueLockTable
-from pyromq.protocol.bodies import (
+from pyromq.protocol.wire.bodies import (
     LOCK_ENDS_WITH_CONNECTION,
     LockBatchRequestBody,
     LockBatchResponseBody,
     MessageQueue,
     UnlockBatchRequestBody,
 )
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 
 #: A request above this many bytes (about 700 queues) is not handled in one go.
 _LARGE: Final = 64 * 1024

@@ -35,10 +35,17 @@ from pyromq.broker.state.filters import ConsumerFilterTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
-from pyromq.protocol import header_json
-from pyromq.protocol.bodies import MASTER_ID, DataVersion, SubscriptionGroupConfig
-from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, ResponseCode
-from pyromq.protocol.frame import (
+from pyromq.protocol.java.wire_types import INT64, parse_integer
+from pyromq.protocol.message.sysflag import (
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    is_readable,
+)
+from pyromq.protocol.wire import header_json
+from pyromq.protocol.wire.bodies import MASTER_ID, DataVersion, SubscriptionGroupConfig
+from pyromq.protocol.wire.codes import PROTOCOL_VERSION, LanguageCode, ResponseCode
+from pyromq.protocol.wire.frame import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
     FrameError,
@@ -48,18 +55,11 @@ from pyromq.protocol.frame import (
     command_from,
     pack_prefix,
 )
-from pyromq.protocol.headers import PullMessageRequestHeader
-from pyromq.protocol.sysflag import (
-    PULL_COMMIT_OFFSET,
-    PULL_SUBSCRIPTION,
-    PULL_SUSPEND,
-    is_readable,
-)
-from pyromq.protocol.wire_types import INT64, parse_integer
+from pyromq.protocol.wire.headers import PullMessageRequestHeader
 from pyromq.remoting.server import Connection
-from pyromq.store.bulk_reading import BulkRecords
 from pyromq.store.config import BrokerRole
 from pyromq.store.message_store import MessageStore
+from pyromq.store.queues.bulk_reading import BulkRecords
 from pyromq.store.results import GetResult, GetStatus
 
 T = TypeVar("T")

@@ -15,18 +15,18 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Final
 
+from pyromq.base.memo import Memo
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.services.turns import Turns
 from pyromq.broker.state.connections import ConsumerTable
 from pyromq.broker.state.filters import ConsumerFilterTable, compile_expression
-from pyromq.protocol.bodies import MessageModel, SubscriptionData, SubscriptionGroupConfig
-from pyromq.protocol.codes import ResponseCode
 from pyromq.protocol.filter.by_properties import PropertyFilter, RetryFilter
 from pyromq.protocol.filter.sql import MAX_LENGTH, SQL92_EXPRESSION_TYPE, SqlError
 from pyromq.protocol.filter.tags import SubscriptionError, TagFilter, is_tag_type
-from pyromq.protocol.frame import RequestError
-from pyromq.protocol.memo import Memo
 from pyromq.protocol.names import RETRY_TOPIC_PREFIX
+from pyromq.protocol.wire.bodies import MessageModel, SubscriptionData, SubscriptionGroupConfig
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RequestError
 
 #: Expressions that came with pulls stay compiled, up to so many characters together: each
 #: character takes up to 70 bytes then.

@@ -11,9 +11,9 @@ from collections.abc import Awaitable
 from typing import Final
 
 from pyromq.broker.services.flow_control import Lane
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import MAX_FRAME, RemotingCommand, RequestError
-from pyromq.protocol.headers import (
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import MAX_FRAME, RemotingCommand, RequestError
+from pyromq.protocol.wire.headers import (
     QueryMessageRequestHeader,
     QueryMessageResponseHeader,
     ViewMessageRequestHeader,

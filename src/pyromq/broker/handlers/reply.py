@@ -25,17 +25,8 @@ from pyromq.broker.handlers.send import SendHeader, queue_id_of
 from pyromq.broker.inner_messages import InnerMessage, MessageWriter
 from pyromq.broker.services.flow_control import OVERLOAD
 from pyromq.broker.state.connections import ProducerTable
-from pyromq.protocol.bodies import TopicConfig
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.protocol.headers import (
-    ReplyMessageRequestHeader,
-    SendMessageRequestHeader,
-    SendMessageRequestHeaderV2,
-    SendMessageResponseHeader,
-)
-from pyromq.protocol.message_id import decode_host, encode_message_id, format_address
-from pyromq.protocol.properties import (
+from pyromq.protocol.message.message_id import decode_host, encode_message_id, format_address
+from pyromq.protocol.message.properties import (
     MSG_REGION,
     PUSH_REPLY_TIME,
     REPLY_TO_CLIENT,
@@ -43,7 +34,16 @@ from pyromq.protocol.properties import (
     decode_properties,
     encode_properties,
 )
-from pyromq.protocol.sysflag import TRANSACTION_MASK
+from pyromq.protocol.message.sysflag import TRANSACTION_MASK
+from pyromq.protocol.wire.bodies import TopicConfig
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.headers import (
+    ReplyMessageRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
 from pyromq.remoting.errors import RemotingError
 from pyromq.remoting.server import Connection
 from pyromq.store.results import PutError

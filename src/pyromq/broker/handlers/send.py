@@ -32,6 +32,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from pyromq.base.memo import Memo
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.send_back import DEAD_LETTER_QUEUES, retry_limit
 from pyromq.broker.inner_messages import InnerMessage, MessageWriter, delay_level
@@ -40,22 +41,9 @@ from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.topics import TOPIC_UNIT, TOPIC_UNIT_SUBSCRIPTION, TopicTable
 from pyromq.broker.transaction_messages import half_of, is_transactional
 from pyromq.protocol import names
-from pyromq.protocol.bodies import DataVersion, TopicConfig, TopicFilterType
-from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, ResponseCode
 from pyromq.protocol.filter.tags import text_tags_codes
-from pyromq.protocol.frame import (
-    FLAG_ONEWAY,
-    FLAG_RESPONSE,
-    RawFrame,
-    RemotingCommand,
-    RequestError,
-    command_from,
-    pack_prefix,
-    split_frames,
-)
-from pyromq.protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from pyromq.protocol.memo import Memo
-from pyromq.protocol.properties import (
+from pyromq.protocol.java.wire_types import INT64, parse_integer
+from pyromq.protocol.message.properties import (
     CLUSTER,
     DELAY,
     MAX_PROPERTIES,
@@ -66,19 +54,31 @@ from pyromq.protocol.properties import (
     decode_properties,
     encode_properties,
 )
-from pyromq.protocol.record import inner_count
-from pyromq.protocol.sysflag import (
+from pyromq.protocol.message.record import inner_count
+from pyromq.protocol.message.sysflag import (
     HOST_MASK,
     MULTI_TAGS,
     TRANSACTION_MASK,
     is_consumable,
     is_writable,
 )
-from pyromq.protocol.wire_types import INT64, parse_integer
+from pyromq.protocol.wire.bodies import DataVersion, TopicConfig, TopicFilterType
+from pyromq.protocol.wire.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    RawFrame,
+    RemotingCommand,
+    RequestError,
+    command_from,
+    pack_prefix,
+    split_frames,
+)
+from pyromq.protocol.wire.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from pyromq.remoting.server import Connection
-from pyromq.store.consume_queue import ConsumeQueue
 from pyromq.store.flush import FlushOutcome
 from pyromq.store.message_store import MessageStore
+from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.results import LargeBatchError, PutError, PutStatus
 
 #: Bits of sysFlag that a plain message does not have.

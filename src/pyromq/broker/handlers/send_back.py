@@ -32,14 +32,14 @@ from pyromq.broker.state.connections import ClientConnection
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.topics import TOPIC_UNIT_SUBSCRIPTION, TopicTable
 from pyromq.protocol import names
-from pyromq.protocol.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.protocol.headers import ConsumerSendMsgBackRequestHeader
-from pyromq.protocol.message_id import encode_host
-from pyromq.protocol.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT
-from pyromq.protocol.record import MessageRecord, RecordError, body_crc, decode_record
-from pyromq.protocol.sysflag import is_consumable, is_writable
+from pyromq.protocol.message.message_id import encode_host
+from pyromq.protocol.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT
+from pyromq.protocol.message.record import MessageRecord, RecordError, body_crc, decode_record
+from pyromq.protocol.message.sysflag import is_consumable, is_writable
+from pyromq.protocol.wire.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import PutError
 

@@ -31,15 +31,19 @@ from pyromq.broker.transaction_messages import (
     producer_group,
     resumed,
 )
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.protocol.headers import EndTransactionRequestHeader
-from pyromq.protocol.headers_admin import ResumeCheckHalfMessageRequestHeader
-from pyromq.protocol.message_id import decode_message_id
+from pyromq.protocol.message.message_id import decode_message_id
+from pyromq.protocol.message.properties import MAX_PROPERTIES, PREPARED_QUEUE_OFFSET
+from pyromq.protocol.message.record import MessageRecord, RecordError, decode_record
+from pyromq.protocol.message.sysflag import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_NOT,
+    TRANSACTION_ROLLBACK,
+)
 from pyromq.protocol.names import TRANSACTION_HALF_TOPIC
-from pyromq.protocol.properties import MAX_PROPERTIES, PREPARED_QUEUE_OFFSET
-from pyromq.protocol.record import MessageRecord, RecordError, decode_record
-from pyromq.protocol.sysflag import TRANSACTION_COMMIT, TRANSACTION_NOT, TRANSACTION_ROLLBACK
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.headers import EndTransactionRequestHeader
+from pyromq.protocol.wire.headers_admin import ResumeCheckHalfMessageRequestHeader
 from pyromq.remoting.server import Connection
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import PutError, PutStatus

@@ -37,19 +37,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from pyromq.base.memo import Memo
 from pyromq.broker.inner_messages import MessageWriter
 from pyromq.broker.state.delay_offsets import DelayOffsetTable
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.memo import Memo
-from pyromq.protocol.message_id import encode_host
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.java.wire_types import INT32, parse_integer
+from pyromq.protocol.message.message_id import encode_host
+from pyromq.protocol.message.properties import REAL_QUEUE_ID, REAL_TOPIC, TAGS
+from pyromq.protocol.message.record import MessageRecord, RecordError, body_crc, decode_record
+from pyromq.protocol.message.sysflag import HOST_MASK
 from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC, topic_fault
-from pyromq.protocol.properties import REAL_QUEUE_ID, REAL_TOPIC, TAGS
-from pyromq.protocol.record import MessageRecord, RecordError, body_crc, decode_record
-from pyromq.protocol.sysflag import HOST_MASK
-from pyromq.protocol.wire_types import INT32, parse_integer
-from pyromq.store.consume_queue import iter_entries
-from pyromq.store.consume_queue_ext import is_address
 from pyromq.store.message_store import MessageStore
+from pyromq.store.queues.consume_queue import iter_entries
+from pyromq.store.queues.extension import is_address
 from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus
 
 logger = logging.getLogger(__name__)

@@ -36,8 +36,8 @@ from time import monotonic
 from typing import Any, Final, TypeVar
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RawFrame, RemotingCommand, RequestError, command_from
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RawFrame, RemotingCommand, RequestError, command_from
 from pyromq.remoting.server import (
     Connection,
     Handler,

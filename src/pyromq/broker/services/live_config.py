@@ -2,7 +2,7 @@
 
 A change is checked as a whole, by the rules of a start: one invalid key refuses all keys of the
 request. A valid change is written to the broker's file first and then takes effect: live settings
-(`protocol.settings`) at once, in the instances that all parts of the broker share; the settings
+(`base.settings`) at once, in the instances that all parts of the broker share; the settings
 of `NEXT_START` with the next start. RocketMQ's settings that have no effect here are saved too,
 and reported.
 
@@ -25,32 +25,32 @@ Used by `handlers.admin.config` on the loop; a thread writes the file.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pyromq.broker.config import (
-    UNSUPPORTED,
-    BrokerConfig,
-    known_keys,
-    load_broker_properties,
-)
-from pyromq.protocol.bodies import DataVersion
-from pyromq.protocol.java_properties import (
-    PropertiesError,
-    parse_properties,
-    update_properties,
-)
-from pyromq.protocol.settings import (
+from pyromq.base.atomic_file import write_file
+from pyromq.base.clock import Clock, now_ms
+from pyromq.base.settings import (
     ConfigError,
     ineffective_warnings,
     settings_of,
     shown,
     unknown_key_hint,
 )
+from pyromq.broker.config import (
+    UNSUPPORTED,
+    BrokerConfig,
+    known_keys,
+    load_broker_properties,
+)
+from pyromq.protocol.java.properties import (
+    PropertiesError,
+    parse_properties,
+    update_properties,
+)
+from pyromq.protocol.wire.bodies import DataVersion
 from pyromq.store.config import MessageStoreConfig
 
 #: Keys without effect that RocketMQ's tools read: `mqadmin exportConfigs` fails without the first
@@ -136,7 +136,7 @@ class LiveConfig:
         store: MessageStoreConfig,
         file: Path | None = None,
         *,
-        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now: Clock = now_ms,
     ) -> None:
         self._broker = broker
         self._store = store
@@ -210,7 +210,6 @@ class LiveConfig:
 def _write(path: Path, changes: Mapping[str, str]) -> None:
     """Apply changes to a file, which may not exist yet. Runs in a thread."""
     path = path.resolve()  # replace the target of a link, not the link
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         before = path.read_bytes()
         mode = path.stat().st_mode & 0o7777
@@ -224,20 +223,4 @@ def _write(path: Path, changes: Mapping[str, str]) -> None:
         raise PropertiesError(f"{path}: {error}") from error
     except ConfigError as error:
         raise ConfigError(f"{path} would not load: {error}") from error
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    write_file(path, content, mode=mode)

@@ -28,10 +28,10 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.services.turns import Turns
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import RawFrame, RequestError
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RawFrame, RequestError
 from pyromq.remoting.server import MAX_UNSENT, Connection
-from pyromq.store.consume_queue import ConsumeQueue
+from pyromq.store.queues.consume_queue import ConsumeQueue
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ import asyncio
 from typing import Final
 
 from pyromq.broker.state.connections import ConsumerTable
-from pyromq.protocol.codes import RequestCode
-from pyromq.protocol.frame import FLAG_ONEWAY, RemotingCommand
-from pyromq.protocol.headers import NotifyConsumerIdsChangedRequestHeader
+from pyromq.protocol.wire.codes import RequestCode
+from pyromq.protocol.wire.frame import FLAG_ONEWAY, RemotingCommand
+from pyromq.protocol.wire.headers import NotifyConsumerIdsChangedRequestHeader
 
 #: The first change is told at once; changes within this time after it are told together.
 ROUND_SECONDS: Final = 0.05

@@ -29,23 +29,23 @@ from typing import Final, NamedTuple, Protocol
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.topics import TopicTable
-from pyromq.protocol.bodies import (
+from pyromq.protocol.message.crc import CRC_MASK, crc32
+from pyromq.protocol.message.sysflag import PERM_READ, PERM_WRITE
+from pyromq.protocol.wire.bodies import (
     DataVersion,
     KVTable,
     RegisterBrokerBody,
     TopicConfigSerializeWrapper,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.crc import CRC_MASK, crc32
-from pyromq.protocol.frame import MAX_FRAME, RemotingCommand
-from pyromq.protocol.headers import (
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import MAX_FRAME, RemotingCommand
+from pyromq.protocol.wire.headers import (
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
-from pyromq.protocol.sysflag import PERM_READ, PERM_WRITE
 from pyromq.remoting.errors import RemotingError
 
 logger = logging.getLogger(__name__)

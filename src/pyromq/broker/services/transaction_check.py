@@ -55,16 +55,16 @@ from pyromq.broker.transaction_messages import (
     put_back,
     question,
 )
-from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.message.record import MessageRecord, RecordError, decode_record
 from pyromq.protocol.names import (
     TRANSACTION_GIVEN_UP_TOPIC,
     TRANSACTION_GROUP,
     TRANSACTION_HALF_TOPIC,
     TRANSACTION_OP_TOPIC,
 )
-from pyromq.protocol.record import MessageRecord, RecordError, decode_record
-from pyromq.store.consume_queue import split_entries
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.store.message_store import MessageStore
+from pyromq.store.queues.consume_queue import split_entries
 from pyromq.store.results import PutError, PutStatus
 
 logger = logging.getLogger(__name__)

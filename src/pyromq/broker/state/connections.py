@@ -24,15 +24,15 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from pyromq.protocol.bodies import (
+from pyromq.protocol.wire.bodies import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
     MessageModel,
     SubscriptionData,
 )
-from pyromq.protocol.codes import LanguageCode
-from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.wire.codes import LanguageCode
+from pyromq.protocol.wire.frame import RemotingCommand
 
 logger = logging.getLogger(__name__)
 

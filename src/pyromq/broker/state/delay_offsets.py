@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pyromq.broker.state.delay_progress import Progress, ProgressNote
 from pyromq.broker.state.persistence import TableFile
-from pyromq.protocol.bodies import DelayOffsetSerializeWrapper
+from pyromq.protocol.wire.bodies import DelayOffsetSerializeWrapper
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Protocol
 
 from pyromq.broker.state.persistence import TableFile
-from pyromq.protocol.body_codec import Body
-from pyromq.protocol.wire_types import Int64
+from pyromq.protocol.java.wire_types import Int64
+from pyromq.protocol.wire.body_codec import Body
 
 logger = logging.getLogger(__name__)
 

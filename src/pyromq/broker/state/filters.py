@@ -33,7 +33,6 @@ from typing import Final, NamedTuple
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.capacity import Capacity
 from pyromq.broker.state.persistence import TableFile
-from pyromq.protocol.bodies import Body, SubscriptionData
 from pyromq.protocol.filter.bloom import BloomFilter, BloomFilterData
 from pyromq.protocol.filter.by_properties import KnownBits, PropertyFilter
 from pyromq.protocol.filter.sql import (
@@ -43,7 +42,8 @@ from pyromq.protocol.filter.sql import (
     compile_sql,
 )
 from pyromq.protocol.filter.tags import is_tag_type
-from pyromq.protocol.wire_types import Int32, Int64
+from pyromq.protocol.java.wire_types import Int32, Int64
+from pyromq.protocol.wire.bodies import Body, SubscriptionData
 
 logger = logging.getLogger(__name__)
 

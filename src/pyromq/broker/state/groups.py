@@ -39,9 +39,13 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.capacity import Capacity
 from pyromq.broker.state.persistence import TableFile
 from pyromq.protocol import names
-from pyromq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupWrapper
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import RequestError
+from pyromq.protocol.wire.bodies import (
+    DataVersion,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+)
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RequestError
 
 logger = logging.getLogger(__name__)
 

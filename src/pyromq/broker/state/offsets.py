@@ -24,8 +24,8 @@ from typing import Final, NamedTuple
 
 from pyromq.broker.state.capacity import Capacity
 from pyromq.broker.state.persistence import TableFile
-from pyromq.protocol.bodies import ConsumerOffsetSerializeWrapper
 from pyromq.protocol.names import is_system_topic
+from pyromq.protocol.wire.bodies import ConsumerOffsetSerializeWrapper
 
 logger = logging.getLogger(__name__)
 

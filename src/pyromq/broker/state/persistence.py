@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from pyromq.store.descriptors import opened
+from pyromq.base.descriptors import opened
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from pyromq.broker.state.connections import ClientConnection
-from pyromq.protocol.bodies import MessageQueue
+from pyromq.protocol.wire.bodies import MessageQueue
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import orjson
 
-from pyromq.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from pyromq.protocol.wire.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 
 #: So many pieces of topics that are gone are kept at least.
 _SPARE_PIECES: Final = 1000

@@ -32,10 +32,10 @@ from pyromq.broker.state.capacity import Capacity
 from pyromq.broker.state.persistence import TableFile
 from pyromq.broker.state.topic_json import TopicJson
 from pyromq.protocol import names
-from pyromq.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import MAX_FRAME, RequestError
-from pyromq.protocol.sysflag import PERM_INHERIT, PERM_READ, PERM_WRITE
+from pyromq.protocol.message.sysflag import PERM_INHERIT, PERM_READ, PERM_WRITE
+from pyromq.protocol.wire.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import MAX_FRAME, RequestError
 
 logger = logging.getLogger(__name__)
 

@@ -15,17 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
+from pyromq.base.memo import Memo
 from pyromq.protocol.filter.bloom import BloomFilter, BloomFilterData
 from pyromq.protocol.filter.sql import SqlExpression
 from pyromq.protocol.filter.tags import TagFilter
-from pyromq.protocol.memo import Memo
-from pyromq.protocol.properties import (
+from pyromq.protocol.message.properties import (
     MAX_PROPERTIES,
     RETRY_TOPIC,
     PropertyPicker,
     decode_properties,
 )
-from pyromq.protocol.record import read_raw_properties
+from pyromq.protocol.message.record import read_raw_properties
 
 #: Gives so many bytes of the log from an offset on.
 Read = Callable[[int, int], bytes]

@@ -30,8 +30,8 @@ from enum import Enum, auto
 from functools import cache
 from typing import Any, Final
 
-from pyromq.protocol.memo import Memo
-from pyromq.protocol.properties import MAX_PROPERTIES
+from pyromq.base.memo import Memo
+from pyromq.protocol.message.properties import MAX_PROPERTIES
 
 Comparison = Callable[[Any, Any], int]
 

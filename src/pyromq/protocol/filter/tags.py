@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import AnyStr, Final, Generic
 
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.memo import Memo
-from pyromq.protocol.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, TAGS
-from pyromq.protocol.units import MAX_EXTENSION_ADDRESS
+from pyromq.base.memo import Memo
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.message.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, TAGS
+from pyromq.protocol.message.units import MAX_EXTENSION_ADDRESS
 
 SUBSCRIBE_ALL = "*"
 #: What Java's trim takes away: other spaces are part of a tag.

@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from rich.table import Table
 
-from pyromq.spark.archive_directory import ArchiveDirectory, ArchiveError
-from pyromq.spark.archive_files import COMPRESSIONS, FileSettings
-from pyromq.spark.archive_plan import CommitPlan
-from pyromq.spark.archiver import (
+from pyromq.spark.archive.archiver import (
     DEFAULT_MAX_RECORDS,
     Archived,
     ArchiveOptions,
@@ -25,8 +22,10 @@ from pyromq.spark.archiver import (
     plan_archive,
     run_archive,
 )
+from pyromq.spark.archive.directory import ArchiveDirectory, ArchiveError
+from pyromq.spark.archive.files import COMPRESSIONS, FileSettings
+from pyromq.spark.archive.plan import CommitPlan
 from pyromq.spark.columns import MAP, RAW
-from pyromq.spark.fan_out import TaskFailedError
 from pyromq.spark.jobs.options import (
     ClusterSettings,
     SparkSettings,
@@ -39,8 +38,9 @@ from pyromq.spark.jobs.options import (
     time_of,
 )
 from pyromq.spark.options import Edge, Time, TopicPattern, Topics
-from pyromq.spark.positions import DataLossError
-from pyromq.spark.sources import BrokerSource, Source, StoreSource
+from pyromq.spark.origins.opening import BrokerSource, Source, StoreSource
+from pyromq.spark.reading.positions import DataLossError
+from pyromq.spark.runtime.fan_out import TaskFailedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from rich.console import Console
 
-    from pyromq.spark.audit_data import Facts
-    from pyromq.spark.origin import Queue, QueueRange
-    from pyromq.spark.sources import BrokerSource, Source, StoreSource
-    from pyromq.spark.store_builds import Progress
-    from pyromq.spark.store_origin import LogRange
+    from pyromq.spark.audit.data import Facts
+    from pyromq.spark.origins.opening import BrokerSource, Source, StoreSource
+    from pyromq.spark.origins.origin import Queue, QueueRange
+    from pyromq.spark.origins.store import LogRange
+    from pyromq.spark.stores.builds import Progress
 
 #: Offsets of a queue that one task looks at.
 _RANGE: Final = 200_000
@@ -154,9 +154,9 @@ def audit(
 
     `cluster` is asked for consumer groups; stores know their own, as they last saved them.
     """
-    from pyromq.spark.audit_data import join
-    from pyromq.spark.fan_out import fan_out
-    from pyromq.spark.store_builds import watched
+    from pyromq.spark.audit.data import join
+    from pyromq.spark.runtime.fan_out import fan_out
+    from pyromq.spark.stores.builds import watched
 
     plans = [
         (number, item) for number, source in enumerate(sources) for item in _plan(source, topics)
@@ -182,9 +182,9 @@ class _LogWork(NamedTuple):
     wanted: LogRange
 
     def facts(self) -> Facts:
-        from pyromq.spark.audit_data import Facts
-        from pyromq.spark.store_origin import StoreOrigin
-        from pyromq.store.violation import Violation
+        from pyromq.spark.audit.data import Facts
+        from pyromq.spark.origins.store import StoreOrigin
+        from pyromq.store.offline.violation import Violation
 
         store_path, broker_name, commit_log_paths = self.source
         origin = StoreOrigin(store_path, broker_name, commit_log_paths=commit_log_paths)
@@ -204,9 +204,9 @@ class _QueueWork(NamedTuple):
     wanted: QueueRange
 
     def facts(self) -> Facts:
-        from pyromq.protocol.bulk import read_columns
-        from pyromq.spark.audit_data import Facts, wrong_bodies
-        from pyromq.spark.origin import LostRecords
+        from pyromq.protocol.message.bulk import read_columns
+        from pyromq.spark.audit.data import Facts, wrong_bodies
+        from pyromq.spark.origins.origin import LostRecords
 
         queue = self.wanted.queue
         facts = Facts(queue.broker_name)
@@ -236,9 +236,9 @@ def _plan(source: Source, topics: Collection[str]) -> Iterator[_Work]:
         TRANSACTION_HALF_TOPIC,
         TRANSACTION_OP_TOPIC,
     )
-    from pyromq.spark.origin import QueueRange
-    from pyromq.spark.sources import StoreSource
-    from pyromq.spark.store_origin import StoreOrigin
+    from pyromq.spark.origins.opening import StoreSource
+    from pyromq.spark.origins.origin import QueueRange
+    from pyromq.spark.origins.store import StoreOrigin
 
     if isinstance(source, StoreSource):
         store_path, broker_name, commit_log_paths = source
@@ -345,9 +345,9 @@ def _consumers(
     cluster: ClusterSettings | None,
 ) -> dict[str, dict[str, int]]:
     """By topic, the groups that have consumed it, and how far they are behind."""
-    from pyromq.spark.broker_origin import BrokerOrigin
-    from pyromq.spark.consumer_groups import group_lags
-    from pyromq.spark.sources import BrokerSource
+    from pyromq.spark.origins.broker import BrokerOrigin
+    from pyromq.spark.origins.opening import BrokerSource
+    from pyromq.spark.report.groups import group_lags
 
     consumers: dict[str, dict[str, int]] = {}
     asked = [source.settings for source in sources if isinstance(source, BrokerSource)]
@@ -379,7 +379,7 @@ def _consumers(
 
 def _saved_offsets(store: Path) -> Iterator[tuple[str, str, int, int]]:
     """Topic, group, queue and offset of the table that a broker saves every few seconds."""
-    from pyromq.protocol.fastjson import BodyError, parse_json
+    from pyromq.protocol.java.fastjson import BodyError, parse_json
 
     try:
         table = parse_json((store / "config" / "consumerOffset.json").read_bytes())["offsetTable"]
@@ -428,8 +428,8 @@ def _add_duplicates(
 
 
 def _keys_frame(session: SparkSession, source: Source, topics: Sequence[str]) -> DataFrame | None:
-    from pyromq.spark.sources import StoreSource
-    from pyromq.spark.store_origin import StoreOrigin
+    from pyromq.spark.origins.opening import StoreSource
+    from pyromq.spark.origins.store import StoreOrigin
 
     reader = session.read.format("rocketmq").option("failOnDataLoss", "false")
     if isinstance(source, StoreSource):
@@ -493,7 +493,7 @@ def command(
         pyromq spark audit --nameserver localhost:9876 --topic Orders --json audit.json --strict
     """
     from pyromq.spark.jobs.rebuild import bar_updater
-    from pyromq.spark.sources import BrokerSource
+    from pyromq.spark.origins.opening import BrokerSource
 
     with clear_errors():
         sources: list[Source] = _store_sources(stores)
@@ -522,7 +522,7 @@ def command(
 
 def _store_sources(stores: Sequence[Path]) -> list[Source]:
     """Stores by the names of their directories, or by their paths where those are the same."""
-    from pyromq.spark.sources import StoreSource
+    from pyromq.spark.origins.opening import StoreSource
 
     roots = [store.resolve() for store in stores]
     names = [root.name for root in roots]

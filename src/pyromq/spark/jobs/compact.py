@@ -13,16 +13,15 @@ from typing import Final
 import click
 from rich.table import Table
 
-from pyromq.spark.archive_directory import ArchiveDirectory, ArchiveError
-from pyromq.spark.archive_files import COMPRESSIONS
-from pyromq.spark.compactor import (
+from pyromq.spark.archive.compactor import (
     Compacted,
     CompactOptions,
     FileGroup,
     plan_groups,
     run_compact,
 )
-from pyromq.spark.fan_out import TaskFailedError
+from pyromq.spark.archive.directory import ArchiveDirectory, ArchiveError
+from pyromq.spark.archive.files import COMPRESSIONS
 from pyromq.spark.jobs.options import (
     SparkSettings,
     clear_errors,
@@ -31,6 +30,7 @@ from pyromq.spark.jobs.options import (
     progress_bars,
     spark_options,
 )
+from pyromq.spark.runtime.fan_out import TaskFailedError
 
 _MIB: Final = 1024 * 1024
 

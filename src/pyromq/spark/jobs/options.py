@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from pyromq.spark.broker_origin import ConnectionSettings
+    from pyromq.spark.origins.broker import ConnectionSettings
 
 DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 #: How much of an error of Spark's is shown: below that come stacks of the JVM.
@@ -57,7 +57,7 @@ class ClusterSettings:
 
     def connection(self) -> ConnectionSettings:
         """The same for an origin or a client of our own."""
-        from pyromq.spark.broker_origin import ConnectionSettings
+        from pyromq.spark.origins.broker import ConnectionSettings
 
         servers = tuple(part.strip() for part in self.nameserver.split(";") if part.strip())
         return ConnectionSettings(servers, self.access_key, self.secret_key, self.tls)
@@ -194,8 +194,8 @@ def _hush(session: SparkSession) -> None:
 @contextmanager
 def clear_errors(*others: type[Exception]) -> Iterator[None]:
     """What a user can do something about is said in its own words, without a traceback."""
-    from pyromq.spark.java import JavaNotFoundError
-    from pyromq.spark.origin import OriginError
+    from pyromq.spark.origins.origin import OriginError
+    from pyromq.spark.runtime.java import JavaNotFoundError
 
     known: tuple[type[Exception], ...] = (
         JavaNotFoundError,

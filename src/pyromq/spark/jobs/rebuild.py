@@ -23,9 +23,9 @@ from pyromq.spark.jobs.options import SparkSettings, open_session, progress_bars
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyromq.spark.store_builds import Progress
+    from pyromq.spark.stores.builds import Progress
     from pyromq.store.config import MessageStoreConfig
-    from pyromq.store.rebuild import Rebuilt
+    from pyromq.store.offline.rebuild import Rebuilt
 
 SCRATCH: Final = "rebuild.parts"
 _MIB: Final = 1024 * 1024
@@ -63,7 +63,7 @@ def absolute(configs: Sequence[MessageStoreConfig]) -> list[MessageStoreConfig]:
 def stores_locked(configs: Sequence[MessageStoreConfig]) -> Iterator[None]:
     """Hold the locks of all these stores; StoreError when somebody has one of them."""
     from pyromq.store.lock import lock_store, unlock_store
-    from pyromq.store.rebuild import require_log
+    from pyromq.store.offline.rebuild import require_log
 
     with ExitStack() as locks:
         for config in configs:
@@ -81,8 +81,8 @@ def _rebuild(
     part_size: int,
     progress: Progress | None,
 ) -> list[Rebuilt]:
-    from pyromq.spark.store_builds import StoreBuild, build_stores
-    from pyromq.store.rebuild import Targets, put_in_place
+    from pyromq.spark.stores.builds import StoreBuild, build_stores
+    from pyromq.store.offline.rebuild import Targets, put_in_place
 
     builds = [
         StoreBuild(
@@ -108,9 +108,9 @@ def _rebuild(
 
 def load_configs(stores: Sequence[Path], config_file: Path | None) -> list[MessageStoreConfig]:
     """Settings of stores: of a broker's properties file, or those that their files show."""
-    from pyromq.protocol.java_properties import parse_properties
-    from pyromq.store.check import guess_config
+    from pyromq.protocol.java.properties import parse_properties
     from pyromq.store.config import MessageStoreConfig
+    from pyromq.store.offline.check import guess_config
 
     configs = []
     for store in stores:
@@ -133,8 +133,8 @@ def load_configs(stores: Sequence[Path], config_file: Path | None) -> list[Messa
 
 def show_plan(configs: Sequence[MessageStoreConfig], part_size: int) -> None:
     """Print what would be read, for a dry run."""
-    from pyromq.store.check import is_unclean
-    from pyromq.store.log_parts import plan_parts
+    from pyromq.store.offline.check import is_unclean
+    from pyromq.store.offline.log_parts import plan_parts
     from pyromq.store.results import StoreError
 
     for config in configs:

@@ -14,7 +14,7 @@ import click
 
 from pyromq.client.errors import IllegalMessageError
 from pyromq.client.message import check_topic
-from pyromq.spark.archive_directory import ArchiveError
+from pyromq.spark.archive.directory import ArchiveError
 from pyromq.spark.jobs.options import (
     ClusterSettings,
     SparkSettings,
@@ -26,9 +26,8 @@ from pyromq.spark.jobs.options import (
     spark_options,
 )
 from pyromq.spark.options import TopicPattern, Topics
-from pyromq.spark.replay_rows import Filters, Order
-from pyromq.spark.replay_state import ReplayError
-from pyromq.spark.replayer import (
+from pyromq.spark.origins.opening import BrokerSource
+from pyromq.spark.replay.replayer import (
     DEFAULT_PART_MESSAGES,
     ArchivedTopics,
     ClusterTopics,
@@ -37,7 +36,8 @@ from pyromq.spark.replayer import (
     ReplaySource,
     run_replay,
 )
-from pyromq.spark.sources import BrokerSource
+from pyromq.spark.replay.rows import Filters, Order
+from pyromq.spark.replay.state import ReplayError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

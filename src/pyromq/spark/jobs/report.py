@@ -27,7 +27,7 @@ from pyromq.spark.jobs.options import (
     progress_bars,
     spark_options,
 )
-from pyromq.spark.report_data import COLUMNS, STAGES, ReportData, gather
+from pyromq.spark.report.data import COLUMNS, STAGES, ReportData, gather
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,7 +96,7 @@ def command(
         if archive is not None:
             frame = _archived(session, archive, topics, pattern)
         else:
-            from pyromq.spark.conditions import stored_condition
+            from pyromq.spark.reading.conditions import stored_condition
 
             stored = stored_condition(since_ms, until_ms)
             frame = _stored(session, cluster, store_path, chosen or [], stored)
@@ -135,8 +135,8 @@ def report(
 
 def write_page(data: ReportData, output: Path, title: str = "RocketMQ report") -> None:
     """Write the page; whoever looks at it meanwhile sees the old one."""
-    from pyromq.spark.durable_files import write_whole
-    from pyromq.spark.report_page import page
+    from pyromq.spark.archive.durable_files import write_whole
+    from pyromq.spark.report.page import page
 
     write_whole(output, page(data, title=title, made_at=datetime.now(UTC)).encode())
 
@@ -145,7 +145,7 @@ def _choose(
     cluster: ClusterSettings, store_path: Path | None, topics: tuple[str, ...], pattern: str | None
 ) -> list[str]:
     """The topics that the report is about."""
-    from pyromq.spark.sources import BrokerSource, StoreSource
+    from pyromq.spark.origins.opening import BrokerSource, StoreSource
 
     source = StoreSource(str(store_path)) if store_path else BrokerSource(cluster.connection())
     with closing(source.open()) as origin:
@@ -171,7 +171,7 @@ def _stored(
     from pyspark.sql.types import StructType
 
     from pyromq.spark.columns import schema
-    from pyromq.spark.conditions import options_for
+    from pyromq.spark.reading.conditions import options_for
 
     where = {"storePath": str(store_path)} if store_path else cluster.source_options()
     wanted = [field for field in schema().fields if field.name in COLUMNS]
@@ -197,8 +197,8 @@ def _archived(
 
 
 def _add_lags(data: ReportData, cluster: ClusterSettings) -> None:
-    from pyromq.spark.broker_origin import BrokerOrigin
-    from pyromq.spark.consumer_groups import group_lags
+    from pyromq.spark.origins.broker import BrokerOrigin
+    from pyromq.spark.report.groups import group_lags
 
     with closing(BrokerOrigin(cluster.connection())) as origin:
         data.lags = group_lags(origin, {each.topic for each in data.topics})

@@ -22,13 +22,13 @@ from pyromq.spark.jobs.options import (
     open_session,
     spark_options,
 )
-from pyromq.spark.row_output import Format, render
-from pyromq.spark.statements import is_blank, split_statements
+from pyromq.spark.sql.output import Format, render
+from pyromq.spark.sql.statements import is_blank, split_statements
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from pyromq.spark.topic_tables import TopicTables
+    from pyromq.spark.sql.tables import TopicTables
 
 PROMPT: Final = "sql> "
 MORE_PROMPT: Final = "...> "
@@ -91,8 +91,8 @@ def command(
     """
     options = dict(map(_setting, read_options))
     with open_session(spark) as session:
-        from pyromq.spark.broker_origin import BrokerOrigin
-        from pyromq.spark.topic_tables import TopicTables
+        from pyromq.spark.origins.broker import BrokerOrigin
+        from pyromq.spark.sql.tables import TopicTables
 
         with (
             closing(BrokerOrigin(cluster.connection())) as origin,
@@ -168,8 +168,8 @@ class Shell:
         from pyspark.errors import PySparkException
 
         from pyromq.protocol.errors import RocketMQError
-        from pyromq.spark.origin import OriginError
-        from pyromq.spark.topic_tables import short_error
+        from pyromq.spark.origins.origin import OriginError
+        from pyromq.spark.sql.tables import short_error
 
         try:
             self._show(self._tables.run(statement))

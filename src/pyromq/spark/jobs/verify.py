@@ -34,10 +34,10 @@ from pyromq.spark.jobs.rebuild import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyromq.spark.store_builds import Progress, StoreBuild
-    from pyromq.store.compare import Difference, Span
+    from pyromq.spark.stores.builds import Progress, StoreBuild
     from pyromq.store.config import MessageStoreConfig
-    from pyromq.store.rebuild import Rebuilt
+    from pyromq.store.offline.compare import Difference, Span
+    from pyromq.store.offline.rebuild import Rebuilt
 
 #: So many differences of a store are kept in memory; all of them stand in the report.
 SHOWN: Final = 20
@@ -71,9 +71,9 @@ def verify_stores(
     tenth of the log's size is needed. `report` gets every difference as a line of JSON.
     `knows_delays`: the settings have the delay levels that the stores were written with.
     """
-    from pyromq.spark.fan_out import fan_out, parallelism
-    from pyromq.spark.store_builds import StoreBuild, build_stores, watched
-    from pyromq.store.rebuild import Targets, require_log
+    from pyromq.spark.runtime.fan_out import fan_out, parallelism
+    from pyromq.spark.stores.builds import StoreBuild, build_stores, watched
+    from pyromq.store.offline.rebuild import Targets, require_log
 
     configs = absolute(configs)
     with ExitStack() as clean_up:
@@ -115,8 +115,8 @@ def verify_stores(
 
 def _known_end(config: MessageStoreConfig) -> int | None:
     """Where messages end that all queues have by now; None for a store that was stopped."""
-    from pyromq.store.check import is_unclean
-    from pyromq.store.check_queues import last_end
+    from pyromq.store.offline.check import is_unclean
+    from pyromq.store.offline.check_queues import last_end
 
     if not is_unclean(config.root):
         return None
@@ -124,7 +124,7 @@ def _known_end(config: MessageStoreConfig) -> int | None:
 
 
 def _span(made: Rebuilt, known_end: int | None) -> Span:
-    from pyromq.store.compare import Span
+    from pyromq.store.offline.compare import Span
 
     end = made.log_end if known_end is None else min(known_end, made.log_end)
     return Span(made.log_begin, made.log_end, end, may_move=known_end is not None)
@@ -143,8 +143,8 @@ class _Comparison:
     knows_delays: bool
 
     def differences(self) -> Iterator[Difference]:
-        from pyromq.store.compare import compare_index, compare_queues
-        from pyromq.store.queue_damage import known_deletions, known_topics
+        from pyromq.store.offline.compare import compare_index, compare_queues
+        from pyromq.store.recovery.queue_damage import known_deletions, known_topics
 
         config, targets = self.build.config, self.build.targets
         assert targets.queues is not None

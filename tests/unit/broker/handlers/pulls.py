@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from pyromq.broker.state.connections import Client as Member
-from pyromq.protocol.bodies import (
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.message.record import decode_records
+from pyromq.protocol.message.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
+from pyromq.protocol.wire.bodies import (
     ConsumerData,
     MessageModel,
     SubscriptionData,
 )
-from pyromq.protocol.codes import LanguageCode
-from pyromq.protocol.frame import Encoding, RemotingCommand
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.record import decode_records
-from pyromq.protocol.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
+from pyromq.protocol.wire.codes import LanguageCode
+from pyromq.protocol.wire.frame import Encoding, RemotingCommand
 from tests.unit.broker.wired import Wired
 
 BOTH_ENCODINGS = (Encoding.JSON, Encoding.ROCKETMQ)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import Encoding
-from pyromq.protocol.record import encode_inner_message
+from pyromq.protocol.message.record import encode_inner_message
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import Encoding
 from tests.unit.broker.wired import (
     Wired,
     send_request,

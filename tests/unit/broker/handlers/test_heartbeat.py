@@ -14,7 +14,8 @@ from pyromq.broker.services.notices import GroupNotices
 from pyromq.broker.state.connections import CLIENT_EXPIRY, ConsumerTable, ProducerTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.topics import TopicTable
-from pyromq.protocol.bodies import (
+from pyromq.protocol.java.fastjson import BodyError
+from pyromq.protocol.wire.bodies import (
     CheckClientRequestBody,
     ConsumerData,
     GetConsumerListByGroupResponseBody,
@@ -24,10 +25,9 @@ from pyromq.protocol.bodies import (
     SubscriptionGroupConfig,
     TopicConfig,
 )
-from pyromq.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, ResponseCode
-from pyromq.protocol.fastjson import BodyError
-from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.protocol.headers import HeaderError
+from pyromq.protocol.wire.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.headers import HeaderError
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.server import RemotingServer
 from tests.support.patience import DEADLINE, until

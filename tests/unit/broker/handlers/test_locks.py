@@ -10,14 +10,14 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.locks import LockHandlers
 from pyromq.broker.services.flow_control import Lanes
 from pyromq.broker.state.queue_locks import QueueLockTable
-from pyromq.protocol.bodies import (
+from pyromq.protocol.java.fastjson import BodyError
+from pyromq.protocol.wire.bodies import (
     LOCK_ENDS_WITH_CONNECTION,
     LockBatchResponseBody,
     MessageQueue,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.fastjson import BodyError
-from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from tests.unit.broker.fakes import FakeConnection
 
 QUEUE = {"brokerName": "broker-a", "queueId": 3, "topic": "t"}

@@ -9,10 +9,10 @@ from pyromq.broker.handlers.offsets import OffsetHandlers
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
-from pyromq.protocol.bodies import TopicConfig
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.protocol.headers import HeaderError
+from pyromq.protocol.wire.bodies import TopicConfig
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.headers import HeaderError
 from tests.unit.broker.fakes import FakeConnection
 
 

@@ -11,17 +11,17 @@ import pytest
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.services import long_poll as long_poll_module
 from pyromq.broker.state.connections import Client as Member
-from pyromq.protocol.bodies import (
+from pyromq.protocol.message.record import decode_records
+from pyromq.protocol.message.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from pyromq.protocol.wire.bodies import (
     ConsumerData,
     MessageModel,
     SubscriptionData,
     SubscriptionGroupConfig,
     TopicConfig,
 )
-from pyromq.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from pyromq.protocol.frame import Encoding, RemotingCommand
-from pyromq.protocol.record import decode_records
-from pyromq.protocol.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from pyromq.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import Encoding, RemotingCommand
 from pyromq.store.results import GetResult, GetStatus
 from tests.support.patience import until
 from tests.unit.broker.handlers.pulls import BOTH_ENCODINGS, WAITING, bodies, offsets_of, subscribe

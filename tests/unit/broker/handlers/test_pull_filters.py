@@ -12,13 +12,13 @@ import pytest
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.services import long_poll as long_poll_module
 from pyromq.broker.state.connections import Client as Member
-from pyromq.protocol.bodies import ConsumerData, SubscriptionData, TopicConfig
-from pyromq.protocol.codes import LanguageCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.message.record import decode_records
+from pyromq.protocol.message.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
 from pyromq.protocol.names import retry_topic
-from pyromq.protocol.record import decode_records
-from pyromq.protocol.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
-from pyromq.store import reading
+from pyromq.protocol.wire.bodies import ConsumerData, SubscriptionData, TopicConfig
+from pyromq.protocol.wire.codes import LanguageCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.store.queues import reading
 from tests.support.patience import until
 from tests.unit.broker.wired import Wired, pull_request, send_request
 

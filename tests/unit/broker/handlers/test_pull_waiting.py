@@ -11,11 +11,11 @@ import pytest
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.services import long_poll as long_poll_module
-from pyromq.protocol.bodies import (
+from pyromq.protocol.wire.bodies import (
     TopicConfig,
 )
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import Encoding
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import Encoding
 from tests.support.patience import until
 from tests.unit.broker.handlers.pulls import BOTH_ENCODINGS, WAITING, bodies, offsets_of, subscribe
 from tests.unit.broker.wired import Wired, pull_request, send_request

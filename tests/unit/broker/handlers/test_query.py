@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.handlers import query as module
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import Encoding, RemotingCommand
-from pyromq.protocol.record import decode_records
+from pyromq.protocol.message.record import decode_records
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import Encoding, RemotingCommand
 from tests.support.patience import until
 from tests.unit.broker.wired import Wired, send_request
 

@@ -10,11 +10,11 @@ import pytest
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.connections import Client as Requester
-from pyromq.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import ReplyMessageRequestHeader
-from pyromq.protocol.properties import decode_properties
-from pyromq.protocol.sysflag import COMPRESSED, TRANSACTION_PREPARED
+from pyromq.protocol.message.properties import decode_properties
+from pyromq.protocol.message.sysflag import COMPRESSED, TRANSACTION_PREPARED
+from pyromq.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import ReplyMessageRequestHeader
 from tests.support.patience import until
 from tests.unit.broker.wired import BORN, Client, Wired, send_request
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers import send as send_module
-from pyromq.protocol.bodies import TopicConfig, TopicFilterType
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import Encoding
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.message_id import decode_message_id
-from pyromq.protocol.record import encode_inner_message
-from pyromq.protocol.sysflag import COMPRESSED, MULTI_TAGS
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.message.message_id import decode_message_id
+from pyromq.protocol.message.record import encode_inner_message
+from pyromq.protocol.message.sysflag import COMPRESSED, MULTI_TAGS
+from pyromq.protocol.wire.bodies import TopicConfig, TopicFilterType
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import Encoding
 from pyromq.store import message_store
 from tests.support.examples import examples
 from tests.unit.broker.handlers.sends import (

@@ -9,12 +9,12 @@ import pytest
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.send_back import retry_limit
-from pyromq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import FLAG_ONEWAY, Encoding, RemotingCommand
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.record import MessageRecord
-from pyromq.protocol.sysflag import COMPRESSED, TRANSACTION_COMMIT, TRANSACTION_PREPARED
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.message.record import MessageRecord
+from pyromq.protocol.message.sysflag import COMPRESSED, TRANSACTION_COMMIT, TRANSACTION_PREPARED
+from pyromq.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import FLAG_ONEWAY, Encoding, RemotingCommand
 from pyromq.store.config import FlushDiskType
 from tests.support.patience import until
 from tests.unit.broker.wired import BORN, STORE_HOST, Wired, send_request

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyromq.protocol.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from tests.unit.broker.handlers.sends import (
     ALL_FORMS,
     MIB,

@@ -9,14 +9,14 @@ import pytest
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.send import SendHandlers
-from pyromq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.message.properties import decode_properties
+from pyromq.protocol.message.record import encode_inner_message
+from pyromq.protocol.message.sysflag import COMPRESSED
 from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC
-from pyromq.protocol.properties import decode_properties
-from pyromq.protocol.record import encode_inner_message
-from pyromq.protocol.sysflag import COMPRESSED
+from pyromq.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from tests.unit.broker.handlers.sends import (
     ALL_FORMS,
     BOTH_PATHS,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pyromq.broker.handlers import send as module
-from pyromq.protocol.bodies import TopicConfig
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.record import encode_inner_message
+from pyromq.protocol.message.record import encode_inner_message
+from pyromq.protocol.wire.bodies import TopicConfig
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from tests.support.patience import until
 from tests.unit.broker.wired import Client, Wired, send_request
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.inner_messages import InnerMessage, Stored
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import Encoding, RemotingCommand
-from pyromq.protocol.message_id import encode_host
+from pyromq.protocol.message.message_id import encode_host
+from pyromq.protocol.message.record import decode_record, encode_record
+from pyromq.protocol.message.sysflag import TRANSACTION_COMMIT
 from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
-from pyromq.protocol.record import decode_record, encode_record
-from pyromq.protocol.sysflag import TRANSACTION_COMMIT
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import Encoding, RemotingCommand
 from pyromq.store.results import PutError, PutStatus
 from tests.support.patience import until
 from tests.unit.broker.transactional import (

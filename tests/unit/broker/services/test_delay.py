@@ -14,12 +14,12 @@ from pyromq.broker.inner_messages import InnerMessage, MessageWriter
 from pyromq.broker.services import delay
 from pyromq.broker.services.delay import DelayService
 from pyromq.broker.state.delay_offsets import DelayOffsetTable
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.message_id import encode_host
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.message.message_id import encode_host
+from pyromq.protocol.message.properties import encode_properties
+from pyromq.protocol.message.record import MessageRecord, decode_record
+from pyromq.protocol.message.sysflag import MULTI_TAGS, TRANSACTION_COMMIT
 from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC
-from pyromq.protocol.properties import encode_properties
-from pyromq.protocol.record import MessageRecord, decode_record
-from pyromq.protocol.sysflag import MULTI_TAGS, TRANSACTION_COMMIT
 from pyromq.store.config import FlushDiskType
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus

@@ -23,8 +23,8 @@ from pyromq.broker.services.flow_control import (
     refuse_sends,
     reject_sends_while,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RawFrame, RemotingCommand, RequestError
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RawFrame, RemotingCommand, RequestError
 from pyromq.remoting.server import Connection, RemotingServer
 from pyromq.store.config import MessageStoreConfig
 from tests.support.patience import DEADLINE, until

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from pyromq.base.settings import ConfigError, settings_of
 from pyromq.broker.config import BrokerConfig, load_broker_properties
 from pyromq.broker.services.live_config import NEXT_START, Applied, LiveConfig
-from pyromq.protocol.java_properties import PropertiesError, parse_properties
-from pyromq.protocol.settings import ConfigError, settings_of
+from pyromq.protocol.java.properties import PropertiesError, parse_properties
 from pyromq.store.config import MessageStoreConfig
 
 BEFORE = """\

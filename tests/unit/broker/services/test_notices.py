@@ -4,8 +4,8 @@ import asyncio
 
 from pyromq.broker.services.notices import GroupNotices
 from pyromq.broker.state.connections import Client, ConsumerTable
-from pyromq.protocol.bodies import ConsumerData
-from pyromq.protocol.codes import LanguageCode, RequestCode
+from pyromq.protocol.wire.bodies import ConsumerData
+from pyromq.protocol.wire.codes import LanguageCode, RequestCode
 from tests.support.patience import until
 from tests.unit.broker.fakes import FakeConnection
 

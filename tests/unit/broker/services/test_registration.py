@@ -16,7 +16,7 @@ from pyromq.broker.services.registration import Registration
 from pyromq.broker.state.topics import TopicTable
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
-from pyromq.protocol.bodies import (
+from pyromq.protocol.wire.bodies import (
     BrokerData,
     DataVersion,
     KVTable,
@@ -24,9 +24,9 @@ from pyromq.protocol.bodies import (
     RegisterBrokerBody,
     TopicConfig,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import RegisterBrokerRequestHeader
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import RegisterBrokerRequestHeader
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingConnectError
 from tests.support.patience import DEADLINE, until

@@ -11,13 +11,13 @@ import pytest
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.state.persistence import TableFile
-from pyromq.protocol.bodies import TopicConfig
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.record import decode_records
+from pyromq.protocol.message.record import decode_records
+from pyromq.protocol.wire.bodies import TopicConfig
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
-from pyromq.store.check import check_store
 from pyromq.store.message_store import MessageStore
+from pyromq.store.offline.check import check_store
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until
 from tests.unit.broker.wired import pull_request, send_request

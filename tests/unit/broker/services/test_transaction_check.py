@@ -10,15 +10,15 @@ import pytest
 from pyromq.broker.inner_messages import InnerMessage, Stored
 from pyromq.broker.services import transaction_check
 from pyromq.broker.transaction_messages import end_of
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.message.record import decode_record
 from pyromq.protocol.names import (
     TRANSACTION_GIVEN_UP_TOPIC,
     TRANSACTION_GROUP,
     TRANSACTION_HALF_TOPIC,
     TRANSACTION_OP_TOPIC,
 )
-from pyromq.protocol.record import decode_record
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.store.results import PutError, PutStatus
 from tests.support.patience import until
 from tests.unit.broker.fakes import FakeConnection

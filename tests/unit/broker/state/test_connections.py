@@ -5,8 +5,8 @@ import time
 import pytest
 
 from pyromq.broker.state.connections import CLIENT_EXPIRY, Client, ConsumerTable, ProducerTable
-from pyromq.protocol.bodies import ConsumerData, ConsumeType, MessageModel, SubscriptionData
-from pyromq.protocol.codes import LanguageCode
+from pyromq.protocol.wire.bodies import ConsumerData, ConsumeType, MessageModel, SubscriptionData
+from pyromq.protocol.wire.codes import LanguageCode
 from tests.unit.broker.fakes import FakeConnection
 
 

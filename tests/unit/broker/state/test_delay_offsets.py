@@ -6,7 +6,7 @@ import pytest
 
 from pyromq.broker.state.delay_offsets import DelayOffsetTable
 from pyromq.broker.state.persistence import PersistenceError
-from pyromq.protocol.bodies import DelayOffsetSerializeWrapper
+from pyromq.protocol.wire.bodies import DelayOffsetSerializeWrapper
 
 #: As RocketMQ 4.9.7 writes it.
 JAVA_FILE = b'{\n\t"offsetTable":{1:10,2:0,18:9223372036854775807\n\t}\n}'

@@ -14,9 +14,9 @@ from pyromq.broker.state.filters import (
     ConsumerFilterTable,
     compile_expression,
 )
-from pyromq.protocol.bodies import SubscriptionData
 from pyromq.protocol.filter.bloom import BloomFilter
 from pyromq.protocol.filter.sql import SqlError, SqlExpression, compile_sql
+from pyromq.protocol.wire.bodies import SubscriptionData
 
 CONFIG = BrokerConfig(broker_ip1="127.0.0.1", broker_ip2="127.0.0.1")
 

@@ -9,9 +9,9 @@ import pytest
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.groups import GroupTable
 from pyromq.protocol import names
-from pyromq.protocol.bodies import DataVersion, SubscriptionGroupConfig
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import RequestError
+from pyromq.protocol.wire.bodies import DataVersion, SubscriptionGroupConfig
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RequestError
 
 CONFIG = BrokerConfig(
     broker_name="broker-a", broker_ip1="127.0.0.1", broker_ip2="127.0.0.1", namesrv_addr=None

@@ -8,7 +8,7 @@ import pytest
 
 from pyromq.broker.state import offsets as module
 from pyromq.broker.state.offsets import ConsumerOffsetTable
-from pyromq.protocol.bodies import ConsumerOffsetSerializeWrapper
+from pyromq.protocol.wire.bodies import ConsumerOffsetSerializeWrapper
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from pyromq.broker.state.queue_locks import LEASE_SECONDS, QueueLockTable
-from pyromq.protocol.bodies import LockBatchRequestBody, MessageQueue
+from pyromq.protocol.wire.bodies import LockBatchRequestBody, MessageQueue
 from tests.unit.broker.fakes import FakeConnection
 
 ONE, TWO, THREE = (MessageQueue("t", "broker-a", number) for number in range(3))

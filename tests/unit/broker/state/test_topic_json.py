@@ -5,7 +5,7 @@ import itertools
 
 from pyromq.broker.state import topic_json
 from pyromq.broker.state.topic_json import TopicJson
-from pyromq.protocol.bodies import (
+from pyromq.protocol.wire.bodies import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,

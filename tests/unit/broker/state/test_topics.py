@@ -11,9 +11,9 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state import topics as module
 from pyromq.broker.state.persistence import PersistenceError
 from pyromq.broker.state.topics import TOPIC_UNIT, TOPIC_UNIT_SUBSCRIPTION, TopicTable
-from pyromq.protocol.bodies import DataVersion, TopicConfig, TopicFilterType
-from pyromq.protocol.frame import RequestError
 from pyromq.protocol.names import TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
+from pyromq.protocol.wire.bodies import DataVersion, TopicConfig, TopicFilterType
+from pyromq.protocol.wire.frame import RequestError
 
 CONFIG = BrokerConfig(
     broker_name="broker-a", broker_ip1="127.0.0.1", broker_ip2="127.0.0.1", namesrv_addr=None

@@ -6,7 +6,7 @@ from pyromq.protocol.filter.bloom import BloomFilter, BloomFilterData
 from pyromq.protocol.filter.by_properties import KnownBits, PropertyFilter, RetryFilter
 from pyromq.protocol.filter.sql import compile_sql
 from pyromq.protocol.filter.tags import TagFilter
-from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.java.string_hash import java_hash
 from tests.support.records import make_record
 
 BLOOM = BloomFilter(20, 32)

@@ -16,8 +16,8 @@ from pyromq.protocol.filter.tags import (
     raw_tags_codes,
     text_tags_codes,
 )
-from pyromq.protocol.java_hash import java_hash
-from pyromq.protocol.properties import decode_properties
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.message.properties import decode_properties
 
 
 def wants(tag_filter: TagFilter, tags: str) -> bool:

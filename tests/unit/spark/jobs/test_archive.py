@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from pyromq.spark import archiver
-from pyromq.spark.archiver import Archived, ArchiveOptions
+from pyromq.spark.archive import archiver
+from pyromq.spark.archive.archiver import Archived, ArchiveOptions
 from pyromq.spark.columns import MAP, RAW
 from pyromq.spark.jobs import archive as job
 from pyromq.spark.options import Edge, Time, TopicPattern, Topics
-from pyromq.spark.origin import OriginError, Queue
-from pyromq.spark.sources import BrokerSource, StoreSource
+from pyromq.spark.origins.opening import BrokerSource, StoreSource
+from pyromq.spark.origins.origin import OriginError, Queue
+from tests.unit.spark.archive.test_archiver import FakeSource
+from tests.unit.spark.archive.test_compactor import here
 from tests.unit.spark.fake_origin import FakeOrigin
-from tests.unit.spark.test_archiver import FakeSource
-from tests.unit.spark.test_compactor import here
 
 A = Queue("Orders", "broker-a", 0)
 

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from pyromq.spark.jobs import audit as job
 from pyromq.spark.jobs.options import output_console
-from pyromq.spark.sources import StoreSource
-from tests.unit.spark.test_store_builds import no_spark, write_store
+from pyromq.spark.origins.opening import StoreSource
+from tests.unit.spark.stores.test_builds import no_spark, write_store
 
 __all__ = ["no_spark"]
 

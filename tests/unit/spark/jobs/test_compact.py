@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from pyromq.spark import archiver, compactor
-from pyromq.spark.archive_directory import ArchiveDirectory
+from pyromq.spark.archive import archiver, compactor
+from pyromq.spark.archive.directory import ArchiveDirectory
 from pyromq.spark.jobs import compact as job
-from pyromq.spark.origin import Queue
+from pyromq.spark.origins.origin import Queue
+from tests.unit.spark.archive.test_compactor import archive_all, here
 from tests.unit.spark.fake_origin import FakeOrigin
-from tests.unit.spark.test_compactor import archive_all, here
 
 A = Queue("Orders", "broker-a", 0)
 B = Queue("Payments", "broker-a", 0)

@@ -6,7 +6,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pyromq.spark.java import JavaNotFoundError
 from pyromq.spark.jobs.options import (
     ClusterSettings,
     SparkSettings,
@@ -18,7 +17,8 @@ from pyromq.spark.jobs.options import (
     progress_bars,
     spark_options,
 )
-from pyromq.spark.origin import OriginError
+from pyromq.spark.origins.origin import OriginError
+from pyromq.spark.runtime.java import JavaNotFoundError
 
 
 def settings_of(*arguments: str, **environment: str) -> Any:

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from pyromq.spark.jobs import rebuild as job
 from tests.support.stores import open_store, small_config
-from tests.unit.spark.test_store_builds import no_spark, write_store
-from tests.unit.store.test_rebuild import derived
+from tests.unit.spark.stores.test_builds import no_spark, write_store
+from tests.unit.store.offline.test_rebuild import derived
 
 __all__ = ["no_spark"]
 
@@ -115,7 +115,7 @@ def test_what_fails_leaves_the_old_files(root: Path, monkeypatch: pytest.MonkeyP
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pyromq.spark.store_builds.build_stores", fail)
+    monkeypatch.setattr("pyromq.spark.stores.builds.build_stores", fail)
     result = invoke(root)
     assert result.exit_code != 0
     assert derived(root) == before

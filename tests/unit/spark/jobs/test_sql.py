@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from pyromq.spark.jobs import sql
 from pyromq.spark.jobs.sql import MORE_PROMPT, PROMPT, Shell, command
-from pyromq.spark.row_output import Format
+from pyromq.spark.sql.output import Format
 
 
 class Frame:

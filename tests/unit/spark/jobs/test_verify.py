@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from pyromq.spark.jobs import verify as job
 from tests.support.stores import TOPIC, open_store, put
-from tests.unit.spark.test_store_builds import no_spark, write_store
+from tests.unit.spark.stores.test_builds import no_spark, write_store
 
 __all__ = ["no_spark"]
 

@@ -26,8 +26,9 @@ from pyromq.broker.state.connections import (
     ProducerTable,
 )
 from pyromq.broker.state.offsets import ConsumerOffsetTable
-from pyromq.protocol.bodies import Body, BodyError
-from pyromq.protocol.bodies_admin import (
+from pyromq.protocol.message.message_id import decode_message_id
+from pyromq.protocol.wire.bodies import Body, BodyError
+from pyromq.protocol.wire.bodies_admin import (
     Connection,
     ConsumerConnection,
     GetConsumerStatusBody,
@@ -36,9 +37,9 @@ from pyromq.protocol.bodies_admin import (
     ProducerInfo,
     ProducerTableInfo,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.protocol.headers_admin import (
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.headers_admin import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerConnectionListRequestHeader,
     GetConsumerRunningInfoRequestHeader,
@@ -46,7 +47,6 @@ from pyromq.protocol.headers_admin import (
     GetProducerConnectionListRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
-from pyromq.protocol.message_id import decode_message_id
 from pyromq.remoting.errors import RemotingError, RemotingTimeoutError
 from pyromq.store.message_store import MessageStore
 

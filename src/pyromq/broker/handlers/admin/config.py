@@ -12,13 +12,13 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from pyromq.base.settings import ConfigError
 from pyromq.broker.services.live_config import LiveConfig
 from pyromq.broker.state.connections import ClientConnection
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.protocol.headers_admin import GetBrokerConfigResponseHeader
-from pyromq.protocol.java_properties import PropertiesError, parse_properties
-from pyromq.protocol.settings import ConfigError
+from pyromq.protocol.java.properties import PropertiesError, parse_properties
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.headers_admin import GetBrokerConfigResponseHeader
 
 logger = logging.getLogger(__name__)
 

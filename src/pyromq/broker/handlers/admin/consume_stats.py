@@ -25,8 +25,9 @@ from pyromq.broker.state.connections import ClientConnection, ConsumerTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
-from pyromq.protocol.bodies import Body, MessageQueue, TopicConfig
-from pyromq.protocol.bodies_admin import (
+from pyromq.protocol.java.wire_types import INT64
+from pyromq.protocol.wire.bodies import Body, MessageQueue, TopicConfig
+from pyromq.protocol.wire.bodies_admin import (
     ConsumeStats,
     ConsumeStatsList,
     OffsetWrapper,
@@ -35,15 +36,14 @@ from pyromq.protocol.bodies_admin import (
     TopicOffset,
     TopicStatsTable,
 )
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.protocol.headers_admin import (
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.headers_admin import (
     GetConsumeStatsInBrokerHeader,
     GetConsumeStatsRequestHeader,
     GetTopicStatsInfoRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
 )
-from pyromq.protocol.wire_types import INT64
 from pyromq.store.message_store import MessageStore
 
 #: So many queues are looked at in one turn of the loop.

@@ -6,7 +6,7 @@ Quick: answered on the loop.
 from __future__ import annotations
 
 from pyromq.broker.state.delay_offsets import DelayOffsetTable
-from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.server import Connection
 
 

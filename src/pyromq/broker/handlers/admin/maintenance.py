@@ -15,10 +15,10 @@ from typing import NoReturn
 from pyromq.broker.services.topic_deletion import TopicDeletion
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.broker.state.topics import TopicTable
-from pyromq.protocol.bodies import TopicList
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.protocol.names import TOPICS_WITH_PROGRESS
+from pyromq.protocol.wire.bodies import TopicList
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)

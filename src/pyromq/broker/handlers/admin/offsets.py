@@ -27,21 +27,21 @@ from pyromq.broker.state.connections import ClientConnection, ConsumerTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
-from pyromq.protocol.bodies import MessageQueue
-from pyromq.protocol.bodies_admin import (
+from pyromq.protocol.names import group_fault
+from pyromq.protocol.wire.bodies import MessageQueue
+from pyromq.protocol.wire.bodies_admin import (
     MessageQueueForC,
     QueryCorrectionOffsetBody,
     ResetOffsetBody,
     ResetOffsetBodyForC,
 )
-from pyromq.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from pyromq.protocol.frame import FLAG_ONEWAY, RemotingCommand, RequestError
-from pyromq.protocol.headers_admin import (
+from pyromq.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import FLAG_ONEWAY, RemotingCommand, RequestError
+from pyromq.protocol.wire.headers_admin import (
     CloneGroupOffsetRequestHeader,
     QueryCorrectionOffsetHeader,
     ResetOffsetRequestHeader,
 )
-from pyromq.protocol.names import group_fault
 from pyromq.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)

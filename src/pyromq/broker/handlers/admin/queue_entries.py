@@ -17,15 +17,15 @@ import orjson
 from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.state.connections import ClientConnection, ConsumerTable
 from pyromq.broker.state.filters import ConsumerFilter, ConsumerFilterData, ConsumerFilterTable
-from pyromq.protocol.bodies import SubscriptionData
-from pyromq.protocol.bodies_admin import ConsumeQueueData, QueryConsumeQueueResponseBody
-from pyromq.protocol.codes import ResponseCode
 from pyromq.protocol.filter.tags import SUBSCRIBE_ALL, TagFilter, is_tag_type
-from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.protocol.headers_admin import QueryConsumeQueueRequestHeader
-from pyromq.store.consume_queue import ConsumeQueue, iter_entries
-from pyromq.store.consume_queue_ext import ExtensionUnit, is_address
+from pyromq.protocol.wire.bodies import SubscriptionData
+from pyromq.protocol.wire.bodies_admin import ConsumeQueueData, QueryConsumeQueueResponseBody
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.headers_admin import QueryConsumeQueueRequestHeader
 from pyromq.store.message_store import MessageStore
+from pyromq.store.queues.consume_queue import ConsumeQueue, iter_entries
+from pyromq.store.queues.extension import ExtensionUnit, is_address
 
 #: More entries than this are for nobody's eyes.
 _MAX_ENTRIES: Final = 10_000

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.state.connections import ClientConnection
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import (
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import (
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,

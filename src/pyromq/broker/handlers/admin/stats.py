@@ -29,11 +29,11 @@ from pyromq.broker.services.flow_control import Lanes
 from pyromq.broker.services.stats import BrokerStats, PutTimes
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.broker.state.delay_offsets import DelayOffsetTable
-from pyromq.protocol.bodies import KVTable
-from pyromq.protocol.codes import PROTOCOL_VERSION, ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.protocol.headers_admin import ViewBrokerStatsDataRequestHeader
 from pyromq.protocol.names import SCHEDULE_TOPIC
+from pyromq.protocol.wire.bodies import KVTable
+from pyromq.protocol.wire.codes import PROTOCOL_VERSION, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.headers_admin import ViewBrokerStatsDataRequestHeader
 from pyromq.store.disk import used_percent
 from pyromq.store.message_store import MessageStore
 

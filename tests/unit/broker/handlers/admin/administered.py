@@ -12,9 +12,9 @@ from pyromq.broker.handlers.admin.consume_stats import ConsumeStatsHandlers
 from pyromq.broker.handlers.admin.offsets import OffsetAdminHandlers
 from pyromq.broker.handlers.admin.queue_entries import QueueEntryHandlers
 from pyromq.broker.state.connections import Client
-from pyromq.protocol.bodies import ConsumerData, MessageQueue, SubscriptionData, TopicConfig
-from pyromq.protocol.codes import LanguageCode
-from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.wire.bodies import ConsumerData, MessageQueue, SubscriptionData, TopicConfig
+from pyromq.protocol.wire.codes import LanguageCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from tests.unit.broker.fakes import FakeConnection
 from tests.unit.broker.wired import Wired
 

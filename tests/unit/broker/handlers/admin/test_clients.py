@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.state.connections import Client
-from pyromq.protocol.bodies_admin import (
+from pyromq.protocol.message.message_id import encode_message_id
+from pyromq.protocol.message.record import decode_record
+from pyromq.protocol.wire.bodies_admin import (
     ConsumerConnection,
     GetConsumerStatusBody,
     GroupList,
     ProducerConnection,
     ProducerTableInfo,
 )
-from pyromq.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.protocol.message_id import encode_message_id
-from pyromq.protocol.record import decode_record
+from pyromq.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.remoting.errors import RemotingClosedError, RemotingTimeoutError
 from tests.unit.broker.fakes import FakeConnection
 from tests.unit.broker.handlers.admin.administered import ADMIN, Administered, asking, queue

@@ -9,9 +9,9 @@ import pytest
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.admin.config import ConfigAdminHandlers
 from pyromq.broker.services.live_config import LiveConfig
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.protocol.java_properties import parse_properties
+from pyromq.protocol.java.properties import parse_properties
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from tests.support.brokers import small_store
 
 CONNECTION = Mock(remote_address="127.0.0.1:40404")

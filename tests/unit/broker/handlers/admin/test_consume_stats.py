@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.handlers.admin import consume_stats
-from pyromq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
-from pyromq.protocol.bodies_admin import (
+from pyromq.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
+from pyromq.protocol.wire.bodies_admin import (
     ConsumeStats,
     ConsumeStatsList,
     OffsetWrapper,
@@ -15,8 +15,8 @@ from pyromq.protocol.bodies_admin import (
     TopicOffset,
     TopicStatsTable,
 )
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import RequestError
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RequestError
 from tests.unit.broker.handlers.admin.administered import ADMIN, Administered, asking, queue
 
 

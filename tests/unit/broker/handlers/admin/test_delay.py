@@ -5,8 +5,8 @@ from unittest.mock import create_autospec
 
 from pyromq.broker.handlers.admin.delay import DelayAdminHandlers
 from pyromq.broker.state.delay_offsets import DelayOffsetTable
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.server import Connection
 
 

@@ -9,10 +9,10 @@ import pytest
 from pyromq.broker.handlers.admin.maintenance import MaintenanceHandlers
 from pyromq.broker.services.topic_deletion import TopicDeletion
 from pyromq.broker.state.deleted_topics import DeletedTopicTable
-from pyromq.protocol.bodies import TopicConfig, TopicList
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
 from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC
+from pyromq.protocol.wire.bodies import TopicConfig, TopicList
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from tests.unit.broker.fakes import FakeConnection
 from tests.unit.broker.wired import Wired
 

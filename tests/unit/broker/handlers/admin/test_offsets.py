@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.state.capacity import Capacity
-from pyromq.protocol.bodies import TopicConfig
-from pyromq.protocol.bodies_admin import (
+from pyromq.protocol.wire.bodies import TopicConfig
+from pyromq.protocol.wire.bodies_admin import (
     QueryCorrectionOffsetBody,
     ResetOffsetBody,
     ResetOffsetBodyForC,
 )
-from pyromq.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from tests.unit.broker.handlers.admin.administered import ADMIN, Administered, asking, queue
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.protocol.bodies_admin import QueryConsumeQueueResponseBody
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.protocol.java_hash import java_hash
+from pyromq.protocol.java.string_hash import java_hash
+from pyromq.protocol.wire.bodies_admin import QueryConsumeQueueResponseBody
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from tests.support.patience import until
 from tests.unit.broker.handlers.admin.administered import ADMIN, CONFIG, Administered, asking
 from tests.unit.broker.wired import send_request

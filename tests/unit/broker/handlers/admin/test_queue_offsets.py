@@ -9,9 +9,9 @@ import pytest
 
 from pyromq.broker.handlers.admin.queue_offsets import QueueOffsetHandlers
 from pyromq.broker.services.flow_control import Lane
-from pyromq.protocol.codes import ResponseCode
-from pyromq.protocol.frame import RemotingCommand
-from pyromq.protocol.headers import HeaderError
+from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.protocol.wire.headers import HeaderError
 from tests.unit.broker.fakes import FakeConnection
 
 

@@ -9,10 +9,10 @@ import pytest
 from pyromq.broker.handlers.admin.stats import StatsAdminHandlers
 from pyromq.broker.services.stats import PutTimes
 from pyromq.broker.state.delay_offsets import DelayOffsetTable
-from pyromq.protocol.bodies import KVTable
-from pyromq.protocol.bodies_stats import BrokerStatsData
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.bodies import KVTable
+from pyromq.protocol.wire.bodies_stats import BrokerStatsData
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from tests.unit.broker.wired import Wired
 
 #: Every key of RocketMQ 4.9.7's answer but those that name a directory or a delay level.

@@ -14,7 +14,8 @@ from pyromq.broker.state.deleted_topics import DeletedTopicTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
-from pyromq.protocol.bodies import (
+from pyromq.protocol.java.fastjson import BodyError
+from pyromq.protocol.wire.bodies import (
     ConsumerOffsetSerializeWrapper,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
@@ -22,10 +23,9 @@ from pyromq.protocol.bodies import (
     TopicConfigSerializeWrapper,
     TopicFilterType,
 )
-from pyromq.protocol.codes import RequestCode, ResponseCode
-from pyromq.protocol.fastjson import BodyError
-from pyromq.protocol.frame import RemotingCommand, RequestError
-from pyromq.protocol.headers import HeaderError
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand, RequestError
+from pyromq.protocol.wire.headers import HeaderError
 from pyromq.store.growth import Growth
 from tests.unit.broker.fakes import FakeConnection
 

@@ -1,0 +1,1 @@
+"""Small building blocks that every layer shares; nothing here knows about messages."""

@@ -1,0 +1,1 @@
+"""`pyromq bench`: load, figures and plots."""

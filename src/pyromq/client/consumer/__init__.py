@@ -1,0 +1,1 @@
+"""Receiving: queue access, offsets, groups and assignment; one folder per consumer kind."""

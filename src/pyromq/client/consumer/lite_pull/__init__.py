@@ -1,0 +1,1 @@
+"""The lite pull consumer: `poll` messages that were read ahead."""

@@ -1,0 +1,1 @@
+"""The push consumer: a handler called for each message."""

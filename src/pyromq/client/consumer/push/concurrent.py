@@ -1,0 +1,157 @@
+"""Handling messages in any order, many at once.
+
+Each message (or each list of up to `batch_size`) is a job for one of the workers. What the
+handler did not take goes back to the broker; when even that fails, it is handed out again
+after 5 s. In broadcasting nothing can go back: a failure is logged, the message is over.
+
+A handler that takes longer than the consumer's time-out is cancelled where it can be (a
+coroutine), and its message goes back, too. Java lets it run on and keeps its place occupied.
+
+On the consumer's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pyromq.client.consumer.process_queue import ProcessQueue
+from pyromq.client.consumer.push.handling import HandlerCaller, Retry
+from pyromq.client.consumer.push.stats import TopicStats
+from pyromq.client.consumer.push.workers import Workers
+from pyromq.client.received import ReceivedMessage
+
+logger = logging.getLogger(__name__)
+
+#: After which a message that could not be sent back is handed out again.
+AGAIN_SECONDS = 5.0
+#: The delay of a message whose handler hung, as in Java: 10 s.
+_HUNG_DELAY_LEVEL = 3
+
+_Job = tuple[ProcessQueue, TopicStats, list[ReceivedMessage]]
+
+
+class ConcurrentHandling:
+    """Hands messages to the handler; `send_back` is None in broadcasting."""
+
+    def __init__(
+        self,
+        call: HandlerCaller,
+        send_back: Callable[[ReceivedMessage, int], Awaitable[bool]] | None,
+        *,
+        max_handlers: int,
+        batch_size: int,
+    ) -> None:
+        self._call = call
+        self._send_back = send_back
+        self._batch_size = batch_size
+        self._workers: Workers[_Job] = Workers(max_handlers, self._handle)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def submit(
+        self, process_queue: ProcessQueue, stats: TopicStats, messages: list[ReceivedMessage]
+    ) -> None:
+        """These came from a pull."""
+        size = self._batch_size
+        if size == 1:
+            self._workers.add([(process_queue, stats, [message]) for message in messages])
+        elif len(messages) <= size:
+            self._workers.add([(process_queue, stats, messages)])
+        else:
+            self._workers.add(
+                (process_queue, stats, messages[start : start + size])
+                for start in range(0, len(messages), size)
+            )
+
+    async def leave(self, process_queue: ProcessQueue, grace: float = 0.0) -> None:
+        """Hand out nothing more of a queue; return when its handlers have, after `grace` s at most.
+
+        A handler that returns later counts for nothing.
+        """
+        process_queue.is_leaving = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await process_queue.until_idle()
+        process_queue.drop()
+
+    def look_for_hung(self, timeout: float) -> None:
+        """Send back what a handler has had for too long."""
+        for process_queue, stats, messages in self._workers.cancel_overdue(timeout):
+            logger.warning("handler has had %r for more than %g s: sent back", messages[0], timeout)
+            self._spawn(self._failed(process_queue, stats, messages, Retry(_HUNG_DELAY_LEVEL)))
+
+    def is_worker(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a task is one that runs handlers."""
+        return self._workers.has(task)
+
+    async def stop(self, grace: float) -> None:
+        """Begin nothing more, let running handlers end within `grace` seconds."""
+        await self._workers.stop(grace)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=grace)
+        self._call.close()
+
+    # Helpers, in call order.
+
+    async def _handle(self, job: _Job) -> None:
+        process_queue, stats, messages = job
+        if process_queue.is_leaving:
+            return
+        began = process_queue.last_consumed = time.monotonic()
+        process_queue.begin_handling()
+        try:
+            retry = await self._call(process_queue.queue, messages)
+            stats.handlings += 1
+            stats.handling_seconds += time.monotonic() - began
+            if process_queue.dropped:
+                return
+            if retry is None:
+                stats.handled += len(messages)
+                process_queue.finish(messages)
+            else:
+                await self._failed(process_queue, stats, messages, retry)
+        finally:
+            process_queue.end_handling()
+
+    async def _failed(
+        self,
+        process_queue: ProcessQueue,
+        stats: TopicStats,
+        messages: list[ReceivedMessage],
+        retry: Retry,
+    ) -> None:
+        failed = messages
+        if retry.messages is not None:
+            failed = [message for message in messages if message in retry.messages]
+            done = [message for message in messages if message not in retry.messages]
+            stats.handled += len(done)
+            process_queue.finish(done)
+        stats.failed += len(failed)
+        for message in failed:
+            # One that hung was sent back already, while its handler went on.
+            if process_queue.is_unfinished(message):
+                await self._give_back(process_queue, stats, message, retry.delay_level)
+
+    async def _give_back(
+        self,
+        process_queue: ProcessQueue,
+        stats: TopicStats,
+        message: ReceivedMessage,
+        delay_level: int,
+    ) -> None:
+        if self._send_back is None:
+            logger.warning("%r was not consumed: in broadcasting it does not come again", message)
+        elif not await self._send_back(message, delay_level):
+            message.reconsume_times += 1
+            self._workers.add_later((process_queue, stats, [message]), AGAIN_SECONDS)
+            return
+        process_queue.finish([message])
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

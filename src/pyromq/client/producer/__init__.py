@@ -1,0 +1,1 @@
+"""Sending: producers, batching, transactions, request and reply."""

@@ -1,0 +1,1 @@
+"""Connections, routes and heartbeats that all clients of a process share."""

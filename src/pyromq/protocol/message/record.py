@@ -1,0 +1,355 @@
+"""The commit-log record: how one message stands in the log and in a pull's answer.
+
+     #  field                        bytes
+     1  totalSize                    4
+     2  magic                        4   MESSAGE_MAGIC, or BLANK_MAGIC to the segment's end
+     3  bodyCRC                      4   CRC-32 & 0x7FFFFFFF
+     4  queueId                      4
+     5  flag                         4   the application's
+     6  queueOffset                  8
+     7  physicalOffset               8   the record's own place in the log
+     8  sysFlag                      4
+     9  bornTimestamp                8
+    10  bornHost ip, port            8, or 20 with BORN_HOST_V6
+    11  storeTimestamp               8
+    12  storeHost ip, port           8, or 20 with STORE_HOST_V6
+    13  reconsumeTimes               4
+    14  preparedTransactionOffset    8
+    15  bodyLength, body             4 + n
+    16  topicLength, topic           1 + n (n <= 127)
+    17  propertiesLength, properties 2 + n (n <= 32,767)
+
+Inner message of a batch request (what the producer sends for each):
+    totalSize 4 | magic 4 | bodyCRC 4 | flag 4 | bodyLength 4, body
+    | propertiesLength 2, properties
+
+Rules
+1. Big endian; totalSize covers the whole record and equals the sum of its parts.
+2. A record never crosses a segment; at least BLANK_SIZE bytes are kept behind the
+   last one for the blank record, whose totalSize is the rest of the segment.
+3. The host bits of sysFlag say how long the two hosts are.
+
+Pure. `store` packs heads with these structs and copies the parts; nothing else
+knows an offset of this layout, except `bulk`, which reads many records at once, and
+`batch_bodies`, which makes many inner messages at once.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, NewType
+
+from pyromq.protocol.message.crc import CRC_MASK, crc32
+from pyromq.protocol.message.message_id import (
+    HOST_SIZE_V4,
+    HOST_SIZE_V6,
+    decode_host,
+    encode_message_id,
+)
+from pyromq.protocol.message.properties import MAX_PROPERTIES, decode_properties
+from pyromq.protocol.message.sysflag import BORN_HOST_V6, COMPRESSED, HOST_MASK, STORE_HOST_V6
+
+PhysicalOffset = NewType("PhysicalOffset", int)
+QueueOffset = NewType("QueueOffset", int)
+
+MESSAGE_MAGIC: Final = 0xDAA320A7
+BLANK_MAGIC: Final = 0xCBD43194
+MAX_TOPIC: Final = 127
+
+#: Fields 1 and 2, all that a blank record has.
+BLANK = struct.Struct(">II")
+BLANK_SIZE: Final = 8
+assert BLANK.size == BLANK_SIZE
+
+#: Fields 1 to 7 of a record, all that changes within a batch ...
+BATCH_HEAD = struct.Struct(">iIiiiqq")
+#: ... and fields 8 to 14, which do not, by the host bits of sysFlag.
+_SHARED = {
+    0: struct.Struct(">iq8sq8siq"),
+    BORN_HOST_V6: struct.Struct(">iq20sq8siq"),
+    STORE_HOST_V6: struct.Struct(">iq8sq20siq"),
+    HOST_MASK: struct.Struct(">iq20sq20siq"),
+}
+#: Fields 1 to 14 and bodyLength, by the host bits of sysFlag.
+_HEADS = {
+    bits: struct.Struct(BATCH_HEAD.format + shared.format[1:] + "i")
+    for bits, shared in _SHARED.items()
+}
+HEAD_SIZE_V4: Final = 88
+assert _HEADS[0].size == HEAD_SIZE_V4
+assert _HEADS[HOST_MASK].size == HEAD_SIZE_V4 + 24
+#: A record's bytes beside head, body, topic and properties: their two length fields.
+TAIL_LENGTHS: Final = 3
+
+#: totalSize, flag and bodyLength of a batch's inner message ...
+INNER_HEAD = struct.Struct(">i8xii")
+INNER_HEAD_SIZE: Final = 20
+assert INNER_HEAD.size == INNER_HEAD_SIZE
+#: ... and how many bytes it has beside body and properties.
+INNER_FIXED_SIZE: Final = 22
+#: Where bodyLength stands in an inner message.
+INNER_BODY_LENGTH: Final = 16
+
+#: Where storeTimestamp stands in a record with an IPv4 born host.
+_STORE_TIMESTAMP_V4: Final = 56
+_SYS_FLAG: Final = 36
+#: A record up to this size is read as a whole, where only its properties are wanted.
+_READ_AT_ONCE: Final = 4096
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_SHORT = struct.Struct(">H")
+
+
+class RecordError(ValueError):
+    """Bytes that are no record."""
+
+
+@dataclass(slots=True)
+class MessageRecord:
+    """One message as it stands in the log. `body` is as the producer sent it."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    body: bytes
+    properties: dict[str, str]
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: tuple[str, int]
+    store_timestamp: int
+    store_host: tuple[str, int]
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body_crc: int
+    size: int
+    message_id: str
+    raw_properties: bytes = field(repr=False, default=b"")
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether `body` is what a compressor made of it."""
+        return self.sys_flag & COMPRESSED != 0
+
+
+def body_crc(body: bytes) -> int:
+    """The record's bodyCRC."""
+    return crc32(body) & CRC_MASK
+
+
+def head_packer(sys_flag: int) -> Callable[..., bytes]:
+    """Packs fields 1 to 14 and bodyLength of a record whose sysFlag has these host bits."""
+    return _HEADS[sys_flag & HOST_MASK].pack
+
+
+def head_unpacker(sys_flag: int) -> Callable[[bytes, int], tuple[Any, ...]]:
+    """Unpacks them again, from an offset on."""
+    return _HEADS[sys_flag & HOST_MASK].unpack_from
+
+
+def shared_packer(sys_flag: int) -> Callable[..., bytes]:
+    """Packs fields 8 to 14, those that all records of a batch share."""
+    return _SHARED[sys_flag & HOST_MASK].pack
+
+
+def head_size(sys_flag: int) -> int:
+    """Bytes of fields 1 to 14 and bodyLength."""
+    return _HEADS[sys_flag & HOST_MASK].size
+
+
+def topic_part(topic: str) -> bytes:
+    """Field 16."""
+    data = topic.encode()
+    if len(data) > MAX_TOPIC:
+        raise RecordError(f"topic of {len(data)} bytes, at most {MAX_TOPIC} are possible")
+    return bytes((len(data),)) + data
+
+
+def encode_record(record: MessageRecord, born_host: bytes, store_host: bytes) -> bytes:
+    """A whole record; the plain counterpart of what the store does in parts."""
+    topic = topic_part(record.topic)
+    properties = record.raw_properties
+    _check_properties(properties)
+    _check_host("born", born_host, is_v6=record.sys_flag & BORN_HOST_V6 != 0)
+    _check_host("store", store_host, is_v6=record.sys_flag & STORE_HOST_V6 != 0)
+    size = head_size(record.sys_flag) + len(record.body) + len(topic) + 2 + len(properties)
+    head = head_packer(record.sys_flag)(
+        size,
+        MESSAGE_MAGIC,
+        body_crc(record.body),
+        record.queue_id,
+        record.flag,
+        record.queue_offset,
+        record.physical_offset,
+        record.sys_flag,
+        record.born_timestamp,
+        born_host,
+        record.store_timestamp,
+        store_host,
+        record.reconsume_times,
+        record.prepared_transaction_offset,
+        len(record.body),
+    )
+    return b"".join((head, record.body, topic, _SHORT.pack(len(properties)), properties))
+
+
+def _check_properties(properties: bytes) -> None:
+    if len(properties) > MAX_PROPERTIES:
+        raise RecordError(
+            f"properties of {len(properties)} bytes, at most {MAX_PROPERTIES} are possible"
+        )
+
+
+def _check_host(name: str, host: bytes, *, is_v6: bool) -> None:
+    # A struct would cut or pad it without a word.
+    if len(host) != (HOST_SIZE_V6 if is_v6 else HOST_SIZE_V4):
+        raise RecordError(f"{name} host of {len(host)} bytes does not fit the bits of sysFlag")
+
+
+def decode_record(buffer: bytes | memoryview, offset: int = 0) -> MessageRecord:
+    """The record that begins at `offset`; raises RecordError when there is none."""
+    available = len(buffer) - offset
+    if available < HEAD_SIZE_V4:
+        raise RecordError(f"{available} bytes at {offset} are too few for a record")
+    (sys_flag,) = _INT.unpack_from(buffer, offset + _SYS_FLAG)
+    head = _HEADS[sys_flag & HOST_MASK]
+    if available < head.size:
+        raise RecordError(f"{available} bytes at {offset} are too few for a record with IPv6 hosts")
+    (
+        size,
+        magic,
+        crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        _,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+        prepared_offset,
+        body_length,
+    ) = head.unpack_from(buffer, offset)
+    if magic != MESSAGE_MAGIC:
+        raise RecordError(f"magic {magic:#010x} at {offset} is not a message's")
+    end = offset + size
+    body_start = offset + head.size
+    topic_start = body_start + body_length + 1
+    if size > available or body_length < 0 or topic_start > end:
+        raise RecordError(f"record of {size} bytes with a body of {body_length} at {offset}")
+    topic_length = buffer[topic_start - 1]
+    properties_start = topic_start + topic_length + 2
+    if topic_length > MAX_TOPIC or properties_start > end:
+        raise RecordError(f"topic of {topic_length} bytes in record at {offset}")
+    (properties_length,) = _SHORT.unpack_from(buffer, properties_start - 2)
+    if properties_length > MAX_PROPERTIES or properties_start + properties_length != end:
+        raise RecordError(f"properties of {properties_length} bytes in record at {offset}")
+    raw_properties = bytes(buffer[properties_start:end])
+    return MessageRecord(
+        topic=bytes(buffer[topic_start : properties_start - 2]).decode(errors="replace"),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        body=bytes(buffer[body_start : topic_start - 1]),
+        properties=decode_properties(raw_properties),
+        flag=flag,
+        sys_flag=sys_flag,
+        born_timestamp=born_timestamp,
+        born_host=decode_host(born_host),
+        store_timestamp=store_timestamp,
+        store_host=decode_host(store_host),
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_offset,
+        body_crc=crc,
+        size=size,
+        message_id=encode_message_id(store_host, physical_offset & 0xFFFFFFFFFFFFFFFF),
+        raw_properties=raw_properties,
+    )
+
+
+def decode_records(buffer: bytes | memoryview) -> list[MessageRecord]:
+    """All records of a pull's answer, which stand one behind the other."""
+    records = []
+    offset = 0
+    while offset < len(buffer):
+        record = decode_record(buffer, offset)
+        records.append(record)
+        offset += record.size
+    return records
+
+
+def read_raw_properties(read: Callable[[int, int], bytes], offset: int, size: int) -> bytes | None:
+    """Field 17 of the record of `size` bytes at `offset`; None when no record can be read.
+
+    `read` gives so many bytes from an offset on. A long body is not read.
+    """
+    data = read(offset, min(size, _READ_AT_ONCE))
+    if len(data) < HEAD_SIZE_V4:
+        return None
+    head = _HEADS[_INT.unpack_from(data, _SYS_FLAG)[0] & HOST_MASK].size
+    if len(data) < head:
+        return None
+    topic_at = head + _INT.unpack_from(data, head - _INT.size)[0]
+    if not head <= topic_at < size:
+        return None
+    if size > _READ_AT_ONCE:
+        data = read(offset + topic_at, size - topic_at)
+        topic_at = 0
+    if topic_at >= len(data):
+        return None
+    properties_at = topic_at + 1 + data[topic_at] + _SHORT.size
+    if properties_at > len(data):
+        return None
+    (length,) = _SHORT.unpack_from(data, properties_at - _SHORT.size)
+    return data[properties_at : properties_at + length]
+
+
+def encode_inner_message(body: bytes, properties: bytes, flag: int = 0) -> bytes:
+    """One message of a batch request's body; the broker computes the CRC itself."""
+    _check_properties(properties)
+    size = INNER_FIXED_SIZE + len(body) + len(properties)
+    return b"".join(
+        (
+            INNER_HEAD.pack(size, flag, len(body)),
+            body,
+            _SHORT.pack(len(properties)),
+            properties,
+        )
+    )
+
+
+def peek(buffer: bytes | memoryview) -> tuple[int, int]:
+    """Size and magic of what begins with `buffer`; (0, 0) for too few bytes to tell."""
+    if len(buffer) < BLANK_SIZE:
+        return 0, 0
+    size, magic = BLANK.unpack_from(buffer)
+    return size, magic
+
+
+def inner_count(batch: bytes, limit: int = sys.maxsize) -> int:
+    """Count the messages of a batch request's body, up to `limit`.
+
+    What is torn counts as the last one.
+    """
+    count = position = 0
+    while position + INNER_HEAD_SIZE <= len(batch) and count < limit:
+        count += 1
+        (size,) = _INT.unpack_from(batch, position)
+        if size < INNER_FIXED_SIZE:
+            break
+        position += size
+    return count
+
+
+def store_timestamp_at(buffer: bytes | memoryview, offset: int) -> int:
+    """The storeTimestamp of the record that begins at `offset`."""
+    (sys_flag,) = _INT.unpack_from(buffer, offset + _SYS_FLAG)
+    shift = 12 if sys_flag & BORN_HOST_V6 else 0
+    timestamp: int = _LONG.unpack_from(buffer, offset + _STORE_TIMESTAMP_V4 + shift)[0]
+    return timestamp

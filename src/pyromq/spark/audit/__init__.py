@@ -1,0 +1,1 @@
+"""Comparing what producers sent, the archive and consumers."""

@@ -1,0 +1,1 @@
+"""Origins of record bytes: brokers over TCP, and store directories."""

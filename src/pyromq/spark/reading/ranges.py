@@ -1,0 +1,207 @@
+"""What every read does, batch or stream: open the origin, decode its blocks, judge losses.
+
+    with closing(open_origin(options)) as origin: ...          # the driver plans
+    yield from read_range(plan, QueueRange(queue, 0, 1000))    # a task reads
+
+`ReadPlan` is what travels to the tasks: plain values, no sockets. Each read opens an origin of
+its own and closes it, also when Spark does not want the rest (`limit`).
+
+Invariant: batches have exactly the columns of the plan, at most `arrow.BATCH_ROWS` rows and,
+unless one body is larger, `arrow.BATCH_BYTES` bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from pyromq.base.process_memory import keep_memory
+from pyromq.client.consumer.subscription import Subscription
+from pyromq.spark.arrow import RecordDecoder, batches
+from pyromq.spark.options import ReadOptions, TopicPattern, Topics
+from pyromq.spark.origins.origin import LostRecords, Origin, QueueRange, RecordBlock
+from pyromq.spark.reading.filters import RowCondition, row_conditions
+from pyromq.spark.reading.positions import Losses
+
+if TYPE_CHECKING:
+    from pyromq.spark.origins.store import LogRange, StoreOrigin
+
+
+#: Offsets of a block of which a filter has left a few.
+_MANY: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """What tasks need to know: the options, the columns, and which tags brokers may leave out."""
+
+    options: ReadOptions
+    columns: tuple[str, ...]
+    #: Those of the columns that Spark was told to be never null.
+    not_null: frozenset[str] = frozenset()
+    #: Tags of filters that tasks or Spark look at, too.
+    pushed_tags: frozenset[str] = frozenset()
+
+    @property
+    def subscription(self) -> Subscription | None:
+        """What brokers are asked for; None: all messages."""
+        tags, pushed = self.options.tags, self.pushed_tags
+        if self.options.sql is not None:
+            return Subscription.sql(self.options.sql)
+        if tags or pushed:
+            wanted = tags & pushed if tags and pushed else tags or pushed
+            return Subscription.tags(" || ".join(sorted(wanted)))
+        return None
+
+
+def open_origin(options: ReadOptions, subscription: Subscription | None = None) -> Origin:
+    """The origin that the options name; the caller closes it.
+
+    Only what reads messages has a subscription: brokers find offsets by looking at messages,
+    which must not be left out.
+    """
+    if options.store_path is not None:
+        return _open_store(options)
+    from pyromq.spark.origins.broker import BrokerOrigin, ConnectionSettings
+
+    settings = ConnectionSettings(
+        name_servers=options.name_servers,
+        access_key=options.access_key,
+        secret_key=options.secret_key,
+        tls=options.tls,
+        request_timeout=options.request_timeout,
+        reconnect_timeout=options.reconnect_timeout,
+    )
+    return BrokerOrigin(settings, subscription=subscription)
+
+
+def read_range(plan: ReadPlan, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
+    """The rows of a range of a queue."""
+    with closing(open_origin(plan.options, plan.subscription)) as origin:
+        found = origin.blocks(wanted)
+        yield from _decoded(plan, found, wanted.queue.broker_name, str(wanted.queue))
+
+
+def log_ranges(plan: ReadPlan) -> list[LogRange]:
+    """The parts of a store's log that tasks read, when its queues are not looked at."""
+    with closing(_open_store(plan.options)) as origin:
+        return origin.log_ranges()
+
+
+def read_log(plan: ReadPlan, wanted: LogRange) -> Iterator[pa.RecordBatch]:
+    """The rows of a part of a store's log."""
+    topics = plan.options.wanted
+    names = topics.names if isinstance(topics, Topics) else None
+    with closing(_open_store(plan.options)) as origin:
+        found = origin.log_blocks(wanted, names)
+        yield from _decoded(plan, found, origin.broker_name, f"commit log of {origin.broker_name}")
+
+
+def _open_store(options: ReadOptions) -> StoreOrigin:
+    from pyromq.spark.origins.store import StoreOrigin
+
+    assert options.store_path is not None
+    return StoreOrigin(
+        options.store_path, options.broker_name, commit_log_paths=options.commit_log_paths
+    )
+
+
+def _decoded(
+    plan: ReadPlan, found: Iterable[RecordBlock | LostRecords], broker_name: str, place: str
+) -> Iterator[pa.RecordBatch]:
+    keep_memory()
+    losses = Losses(plan.options.fail_on_data_loss)
+    rows = _RowFilter(plan)
+    decoder = RecordDecoder(
+        rows.columns, plan.options.include_properties, broker_name, plan.not_null
+    )
+    for block in found:
+        if isinstance(block, LostRecords):
+            losses.report(block)
+            continue
+        for decoded in decoder.decode_parts(block):
+            if decoded.damaged:
+                where = _damaged_offsets(block)
+                for damage in decoded.damaged:
+                    losses.report(f"{place}, {where}: {damage}")
+            yield from batches(rows.select(decoded.batch))
+
+
+def _damaged_offsets(block: RecordBlock) -> str:
+    """Which offsets the damaged records of a block may have: those that the others do not."""
+    whole = RecordDecoder(("queueOffset",)).decode(block).batch.column("queueOffset").to_pylist()
+    if not whole:
+        return f"{block.starts.size} records without a whole one among them"
+    first, last = min(whole), max(whole)
+    missing = sorted(set(range(first, last)) - set(whole))[:5] if last - first < _MANY else []
+    between = f", without {', '.join(map(str, missing))}" if missing else ""
+    return f"among offsets {first} to {last}{between}"
+
+
+class _RowFilter:
+    """Looks at the text of what origins select roughly, or not at all.
+
+    Brokers select tags by their hashes, a store's files not at all; the log alone has all
+    topics. The columns needed for this are read beside those of the plan, and dropped.
+    """
+
+    def __init__(self, plan: ReadPlan) -> None:
+        options = plan.options
+        self._wanted_columns = list(plan.columns)
+        self._tags = pa.array(sorted(options.tags), pa.string()) if options.tags else None
+        by_pattern = options.commit_log_only and isinstance(options.wanted, TopicPattern)
+        self._matches = (
+            re.compile(options.wanted.pattern).fullmatch
+            if by_pattern and isinstance(options.wanted, TopicPattern)
+            else None
+        )
+        self._where = row_conditions(options.where)
+        needed = {
+            **dict.fromkeys(condition.attribute[0] for condition in self._where),
+            **({"tags": None} if self._tags is not None else {}),
+            **({"topic": None} if self._matches is not None else {}),
+        }
+        self.columns = [*plan.columns, *(name for name in needed if name not in plan.columns)]
+
+    def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that are wanted, with the plan's columns."""
+        if self._tags is not None:
+            batch = batch.filter(pc.is_in(batch.column("tags"), self._tags))
+        for condition in self._where:
+            batch = batch.filter(_holds(condition, batch))
+        if self._matches is not None:
+            topics = batch.column("topic")
+            matching = [topic for topic in topics.unique().to_pylist() if self._matches(topic)]
+            batch = batch.filter(pc.is_in(topics, pa.array(matching, pa.string())))
+        return batch.select(self._wanted_columns)
+
+
+def _holds(condition: RowCondition, batch: pa.RecordBatch) -> pa.Array:
+    """For which rows a condition holds; null, where a column is, is no."""
+    column = batch.column(condition.attribute[0])
+    if isinstance(condition, In):
+        return pc.is_in(column, pa.array(condition.value, column.type))
+    return _COMPARE[type(condition)](column, pa.scalar(condition.value, column.type))
+
+
+_COMPARE: Final = {
+    EqualTo: pc.equal,
+    GreaterThan: pc.greater,
+    GreaterThanOrEqual: pc.greater_equal,
+    LessThan: pc.less,
+    LessThanOrEqual: pc.less_equal,
+}

@@ -1,0 +1,1 @@
+"""Sending archived messages to topics again."""

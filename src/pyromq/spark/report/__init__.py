@@ -1,0 +1,1 @@
+"""A report on topics and groups as one HTML page."""

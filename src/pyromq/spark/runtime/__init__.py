@@ -1,0 +1,1 @@
+"""Sessions, the JVM and Python workers that jobs run on."""

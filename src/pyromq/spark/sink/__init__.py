@@ -1,0 +1,1 @@
+"""Writing a DataFrame to topics."""

@@ -1,0 +1,1 @@
+"""Rebuilding and verifying store directories as Spark jobs."""

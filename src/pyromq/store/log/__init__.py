@@ -1,0 +1,1 @@
+"""The commit log: segments, mapped files, allocation, commit, watermarks."""

@@ -1,0 +1,1 @@
+"""Tools for a store that no broker serves: check, compare, dump, rebuild."""

@@ -1,0 +1,123 @@
+"""Segments for a check: what is on the disk, opened for reading only.
+
+Unlike `segments` nothing is refused: every file that does not fit is a finding, and the
+others are still looked at. Files are opened for each read, so that a check of a store
+with very many queues holds no descriptors. Used by `check` and its parts, on one thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from pyromq.store.offline.violation import Violation, ViolationKind
+
+_NAME_LENGTH = 20
+
+
+class SegmentFiles:
+    """The files of one stream, by the offset of their first byte."""
+
+    def __init__(
+        self,
+        directory: Path,
+        segment_size: int,
+        *,
+        more: Sequence[Path] = (),
+        read_only: Sequence[Path] = (),
+    ) -> None:
+        """`segment_size` may be 0: the size that most files have is the right one then.
+
+        `more` are further directories that files of the stream may be in, `read_only` those
+        whose files a broker only reads.
+        """
+        self.directory = directory
+        self.segment_size = segment_size
+        self.bases: list[int] = []
+        self._read_only = tuple(read_only)
+        self._directories = (directory, *more, *read_only)
+        self._paths: dict[int, Path] = {}
+
+    def load(self) -> Iterator[Violation]:
+        """List the directories; yields what does not fit. What does is in `bases` then."""
+        found: list[tuple[Path, int]] = []
+        paths = [
+            path
+            for directory in dict.fromkeys(self._directories)
+            if directory.is_dir()
+            for path in directory.iterdir()
+        ]
+        for path in sorted(paths, key=lambda path: path.name):
+            name = path.name
+            if len(name) == _NAME_LENGTH and name.isascii() and name.isdecimal() and path.is_file():
+                found.append((path, path.stat().st_size))
+            else:
+                yield _file(path, "is no segment: a segment's name has twenty digits")
+        if not self.segment_size:
+            self.segment_size = usual_size(path for path, _ in found)
+        for path, size in found:
+            if size == 0 and path == found[-1][0]:
+                continue  # an interrupted creation, removed at the next start
+            base = int(path.name)
+            if size != self.segment_size:
+                yield _file(path, f"has {size} bytes, not {self.segment_size}")
+            elif size == 0 or base % size:
+                yield _file(path, f"begins at no multiple of {size}")
+            elif base in self._paths:
+                yield _file(path, f"holds the same part of the store as {self._paths[base]}")
+            else:
+                if self.bases and base != self.bases[-1] + size:
+                    if self._all_read_only():
+                        # What stood between has expired: a start leaves these alone, too.
+                        self.bases.clear()
+                        self._paths.clear()
+                    else:
+                        yield _file(path, f"does not follow {self.path(self.bases[-1]).name}")
+                self.bases.append(base)
+                self._paths[base] = path
+
+    def _all_read_only(self) -> bool:
+        return all(path.parent in self._read_only for path in self._paths.values())
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the first byte."""
+        return self.bases[0] if self.bases else 0
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last file."""
+        return self.bases[-1] + self.segment_size if self.bases else 0
+
+    def path(self, offset: int) -> Path:
+        """The file that holds, or would hold, the byte at `offset`."""
+        base = offset - offset % max(self.segment_size, 1)
+        return self._paths.get(base) or self.directory / f"{base:0{_NAME_LENGTH}d}"
+
+    def place(self, offset: int) -> tuple[Path, int]:
+        """The file of `offset` and the position in it."""
+        return self.path(offset), offset % max(self.segment_size, 1)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from `offset` on, of one file; none where there is no file."""
+        path, position = self.place(offset)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return b""
+        try:
+            return os.pread(descriptor, min(size, self.segment_size - position), position)
+        finally:
+            os.close(descriptor)
+
+
+def usual_size(paths: Iterable[Path]) -> int:
+    """The size that most of these files have; 0 without files."""
+    sizes = Counter(path.stat().st_size for path in paths)
+    return sizes.most_common(1)[0][0] if sizes else 0
+
+
+def _file(path: Path, message: str) -> Violation:
+    return Violation(ViolationKind.FILE, path, 0, message)

@@ -1,0 +1,273 @@
+"""Consume queues and key index of a stopped store, made again from its log.
+
+The files come out as Java makes them from the same log, byte for byte; index files are
+named by the time at which they are made. They are made beside the old ones and put in their
+place when they are whole and on the disk. While that happens the store counts as not
+stopped cleanly and has no checkpoint: whatever interrupts it, the next start makes from the
+log what is missing.
+
+The queues of a topic that was deleted come back as long as the log has its messages. Called
+by `pyromq store rebuild`, on one thread; holds the store's lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from pyromq.base.descriptors import mapped_files_allowed
+from pyromq.protocol.message.delay import DelayLevels
+from pyromq.store.config import MessageStoreConfig
+from pyromq.store.index.index import KeyIndex
+from pyromq.store.lock import lock_store, unlock_store
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.open_files import OpenFiles
+from pyromq.store.queues.consume_queue import ConsumeQueue
+from pyromq.store.queues.extension import ConsumeQueueExt
+from pyromq.store.recovery.dispatch import append_runs
+from pyromq.store.recovery.piece import LogPiece
+from pyromq.store.recovery.walk import LogWalk
+from pyromq.store.results import StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a rebuild made."""
+
+    log_begin: int
+    #: Where the records end; more may be in the files when those are damaged.
+    log_end: int
+    queues: int
+    entries: int
+    keys: int
+
+
+def rebuild_store(
+    config: MessageStoreConfig,
+    *,
+    queues: bool = True,
+    index: bool = True,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Rebuilt:
+    """Make the consume queues, the key index or both again; raises StoreError or OSError.
+
+    `on_progress` hears the bytes of the log that are done, and how many there are in all.
+    """
+    require_log(config)
+    lock = lock_store(config.root)
+    log = CommitLog(
+        config.commit_log_directory,
+        config.mapped_file_size_commit_log,
+        more=config.more_commit_log_directories,
+        read_only=config.read_only_commit_log_directories,
+    )
+    try:
+        log.segments.load()
+        log.watermarks.written = log.segments.end_offset
+        targets = Targets.beside(config, queues=queues, index=index)
+        targets.make()
+        builder = Builder(config, log, targets)
+        walk = LogWalk(
+            log,
+            log.min_offset,
+            delay_levels=DelayLevels(config.message_delay_level),
+            check_crc=config.check_crc_on_recover,
+            on_progress=_progress(log, on_progress),
+        )
+        with contextlib.closing(iter(walk)) as pieces:
+            for piece in pieces:
+                builder.add(piece)
+        made = builder.finish(log.min_offset, walk.end)
+        put_in_place(config, targets)
+        return made
+    finally:
+        log.segments.close()
+        unlock_store(lock)
+
+
+def require_log(config: MessageStoreConfig) -> None:
+    """Raise StoreError where there is no log to make anything of."""
+    if not config.commit_log_directory.is_dir():
+        raise StoreError(f"{config.commit_log_directory} is no directory: there is no log here")
+
+
+def _progress(
+    log: CommitLog, on_progress: Callable[[int, int], None] | None
+) -> Callable[[int], None] | None:
+    if on_progress is None:
+        return None
+    begin, end = log.min_offset, log.watermarks.written
+    return lambda position: on_progress(position - begin, end - begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The directories in which the new files are made; None for what is not wanted."""
+
+    queues: Path | None
+    extensions: Path | None
+    index: Path | None
+
+    @classmethod
+    def beside(cls, config: MessageStoreConfig, *, queues: bool = True, index: bool = True) -> Self:
+        """Directories beside the old ones, whose place they can take."""
+        return cls(
+            _beside(config.consume_queue_directory) if queues else None,
+            _beside(config.consume_queue_ext_directory)
+            if queues and config.enable_consume_queue_ext
+            else None,
+            _beside(config.index_directory) if index else None,
+        )
+
+    @classmethod
+    def below(cls, directory: Path, config: MessageStoreConfig) -> Self:
+        """Directories anywhere, for all that is made of the log."""
+        extensions = directory / config.consume_queue_ext_directory.name
+        return cls(
+            directory / config.consume_queue_directory.name,
+            extensions if config.enable_consume_queue_ext else None,
+            directory / config.index_directory.name,
+        )
+
+    def make(self) -> None:
+        """Make them, empty; what an interrupted rebuild left there goes."""
+        for directory in self.wanted():
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir(parents=True)
+
+    def wanted(self) -> list[Path]:
+        """Those that are not None."""
+        return [path for path in (self.queues, self.extensions, self.index) if path is not None]
+
+
+class Builder:
+    """Makes the new files, in directories that are there."""
+
+    def __init__(self, config: MessageStoreConfig, log: CommitLog, targets: Targets) -> None:
+        self._config = config
+        self._log = log
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._open_files = OpenFiles(mapped_files_allowed(config.max_mapped_files))
+        self._targets = targets
+        self._index = None if targets.index is None else open_index(config, targets.index)
+
+    def add(self, piece: LogPiece) -> None:
+        """Take the next records of the log."""
+        if self._targets.queues is not None:
+            append_runs(piece.runs(), self._queue)
+        if self._index is not None:
+            self._index.put(piece.data, piece.starts)
+
+    def finish(self, log_begin: int, log_end: int) -> Rebuilt:
+        """Bring everything to the disk."""
+        entries = sum(finish_queue(queue, log_begin) for queue in self._queues.values())
+        keys = 0 if self._index is None else finish_index(self._index)
+        return Rebuilt(log_begin, log_end, len(self._queues), entries, keys)
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = open_queue(
+                self._config, self._log, self._targets, topic, queue_id, self._open_files
+            )
+            self._queues[topic, queue_id] = queue
+        return queue
+
+
+def open_queue(
+    config: MessageStoreConfig,
+    log: CommitLog,
+    targets: Targets,
+    topic: str,
+    queue_id: int,
+    open_files: OpenFiles | None = None,
+) -> ConsumeQueue:
+    """A queue to be filled; its extension is without bit maps: the log knows no consumers."""
+    assert targets.queues is not None
+    extension = None
+    if targets.extensions is not None:
+        size = config.mapped_file_size_consume_queue_ext
+        extension = ConsumeQueueExt(
+            targets.extensions, size, topic, queue_id, log.read, open_files=open_files
+        )
+    return ConsumeQueue(
+        targets.queues,
+        config.consume_queue_file_size,
+        topic,
+        queue_id,
+        extension=extension,
+        open_files=open_files,
+    )
+
+
+def finish_queue(queue: ConsumeQueue, log_begin: int) -> int:
+    """Bring a queue to the disk and close it; returns how many entries it has."""
+    queue.correct_min_offset(log_begin)
+    queue.sync()
+    queue.close()
+    return queue.next_offset - queue.min_offset
+
+
+def open_index(config: MessageStoreConfig, directory: Path) -> KeyIndex:
+    """An index to be filled."""
+    index = KeyIndex(
+        directory, hash_slot_count=config.max_hash_slot_num, entry_count=config.max_index_num
+    )
+    index.load()
+    return index
+
+
+def finish_index(index: KeyIndex) -> int:
+    """Bring an index to the disk and close it; returns how many keys it has."""
+    keys = index.entry_count
+    index.flush()
+    index.close()
+    return keys
+
+
+def _beside(directory: Path) -> Path:
+    return directory.with_name(directory.name + ".rebuilt")
+
+
+def put_in_place(config: MessageStoreConfig, targets: Targets) -> None:
+    """Swap the new directories in; a start in between makes everything from the log."""
+    root = config.root
+    replaced = {
+        new: old
+        for new, old in (
+            (targets.queues, config.consume_queue_directory),
+            (targets.extensions, config.consume_queue_ext_directory),
+            (targets.index, config.index_directory),
+        )
+        if new is not None
+    }
+    abort, checkpoint = root / "abort", root / "checkpoint"
+    was_clean = not abort.exists()
+    saved = checkpoint.read_bytes() if checkpoint.is_file() else None
+    abort.touch()
+    checkpoint.unlink(missing_ok=True)
+    _sync_directory(root)
+    for new, old in replaced.items():
+        if old.is_dir():
+            shutil.rmtree(old)
+        new.rename(old)
+    _sync_directory(root)
+    if saved is not None:
+        checkpoint.write_bytes(saved)
+        _sync_directory(checkpoint)
+    if was_clean:
+        abort.unlink()
+    _sync_directory(root)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Consume queues, their extension files, and reading messages through them."""

@@ -1,0 +1,354 @@
+"""From the log to what is made of it: consume queues and the key index.
+
+On the hot path consume-queue entries are made from values in hand (`message_store`).
+Here they are made from the log's bytes, for recovery and replicas, by the decoder that
+reads many records at once. The key index is always made from the log, by its own
+thread: what an answer does not need is not done on the loop.
+
+Prepared and rolled-back transaction records get no entry; the entry of a delayed message
+holds its time of delivery.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyromq.protocol.java.string_hashes import java_hashes
+from pyromq.protocol.java.wire_types import INT32, parse_integer
+from pyromq.protocol.message import bulk
+from pyromq.protocol.message.bulk import Longs, RecordColumns, Spans
+from pyromq.protocol.message.delay import DelayLevels
+from pyromq.protocol.message.properties import DELAY
+from pyromq.protocol.message.record import (
+    BLANK_SIZE,
+    MESSAGE_MAGIC,
+    QueueOffset,
+    decode_record,
+    peek,
+)
+from pyromq.protocol.message.sysflag import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_NOT,
+)
+from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.protocol.names import SCHEDULE_TOPIC
+from pyromq.store.index.index import KeyIndex
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.queues.consume_queue import ConsumeQueue
+
+logger = logging.getLogger(__name__)
+
+#: The log is read in pieces of about this size.
+PIECE: Final = 4 * 1024 * 1024
+#: How long the index lane lets records gather: many at once cost less each.
+_GATHER_SECONDS: Final = 0.02
+#: How long it waits after an error, such as a full disk.
+_RETRY_SECONDS: Final = 1.0
+#: From this size on, the log is read where it lies.
+_WORTH_MAPPING: Final = 256 * 1024
+_TAGS: Final = b"TAGS"
+_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
+assert _ENTRY.itemsize == CONSUME_QUEUE_ENTRY_SIZE
+
+
+class QueueRun(NamedTuple):
+    """Records of one queue, in the log's order, as their entries."""
+
+    topic: str
+    queue_id: int
+    #: The queue offsets that the records have.
+    offsets: Longs
+    #: `units.CONSUME_QUEUE_DTYPE`, one for each record.
+    entries: NDArray[np.void]
+    #: Whether the offsets follow one another without a gap.
+    is_consecutive: bool
+
+
+def append_runs(
+    runs: Iterable[QueueRun],
+    queue_of: Callable[[str, int], ConsumeQueue | None],
+    on_missing: Callable[[ConsumeQueue, str], None] | None = None,
+) -> None:
+    """Give queues, which have nothing pending, the entries that they lack, in one write each.
+
+    Queues that got some are dirty then. Each is written before the next one is looked at: a queue
+    with pending entries holds on to its mapping.
+
+    A record that its queue has already is passed over. One that wants to be the first of a
+    queue which has messages belongs to a topic that was deleted and made anew: what the
+    queue has then goes. Where entries are missing they are left blank; with `on_missing` the
+    queue gets no more, and that is called with the reason. `queue_of` gives None for a queue
+    that is not wanted.
+    """
+    for run in runs:
+        queue = queue_of(run.topic, run.queue_id)
+        if queue is not None:
+            append_run(queue, run, on_missing)
+            if queue.pending:
+                queue.write_pending()
+                queue.dirty = True
+
+
+def append_run(
+    queue: ConsumeQueue,
+    run: QueueRun,
+    on_missing: Callable[[ConsumeQueue, str], None] | None = None,
+) -> None:
+    """Give a queue, which has nothing pending, the entries of a run that it lacks."""
+    places = run.entries["physical_offset"]
+    last_end = queue.last_physical_offset()
+    if int(places[0]) < last_end:
+        # Physical offsets only grow along a queue: those below its end it has already.
+        known = int(np.searchsorted(places, last_end))
+        run = run._replace(offsets=run.offsets[known:], entries=run.entries[known:])
+        if not run.offsets.size:
+            return
+    if run.is_consecutive and int(run.offsets[0]) == queue.next_offset:
+        queue.append_many(run.entries.tobytes())
+    else:
+        _append_each(queue, run, on_missing)
+
+
+def _append_each(
+    queue: ConsumeQueue, run: QueueRun, on_missing: Callable[[ConsumeQueue, str], None] | None
+) -> None:
+    """Append entries that do not simply follow what the queue has."""
+    places = run.entries["physical_offset"].tolist()
+    packed = run.entries.tobytes()
+    for row, (offset, place) in enumerate(zip(run.offsets.tolist(), places, strict=True)):
+        if offset < queue.next_offset:
+            if offset:
+                logger.warning(
+                    "record at %d has offset %d of %s queue %d, which is at %d: passed over",
+                    place,
+                    offset,
+                    run.topic,
+                    run.queue_id,
+                    queue.next_offset,
+                )
+                continue
+            queue.delete()
+        elif offset > queue.next_offset:
+            if on_missing is not None:
+                reason = f"it ends at {queue.next_offset}, the record at {place} has {offset}"
+                on_missing(queue, reason)
+                return
+            queue.skip_to(QueueOffset(offset))
+        begin = row * CONSUME_QUEUE_ENTRY_SIZE
+        queue.append_many(packed[begin : begin + CONSUME_QUEUE_ENTRY_SIZE])
+
+
+def queue_runs(
+    log_bytes: bulk.Buffer,
+    base: int,
+    columns: RecordColumns,
+    delay_levels: DelayLevels,
+    properties: bulk.JoinedProperties | None = None,
+) -> Iterator[QueueRun]:
+    """What the consume queues hold of these records, queue by queue.
+
+    Records that are not valid or that consumers never see are left out, and those whose
+    topic or queue id cannot be the name of a folder. `properties` are those of the records,
+    when they are joined already.
+    """
+    transaction = columns.heads["sys_flag"] & TRANSACTION_MASK
+    rows = np.flatnonzero(
+        columns.valid & ((transaction == TRANSACTION_NOT) | (transaction == TRANSACTION_COMMIT))
+    )
+    if not rows.size:
+        return
+    data = np.frombuffer(log_bytes, np.uint8)
+    topics = Spans(columns.topics.starts[rows], columns.topics.lengths[rows])
+    queue_ids = columns.column("queue_id")[rows]
+    keys = _topic_keys(log_bytes, data, topics) << 32 | queue_ids & 0xFFFFFFFF
+    order = keys.argsort(kind="stable")
+    keys = keys[order]
+    rows = rows[order]
+    entries = np.empty(rows.size, _ENTRY)
+    entries["physical_offset"] = columns.starts[rows] + base
+    entries["size"] = columns.heads["total_size"][rows]
+    entries["tags_code"] = _tags_codes(log_bytes, data, columns, properties)[rows]
+    offsets = columns.column("queue_offset")[rows]
+    begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+    follows = np.append(True, offsets[1:] == offsets[:-1] + 1)
+    follows[begins] = True
+    consecutive = np.logical_and.reduceat(follows, begins).tolist()
+    bounds = [*begins.tolist(), rows.size]
+    for number, is_consecutive in enumerate(consecutive):
+        begin, end = bounds[number], bounds[number + 1]
+        first = int(order[begin])
+        at, queue_id = int(topics.starts[first]), int(queue_ids[first])
+        topic = str(log_bytes[at : at + int(topics.lengths[first])], errors="replace")
+        if queue_id < 0 or not topic or "/" in topic or "\0" in topic or topic in (".", ".."):
+            logger.warning(
+                "record at %d is of topic %r, queue %d, which cannot be: passed over",
+                int(entries["physical_offset"][begin]),
+                topic,
+                queue_id,
+            )
+            continue
+        run = QueueRun(topic, queue_id, offsets[begin:end], entries[begin:end], is_consecutive)
+        if topic == SCHEDULE_TOPIC:
+            _set_times_of_delivery(log_bytes, base, run, delay_levels)
+        yield run
+
+
+def _topic_keys(log_bytes: bulk.Buffer, data: bulk.Bytes, topics: Spans) -> Longs:
+    """A number below 2 ** 31 for each row, the same for the same topic only."""
+    starts, lengths = topics
+    few = bulk.few_values(data, topics)
+    if few is not None and _are_ascii(data, topics, few[1]):
+        return few[0]
+    hashes, units = java_hashes(data, starts, lengths)
+    keys = hashes.astype(np.int64) & 0x7FFFFFFF
+    _, firsts, numbers = np.unique(keys, return_index=True, return_inverse=True)
+    representative = firsts[numbers]
+    alike = np.array_equal(units, lengths) and np.array_equal(lengths, lengths[representative])
+    for length in set(lengths[firsts].tolist()) - {0} if alike else ():
+        of_length = np.flatnonzero(lengths == length)
+        names = bulk.gather(data, starts[of_length], length)
+        alike &= bool((names == bulk.gather(data, starts[representative[of_length]], length)).all())
+    if alike:
+        return keys
+    # Topics that are not ASCII, or whose hashes collide: by their names, one after the other.
+    known: dict[str, int] = {}
+    ends = (starts + lengths).tolist()
+    names_of = (
+        str(log_bytes[start:end], errors="replace")
+        for start, end in zip(starts.tolist(), ends, strict=True)
+    )
+    return np.array([known.setdefault(name, len(known)) for name in names_of], np.int64)
+
+
+def _are_ascii(data: bulk.Bytes, spans: Spans, rows: Longs) -> bool:
+    bounds = zip(spans.starts[rows].tolist(), spans.lengths[rows].tolist(), strict=True)
+    return all(data[start : start + length].tobytes().isascii() for start, length in bounds)
+
+
+def _tags_codes(
+    log_bytes: bulk.Buffer,
+    data: bulk.Bytes,
+    columns: RecordColumns,
+    properties: bulk.JoinedProperties | None,
+) -> Longs:
+    """Java's hash of every record's tags, 0 without."""
+    properties = properties or bulk.JoinedProperties(log_bytes, columns.properties)
+    rows, tags = properties.find(_TAGS)
+    codes = np.zeros(columns.starts.size, np.int64)
+    few = bulk.few_values(data, tags)
+    if few is not None:
+        numbers, firsts = few
+        hashes, _ = java_hashes(data, tags.starts[firsts], tags.lengths[firsts])
+        codes[rows] = hashes.view(np.int32)[numbers]
+    else:
+        hashes, _ = java_hashes(data, *tags)
+        codes[rows] = hashes.view(np.int32)
+    return codes
+
+
+def _set_times_of_delivery(
+    log_bytes: bulk.Buffer, base: int, run: QueueRun, delay_levels: DelayLevels
+) -> None:
+    for row, (place, size, tags_code) in enumerate(run.entries.tolist()):
+        start = place - base
+        run.entries["tags_code"][row] = _time_of_delivery(
+            bytes(log_bytes[start : start + size]), delay_levels, tags_code
+        )
+
+
+def _time_of_delivery(data: bytes, delay_levels: DelayLevels, tags_code: int) -> int:
+    """What the entry of a delayed message holds instead of its tags."""
+    record = decode_record(data)
+    try:
+        level = parse_integer(record.properties.get(DELAY, ""), INT32)
+    except ValueError:  # no broker puts such a record there
+        return tags_code
+    return delay_levels.due(level, record.store_timestamp) if level > 0 else tags_code
+
+
+class IndexLane:
+    """The thread that keeps the key index up with the log."""
+
+    def __init__(self, log: CommitLog, index: KeyIndex | None) -> None:
+        self._log = log
+        self._index = index
+        self._indexed_to = 0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, offset: int) -> None:
+        """Index what is in the log from `offset` on, and all that comes."""
+        self._indexed_to = offset
+        if self._index is not None:
+            self._thread = threading.Thread(target=self._run, name="pyromq-index", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Index what is left, then end the thread."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    @property
+    def behind(self) -> int:
+        """Bytes of the log that are not indexed yet."""
+        return self._log.watermarks.written - self._indexed_to if self._index is not None else 0
+
+    def _run(self) -> None:
+        assert self._index is not None
+        failing = False
+        while True:
+            stopping = self._stop.wait(_RETRY_SECONDS if failing else _GATHER_SECONDS)
+            try:
+                while self._indexed_to < self._log.watermarks.written:
+                    self._index_piece(self._index)
+                failing = False
+            except OSError as error:
+                if not failing:
+                    logger.error("the key index cannot be written, tried again: %s", error)
+                failing = True
+            except Exception:
+                logger.exception(
+                    "indexing ends at offset %d; queries miss later messages", self._indexed_to
+                )
+                return
+            if stopping:
+                return
+
+    def _index_piece(self, index: KeyIndex) -> None:
+        log = self._log
+        offset = self._indexed_to
+        data = self._piece(offset)
+        starts, end = bulk.record_starts(data)
+        if starts.size:
+            index.put(data, starts)
+            self._indexed_to = offset + end
+            return
+        if not data:
+            # Its segment was deleted before it was indexed, as when the disk is full.
+            self._indexed_to = max(log.min_offset, log.segment_after(offset))
+            return
+        # No record here: the blank one at a segment's end, or a record longer than a piece.
+        size, magic = peek(data[:BLANK_SIZE])
+        if magic != MESSAGE_MAGIC or offset + size > log.watermarks.written:
+            self._indexed_to = log.segment_after(offset)
+            return
+        record = log.read(offset, size)
+        index.put(record, bulk.record_starts(record)[0])
+        self._indexed_to = offset + size
+
+    def _piece(self, offset: int) -> memoryview:
+        """The log from `offset` on; a short piece is sooner copied than mapped."""
+        log = self._log
+        size = min(PIECE, log.segment_after(offset) - offset)
+        if log.watermarks.written - offset >= _WORTH_MAPPING:
+            return log.view(offset, size)
+        return memoryview(log.read(offset, size))

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Unpack
+
+import pytest
+
+from pyromq.client.consumer import membership as membership_module
+from pyromq.client.consumer.membership import Membership
+from pyromq.client.consumer.rebalance import AllocateByConfig, Strategy, allocate_averagely
+from pyromq.client.errors import BrokerError, TopicNotFoundError
+from pyromq.client.options import ClientOptions, Settings
+from pyromq.client.session import routes
+from pyromq.client.session.session import Session
+from pyromq.protocol.wire.bodies import ConsumerData, HeartbeatData, MessageQueue
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from tests.support.patience import until
+from tests.unit.client.fake_cluster import FakeCluster, running_cluster
+
+
+class Member:
+    def __init__(
+        self,
+        cluster: FakeCluster,
+        topics: tuple[str, ...] = ("t",),
+        *,
+        strategy: Strategy = allocate_averagely,
+        broadcasting: bool = False,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        self.queues: list[int] = []
+        self.by_topic: dict[str, list[int]] = {}
+        self.session = Session(
+            Settings.of(cluster.namesrv, options),
+            self._describe,
+            handlers={
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: lambda *_: (
+                    self.membership.members_changed()
+                )
+            },
+        )
+        self.session.start()
+        self.membership = Membership(
+            self.session, "g", topics, self._assign, strategy=strategy, is_broadcasting=broadcasting
+        )
+
+    async def leave(self) -> None:
+        await self.membership.stop()
+        await self.session.close(consumer_group="g")
+
+    async def _assign(self, queues: Collection[MessageQueue]) -> None:
+        self.queues = [queue.queue_id for queue in queues]
+        self.by_topic = {
+            topic: [queue.queue_id for queue in queues if queue.topic == topic]
+            for topic in {queue.topic for queue in queues}
+        }
+
+    def _describe(self, client_id: str) -> HeartbeatData:
+        return HeartbeatData(client_id, consumer_data_set=[ConsumerData("g")])
+
+
+async def test_members_share_the_queues_as_they_come_and_go() -> None:
+    async with running_cluster({"t": {"b0": 4}}) as cluster:
+        first, second = Member(cluster), Member(cluster)
+        await first.membership.join()
+        assert first.queues == [0, 1, 2, 3]
+        await second.membership.join()
+        await until(lambda: sorted(first.queues + second.queues) == [0, 1, 2, 3])
+        assert len(first.queues) == len(second.queues) == 2
+        await first.leave()
+        await until(lambda: second.queues == [0, 1, 2, 3])
+        await second.leave()
+
+
+async def test_shares_are_looked_at_again_without_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership_module, "REBALANCE_SECONDS", 0.01)
+    async with running_cluster({"t": {"b0": 4}}) as cluster:
+        member = Member(cluster)
+        await member.membership.join()
+        cluster.topics["t"]["b0"] = 6
+        await member.session.routes.refresh("t")
+        await until(lambda: member.queues == [0, 1, 2, 3, 4, 5])
+        await member.leave()
+
+
+async def test_a_broker_that_cannot_answer_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running_cluster({"t": {"b0": 2}}) as cluster:
+        member = Member(cluster)
+        await member.membership.join()
+        cluster.brokers[0].refusals[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = [
+            (ResponseCode.SYSTEM_ERROR, "ill")
+        ] * 2
+        member.membership.members_changed()
+        await until(lambda: "stay as they are" in caplog.text)
+        assert member.queues == [0, 1]
+        await member.leave()
+
+
+async def test_joining_fails_loudly() -> None:
+    async with running_cluster({"t": {"b0": 2}}) as cluster:
+        cluster.brokers[0].refusals[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = [
+            (ResponseCode.SYSTEM_ERROR, "ill")
+        ] * 2
+        member = Member(cluster)
+        with pytest.raises(BrokerError):
+            await member.membership.join()
+        del cluster.topics["t"]
+        await member.session.close()
+        member = Member(cluster)
+        with pytest.raises(TopicNotFoundError):
+            await member.membership.join()
+        await member.session.close()
+
+
+async def test_several_topics_one_of_which_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership_module, "MISSING_TOPIC_SECONDS", 0.01)
+    async with running_cluster({"t": {"b0": 2}, "u": {"b0": 1}}) as cluster:
+        member = Member(cluster, ("t", "u", "late"))
+        await member.membership.join(optional=["late"])
+        assert member.by_topic == {"t": [0, 1], "u": [0]}
+        cluster.topics["late"] = {"b0": 3}
+        await until(lambda: member.by_topic == {"t": [0, 1], "u": [0], "late": [0, 1, 2]})
+        await member.membership.set_topics(["u"])
+        assert member.by_topic == {"u": [0]}
+        await member.membership.set_topics(["u", "never"])
+        assert member.by_topic == {"u": [0]}
+        await member.leave()
+
+
+async def test_a_topic_that_a_name_server_has_forgotten_stays_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routes, "FORGOTTEN_AFTER", 0.0)
+    async with running_cluster({"t": {"b0": 2}, "u": {"b0": 1}}) as cluster:
+        member = Member(cluster, ("t", "u"))
+        await member.membership.join()
+        forgotten = cluster.topics.pop("t")
+        with pytest.raises(TopicNotFoundError):
+            await member.session.routes.refresh("t")
+        member.by_topic = {}
+        member.membership.members_changed()
+        await until(lambda: member.by_topic == {"t": [0, 1], "u": [0]})
+        cluster.topics["t"] = forgotten
+        await member.leave()
+
+
+async def test_in_broadcasting_everybody_has_everything_and_nobody_is_asked() -> None:
+    async with running_cluster({"t": {"b0": 2}}) as cluster:
+        first, second = (Member(cluster, broadcasting=True) for _ in range(2))
+        for member in (first, second):
+            await member.membership.join()
+            assert member.queues == [0, 1]
+        assert not cluster.brokers[0].seen(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+        for member in (first, second):
+            await member.leave()
+
+
+async def test_a_broker_that_has_forgotten_us_is_told_at_once() -> None:
+    async with running_cluster({"t": {"b0": 2}}) as cluster:
+        member = Member(cluster)
+        await member.membership.join()
+        broker = cluster.brokers[0]
+        broker.members.clear()
+        member.queues = []
+        member.membership.members_changed()
+        await until(lambda: member.queues == [0, 1])
+        assert [*broker.members] == [member.session.client_id]
+        await member.leave()
+
+
+async def test_names_without_their_namespace_do_in_a_strategy() -> None:
+    own = [MessageQueue("t", "b0", 1), MessageQueue("t", "b0", 9), MessageQueue("x", "b0", 0)]
+    async with running_cluster({"tenant%t": {"b0": 3}}) as cluster:
+        member = Member(cluster, strategy=AllocateByConfig(own), namespace="tenant")
+        await member.membership.join()
+        assert member.by_topic == {"t": [1]}
+        await member.leave()
+
+
+async def test_a_consumer_that_cannot_take_its_share_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(membership_module, "REBALANCE_SECONDS", 0.01)
+    async with running_cluster({"t": {"b0": 2}}) as cluster:
+        member = Member(cluster)
+        await member.membership.join()
+        take = member.membership._assign
+
+        async def fail(_queues: Collection[MessageQueue]) -> None:
+            member.membership._assign = take
+            raise RuntimeError("not now")
+
+        member.membership._assign = fail
+        await until(lambda: "not now" in caplog.text)
+        member.queues = []
+        await until(lambda: member.queues == [0, 1])
+        await member.leave()
+
+
+async def test_a_strategy_that_raises_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[int] = []
+
+    def moody(
+        queues: Sequence[MessageQueue], members: Sequence[str], member: str
+    ) -> Sequence[MessageQueue]:
+        calls.append(len(queues))
+        if len(calls) == 1:
+            return queues
+        raise ValueError("not today")
+
+    async with running_cluster({"t": {"b0": 2}}) as cluster:
+        member = Member(cluster, strategy=moody)
+        await member.membership.join()
+        member.membership.members_changed()
+        await until(lambda: "not today" in caplog.text)
+        assert member.queues == [0, 1]
+        await member.leave()
+
+
+async def test_members_that_left_are_remembered_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running_cluster({"t": {"b0": 4}}) as cluster:
+        one, two = Member(cluster), Member(cluster)
+        await one.membership.join()
+        assert await one.membership.is_alone("t")
+        await two.membership.join()
+        assert not await one.membership.is_alone("t")
+        await until(lambda: one.queues == [0, 1] or one.queues == [2, 3])
+        assert one.membership.departed() == set()
+        await two.leave()
+        await until(lambda: one.membership.departed() == {two.session.client_id})
+        assert await one.membership.is_alone("t")
+        monkeypatch.setattr(membership_module, "_DEPARTED_SECONDS", 0.0)
+        assert one.membership.departed() == set()
+        await one.leave()

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from pyromq.client.message import ClientMessage, Message
+from pyromq.client.producer.sending import Outgoing, Target, batches_of
+from pyromq.client.results import SendStatus
+from pyromq.protocol.message.sysflag import COMPRESSED, COMPRESSION_ZLIB
+from pyromq.protocol.wire.bodies import MessageQueue
+from pyromq.protocol.wire.codes import RequestCode
+from pyromq.protocol.wire.frame import FLAG_ONEWAY, RemotingCommand, command_from, split_frames
+
+QUEUE = MessageQueue('t%"ä', "b%d", 3)
+TARGET = Target(QUEUE, "a:1", 'g"%s', 4)
+REPLY = {"MSG_TYPE": "reply"}
+AWKWARD = {"a": 'quote " and \\ and % and ä', "emoji": "\U0001f600"}
+
+
+def parse(frame: bytes) -> RemotingCommand:
+    (raw,), taken, error = split_frames(frame)
+    assert (taken, error) == (len(frame), None)
+    return command_from(raw)
+
+
+@pytest.mark.parametrize("is_oneway", [False, True])
+@pytest.mark.parametrize(
+    "outgoing",
+    [
+        Outgoing(Message("t", b"body", tags="x", keys=["k", "l"], properties=AWKWARD, flag=7), 99),
+        Outgoing(Message("t", b"body" * 100, delay_level=2, ordering_key="o"), 99),
+        batches_of([Message("t", b"1", properties=AWKWARD), Message("t", b"2", flag=-1)])[0],
+        Outgoing(ClientMessage("t", b"reply", properties=AWKWARD, system_properties=REPLY), 99),
+        Outgoing.encoded("t", b"inner messages"),
+        Outgoing.encoded("t", b"body", "a\x01ä"),
+    ],
+)
+def test_the_template_makes_what_the_typed_header_says(outgoing: Outgoing, is_oneway: bool) -> None:
+    quick = parse(TARGET.frame(outgoing, 42, FLAG_ONEWAY if is_oneway else 0))
+    careful = TARGET.command(outgoing, is_oneway=is_oneway)
+    careful.opaque = 42
+    careful.ext_fields["g"] = quick.ext_fields["g"]
+    assert quick == careful
+
+
+def test_large_bodies_are_compressed() -> None:
+    body = b"again and again " * 1000
+    large, small = Outgoing(Message("t", body), 4096), Outgoing(Message("t", body), 1 << 20)
+    assert (large.sys_flag, zlib.decompress(large.body)) == (COMPRESSED | COMPRESSION_ZLIB, body)
+    assert (small.sys_flag, small.body) == (0, body)
+
+
+def test_a_half_message_says_whose_it_is() -> None:
+    outgoing = Outgoing(Message("t", b"x", tags="a"), 99)
+    outgoing.prepare_transaction("g")
+    request = TARGET.command(outgoing)
+    assert request.code == RequestCode.SEND_MESSAGE_V2
+    assert request.ext_fields["f"] == "4"
+    assert request.ext_fields["i"].endswith("\x02TRAN_MSG\x01true\x02PGROUP\x01g")
+
+
+def test_a_reply_has_a_request_of_its_own() -> None:
+    reply = Outgoing(ClientMessage("t", b"x", system_properties=REPLY), 99)
+    assert TARGET.command(reply).code == RequestCode.SEND_REPLY_MESSAGE_V2
+    other = Outgoing(ClientMessage("t", b"x", system_properties={"MSG_TYPE": "other"}), 99)
+    assert TARGET.command(other).code == RequestCode.SEND_MESSAGE_V2
+
+
+def test_a_batch_has_no_id_of_its_own() -> None:
+    """Brokers write a batch's properties behind those of its messages: it would count alone."""
+    batch = batches_of([Message("t", b"1"), Message("t", b"2")])[0]
+    assert batch.properties == "WAIT\x01true"
+
+
+def test_results_of_a_batch() -> None:
+    batch = batches_of([Message("t", b"1"), Message("t", b"2")])[0]
+    fields = {"msgId": "A,B", "queueId": "3", "queueOffset": "7", "TRACE_ON": "false"}
+    results = batch.results(fields, QUEUE, SendStatus.SEND_OK)
+    assert [(r.offset_msg_id, r.queue_offset, r.msg_id) for r in results] == [
+        ("A", 7, batch.keys[0]),
+        ("B", 8, batch.keys[1]),
+    ]
+    assert not results[0].trace_on
+    assert results[0].queue is QUEUE
+    alone = batch.results({**fields, "msgId": "A", "queueId": "1"}, QUEUE, SendStatus.SEND_OK)
+    assert [(r.offset_msg_id, r.queue.queue_id) for r in alone] == [("A", 1), ("A", 1)]
+
+
+@pytest.mark.parametrize("missing", ["msgId", "queueId", "queueOffset"])
+def test_an_answer_without_a_place_cannot_be_read(missing: str) -> None:
+    fields = {"msgId": "A", "queueId": "3", "queueOffset": "7"}
+    del fields[missing]
+    with pytest.raises(ValueError, match="no place"):
+        Outgoing(Message("t", b"x"), 99).results(fields, QUEUE, SendStatus.SEND_OK)
+
+
+def test_what_is_encoded_elsewhere_has_one_result() -> None:
+    fields = {"queueId": "3", "queueOffset": "17", "msgId": "A,B,C"}
+    for outgoing in (Outgoing.encoded("t", b"batch"), Outgoing.encoded("t", b"one", "a\x01b")):
+        (result,) = outgoing.results(fields, QUEUE, SendStatus.SEND_OK)
+        assert (result.queue_offset, result.offset_msg_id) == (17, "A")

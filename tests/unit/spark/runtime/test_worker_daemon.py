@@ -1,0 +1,26 @@
+"""What PySpark's daemon prints; tests/spark/test_commands.py starts it."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark import daemon
+
+from pyromq.spark.runtime import worker_daemon
+
+
+def test_a_reader_that_has_enough_is_no_news(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def manage() -> None:
+        for error in (BrokenPipeError("gone"), ConnectionResetError("gone"), ValueError("wrong")):
+            try:
+                raise error
+            except Exception:
+                daemon.traceback.print_exc()
+
+    monkeypatch.setattr(daemon, "traceback", daemon.traceback)
+    monkeypatch.setattr(daemon, "manager", manage)
+    worker_daemon.main()
+    printed = capsys.readouterr().err
+    assert "ValueError: wrong" in printed
+    assert printed.count("Traceback") == 1
