@@ -28,6 +28,7 @@ from pyromq.base.settings import (
     setting,
     setting_warnings,
     settings_of,
+    shown,
 )
 from pyromq.base.unsupported_settings import BROKER, STORE
 from pyromq.broker.limit_settings import LimitSettings
@@ -109,10 +110,11 @@ def _refuse_misleading(
             "a master, so it would stay empty while its operator counts on a second copy"
         )
     fetches = BROKER["fetchNamesrvAddrByAddressServer"]
-    if fetches.matters(properties.get(fetches.key, "false")) and not broker.name_servers:
+    value = properties.get(fetches.key, "false")
+    if fetches.matters(value) and not broker.name_servers:
         raise ConfigError(
-            f"{fetches.key}=true: expected false and namesrvAddr; {fetches.reason}, so the broker "
-            "would register nowhere"
+            f"{fetches.key}={shown(value)}: expected false and namesrvAddr; {fetches.reason}, so "
+            "the broker would register nowhere"
         )
 
 
@@ -276,7 +278,7 @@ class BrokerConfig(LimitSettings):
     reply_thread_pool_queue_capacity: int = setting(
         "replyThreadPoolQueueCapacity",
         10_000,
-        "Queue at most this many replies on their way to the requester.",
+        "Queue at most this many replies for their requesters.",
         minimum=1,
         limit=_OVERLOAD,
     )
