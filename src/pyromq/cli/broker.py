@@ -87,6 +87,7 @@ def broker(
         ),
         options,
         ("store.log", "broker.log"),
+        loaded.warnings,
     )
 
 
@@ -102,8 +103,6 @@ async def start_broker(
     from pyromq.broker.state.persistence import PersistenceError
     from pyromq.store.results import StoreError
 
-    for warning in loaded.warnings:
-        click.echo(f"Warning: {warning}", err=True)
     server = Broker(
         loaded.broker, loaded.store, config_file=Path(config_file) if config_file else None
     )

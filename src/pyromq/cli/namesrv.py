@@ -75,21 +75,20 @@ def namesrv(
     if print_config or print_important:
         click.echo(format_settings(config, only_important=not print_config), nl=False)
         return
-    for warning in warnings:
-        click.echo(f"Warning: {warning}", err=True)
     run_servers(
         lambda servers: start_namesrv(servers, config, "choose another one with --port"),
         options,
         ("namesrv.log",),
+        warnings,
     )
 
 
 def load_namesrv_config(
     config_file: str | None, port: int | None
 ) -> tuple[NamesrvConfig, list[str]]:
-    """The settings of a file and the options above it, with a line for each unknown key."""
-    from pyromq.base.settings import ConfigError, settings_of, unknown_key_hint
-    from pyromq.nameserver.config import KNOWN_WITHOUT_EFFECT, NamesrvConfig
+    """Load the settings of a file, overridden by options, with warnings about them."""
+    from pyromq.base.settings import ConfigError
+    from pyromq.nameserver.config import NamesrvConfig
 
     properties = read_properties(config_file)
     if config_file is not None:
@@ -97,13 +96,9 @@ def load_namesrv_config(
     if port is not None:
         properties["listenPort"] = str(port)
     try:
-        config, unknown = NamesrvConfig.load(properties)
+        return NamesrvConfig.load(properties)
     except ConfigError as error:
         raise bad_setting(error, config_file) from error
-    known = {item.key for item in settings_of(NamesrvConfig)} | KNOWN_WITHOUT_EFFECT
-    return config, [
-        f"unknown setting {key}{unknown_key_hint(key, known)}: it is ignored" for key in unknown
-    ]
 
 
 async def start_namesrv(

@@ -34,6 +34,8 @@ from pyromq.cli.logs import MIB, logging_to_files, logging_to_stderr
 from pyromq.cli.tuning import allow_open_files, settle
 from pyromq.protocol.java.properties import PropertiesError, parse_properties
 
+logger = logging.getLogger(__name__)
+
 #: Exit codes of a process that a signal ended, as shells know them.
 _EXIT_BY_SIGNAL = 128
 #: Between looks at whether stdout is still read.
@@ -190,11 +192,16 @@ def run_servers(
     start: Callable[[Servers], Awaitable[object]],
     options: ServerOptions | None = None,
     log_names: Sequence[str] = ("broker.log",),
+    warnings: Sequence[str] = (),
 ) -> None:
-    """Let `start` start servers, wait for a signal, stop them."""
+    """Log warnings about settings, let `start` start servers, wait for a signal, stop them."""
     options = options or ServerOptions()
     pid_file = nullcontext() if options.pid_file is None else _pid_file(Path(options.pid_file))
     with pid_file, options.logging(log_names):
+        for warning in warnings:
+            logger.warning(warning)
+            if options.log_dir is not None:  # the log is not on the terminal
+                click.echo(f"Warning: {warning}", err=True)
         _run(_serve(start))
 
 

@@ -479,4 +479,4 @@ def _check(settings: Mapping[str, str]) -> None:
     """Raise ConfigError for unknown or ignored settings: in a test that is a mistake."""
     warnings = load_broker_properties(settings).warnings
     if warnings:
-        raise ConfigError("; ".join(warnings).replace(": it is ignored", ""))
+        raise ConfigError("; ".join(warnings))
