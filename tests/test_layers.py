@@ -104,7 +104,9 @@ PURE = frozenset(
 )
 
 #: Modules of `base` that are as pure as the protocol, which imports no others.
-PURE_BASE = frozenset({"light_dataclass", "log_lines", "memo", "settings", "sizes"})
+PURE_BASE = frozenset(
+    {"light_dataclass", "log_lines", "memo", "settings", "sizes", "unsupported_settings"}
+)
 
 
 class Import(NamedTuple):

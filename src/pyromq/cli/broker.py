@@ -70,6 +70,7 @@ def broker(
         ),
         options,
         ("store.log", "broker.log"),
+        loaded.warnings,
     )
 
 
@@ -81,8 +82,6 @@ async def start_broker(
     announce: Callable[[str], object] = click.echo,
 ) -> None:
     """Start a broker and announce it with its boot line."""
-    for warning in loaded.warnings:
-        click.echo(f"Warning: {warning}", err=True)
     server = Broker(
         loaded.broker, loaded.store, config_file=Path(config_file) if config_file else None
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import click
 
-from pyromq.base.settings import ConfigError, format_settings, settings_of, unknown_key_hint
+from pyromq.base.settings import ConfigError, format_settings
 from pyromq.cli.running import (
     ServerOptions,
     Servers,
@@ -16,7 +16,7 @@ from pyromq.cli.running import (
     run_servers,
     server_options,
 )
-from pyromq.nameserver.config import KNOWN_WITHOUT_EFFECT, NamesrvConfig
+from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.kv_config import KVConfigFileError
 from pyromq.nameserver.server import NameServer
 from pyromq.protocol.message.message_id import format_address
@@ -57,32 +57,27 @@ def namesrv(
     if print_config or print_important:
         click.echo(format_settings(config, only_important=not print_config), nl=False)
         return
-    for warning in warnings:
-        click.echo(f"Warning: {warning}", err=True)
     run_servers(
         lambda servers: start_namesrv(servers, config, "choose another one with --port"),
         options,
         ("namesrv.log",),
+        warnings,
     )
 
 
 def load_namesrv_config(
     config_file: str | None, port: int | None
 ) -> tuple[NamesrvConfig, list[str]]:
-    """Merge a settings file with the options; return a warning per unknown key as well."""
+    """Load the settings of a file, overridden by options, with warnings about them."""
     properties = read_properties(config_file)
     if config_file is not None:
         properties.setdefault("configStorePath", config_file)
     if port is not None:
         properties["listenPort"] = str(port)
     try:
-        config, unknown = NamesrvConfig.load(properties)
+        return NamesrvConfig.load(properties)
     except ConfigError as error:
         raise bad_setting(error, config_file) from error
-    known = {item.key for item in settings_of(NamesrvConfig)} | KNOWN_WITHOUT_EFFECT
-    return config, [
-        f"unknown setting {key}{unknown_key_hint(key, known)}: it is ignored" for key in unknown
-    ]
 
 
 async def start_namesrv(

@@ -33,6 +33,8 @@ from pyromq.cli.logs import MIB, logging_to_files, logging_to_stderr
 from pyromq.cli.tuning import allow_open_files, settle
 from pyromq.protocol.java.properties import PropertiesError, parse_properties
 
+logger = logging.getLogger(__name__)
+
 #: Added to the number of the signal that ended the process, as shells do.
 _EXIT_BY_SIGNAL = 128
 _HANG_UP_POLL_SECONDS = 0.1
@@ -195,11 +197,16 @@ def run_servers(
     start: Callable[[Servers], Awaitable[object]],
     options: ServerOptions | None = None,
     log_names: Sequence[str] = ("broker.log",),
+    warnings: Sequence[str] = (),
 ) -> None:
-    """Call `start` to start servers, wait for a signal, then stop them."""
+    """Log warnings about settings, start servers with `start`, stop them at a signal."""
     options = options or ServerOptions()
     pid_file = nullcontext() if options.pid_file is None else _pid_file(Path(options.pid_file))
     with pid_file, options.logging(log_names):
+        for warning in warnings:
+            logger.warning(warning)
+            if options.log_dir is not None:  # the log is not on the terminal
+                click.echo(f"Warning: {warning}", err=True)
         _run(_serve(start))
 
 

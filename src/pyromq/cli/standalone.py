@@ -96,9 +96,10 @@ def standalone(
         return load_broker_properties({**properties, "namesrvAddr": namesrv_address})
 
     try:
-        root = Path(load(format_address("127.0.0.1", 9876)).store.store_path_root_dir)
+        checked = load(format_address("127.0.0.1", 9876))
     except ConfigError as error:
         raise bad_setting(error, config_file) from error
+    root = Path(checked.store.store_path_root_dir)
     namesrv_config = NamesrvConfig(
         listen_port=namesrv_port,
         bind_address=host,
@@ -121,7 +122,7 @@ def standalone(
         await _until_registered(server, loaded.broker.broker_name)
         click.echo("\n".join([*lines, _guide(address, root)]))
 
-    run_servers(start, options, ("store.log", "namesrv.log", "broker.log"))
+    run_servers(start, options, ("store.log", "namesrv.log", "broker.log"), checked.warnings)
 
 
 async def _until_registered(server: NameServer, broker_name: str) -> None:

@@ -426,7 +426,7 @@ class NameServerHandlers:
     async def update_config(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
-        """Change and save live settings; unknown keys are ignored."""
+        """Change live settings and save them; the remark names settings without effect."""
         _check_small(request)
         try:
             properties = parse_properties(request.body)
@@ -463,7 +463,7 @@ class NameServerHandlers:
                 await asyncio.to_thread(_save_settings, path, self.config.to_properties())
         except OSError as error:
             raise _not_saved(str(path), error) from error
-        return request.answer()
+        return request.answer(remark="; ".join(NamesrvConfig.ineffective(properties)) or None)
 
     def get_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return all settings."""
