@@ -205,8 +205,6 @@ def run_servers(
     with pid_file, options.logging(log_names):
         for warning in warnings:
             logger.warning(warning)
-            if options.log_dir is not None:  # the log is not on the terminal
-                click.echo(f"Warning: {warning}", err=True)
         _run(_serve(start))
 
 
