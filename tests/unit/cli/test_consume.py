@@ -144,7 +144,7 @@ def test_a_terminal_gets_a_rate_line(cluster: FakeCluster, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("more", [0, 10])
 def test_a_closed_pipe_ends_it(cluster: FakeCluster, more: int) -> None:
-    """As in `pyromq consume t | head -1`: at once, not when the next message comes."""
+    """`pyromq consume t | head -1` ends at once, not at the next message."""
     put(cluster, *[b"line" * 1000] * (1 + 10 * more))
     command = [sys.executable, "-m", "pyromq", "consume", "t", "--from", "first"]
     process = subprocess.Popen(
