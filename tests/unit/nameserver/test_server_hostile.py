@@ -260,7 +260,8 @@ async def test_a_broker_cannot_be_in_many_clusters(tmp_path: Path) -> None:
 async def test_names_of_brokers_are_bounded(tmp_path: Path, field: str) -> None:
     async with running(tmp_path) as peer:
         for name in ("x" * 513, "a\nb", "\x00", "\x1b[2J"):
-            answer = await peer.register("a", **{field: name})
+            named: dict[str, Any] = {field: name}
+            answer = await peer.register("a", **named)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert "expected 1 to 512" in (answer.remark or "")
             assert len(answer.remark or "") < 300
