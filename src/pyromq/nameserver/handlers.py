@@ -1,6 +1,6 @@
 """What a NameServer answers: one method per request, and the table of codes.
 
-Every method has the `Handler` signature of `remoting.server`. What cannot be answered is a
+Every method has the `Handler` signature of `remoting.connection`. What cannot be answered is a
 `RequestError` (code and remark as RocketMQ gives them), a `HeaderError` or a `BodyError`;
 the server turns each into an error answer.
 
@@ -67,7 +67,7 @@ from pyromq.protocol.wire.headers_admin import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
-from pyromq.remoting.server import Connection, Handler
+from pyromq.remoting.connection import Connection, Handler
 
 logger = logging.getLogger(__name__)
 
