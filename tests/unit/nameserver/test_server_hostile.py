@@ -174,7 +174,7 @@ async def test_a_file_that_is_too_large_loads_and_does_no_harm(
                 "large-1",
                 "large-2",
             }
-        assert caplog.text.count("1 of 5 keys left out") == 1
+        assert caplog.text.count("left out 1 of 5 keys") == 1
         answer = await peer.ask(
             RequestCode.GET_KVLIST_BY_NAMESPACE,
             GetKVListByNamespaceRequestHeader("ORDER_TOPIC_CONFIG"),
