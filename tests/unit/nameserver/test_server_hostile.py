@@ -180,7 +180,7 @@ async def test_a_file_that_is_too_large_loads_and_does_no_harm(
             GetKVListByNamespaceRequestHeader("ORDER_TOPIC_CONFIG"),
         )
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert f"limit {MAX_FRAME} per frame" in (answer.remark or "")
+        assert str(MAX_FRAME) in (answer.remark or "")
         assert "maxKvConfigSize" in await peer.put("other", "1")
         for number in range(4):
             header = DeleteKVConfigRequestHeader("ORDER_TOPIC_CONFIG", f"large-{number}")
@@ -381,7 +381,7 @@ async def test_a_list_of_topics_above_a_frame_is_an_error(tmp_path: Path) -> Non
             if broker == "a":
                 assert TopicList.decode(answer.body).topic_list == set(names)
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert f"limit {MAX_FRAME} per frame" in (answer.remark or "")
+        assert str(MAX_FRAME) in (answer.remark or "")
 
 
 # Bodies
