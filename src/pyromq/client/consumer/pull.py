@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, Unpack
+from typing import ParamSpec, Unpack
 
 from pyromq.client.arguments import (
     check_count,
@@ -25,19 +25,16 @@ from pyromq.client.arguments import (
     check_seconds,
     check_time,
 )
-from pyromq.client.client import Client
 from pyromq.client.consumer.expressions import check_expressions
 from pyromq.client.consumer.pull_request import ANONYMOUS_GROUP
 from pyromq.client.consumer.queue_access import PullResult, QueueAccess
 from pyromq.client.consumer.subscription import Subscription
+from pyromq.client.consumer.sync import SyncPullConsumer
 from pyromq.client.errors import ClientStateError
 from pyromq.client.message import check_group, check_topic
 from pyromq.client.options import ClientOptions, Settings
-from pyromq.client.session.session import Session
+from pyromq.client.session.session import Client, Session
 from pyromq.protocol.wire.bodies import HeartbeatData, MessageQueue
-
-if TYPE_CHECKING:
-    from pyromq.client.sync import SyncPullConsumer
 
 _Arguments = ParamSpec("_Arguments")
 
@@ -77,8 +74,6 @@ class PullConsumer(Client):
         **kwargs: _Arguments.kwargs,
     ) -> SyncPullConsumer:
         """The same for programs without an event loop."""
-        from pyromq.client.sync import SyncPullConsumer
-
         return SyncPullConsumer(partial(cls, *args, **kwargs))
 
     async def start(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 
 from pyromq.client.received import ReceivedMessage
-from pyromq.client.session.client_requests import ClientRequests, stacks
+from pyromq.client.session.client_requests import ClientRequests, format_stacks
 from pyromq.protocol.java.fastjson import BodyError
 from pyromq.protocol.message.record import MessageRecord, encode_record
 from pyromq.protocol.wire.bodies import MessageQueue
@@ -192,11 +192,11 @@ async def test_a_message_given_directly(
 
 async def test_a_message_that_is_none_is_refused(asked: Asked) -> None:
     for rubbish in (b"", b"rubbish"):
-        with pytest.raises(RequestError, match="no message"):
+        with pytest.raises(RequestError, match="not a message"):
             await asked.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, rubbish, consumerGroup="tenant%g")
 
 
 async def test_stacks_name_threads_and_tasks() -> None:
-    text = stacks()
+    text = format_stacks()
     assert "thread MainThread" in text
     assert "\ntask " in text

@@ -41,7 +41,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar, Unpack
+from typing import ParamSpec, Self, TypeVar, Unpack
 
 from pyromq.client.arguments import (
     check_callable,
@@ -52,7 +52,6 @@ from pyromq.client.arguments import (
     check_time,
     refusal,
 )
-from pyromq.client.client import Client
 from pyromq.client.consumer.expressions import check_expressions
 from pyromq.client.consumer.handover import MARGIN_SECONDS, Handover
 from pyromq.client.consumer.lite_pull.options import LitePullOptions, LitePullSettings
@@ -65,6 +64,7 @@ from pyromq.client.consumer.pull_request import ANONYMOUS_GROUP
 from pyromq.client.consumer.queue_access import QueueAccess
 from pyromq.client.consumer.start_from import StartFrom, consume_from_where, first_offset
 from pyromq.client.consumer.subscription import Subscription, Subscriptions, Wanted, wanted_of
+from pyromq.client.consumer.sync import SyncLitePullConsumer
 from pyromq.client.errors import BrokerError, ClientError, ClientStateError, OptionError
 from pyromq.client.handler_threads import failure_of
 from pyromq.client.hooks import Consuming, Hooks
@@ -73,7 +73,7 @@ from pyromq.client.options import Settings
 from pyromq.client.producer.producer import Producer
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session.client_requests import ClientRequests
-from pyromq.client.session.session import Session
+from pyromq.client.session.session import Client, Session
 from pyromq.client.trace import TraceRole, message_trace
 from pyromq.protocol.wire.bodies import (
     ConsumerData,
@@ -83,9 +83,6 @@ from pyromq.protocol.wire.bodies import (
     SubscriptionData,
 )
 from pyromq.remoting.client import RemotingError
-
-if TYPE_CHECKING:
-    from pyromq.client.sync import SyncLitePullConsumer
 
 logger = logging.getLogger(__name__)
 
@@ -197,8 +194,6 @@ class LitePullConsumer(Client):
         **kwargs: _Arguments.kwargs,
     ) -> SyncLitePullConsumer:
         """The same for programs without an event loop."""
-        from pyromq.client.sync import SyncLitePullConsumer
-
         return SyncLitePullConsumer(partial(cls, *args, **kwargs))
 
     # Life

@@ -35,10 +35,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, Unpack
+from typing import ParamSpec, Unpack
 
 from pyromq.client.arguments import check_queues
-from pyromq.client.client import Client
 from pyromq.client.consumer.expressions import check_expressions
 from pyromq.client.consumer.handover import MARGIN_SECONDS, Handover
 from pyromq.client.consumer.locks import RENEW_SECONDS, VALID_SECONDS, QueueLocks
@@ -55,6 +54,7 @@ from pyromq.client.consumer.push.stats import TopicStats
 from pyromq.client.consumer.queue_access import PullStatus, QueueAccess
 from pyromq.client.consumer.start_from import consume_from_where, first_offset
 from pyromq.client.consumer.subscription import Subscription, Subscriptions, Wanted, wanted_of
+from pyromq.client.consumer.sync import SyncPushConsumer
 from pyromq.client.errors import BrokerError, ClientError
 from pyromq.client.hooks import Hooks
 from pyromq.client.message import check_group, check_topic
@@ -62,7 +62,7 @@ from pyromq.client.options import Settings
 from pyromq.client.producer.producer import Producer
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session.client_requests import ClientRequests
-from pyromq.client.session.session import Session
+from pyromq.client.session.session import Client, Session
 from pyromq.client.trace import TraceRole, message_trace
 from pyromq.protocol.message.properties import RETRY_TOPIC
 from pyromq.protocol.names import retry_topic
@@ -76,9 +76,6 @@ from pyromq.protocol.wire.bodies import (
 from pyromq.protocol.wire.bodies_consumer import ConsumerRunningInfo
 from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.remoting.client import RemotingError
-
-if TYPE_CHECKING:
-    from pyromq.client.sync import SyncPushConsumer
 
 _Arguments = ParamSpec("_Arguments")
 logger = logging.getLogger(__name__)
@@ -210,8 +207,6 @@ class PushConsumer(Client):
         **kwargs: _Arguments.kwargs,
     ) -> SyncPushConsumer:
         """The same for programs without an event loop."""
-        from pyromq.client.sync import SyncPushConsumer
-
         return SyncPushConsumer(partial(cls, *args, **kwargs))
 
     # Life
