@@ -289,7 +289,7 @@ def test_a_large_arrow_batch_is_encoded_in_halves(monkeypatch: pytest.MonkeyPatc
         ({"body": [None, None]}, "row 0 of partition 5 has no body"),
         ({"body": [b"x", b""]}, "row 1 of partition 5 has an empty body"),
         ({"body": [b"x" * 5000]}, "body of 5000 bytes, at most 4000"),
-        ({"body": [b"x"], "topic": ["a b"]}, "row 0 .* topic 'a b' is not possible"),
+        ({"body": [b"x"], "topic": ["a b"]}, "row 0 .* topic 'a b' is not a legal name"),
         ({"body": [b"x"] * 2, "tags": ["t", "a\x01b"]}, "row 1 .* tags must not hold"),
         ({"body": [b"x"] * 2, "keys": ["t", "a\x02b"]}, "row 1 .* keys must not hold"),
         ({"body": [b"x"] * 2, "uniqueKey": ["t", "a\x02"]}, "row 1 .* uniqueKey must not hold"),
