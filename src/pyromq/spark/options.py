@@ -14,7 +14,7 @@ import difflib
 import enum
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -25,7 +25,9 @@ from pyromq.protocol.filter.sql_tokens import SqlError
 from pyromq.protocol.filter.tags import SubscriptionError, parse_tags
 from pyromq.remoting.address import AddressError, parse_addresses
 from pyromq.spark.columns import MAP, RAW
+from pyromq.spark.origins.opening import BrokerSource, Source, StoreSource
 from pyromq.spark.origins.origin import Queue
+from pyromq.spark.origins.settings import RECONNECT_SECONDS, REQUEST_SECONDS, ConnectionSettings
 from pyromq.spark.reading.conditions import ConditionError, parse_where
 from pyromq.spark.reading.queue_offsets import (
     Offsets,
@@ -40,10 +42,6 @@ _Value = TypeVar("_Value")
 #: Offsets that stand for a queue's ends, as in Kafka's connector.
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
-
-
-#: A cluster that is restarted, with its stores recovered, is back in less.
-RECONNECT_SECONDS: Final = 300.0
 
 
 class OptionError(ValueError):
@@ -168,13 +166,8 @@ class ReadOptions:
     """All options of a read."""
 
     wanted: Wanted
-    name_servers: tuple[str, ...] = ()
-    store_path: str | None = None
-    #: The log's directories, if it is not in `commitlog` below `store_path`.
-    commit_log_paths: tuple[str, ...] = ()
-    #: What the messages of a store's files have as brokerName; by default its directory's name.
-    broker_name: str = ""
-    #: Reads a store's log without looking at its consume queues.
+    source: Source
+    #: Read a store's log without its consume queues.
     commit_log_only: bool = False
     starting: Position = Edge.EARLIEST
     ending: Position = Edge.LATEST
@@ -194,12 +187,6 @@ class ReadOptions:
     max_trigger_delay: float = 900.0
     max_bytes_per_trigger: int | None = None
     group: str | None = None
-    access_key: str = ""
-    secret_key: str = field(default="", repr=False)
-    tls: bool = False
-    request_timeout: float = 10.0
-    #: How long streams and tasks wait for servers that are gone.
-    reconnect_timeout: float = RECONNECT_SECONDS
     fetch_retries: int = 3
     fetch_retry_interval: float = 1.0
 
@@ -207,17 +194,13 @@ class ReadOptions:
     def parse(cls, options: Mapping[str, str], mode: Mode) -> ReadOptions:
         """Check everything a user has said; raises OptionError."""
         given = _Given(options, mode)
-        given.exclude("nameserver", "storePath")
         given.exclude("tags", "sql")
         starting = _position(given, _STARTS, Edge.LATEST if mode is Mode.STREAM else Edge.EARLIEST)
         ending = _position(given, _ENDS, Edge.LATEST)
         _check_ends(starting, ending, mode)
         parsed = cls(
             wanted=_wanted(given),
-            name_servers=_name_servers(given),
-            store_path=given.text("storePath"),
-            commit_log_paths=given.read("storePathCommitLog", _names, "directories") or (),
-            broker_name=given.text("brokerName") or "",
+            source=_source(given),
             commit_log_only=given.flag("commitLogOnly", False),
             starting=starting,
             ending=ending,
@@ -236,11 +219,6 @@ class ReadOptions:
             max_trigger_delay=_seconds(given, "maxTriggerDelay", cls.max_trigger_delay),
             max_bytes_per_trigger=given.amount("maxBytesPerTrigger", _BYTES, "b", "64m"),
             group=given.text("group"),
-            access_key=given.text("accessKey") or "",
-            secret_key=given.text("secretKey") or "",
-            tls=given.flag("tls", False),
-            request_timeout=_seconds(given, "requestTimeout", cls.request_timeout),
-            reconnect_timeout=_seconds(given, "reconnectTimeout", cls.reconnect_timeout),
             fetch_retries=_retries(given, cls.fetch_retries),
             fetch_retry_interval=_seconds(
                 given, "fetchOffset.retryInterval", cls.fetch_retry_interval
@@ -248,6 +226,12 @@ class ReadOptions:
         )
         _check_together(given, parsed)
         return parsed
+
+    @property
+    def reconnect_timeout(self) -> float:
+        """Return how long streams and tasks wait for servers that went away, in seconds."""
+        source = self.source
+        return source.settings.reconnect_timeout if isinstance(source, BrokerSource) else 0.0
 
 
 class _Given:
@@ -383,19 +367,34 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _name_servers(given: _Given) -> tuple[str, ...]:
+def _source(given: _Given) -> Source:
+    given.exclude("nameserver", "storePath")
+    store_path = given.text("storePath")
+    if store_path is not None:
+        return StoreSource(
+            store_path,
+            given.text("brokerName") or "",
+            given.read("storePathCommitLog", _names, "directories") or (),
+        )
     text = given.text("nameserver")
     if text is None:
-        if "storePath" not in given:
-            raise OptionError(
-                "nothing says where to read: give nameserver (host:port), or storePath for "
-                "the files of a store"
-            )
-        return ()
+        raise OptionError(
+            "nothing says where to read: give nameserver (host:port), or storePath for "
+            "the files of a store"
+        )
     try:
-        return tuple(parse_addresses(text))
+        servers = tuple(parse_addresses(text))
     except AddressError as error:
         raise OptionError(f"option nameserver={text!r:.200}: {error}") from error
+    settings = ConnectionSettings(
+        servers,
+        given.text("accessKey") or "",
+        given.text("secretKey") or "",
+        given.flag("tls", False),
+        _seconds(given, "requestTimeout", REQUEST_SECONDS),
+        _seconds(given, "reconnectTimeout", RECONNECT_SECONDS),
+    )
+    return BrokerSource(settings)
 
 
 def _position(given: _Given, names: tuple[str, str, str], default: Edge) -> Position:

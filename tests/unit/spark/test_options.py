@@ -19,7 +19,9 @@ from pyromq.spark.options import (
     TopicPattern,
     Topics,
 )
+from pyromq.spark.origins.opening import BrokerSource, StoreSource
 from pyromq.spark.origins.origin import Queue
+from pyromq.spark.origins.settings import ConnectionSettings
 
 A0, A1 = Queue("T", "a", 0), Queue("T", "a", 1)
 PLAIN = {"nameserver": "localhost:9876", "subscribe": "T"}
@@ -37,7 +39,10 @@ def refused(mode: Mode = Mode.BATCH, **options: str) -> str:
 
 def test_defaults() -> None:
     options = parse()
-    assert options == ReadOptions(wanted=Topics(("T",)), name_servers=("localhost:9876",))
+    assert options == ReadOptions(
+        Topics(("T",)), BrokerSource(ConnectionSettings(("localhost:9876",)))
+    )
+    assert options.reconnect_timeout == 300.0
     assert (options.starting, options.ending) == (Edge.EARLIEST, Edge.LATEST)
     assert options.fail_on_data_loss
 
@@ -71,7 +76,15 @@ def test_everything_for_a_batch() -> None:
     )
     assert options == ReadOptions(
         wanted=TopicPattern("order.*"),
-        name_servers=("one:9876", "two:9876"),
+        source=BrokerSource(
+            ConnectionSettings(
+                ("one:9876", "two:9876"),
+                access_key="who",
+                secret_key="hush",
+                tls=True,
+                request_timeout=2.5,
+            )
+        ),
         starting=Time(1000),
         ending=Time(1_794_814_200_000),
         start_at_end_if_nothing_later=True,
@@ -80,10 +93,6 @@ def test_everything_for_a_batch() -> None:
         fail_on_data_loss=False,
         min_partitions=8,
         max_records_per_partition=5000,
-        access_key="who",
-        secret_key="hush",
-        tls=True,
-        request_timeout=2.5,
         fetch_retries=0,
         fetch_retry_interval=0.25,
     )
@@ -120,11 +129,9 @@ def test_store_files() -> None:
         },
         Mode.BATCH,
     )
-    assert options.store_path == "/data/store"
-    assert options.commit_log_paths == ("/one", "/two")
-    assert options.broker_name == "broker-a"
+    assert options.source == StoreSource("/data/store", "broker-a", ("/one", "/two"))
     assert options.commit_log_only
-    assert options.name_servers == ()
+    assert options.reconnect_timeout == 0.0
 
 
 def test_topics() -> None:
