@@ -32,7 +32,7 @@ def test_what_is_never_null_can_be_called_so() -> None:
 
 
 def test_a_property_that_may_be_missing_cannot_be_not_null() -> None:
-    with pytest.raises(ValueError, match="'tags' is null where a message has no such property"):
+    with pytest.raises(ValueError, match="'tags' is null for messages without that property"):
         check_wanted(StructType([StructField("tags", StringType(), nullable=False)]))
 
 
@@ -48,5 +48,5 @@ def test_a_foreign_column_is_refused_by_name() -> None:
 
 
 def test_another_type_is_refused() -> None:
-    with pytest.raises(ValueError, match="'queueId' is of type int, not bigint"):
+    with pytest.raises(ValueError, match="'queueId' has type int, not bigint"):
         check_wanted(StructType([StructField("queueId", LongType())]))
