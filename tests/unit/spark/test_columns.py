@@ -43,7 +43,7 @@ def test_some_columns_in_any_order() -> None:
 
 
 def test_a_foreign_column_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="no column 'value'"):
+    with pytest.raises(ValueError, match="unknown column 'value'"):
         check_wanted(StructType([StructField("value", StringType())]))
 
 
