@@ -15,7 +15,8 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from pyromq.client.consumer.queue_access import ANONYMOUS_GROUP
+from pyromq.client.consumer.first_commit import KnownOffsetTables, OffsetTable
+from pyromq.client.consumer.pull_request import ANONYMOUS_GROUP, PullNumbers, pull_command
 from pyromq.client.consumer.subscription import Subscription
 from pyromq.protocol.message.bulk import read_columns
 from pyromq.protocol.message.sysflag import is_readable
@@ -47,7 +48,7 @@ from pyromq.spark.origins.origin import (
 )
 from pyromq.spark.origins.retries import Backoff
 from pyromq.spark.origins.settings import ConnectionSettings as ConnectionSettings
-from pyromq.spark.origins.window import PULL_BYTES, PullWindow, check_response, pull_request
+from pyromq.spark.origins.window import PULL_BYTES, PullWindow, check_response
 
 #: Seconds between attempts to connect to a broker that does not listen yet.
 _CONNECT_PAUSE: Final = 0.2
@@ -68,10 +69,9 @@ class BrokerOrigin:
         self._tls = client_context(settings.tls)
         self._connections: dict[str, BlockingConnection] = {}
         self._routes: dict[str, TopicRouteData] = {}
-        #: (group, address) of brokers that know the group; (group, topic, address) of brokers
-        #: that store an offset of it.
+        #: (group, address) of brokers that know the group.
         self._introduced: set[tuple[str, str]] = set()
-        self._with_offsets: set[tuple[str, str, str]] = set()
+        self._offset_tables = KnownOffsetTables()
 
     def topics(self) -> list[str]:
         """Return all topics other than system topics; includes retry and dead-letter topics."""
@@ -152,17 +152,17 @@ class BrokerOrigin:
 
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Commit the offsets of a consumer group, so that tools show its lag."""
-        first: dict[tuple[str, str, str], Queue] = {}
         for queue, offset in offsets.items():
             self._introduce(group, queue, offset)
-            place = (group, queue.topic, self._address(queue))
-            if place not in self._with_offsets:
-                first.setdefault(place, queue)
-        # Java's brokers lose some of a topic's first commits if those arrive together.
-        alone = {queue: offsets[queue] for queue in first.values()}
-        self._set_offsets(group, alone)
-        self._with_offsets.update(first)
-        self._set_offsets(group, {q: offset for q, offset in offsets.items() if q not in alone})
+
+        def table_of(queue: Queue) -> OffsetTable:
+            return self._address(queue), group, queue.topic
+
+        first, rest = self._offset_tables.split_first(offsets, table_of)
+        self._set_offsets(group, first)
+        for queue in first:
+            self._offset_tables.add(table_of(queue))
+        self._set_offsets(group, rest)
 
     def is_away(self, broker_name: str) -> bool:
         """Return whether the NameServers do not know the broker."""
@@ -185,8 +185,14 @@ class BrokerOrigin:
         self, wanted: QueueRange, subscription: Subscription
     ) -> Iterator[RecordBlock | LostRecords]:
         def pull(offset: int, count: int) -> RemotingCommand:
-            group, queue = ANONYMOUS_GROUP, wanted.queue
-            return pull_request(group, queue, offset, count, subscription, PULL_BYTES)
+            return pull_command(
+                ANONYMOUS_GROUP,
+                wanted.queue.topic,
+                wanted.queue.queue_id,
+                subscription,
+                PullNumbers(offset, count),
+                max_bytes=PULL_BYTES,
+            )
 
         is_complete = subscription == Subscription()
         backoff = Backoff(_RECONNECT_PAUSE, patience=self._settings.reconnect_timeout)
@@ -216,8 +222,11 @@ class BrokerOrigin:
         if (group, address) in self._introduced:
             return
         connection = self._connection(address)
+        numbers = PullNumbers(offset, 1)
         try:
-            connection.request(pull_request(group, queue, offset, 1, Subscription()))
+            connection.request(
+                pull_command(group, queue.topic, queue.queue_id, Subscription(), numbers)
+            )
         except RemotingError as error:
             self._drop(connection)
             raise UnreachableError(f"first pull of {group} at {address}: {error}") from error

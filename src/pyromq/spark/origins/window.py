@@ -27,18 +27,15 @@ from itertools import pairwise
 from typing import Final
 
 from pyromq.base.sizes import KIB, MIB
-from pyromq.client.consumer.subscription import Subscription
 from pyromq.protocol.message.bulk import read_columns, record_places, record_starts
-from pyromq.protocol.message.sysflag import PULL_SUBSCRIPTION
-from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
-from pyromq.protocol.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from pyromq.protocol.wire.headers import PullMessageResponseHeader
 from pyromq.remoting.blocking import BlockingConnection, Reply
 from pyromq.remoting.errors import RemotingError
 from pyromq.spark.origins.origin import (
     LostRecords,
     OriginError,
-    Queue,
     QueueRange,
     RecordBlock,
     UnreachableError,
@@ -257,32 +254,6 @@ class _Slot:
         self.requested = 0
         self.busy_retries = 0
         self.reply: Reply | None = None
-
-
-def pull_request(
-    group: str,
-    queue: Queue,
-    offset: int,
-    count: int,
-    subscription: Subscription,
-    max_bytes: int | None = None,
-) -> RemotingCommand:
-    """Return a pull that neither waits for messages nor commits an offset."""
-    header = PullMessageRequestHeader(
-        consumer_group=group,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_msg_nums=count,
-        sys_flag=PULL_SUBSCRIPTION,
-        commit_offset=0,
-        suspend_timeout_millis=0,
-        sub_version=0,
-        subscription=subscription.expression,
-        expression_type=subscription.kind,
-        max_msg_bytes=max_bytes,
-    )
-    return RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=header.encode())
 
 
 def check_response(response: RemotingCommand, request: str) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from pyromq.client.consumer.pull_request import PullNumbers, pull_command
 from pyromq.client.consumer.subscription import Subscription
 from pyromq.protocol.message.bulk import record_places
-from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from pyromq.remoting.blocking import Reply
@@ -22,7 +23,7 @@ from pyromq.spark.origins.origin import (
     QueueRange,
     UnreachableError,
 )
-from pyromq.spark.origins.window import PullWindow, check_response, pull_request
+from pyromq.spark.origins.window import PullWindow, check_response
 from tests.unit.spark.fake_origin import FakeOrigin
 
 QUEUE = Queue("T", "a", 0)
@@ -77,7 +78,7 @@ class FakeConnection:
 
 def open_window(connection: Any, start: int = 0, end: int = 1000) -> PullWindow:
     def pull(offset: int, count: int) -> RemotingCommand:
-        return pull_request("group", QUEUE, offset, count, Subscription())
+        return pull_command("group", "T", 0, Subscription(), PullNumbers(offset, count))
 
     return PullWindow(connection, pull, QueueRange(QUEUE, start, end), is_complete=True)
 
@@ -152,12 +153,3 @@ def test_a_refusal() -> None:
         check_response(refused, "GET_MIN_OFFSET at a:1")
     assert not isinstance(no.value, UnreachableError)
     check_response(RemotingCommand(ResponseCode.SUCCESS), "anything")
-
-
-def test_a_pull_neither_waits_nor_commits() -> None:
-    command = pull_request("group", QUEUE, 7, 32, Subscription.tags("a || b"), 1024)
-    header = PullMessageRequestHeader.decode(command.ext_fields)
-    assert command.code == RequestCode.PULL_MESSAGE
-    assert (header.queue_offset, header.max_msg_nums, header.max_msg_bytes) == (7, 32, 1024)
-    assert (header.suspend_timeout_millis, header.commit_offset) == (0, 0)
-    assert header.subscription == "a || b"
