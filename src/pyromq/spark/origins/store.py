@@ -41,7 +41,7 @@ from pyromq.spark.origins.origin import (
     QueueRange,
     RecordBlock,
 )
-from pyromq.spark.origins.store_files import NOT_A_RECORD, QueueEntries, StoreLog, run_length
+from pyromq.spark.origins.store_files import NOT_A_RECORD, QueueEntries, StoreLog, leading_count
 from pyromq.spark.origins.store_files import LogRange as LogRange
 from pyromq.store.offline.check import is_unclean
 from pyromq.store.offline.check_log import CheckedPiece, LogCheck
@@ -254,10 +254,10 @@ class StoreOrigin:
         begin = 0
         while begin < places.size:
             if not there[begin]:
-                end = begin + run_length(~there[begin:])
+                end = begin + leading_count(~there[begin:])
                 yield self._lost(first + begin, first + end, int(places[begin]), int(sizes[begin]))
             else:
-                end = begin + run_length(there[begin:])
+                end = begin + leading_count(there[begin:])
                 end = begin + self._log.fitting(places[begin:end], sizes[begin:end])
                 yield from self._read_block(
                     entries, first + begin, places[begin:end], sizes[begin:end]
@@ -285,10 +285,10 @@ class StoreOrigin:
         begin = 0
         while begin < places.size:
             if good[begin]:
-                end = begin + run_length(good[begin:])
+                end = begin + leading_count(good[begin:])
                 yield RecordBlock(buffer, starts[begin:end])
             else:
-                end = begin + run_length(~good[begin:])
+                end = begin + leading_count(~good[begin:])
                 yield self._lost(first + begin, first + end, int(places[begin]), int(sizes[begin]))
             begin = end
 

@@ -159,7 +159,7 @@ class StoreLog:
         lengths[1:] += np.where((gaps >= 0) & (gaps <= _MAX_GAP), gaps, 0)
         count = int(lengths.cumsum().searchsorted(BLOCK_BYTES, "right"))
         same_segment = places // self.segment_size == places[0] // self.segment_size
-        return max(1, min(count, run_length(same_segment)))
+        return max(1, min(count, leading_count(same_segment)))
 
     def gather(self, places: Longs, sizes: Longs) -> tuple[memoryview, Longs]:
         """Return these records of one segment in one buffer, and where each one starts.
@@ -172,24 +172,24 @@ class StoreLog:
         gaps = places[1:] - ends[:-1]
         breaks = np.flatnonzero((gaps < 0) | (gaps > _MAX_GAP)) + 1
         begins = np.append(0, breaks)
-        run_places = places[begins]
-        run_sizes = ends[np.append(breaks, places.size) - 1] - run_places
+        span_places = places[begins]
+        span_sizes = ends[np.append(breaks, places.size) - 1] - span_places
         if not breaks.size:
             mapping = self._mapping(int(places[0]))
             first = self._inside(int(places[0]))
-            last = first + int(run_sizes[0])
+            last = first + int(span_sizes[0])
             if last <= len(mapping):
                 return mapping[first:last], places - places[0]
-        run_ends = run_sizes.cumsum()
-        shifts = run_ends - run_sizes - run_places
+        span_ends = span_sizes.cumsum()
+        shifts = span_ends - span_sizes - span_places
         starts = places + np.repeat(shifts, np.diff(np.append(begins, places.size)))
         descriptor = self._descriptor(int(places[0]))
-        positions = (run_places % self.segment_size).tolist()
-        runs = [
+        positions = (span_places % self.segment_size).tolist()
+        spans = [
             _read_whole(descriptor, place, size)
-            for place, size in zip(positions, run_sizes.tolist(), strict=True)
+            for place, size in zip(positions, span_sizes.tolist(), strict=True)
         ]
-        return memoryview(b"".join(runs)), starts
+        return memoryview(b"".join(spans)), starts
 
     def damage_at(self, position: int, end: int) -> str | None:
         """Return what is wrong if a segment's records end at `position`; None if nothing is."""
@@ -271,6 +271,6 @@ def _read_whole(descriptor: int | None, position: int, size: int) -> bytes:
     return data
 
 
-def run_length(flags: NDArray[np.bool_]) -> int:
+def leading_count(flags: NDArray[np.bool_]) -> int:
     """Return the number of leading flags that are set."""
     return flags.size if flags.all() else int(flags.argmin())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pyromq.protocol.message.record import decode_record
-from pyromq.spark.origins.store_files import QueueEntries, StoreLog, run_length
+from pyromq.spark.origins.store_files import QueueEntries, StoreLog, leading_count
 from tests.support.stores import TOPIC, open_store, put
 
 
@@ -78,6 +78,6 @@ def test_what_is_written(root: Path, log: StoreLog) -> None:
 
 
 def test_leading_flags() -> None:
-    assert run_length(np.array([True, True, False, True])) == 2
-    assert run_length(np.array([True])) == 1
-    assert run_length(np.array([False])) == 0
+    assert leading_count(np.array([True, True, False, True])) == 2
+    assert leading_count(np.array([True])) == 1
+    assert leading_count(np.array([False])) == 0
