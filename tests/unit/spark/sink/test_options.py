@@ -92,7 +92,7 @@ def test_all_options_in_any_case() -> None:
     )
 
 
-def test_each_write_has_an_id_of_its_own_that_travels() -> None:
+def test_each_write_has_its_own_id() -> None:
     one, other = WriteOptions.parse(NAMESERVER), WriteOptions.parse(NAMESERVER)
     assert one.write_id != other.write_id
     assert pickle.loads(pickle.dumps(one)) == one
@@ -125,7 +125,7 @@ def test_the_secret_is_not_shown() -> None:
         ({**NAMESERVER, "accessKey": "a"}, "accessKey and secretKey"),
     ],
 )
-def test_mistakes_are_refused_by_name(given: dict[str, str], problem: str) -> None:
+def test_mistakes_are_rejected_by_name(given: dict[str, str], problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         WriteOptions.parse(given)
 
