@@ -7,7 +7,8 @@ loop.
 
 from __future__ import annotations
 
-from pyromq.client.consumer.lite_pull.consumer import AssignmentListener, LitePullConsumer
+from pyromq.client.consumer.lite_pull.assigned_queues import AssignmentListener
+from pyromq.client.consumer.lite_pull.consumer import LitePullConsumer
 from pyromq.client.consumer.lite_pull.options import LitePullOptions
 from pyromq.client.consumer.pull import PullConsumer
 from pyromq.client.consumer.push.consumer import PushConsumer

@@ -43,6 +43,8 @@ _BLANK = re.compile(r"\s")
 _FLAG_LIMIT = 1 << 31
 #: Tags below this length cannot make the properties too long.
 _MAX_PLAIN_TAGS = 1024
+_WAIT = property_names.PROPERTY_SEPARATOR + property_names.WAIT_TRUE
+_WAIT_AND_TAGS_START = _WAIT + property_names.PROPERTY_SEPARATOR + property_names.TAGS_START
 
 
 @dataclass(slots=True)
@@ -111,9 +113,9 @@ class Message:
         if not (self.properties or self.keys or self.delay_level or self.ordering_key):
             tags = self.tags
             if not tags:
-                return f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true"
+                return property_names.UNIQ_KEY_START + unique_key + _WAIT
             if type(tags) is str and _are_plain_tags(tags):
-                return f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true\x02TAGS\x01{tags}"
+                return property_names.UNIQ_KEY_START + unique_key + _WAIT_AND_TAGS_START + tags
         names = property_names
         try:
             # Joined with +, which takes the text of a str enum's member and refuses other types.
@@ -127,7 +129,7 @@ class Message:
                 entries.append(SHARDING_KEY + "\x01" + self.ordering_key)
             entries.append(f"{names.UNIQ_KEY}\x01{unique_key}")
             if names.WAIT not in self.properties:
-                entries.append(f"{names.WAIT}\x01true")
+                entries.append(names.WAIT_TRUE)
             if self.tags:
                 if type(self.tags) is not KeptTags:
                     _are_plain_tags(self.tags)

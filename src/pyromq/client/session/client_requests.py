@@ -20,11 +20,12 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from pyromq.client.received import ReceivedMessage, decode_messages
-from pyromq.client.session.session import Session
 from pyromq.protocol.java.fastjson import BodyError
+from pyromq.protocol.namespace import with_namespace, without_namespace
 from pyromq.protocol.wire.bodies import MessageQueue
 from pyromq.protocol.wire.bodies_admin import (
     GetConsumerStatusBody,
@@ -72,12 +73,12 @@ class AskedConsumer(Protocol):
 
 
 class ClientRequests:
-    """Request handlers for `consumer`, which sets `session` once it has one."""
+    """Request handlers for `consumer`."""
 
-    session: Session
-
-    def __init__(self, consumer: AskedConsumer) -> None:
+    def __init__(self, consumer: AskedConsumer, namespace: str) -> None:
         self._consumer = consumer
+        self._wrap = partial(with_namespace, namespace)
+        self._unwrap = partial(without_namespace, namespace)
 
     def handlers(self) -> dict[int, ClientHandler]:
         """Return the handlers by request code."""
@@ -94,11 +95,11 @@ class ClientRequests:
 
     async def _reset_offset(self, address: str, command: RemotingCommand) -> None:
         header = ResetOffsetRequestHeader.decode(command.ext_fields)
-        if header.group != self.session.wrap(self._consumer.group):
+        if header.group != self._wrap(self._consumer.group):
             logger.info("offset reset from %s ignored: group %s is not ours", address, header.group)
             return
         offsets = {
-            replace(queue, topic=self.session.unwrap(queue.topic)): offset
+            replace(queue, topic=self._unwrap(queue.topic)): offset
             for queue, offset in _offsets_of(command.body).items()
             if queue.topic == header.topic
         }
@@ -110,9 +111,9 @@ class ClientRequests:
     def _status(self, _address: str, command: RemotingCommand) -> RemotingCommand:
         header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
         table = {}
-        if header.group == self.session.wrap(self._consumer.group):
+        if header.group == self._wrap(self._consumer.group):
             for queue, offset in self._consumer.offsets().items():
-                topic = self.session.wrap(queue.topic)
+                topic = self._wrap(queue.topic)
                 if not header.topic or topic == header.topic:
                     table[replace(queue, topic=topic)] = offset
         return command.answer(body=GetConsumerStatusBody(table).encode())
@@ -122,11 +123,11 @@ class ClientRequests:
         self._check_group(header.consumer_group)
         info = self._consumer.running_info()
         info.mq_table = {
-            replace(queue, topic=self.session.wrap(queue.topic)): state
+            replace(queue, topic=self._wrap(queue.topic)): state
             for queue, state in info.mq_table.items()
         }
         info.status_table = {
-            self.session.wrap(topic): status for topic, status in info.status_table.items()
+            self._wrap(topic): status for topic, status in info.status_table.items()
         }
         if header.jstack_enable:
             info.jstack = format_stacks()
@@ -136,7 +137,7 @@ class ClientRequests:
         header = ConsumeMessageDirectlyResultRequestHeader.decode(command.ext_fields)
         self._check_group(header.consumer_group)
         message = _message_of(command.body, header.broker_name or "")
-        message.topic = self.session.unwrap(message.topic)
+        message.topic = self._unwrap(message.topic)
         message.queue = replace(message.queue, topic=message.topic)
         began = time.monotonic()
         remark = None
@@ -156,7 +157,7 @@ class ClientRequests:
         return command.answer(body=body.encode())
 
     def _check_group(self, group: str) -> None:
-        if group != self.session.wrap(self._consumer.group):
+        if group != self._wrap(self._consumer.group):
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"The Consumer Group <{group}> not exist in this consumer",

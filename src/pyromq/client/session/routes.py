@@ -30,6 +30,7 @@ from pyromq.client.errors import (
 )
 from pyromq.protocol.java.wire_types import shorten
 from pyromq.protocol.message.sysflag import is_readable, is_writable
+from pyromq.protocol.names import AUTO_CREATE_TOPIC
 from pyromq.protocol.wire.bodies import BodyError, MessageQueue, TopicRouteData
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
@@ -39,7 +40,7 @@ from pyromq.remoting.client import RemotingClient, RemotingError
 logger = logging.getLogger(__name__)
 
 #: The topic whose route lists the brokers that create topics on the first send.
-TEMPLATE_TOPIC = "TBW102"
+TEMPLATE_TOPIC = AUTO_CREATE_TOPIC
 MASTER_ID = 0
 #: Seconds after which a route unknown to every NameServer is dropped. Brokers register every 30 s,
 #: at the latest every 60 s.

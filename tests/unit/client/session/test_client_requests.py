@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 
@@ -26,7 +26,6 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.header_codec import HeaderError
 from tests.unit.client.fake_cluster import HOST
-from tests.unit.client.sessions import session_at
 
 OURS, THEIRS = MessageQueue("t", "b0", 0), MessageQueue("tenant%t", "b0", 0)
 
@@ -67,7 +66,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.consumer = Consumer()
-        self.requests = ClientRequests(self.consumer)
+        self.requests = ClientRequests(self.consumer, "tenant")
 
     async def ask(self, code: RequestCode, body: bytes = b"", **fields: str) -> RemotingCommand:
         answer = self.requests.handlers()[code](
@@ -79,11 +78,8 @@ class Asked:
 
 
 @pytest.fixture
-async def asked() -> AsyncIterator[Asked]:
-    made = Asked()
-    async with session_at("127.0.0.1:1", namespace="tenant") as session:
-        made.requests.session = session
-        yield made
+def asked() -> Asked:
+    return Asked()
 
 
 async def test_a_change_of_members_triggers_a_rebalance(asked: Asked) -> None:
