@@ -11,8 +11,8 @@ import pytest
 
 from pyromq.client.errors import BrokerError, IllegalMessageError, OptionError
 from pyromq.client.hooks import EndingTransaction
-from pyromq.client.message import Message
-from pyromq.client.producer.transaction import HalfMessage, TransactionProducer
+from pyromq.client.message import HalfMessage, Message
+from pyromq.client.producer.transaction import TransactionProducer
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.results import TransactionState
 from pyromq.protocol.message.message_id import encode_message_id
