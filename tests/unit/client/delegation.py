@@ -41,9 +41,9 @@ class Recorder:
 def check_delegation(
     sync_class: type[SyncClient], client_class: type, *, own: Collection[str] = ()
 ) -> None:
-    """Call every public method of `sync_class`, except its `own`, and check what arrives.
+    """Call every public method of `sync_class`, except its `own`, and check the call that arrives.
 
-    Names, kinds and defaults of parameters and the annotated results must be the same, too.
+    Names, kinds and defaults of parameters and the annotated results must be equal as well.
     """
     names = [
         name
@@ -63,7 +63,7 @@ def check_delegation(
         kwargs: dict[str, Any] = {}
         expected: dict[str, Any] = {}
         for parameter in list(ours.parameters.values())[1:]:
-            # Listeners are wrapped; any other argument arrives as it is.
+            # Listeners are wrapped; any other argument is passed on unchanged.
             value = None if parameter.name.startswith("on_") else object()
             expected[parameter.name] = value
             if parameter.kind is parameter.VAR_POSITIONAL:

@@ -12,12 +12,12 @@ from pyromq.testing import Cluster
 
 
 def total(cluster: Cluster, topic: str) -> int:
-    """How many messages a topic has."""
+    """Return the number of messages in a topic."""
     return asyncio.run(_offsets(cluster.namesrv, topic, None))
 
 
 def committed(cluster: Cluster, topic: str, group: str) -> int:
-    """How many of them a group has consumed."""
+    """Return the number of messages that a group has consumed."""
     return asyncio.run(_offsets(cluster.namesrv, topic, group))
 
 

@@ -33,13 +33,13 @@ QUEUE = MessageQueue("t", "b", 0)
         (arguments.check_callable, None, "x=None: expected a function, got NoneType"),
     ],
 )
-def test_what_is_refused_and_how(check: Any, value: object, text: str) -> None:
+def test_bad_values_are_refused_with_a_reason(check: Any, value: object, text: str) -> None:
     with pytest.raises(OptionError) as raised:
         check("x", value)
     assert str(raised.value) == text
 
 
-def test_what_is_possible() -> None:
+def test_good_values_are_accepted() -> None:
     arguments.check_count("x", 1)
     arguments.check_count("x", 0, 0)
     arguments.check_count("x", np.int64(3))
@@ -61,13 +61,13 @@ def test_choices_are_named() -> None:
 
 
 @pytest.mark.parametrize("queues", ["t", QUEUE, 5, ["t"], [None]])
-def test_what_is_no_list_of_queues(queues: Any) -> None:
+def test_a_value_that_is_not_a_list_of_queues_is_refused(queues: Any) -> None:
     with pytest.raises(OptionError, match="MessageQueue"):
         arguments.check_queues(queues)
 
 
 @pytest.mark.parametrize("offset", [-1, 1.0, None, 2**63])
-def test_what_is_no_offset(offset: object) -> None:
+def test_a_value_that_is_not_an_offset_is_refused(offset: object) -> None:
     with pytest.raises(OptionError, match="offset="):
         arguments.check_offset(offset)
 

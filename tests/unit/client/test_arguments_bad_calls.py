@@ -1,8 +1,7 @@
-"""Every constructor and method of the clients, called wrongly: what each of them says.
+"""Every constructor and method of the clients, called with bad arguments.
 
-A mistake is refused where it is made, before anything leaves, with IllegalMessageError or
-OptionError (both are ValueErrors) that names the argument and its value. The tables have how each
-error begins.
+The call itself raises IllegalMessageError or OptionError (both are ValueErrors) before anything is
+sent. The error names the argument and its value; the tables hold the start of each error.
 """
 
 from __future__ import annotations
@@ -555,7 +554,7 @@ PULL: Calls = [
 
 
 @pytest.mark.parametrize(("make", "text"), CONSTRUCTORS)
-async def test_what_is_made_wrongly(make: Callable[[], object], text: str) -> None:
+async def test_bad_constructor_arguments(make: Callable[[], object], text: str) -> None:
     with pytest.raises(ClientError) as raised:
         make()
     assert isinstance(raised.value, IllegalMessageError | OptionError)
@@ -563,8 +562,8 @@ async def test_what_is_made_wrongly(make: Callable[[], object], text: str) -> No
 
 
 @pytest.mark.parametrize(("message", "text"), MESSAGES)
-async def test_messages_that_cannot_be_meant(message: Any, text: str) -> None:
-    """Whichever way they are sent: alone, in a batch that forms by itself, without an answer."""
+async def test_bad_messages(message: Any, text: str) -> None:
+    """Whether they are sent alone, with `batching`, or oneway."""
     async with (
         of_transactions(retries=0) as producer,
         Producer(NOBODY, batching=Batching()) as batching,
@@ -596,7 +595,7 @@ async def test_messages_that_cannot_be_meant(message: Any, text: str) -> None:
         *((lambda: pull_of(NOBODY, "t", group="g"), *each) for each in PULL),
     ],
 )
-async def test_methods_that_are_called_wrongly(
+async def test_bad_method_arguments(
     make: Callable[[], client.Client], call: Callable[[Any], Any], text: str
 ) -> None:
     async def called() -> None:
@@ -611,7 +610,7 @@ async def test_methods_that_are_called_wrongly(
     assert str(raised.value).startswith(text)
 
 
-async def test_what_looks_odd_but_works() -> None:
+async def test_unusual_arguments_that_work() -> None:
     push(subscriptions="t")
     push(subscriptions=["t", "u"])
     push(subscriptions={"t": ""})

@@ -29,7 +29,7 @@ from tests.support.patience import DEADLINE
 from tests.unit.client.message_counts import committed, total
 
 
-def test_it_begins_with_the_first_use_and_is_closed_once(cluster: Cluster, topic: str) -> None:
+def test_the_first_call_starts_it_and_close_is_idempotent(cluster: Cluster, topic: str) -> None:
     producer = Producer.sync(cluster.namesrv)
     assert producer.send(Message(topic, b"one")).status is SendStatus.SEND_OK
     producer.close()
@@ -40,7 +40,7 @@ def test_it_begins_with_the_first_use_and_is_closed_once(cluster: Cluster, topic
         producer.start()
 
 
-def test_what_was_never_used_is_closed_without_a_loop(cluster: Cluster) -> None:
+def test_an_unused_client_is_closed_without_a_loop(cluster: Cluster) -> None:
     producer = Producer.sync(cluster.namesrv)
     producer.close()
     with pytest.raises(ClientStateError):
@@ -54,7 +54,7 @@ def test_bad_arguments_are_refused_at_once(cluster: Cluster) -> None:
         Producer.sync()  # type: ignore[call-arg]
 
 
-def test_exceptions_are_those_of_the_asynchronous_client(cluster: Cluster, topic: str) -> None:
+def test_exceptions_of_the_asynchronous_client_are_raised(cluster: Cluster, topic: str) -> None:
     with Producer.sync(cluster.namesrv) as producer:
         with pytest.raises(IllegalMessageError):
             producer.send(Message("not a topic", b"x"))
@@ -107,7 +107,7 @@ def test_a_coroutine_handler_cannot_wait_for_its_own_loop(cluster: Cluster, topi
     producer.close()
 
 
-def test_a_pickled_face_begins_anew(cluster: Cluster, topic: str) -> None:
+def test_an_unpickled_client_is_a_new_one(cluster: Cluster, topic: str) -> None:
     with Producer.sync(cluster.namesrv, group="shop", retries=0) as producer:
         producer.send(Message(topic, b"x"))
         copy: SyncProducer = pickle.loads(pickle.dumps(producer))
@@ -126,11 +126,11 @@ producer = Producer.sync(sys.argv[1], group="shop", send_timeout=60)
 child = os.fork()
 for number in range(10):
     producer.send(Message(sys.argv[2], b"x"))
-# One write: print makes two where output is not buffered, and the lines would mix.
+# One write: unbuffered print makes two, and the lines of both processes would mix.
 os.write(1, (producer.client_id + "\\n").encode())
 if child:
     _, status = os.waitpid(child, 0)
-    # The parent's client is not disturbed by the child's end.
+    # The child's exit does not affect the parent's client.
     producer.send(Message(sys.argv[2], b"x"))
     assert status == 0, status
 """
@@ -165,7 +165,7 @@ producer.send(Message(sys.argv[2], b"first"))
 context = multiprocessing.get_context("fork")
 with context.Pool(2) as pool:
     print(set(pool.map(work, range(20))))
-# Ends without `close`: the child's end commits.
+# Exits without `close`: the exit commits.
 process = context.Process(target=consume)
 process.start()
 process.join()
@@ -196,7 +196,7 @@ producer.submit(Message(sys.argv[2] + "-last", b"x"))
 """
 
 
-def test_the_end_of_the_interpreter_closes(cluster: Cluster, topic: str) -> None:
+def test_clients_are_closed_at_exit(cluster: Cluster, topic: str) -> None:
     run(EXIT, cluster.namesrv, topic)
     assert total(cluster, f"{topic}-last") == 1
     assert committed(cluster, topic, "ending") == 10
@@ -220,7 +220,7 @@ with PushConsumer.sync(sys.argv[1], group="interrupted", handler=print,
 """
 
 
-def test_control_c_ends_a_wait(cluster: Cluster, topic: str) -> None:
+def test_control_c_interrupts_a_wait(cluster: Cluster, topic: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", INTERRUPT, cluster.namesrv, topic],
         stdout=subprocess.PIPE,
@@ -238,7 +238,7 @@ def test_control_c_ends_a_wait(cluster: Cluster, topic: str) -> None:
 
 
 def run(program: str, *arguments: str) -> str:
-    """What a program of its own prints; pytest's process is not forked."""
+    """Run a program in a new process, since pytest must not fork, and return its output."""
     done = subprocess.run(
         [sys.executable, "-W", "error::ResourceWarning", "-c", program, *arguments],
         capture_output=True,

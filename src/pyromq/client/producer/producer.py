@@ -51,7 +51,7 @@ from pyromq.client.producer.sync import SyncProducer
 from pyromq.client.producer.targets import QueueSelector, Targets
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.results import STATUS_BY_CODE, SendResult, SendStatus
-from pyromq.client.session.session import Client, Session, SessionState
+from pyromq.client.session.session import RUNNING, Client, Session
 from pyromq.client.trace import TraceRole, message_trace
 from pyromq.protocol.wire.bodies import HeartbeatData, MessageQueue, ProducerData
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
@@ -59,7 +59,6 @@ from pyromq.protocol.wire.frame import FLAG_ONEWAY, RawFrame, frame_from
 from pyromq.remoting.client import ClientHandler, RemotingError, RemotingTimeoutError
 
 _Arguments = ParamSpec("_Arguments")
-_RUNNING: Final = SessionState.RUNNING
 
 DEFAULT_GROUP = "PYROMQ_PRODUCER"
 
@@ -303,7 +302,7 @@ class Producer(Client):
         timeout: float | None = None,  # noqa: ASYNC109 - of one attempt, not of the whole
     ) -> list[SendResult]:
         session = self._session
-        if session.state is not _RUNNING:
+        if session.state is not RUNNING:
             session.check_running()
         in_flight = self._in_flight
         count = len(outgoing.keys)

@@ -28,7 +28,7 @@ from tests.unit.client.message_counts import committed, total
 
 
 class Collected:
-    """What a handler got; `wait_for` waits until it is enough."""
+    """The messages a handler got; `wait_for` waits for a number of them."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -92,7 +92,7 @@ def test_a_handler_may_send_and_close(cluster: Cluster, topic: str) -> None:
     assert committed(cluster, topic, "forwarding") == 1
 
 
-def test_a_consumer_that_cannot_start_says_why() -> None:
+def test_a_failed_start_raises() -> None:
     consumer = PushConsumer.sync(
         "127.0.0.1:1", group="billing", handler=print, subscriptions={"orders": "*"}
     )
@@ -118,7 +118,7 @@ def test_a_lite_pull_consumer_reads(cluster: Cluster, topic: str) -> None:
                 break
         assert consumer.assignment() == assigned
         assert consumer.position(queue) == 5
-    # All five were consumed: the block ended well.
+    # All five were consumed: the block ended without an exception.
     assert committed(cluster, topic, "reading") == 5
     assert list(consumer) == []
 

@@ -45,7 +45,7 @@ async def test_a_sent_message_is_stored_with_its_properties() -> None:
         assert (header.producer_group, header.flag, header.broker_name) == ("g", 9, "b0")
 
 
-async def test_messages_that_were_encoded_elsewhere() -> None:
+async def test_encoded_messages_are_sent() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         Producer(cluster.namesrv) as producer,
@@ -73,13 +73,13 @@ async def test_a_batch_is_stored_in_order_on_one_queue() -> None:
 
 
 @pytest.mark.parametrize("batch", [[], [Message("t", b"x"), Message("u", b"x")]])
-async def test_a_batch_is_for_one_topic(batch: list[Message]) -> None:
+async def test_a_batch_has_one_topic(batch: list[Message]) -> None:
     async with Producer("127.0.0.1:1") as producer:
         with pytest.raises(IllegalMessageError, match=r"must have one topic|at least one message"):
             await producer.send_batch(batch)
 
 
-async def test_too_large_a_batch_is_split_and_stays_in_order_on_one_queue() -> None:
+async def test_a_large_batch_is_split_and_stays_in_order_on_one_queue() -> None:
     async with (
         running_cluster({"t": {"b0": 4}}) as cluster,
         Producer(cluster.namesrv) as producer,
@@ -95,13 +95,13 @@ async def test_too_large_a_batch_is_split_and_stays_in_order_on_one_queue() -> N
 @pytest.mark.parametrize(
     "message", [Message("t", b"x", delay_level=1), Message("%RETRY%t", b"x"), Message("t", b"")]
 )
-async def test_what_cannot_be_in_a_batch_is_refused(message: Message) -> None:
+async def test_messages_not_allowed_in_a_batch_are_refused(message: Message) -> None:
     async with Producer("127.0.0.1:1") as producer:
         with pytest.raises(IllegalMessageError):
             await producer.send_batch([message])
 
 
-async def test_oneway_arrives_also_when_the_producer_closes_at_once() -> None:
+async def test_oneway_arrives_even_if_the_producer_closes_at_once() -> None:
     async with running_cluster({"t": {"b0": 1}}) as cluster:
         async with Producer(cluster.namesrv) as producer:
             await producer.send_oneway(Message("t", b"gone"))
@@ -109,7 +109,7 @@ async def test_oneway_arrives_also_when_the_producer_closes_at_once() -> None:
         assert cluster.brokers[0].seen(SEND)[0].is_oneway
 
 
-async def test_a_busy_broker_is_left_for_another_one() -> None:
+async def test_a_busy_broker_is_avoided() -> None:
     async with (
         running_cluster({"t": {"b0": 1, "b1": 1}}, brokers=2) as cluster,
         Producer(cluster.namesrv) as producer,
@@ -142,7 +142,7 @@ async def test_a_broker_that_stays_busy_is_named() -> None:
         assert len(cluster.brokers[0].seen(SEND)) == 2
 
 
-async def test_a_refused_message_is_not_tried_again() -> None:
+async def test_a_refused_message_is_not_retried() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         Producer(cluster.namesrv) as producer,
@@ -153,7 +153,7 @@ async def test_a_refused_message_is_not_tried_again() -> None:
         assert len(cluster.brokers[0].seen(SEND)) == 1
 
 
-async def test_a_message_that_is_stored_less_safely_says_so() -> None:
+async def test_the_status_tells_how_safely_a_message_is_stored() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         Producer(cluster.namesrv) as producer,
@@ -166,7 +166,7 @@ async def test_a_message_that_is_stored_less_safely_says_so() -> None:
         assert (result.status, result.queue_offset) == (SendStatus.FLUSH_SLAVE_TIMEOUT, 4)
 
 
-async def test_an_answer_without_its_header_is_a_typed_error() -> None:
+async def test_a_response_without_header_fields_is_an_answer_error() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         Producer(cluster.namesrv) as producer,
@@ -186,7 +186,7 @@ async def test_a_dead_broker_is_a_connect_error() -> None:
             await producer.send(Message("t", b"x"))
 
 
-async def test_a_silent_broker_is_a_time_out() -> None:
+async def test_a_silent_broker_times_out() -> None:
     async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -233,7 +233,7 @@ async def test_wrong_use_is_refused() -> None:
         Message("t", b"x", flag=1 << 31),
     ],
 )
-async def test_what_cannot_be_sent_is_an_illegal_message(
+async def test_a_message_that_cannot_be_sent_is_illegal(
     message: Message, batching: Batching | None
 ) -> None:
     async with (

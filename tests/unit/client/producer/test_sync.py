@@ -49,7 +49,7 @@ def test_submitted_sends_share_requests_and_close_waits_for_them(
     assert total(cluster, topic) == 200
 
 
-def test_submit_raises_what_is_known_at_once_in_the_future(cluster: Cluster) -> None:
+def test_submit_reports_bad_messages_in_the_future(cluster: Cluster) -> None:
     with Producer.sync(cluster.namesrv) as producer:
         future = producer.submit(Message("not a topic", b"x"))
         assert isinstance(future.exception(DEADLINE), IllegalMessageError)

@@ -1,4 +1,4 @@
-"""Where a producer's messages go."""
+"""Queues and brokers that a producer chooses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEND = RequestCode.SEND_MESSAGE_V2
 FIRST = MessageQueue("t", "b0", 0)
 
 
-async def test_queues_take_turns() -> None:
+async def test_queues_are_used_round_robin() -> None:
     async with (
         running_cluster({"t": {"b0": 3, "b1": 1}}, brokers=2) as cluster,
         Producer(cluster.namesrv) as producer,
@@ -50,7 +50,7 @@ async def test_a_queue_of_an_unknown_broker_is_an_error() -> None:
             await producer.send(Message("t", b"x"), MessageQueue("t", "gone", 0))
 
 
-async def test_an_unknown_topic_goes_to_where_topics_are_created() -> None:
+async def test_an_unknown_topic_goes_to_the_brokers_that_create_topics() -> None:
     async with (
         running_cluster({"TBW102": {"b0": 8}}) as cluster,
         Producer(cluster.namesrv, topic_queues=2) as producer,
@@ -74,7 +74,7 @@ async def test_a_topic_without_writable_queues_is_an_error() -> None:
             await producer.send(Message("t", b"x"))
 
 
-async def test_a_batch_that_is_split_stays_in_its_namespace() -> None:
+async def test_a_split_batch_stays_in_its_namespace() -> None:
     async with (
         running_cluster({"shop%t": {"b0": 4}}) as cluster,
         Producer(cluster.namesrv, namespace="shop") as producer,
@@ -105,7 +105,7 @@ async def test_a_batch_goes_where_its_ordering_key_goes() -> None:
         assert {result.queue for result in batch} == {queue}
 
 
-async def test_another_broker_is_tried_also_when_no_name_server_answers() -> None:
+async def test_another_broker_is_tried_even_if_no_name_server_answers() -> None:
     async with (
         running_cluster({"t": {"b1": 1, "b2": 1}}, brokers=3) as cluster,
         Producer(cluster.namesrv) as producer,
@@ -119,7 +119,7 @@ async def test_another_broker_is_tried_also_when_no_name_server_answers() -> Non
         assert {result.queue.broker_name for result in results} == {"b2"}
 
 
-async def test_another_attempt_does_not_wait_for_a_name_server_that_hangs() -> None:
+async def test_a_retry_does_not_wait_for_a_hanging_name_server() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         Producer(cluster.namesrv, request_timeout=60.0) as producer,
@@ -139,7 +139,7 @@ async def test_keys_of_an_ordered_topic_keep_their_queue_when_a_broker_is_lost()
         cluster.order_configurations["t"] = "b1:2;b0:1"
         queues = [MessageQueue("t", "b1", 0), MessageQueue("t", "b1", 1), FIRST]
         assert await producer.queues("t") == queues
-        # "a" is 97: as Java's SelectMessageQueueByHash, 97 % 3 is 1.
+        # As in Java's SelectMessageQueueByHash: the hash of "a" is 97, and 97 % 3 is 1.
         assert (await producer.send(Message("t", b"x", ordering_key="a"))).queue == queues[1]
         assert (await producer.send(Message("t", b"x", ordering_key="b"))).queue == queues[2]
         await cluster.brokers[1].stop()
@@ -153,7 +153,7 @@ async def test_keys_of_an_ordered_topic_keep_their_queue_when_a_broker_is_lost()
         assert {(await producer.send(Message("t", b"x"))).queue for _ in range(3)} == {FIRST}
 
 
-async def test_queues_are_the_callers_own() -> None:
+async def test_queues_returns_a_copy() -> None:
     async with (
         running_cluster({"t": {"b0": 2}}) as cluster,
         Producer(cluster.namesrv) as producer,
@@ -162,7 +162,7 @@ async def test_queues_are_the_callers_own() -> None:
         assert len(await producer.queues("t")) == 2
 
 
-async def test_a_broker_that_is_back_gets_messages_again() -> None:
+async def test_a_reconnected_broker_gets_messages_again() -> None:
     async with (
         running_cluster({"t": {"b1": 1, "b2": 1}}, brokers=3) as cluster,
         Producer(cluster.namesrv, heartbeat_interval=0.05) as producer,

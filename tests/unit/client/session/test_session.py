@@ -30,7 +30,7 @@ def describe(client_id: str) -> HeartbeatData:
     return HeartbeatData(client_id, producer_data_set=[ProducerData("g")])
 
 
-async def test_heartbeats_go_to_every_known_master_again_and_again() -> None:
+async def test_heartbeats_go_to_every_known_master_periodically() -> None:
     async with running_cluster(TOPICS, brokers=2) as cluster:
         settings = Settings.of(cluster.namesrv, {"heartbeat_interval": 0.01})
         session = Session(settings, describe)
@@ -43,7 +43,7 @@ async def test_heartbeats_go_to_every_known_master_again_and_again() -> None:
         await session.close()
 
 
-async def test_only_greeted_brokers_are_told_of_the_end() -> None:
+async def test_only_greeted_brokers_get_an_unregister_request() -> None:
     async with running_cluster(TOPICS, brokers=2) as cluster:
         session = Session(Settings.of(cluster.namesrv, {}), describe)
         ill: list[tuple[int, str]] = [(ResponseCode.SYSTEM_ERROR, "ill")]
@@ -58,7 +58,7 @@ async def test_only_greeted_brokers_are_told_of_the_end() -> None:
         assert cluster.brokers[1].seen(RequestCode.UNREGISTER_CLIENT) == []
 
 
-async def test_a_broker_that_is_gone_does_not_keep_anyone_from_leaving() -> None:
+async def test_a_session_closes_although_a_broker_is_gone() -> None:
     async with running_cluster(TOPICS, brokers=2) as cluster:
         session = Session(Settings.of(cluster.namesrv, {}), describe)
         session.start()
@@ -81,7 +81,7 @@ async def test_a_new_broker_is_greeted_at_once() -> None:
         assert [len(b.seen(RequestCode.HEART_BEAT)) for b in cluster.brokers] == [1, 1]
 
 
-async def test_a_broker_that_was_lost_and_is_back_is_told_at_once() -> None:
+async def test_a_reconnected_broker_is_greeted_at_once() -> None:
     async with running_cluster({"t": {"b1": 1}}, brokers=2) as cluster:
         session = Session(Settings.of(cluster.namesrv, {}), describe)
         session.start()
@@ -93,13 +93,13 @@ async def test_a_broker_that_was_lost_and_is_back_is_told_at_once() -> None:
         for writer in broker.writers:
             writer.transport.abort()
         await until(lambda: connection.is_lost)
-        # Whatever it is that connects again.
+        # Any request that reconnects.
         await session.remoting.connect(broker.address)
         await until(lambda: _heartbeats(broker, 2))
         await session.close()
 
 
-async def test_heartbeats_outlast_a_mistake(caplog: pytest.LogCaptureFixture) -> None:
+async def test_heartbeats_survive_an_exception(caplog: pytest.LogCaptureFixture) -> None:
     mistakes = [RuntimeError("a mistake")]
 
     def describe_after_mistakes(client_id: str) -> HeartbeatData:
@@ -145,7 +145,7 @@ def test_a_session_that_was_never_closed_can_be_freed() -> None:
     assert gone() is None
 
 
-async def test_names_get_their_namespace_and_lose_it() -> None:
+async def test_names_are_wrapped_and_unwrapped() -> None:
     session = Session(Settings.of("127.0.0.1:1", {"namespace": "shop"}), describe)
     assert session.wrap("orders") == "shop%orders"
     assert session.unwrap("shop%orders") == "orders"
@@ -171,7 +171,7 @@ async def test_requests_are_signed() -> None:
         await session.close()
 
 
-def test_a_fork_cannot_use_its_parents_client() -> None:
+def test_a_forked_child_cannot_use_the_parents_client() -> None:
     async def main() -> str:
         session = Session(Settings.of("127.0.0.1:1", {}), describe)
         session.start()
@@ -197,7 +197,7 @@ def test_a_fork_cannot_use_its_parents_client() -> None:
     assert "create a new client here" in asyncio.run(main())
 
 
-async def test_error_answers_are_raised() -> None:
+async def test_error_responses_are_raised() -> None:
     async with running_cluster(TOPICS, brokers=2) as cluster:
         session = Session(Settings.of(cluster.namesrv, {}), describe)
         cluster.brokers[0].refusals[RequestCode.HEART_BEAT] = [(ResponseCode.SYSTEM_BUSY, "busy")]
@@ -224,7 +224,7 @@ class Counting(Client):
         self.calls.append("close")
 
 
-async def test_a_block_starts_and_closes_it_however_it_ends() -> None:
+async def test_a_block_starts_and_closes_a_client_even_if_it_raises() -> None:
     client = Counting()
     async with client as entered:
         assert entered is client
@@ -235,12 +235,12 @@ async def test_a_block_starts_and_closes_it_however_it_ends() -> None:
     assert client.calls == ["start", "close"] * 2
 
 
-async def test_its_id_is_the_session_s() -> None:
+async def test_a_client_has_the_id_of_its_session() -> None:
     assert Counting().client_id.count("@") == 1
 
 
 @pytest.mark.parametrize("kind", [LitePullConsumer, Producer, PullConsumer, PushConsumer])
-def test_every_client_is_one(kind: type) -> None:
+def test_every_public_client_is_a_client(kind: type) -> None:
     assert issubclass(kind, Client)
 
 

@@ -6,10 +6,10 @@ with all defaults filled in. Read once, by the consumer's constructor.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from os import PathLike
-from typing import Any, Final, cast
+from typing import Final
 
 from pyromq.base.sizes import MIB
 from pyromq.client.arguments import (
@@ -27,7 +27,7 @@ from pyromq.client.consumer.process_queue import Limits
 from pyromq.client.consumer.rebalance import Strategy, allocate_averagely
 from pyromq.client.consumer.start_from import Start, StartFrom, check_start
 from pyromq.client.errors import OptionError
-from pyromq.client.options import ClientOptions
+from pyromq.client.options import ClientOptions, own_options
 from pyromq.protocol.wire.bodies import MessageModel
 
 #: How often a concurrent consumer's message is delivered again by default.
@@ -131,16 +131,12 @@ class PushSettings:
     @classmethod
     def split(cls, options: PushOptions) -> tuple[PushSettings, ClientOptions]:
         """Separate a push consumer's own options from those of every client."""
-        own_names = {field.name for field in fields(cls)}
-        own: dict[str, Any] = {}
-        common: dict[str, Any] = {}
-        for name, value in options.items():
-            (own if name in own_names else common)[name] = value
+        own, common = own_options(cls, options)
         settings = cls(**own)
         if settings.is_broadcasting:
             # Offsets are stored under the client id, so it must survive a restart.
             common.setdefault("instance_name", DEFAULT_INSTANCE)
-        return settings, cast(ClientOptions, common)
+        return settings, common
 
     def __post_init__(self) -> None:
         check_choice("order", self.order, Order)
