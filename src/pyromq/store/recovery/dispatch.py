@@ -24,6 +24,7 @@ from pyromq.protocol.java.wire_types import INT32, parse_integer
 from pyromq.protocol.message import bulk
 from pyromq.protocol.message.bulk import Longs, RecordColumns, Spans
 from pyromq.protocol.message.delay import DelayLevels
+from pyromq.protocol.message.joined_properties import JoinedProperties
 from pyromq.protocol.message.properties import DELAY
 from pyromq.protocol.message.record import (
     BLANK_SIZE,
@@ -151,7 +152,7 @@ def queue_runs(
     base: int,
     columns: RecordColumns,
     delay_levels: DelayLevels,
-    properties: bulk.JoinedProperties | None = None,
+    properties: JoinedProperties | None = None,
 ) -> Iterator[QueueRun]:
     """What the consume queues hold of these records, queue by queue.
 
@@ -237,10 +238,10 @@ def _tags_codes(
     log_bytes: bulk.Buffer,
     data: bulk.Bytes,
     columns: RecordColumns,
-    properties: bulk.JoinedProperties | None,
+    properties: JoinedProperties | None,
 ) -> Longs:
     """Java's hash of every record's tags, 0 without."""
-    properties = properties or bulk.JoinedProperties(log_bytes, columns.properties)
+    properties = properties or JoinedProperties(log_bytes, columns.properties)
     rows, tags = properties.find(_TAGS)
     codes = np.zeros(columns.starts.size, np.int64)
     few = bulk.few_values(data, tags)

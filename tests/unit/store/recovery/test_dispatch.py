@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pyromq.protocol.java.string_hash import java_hash, java_hash_bytes
 from pyromq.protocol.message import bulk
-from pyromq.protocol.message.bulk import last_property
 from pyromq.protocol.message.delay import DelayLevels
+from pyromq.protocol.message.joined_properties import last_property
 from pyromq.protocol.message.record import QueueOffset, decode_records
 from pyromq.protocol.message.sysflag import (
     TRANSACTION_COMMIT,
