@@ -1,9 +1,7 @@
-"""From the log to what is made of it: consume queues and the key index.
+"""Build consume-queue entries from the log's bytes.
 
-On the hot path consume-queue entries are made from values in hand (`message_store`).
-Here they are made from the log's bytes, for recovery and replicas, by the decoder that
-reads many records at once. The key index is always made from the log, by its own
-thread: what an answer does not need is not done on the loop.
+On the hot path entries are packed from values in hand (`store.chunk`). Here they come from the
+log, for recovery and rebuilds, by the decoder that reads many records at once.
 
 Prepared and rolled-back transaction records get no entry; the entry of a delayed message
 holds its time of delivery.
@@ -12,7 +10,6 @@ holds its time of delivery.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -26,13 +23,7 @@ from pyromq.protocol.message.bulk import Longs, RecordColumns, Spans
 from pyromq.protocol.message.delay import DelayLevels
 from pyromq.protocol.message.joined_properties import JoinedProperties
 from pyromq.protocol.message.properties import DELAY
-from pyromq.protocol.message.record import (
-    BLANK_SIZE,
-    MESSAGE_MAGIC,
-    QueueOffset,
-    decode_record,
-    peek,
-)
+from pyromq.protocol.message.record import QueueOffset, decode_record
 from pyromq.protocol.message.sysflag import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
@@ -43,20 +34,12 @@ from pyromq.protocol.message.units import (
     CONSUME_QUEUE_ENTRY_SIZE,
 )
 from pyromq.protocol.names import SCHEDULE_TOPIC
-from pyromq.store.index.index import KeyIndex
-from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queues.consume_queue import ConsumeQueue
 
 logger = logging.getLogger(__name__)
 
 #: The log is read in pieces of about this size.
 PIECE: Final = 4 * 1024 * 1024
-#: How long the index lane lets records gather: many at once cost less each.
-_GATHER_SECONDS: Final = 0.02
-#: How long it waits after an error, such as a full disk.
-_RETRY_SECONDS: Final = 1.0
-#: From this size on, the log is read where it lies.
-_WORTH_MAPPING: Final = 256 * 1024
 _TAGS: Final = b"TAGS"
 
 
@@ -273,84 +256,3 @@ def _time_of_delivery(data: bytes, delay_levels: DelayLevels, tags_code: int) ->
     except ValueError:  # no broker puts such a record there
         return tags_code
     return delay_levels.due(level, record.store_timestamp) if level > 0 else tags_code
-
-
-class IndexLane:
-    """The thread that keeps the key index up with the log."""
-
-    def __init__(self, log: CommitLog, index: KeyIndex | None) -> None:
-        self._log = log
-        self._index = index
-        self._indexed_to = 0
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self, offset: int) -> None:
-        """Index what is in the log from `offset` on, and all that comes."""
-        self._indexed_to = offset
-        if self._index is not None:
-            self._thread = threading.Thread(target=self._run, name="pyromq-index", daemon=True)
-            self._thread.start()
-
-    def stop(self) -> None:
-        """Index what is left, then end the thread."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-
-    @property
-    def behind(self) -> int:
-        """Bytes of the log that are not indexed yet."""
-        return self._log.watermarks.written - self._indexed_to if self._index is not None else 0
-
-    def _run(self) -> None:
-        assert self._index is not None
-        failing = False
-        while True:
-            stopping = self._stop.wait(_RETRY_SECONDS if failing else _GATHER_SECONDS)
-            try:
-                while self._indexed_to < self._log.watermarks.written:
-                    self._index_piece(self._index)
-                failing = False
-            except OSError as error:
-                if not failing:
-                    logger.error("the key index cannot be written, tried again: %s", error)
-                failing = True
-            except Exception:
-                logger.exception(
-                    "indexing ends at offset %d; queries miss later messages", self._indexed_to
-                )
-                return
-            if stopping:
-                return
-
-    def _index_piece(self, index: KeyIndex) -> None:
-        log = self._log
-        offset = self._indexed_to
-        data = self._piece(offset)
-        starts, end = bulk.record_starts(data)
-        if starts.size:
-            index.put(data, starts)
-            self._indexed_to = offset + end
-            return
-        if not data:
-            # Its segment was deleted before it was indexed, as when the disk is full.
-            self._indexed_to = max(log.min_offset, log.segment_after(offset))
-            return
-        # No record here: the blank one at a segment's end, or a record longer than a piece.
-        size, magic = peek(data[:BLANK_SIZE])
-        if magic != MESSAGE_MAGIC or offset + size > log.watermarks.written:
-            self._indexed_to = log.segment_after(offset)
-            return
-        record = log.read(offset, size)
-        index.put(record, bulk.record_starts(record)[0])
-        self._indexed_to = offset + size
-
-    def _piece(self, offset: int) -> memoryview:
-        """The log from `offset` on; a short piece is sooner copied than mapped."""
-        log = self._log
-        size = min(PIECE, log.segment_after(offset) - offset)
-        if log.watermarks.written - offset >= _WORTH_MAPPING:
-            return log.view(offset, size)
-        return memoryview(log.read(offset, size))

@@ -1,8 +1,7 @@
-"""From log bytes to consume-queue entries, and the index lane."""
+"""From log bytes to consume-queue entries."""
 
 from __future__ import annotations
 
-import errno
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,13 +23,10 @@ from pyromq.protocol.message.sysflag import (
     is_consumable,
 )
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY
-from pyromq.store.index.index import KeyIndex
 from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.recovery.dispatch import append_runs, queue_runs
 from tests.support.examples import examples
-from tests.support.patience import wait_until
 from tests.support.records import BORN_TIME, make_record
-from tests.support.stores import FOREVER, TOPIC, open_store, put
 
 LEVELS = DelayLevels("1s 5s 10s")
 
@@ -291,35 +287,3 @@ def test_a_queue_that_is_not_wanted_gets_nothing(tmp_path: Path) -> None:
     columns = bulk.read_columns(data, bulk.record_starts(data)[0])
     append_runs(queue_runs(data, 0, columns, LEVELS), lambda topic, queue_id: None)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_lane_outlives_a_failing_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    real = KeyIndex.put
-    failures = [3]
-
-    def failing(self: KeyIndex, *arguments: object) -> None:
-        if failures[0]:
-            failures[0] -= 1
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(self, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("pyromq.store.recovery.dispatch._RETRY_SECONDS", 0.001)
-    monkeypatch.setattr(KeyIndex, "put", failing)
-    store = open_store(tmp_path)
-    places = [put(store, keys="key") for _ in range(5)]
-    store.seal()
-    wait_until(lambda: store.dispatch_behind == 0)
-    assert store.query(TOPIC, "key", 64, 0, FOREVER) == places[::-1]
-    assert "cannot be written" in caplog.text
-    store.stop()
-
-
-def test_without_an_index_nothing_is_behind(tmp_path: Path) -> None:
-    store = open_store(tmp_path, message_index_enable=False)
-    put(store, keys="key")
-    store.seal()
-    assert store.dispatch_behind == 0
-    assert store.query(TOPIC, "key", 64, 0, FOREVER) == []
-    store.stop()
