@@ -72,8 +72,8 @@ def dump(
         with StoreFile.open(file, known_kind) as opened:
             if not as_json:
                 click.echo(f"{file}: {opened.kind.value}, {opened.size} bytes", err=True)
-            for piece in islice(opened.pieces(offset, hash_slots), limit):
-                click.echo(orjson.dumps(piece).decode() if as_json else describe(piece))
+            for item in islice(opened.items(offset, hash_slots), limit):
+                click.echo(orjson.dumps(item).decode() if as_json else describe(item))
     except DumpError as error:
         raise click.ClickException(str(error)) from error
 
