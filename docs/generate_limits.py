@@ -221,7 +221,7 @@ INTERNAL = {
     "broker.handlers.send.MAX_BATCH_AT_ONCE": _WORK,
     "broker.handlers.send._INT_MAX": _FORMAT,
     "broker.handlers.send_back._INT_MAX": _FORMAT,
-    "broker.services.live_config._MAX_KEY_LENGTH": _OWN,
+    "base.settings._MAX_QUOTED": _OWN,
     "broker.services.registration._MAX_BODY": _OWN,
     "broker.services.transaction_check._MAX_REASONS": _OWN,
     "broker.services.transaction_check._MAX_REASONS_LOGGED": _OWN,

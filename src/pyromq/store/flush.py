@@ -1,7 +1,8 @@
 """Brings what was written to the disk, off the loop.
 
 Commit log, ASYNC_FLUSH: every flushIntervalCommitLog when at least
-flushCommitLogLeastPages are dirty, all of it every flushCommitLogThoroughInterval.
+flushCommitLogLeastPages are dirty (without flushCommitLogTimed, within 10 ms after they are),
+all of it every flushCommitLogThoroughInterval.
 SYNC_FLUSH: at once when somebody waits (`wait`). All that was written when a sync
 begins is in it, so chunks that come while one runs share the next: group commit.
 Consume queues: every flushIntervalConsumeQueue, each queue that was written to. After
@@ -40,6 +41,8 @@ from pyromq.store.queues.consume_queue import ConsumeQueue
 logger = logging.getLogger(__name__)
 
 _PAGE: Final = 4096
+#: Interval of the checks for dirty pages without flushCommitLogTimed.
+_UNTIMED_SECONDS: Final = 0.01
 #: How soon a flush is tried again for which no descriptor was free.
 _RETRY_SECONDS: Final = 0.05
 
@@ -148,6 +151,8 @@ class FlushService:
     def _run(self) -> None:
         while True:
             interval = self._config.flush_interval_commit_log / 1000
+            if not self._config.flush_commit_log_timed:
+                interval = min(interval, _UNTIMED_SECONDS)
             asked = self._wake.wait(min(interval, _RETRY_SECONDS) if self._is_short else interval)
             self._wake.clear()
             if self._stopping:
