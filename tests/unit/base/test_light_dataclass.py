@@ -32,7 +32,7 @@ def test_it_is_a_dataclass_with_slots() -> None:
         ("y", "int"),
         ("names", "list[str]"),
     ]
-    assert Point.__doc__ == "A place."
+    assert Point.__doc__ == "A point."
     assert not hasattr(point, "__dict__")
     with pytest.raises(AttributeError):
         point.z = 1  # type: ignore[attr-defined]
