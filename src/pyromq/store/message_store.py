@@ -50,6 +50,7 @@ from pyromq.store.even_batch import EvenRecords, Place, even_records
 from pyromq.store.flush import FlushOutcome, FlushService
 from pyromq.store.growth import SLOW_SEAL_NS, Growth
 from pyromq.store.index.index import KeyIndex
+from pyromq.store.index.lane import IndexLane
 from pyromq.store.lock import lock_store, mark_running, unlock_store
 from pyromq.store.log.checkpoint import Checkpoint
 from pyromq.store.log.commit import CommitService
@@ -63,7 +64,6 @@ from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.queues.extension import BitMapOf, ConsumeQueueExt, refuse_other_size
 from pyromq.store.queues.reading import MessageFilter, Reader
 from pyromq.store.recovery import queue_damage, recovery
-from pyromq.store.recovery.dispatch import IndexLane
 from pyromq.store.results import (
     GetResult,
     GetStatus,
@@ -197,8 +197,7 @@ class MessageStore:
             self._log,
             self._queues,
             self.queue,
-            clean=clean,
-            checkpoint_timestamp=self._safe_timestamp(),
+            crash_checkpoint=None if clean else self._safe_timestamp(),
             check_crc=self.config.check_crc_on_recover,
             delay_levels=DelayLevels(self.config.message_delay_level),
             damaged=damaged,

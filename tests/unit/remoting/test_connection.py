@@ -445,7 +445,7 @@ async def test_too_long_a_frame_is_refused_before_it_is_there(caplog: Log) -> No
         [line] = server_log(caplog)
         assert line == (
             f"{client.address} sent no RocketMQ frame: frame of {17 * MIB + 4} bytes, "
-            f"at most {MAX_FRAME} are allowed: closed"
+            f"limit {MAX_FRAME}: closed"
         )
 
 

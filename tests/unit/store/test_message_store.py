@@ -419,7 +419,7 @@ class Disk:
         self.full = False
         self._real = os.posix_fallocate
         monkeypatch.setattr(os, "posix_fallocate", self._fallocate)
-        monkeypatch.setattr("pyromq.store.recovery.dispatch._RETRY_SECONDS", 0.01)
+        monkeypatch.setattr("pyromq.store.index.lane._RETRY_SECONDS", 0.01)
 
     def _fallocate(self, descriptor: int, offset: int, length: int) -> None:
         if self.full:

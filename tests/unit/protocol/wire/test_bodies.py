@@ -1,4 +1,4 @@
-"""The JSON texts here are what RocketMQ 4.9.7 itself writes for the same values."""
+"""Bodies equal the JSON that RocketMQ 4.9.7 writes for the same values."""
 
 from __future__ import annotations
 
@@ -149,13 +149,13 @@ def test_java_defaults_of_absent_fields() -> None:
     assert SubscriptionData.decode(b'{"topic":"t"}').expression_type == "TAG"
 
 
-def test_data_version_changes_with_every_step() -> None:
+def test_data_version_changes_with_every_change() -> None:
     assert DataVersion(1700000000000, 7) == VERSION
     assert DataVersion(1700000000000, 8) != VERSION
     assert VERSION.next(1700000000005) == DataVersion(1700000000005, 8)
 
 
-def test_message_queues_sort_as_java_sorts_them() -> None:
+def test_message_queues_sort_as_in_java() -> None:
     first, second = MessageQueue("a", "b", 10), MessageQueue("a", "c", 2)
     assert sorted([MessageQueue("b", "a", 0), second, first]) == [
         first, second, MessageQueue("b", "a", 0)
@@ -185,7 +185,7 @@ JAVA_COMPRESSED = bytes.fromhex(
 
 def test_compressed_registration_both_ways() -> None:
     assert RegisterBrokerBody.decode(JAVA_COMPRESSED, compressed=True) == REGISTRATION
-    # The deflater may choose other bytes; what they hold must be the same, byte for byte.
+    # The compressed bytes may differ; the content must be equal, byte for byte.
     ours = REGISTRATION.encode(compress=True)
     assert zlib.decompress(ours) == zlib.decompress(JAVA_COMPRESSED)
 
@@ -206,15 +206,15 @@ def registration(*parts: bytes | int) -> bytes:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "ends at byte 0"),
+        (b"", "truncated at byte 0"),
         (b"not zlib", "cannot be decompressed"),
         (JAVA_COMPRESSED[:-40], "RegisterBrokerBody"),
-        (registration(-1), "a part of -1 bytes"),
-        (registration(1000), "ends within a part of 1000 bytes"),
-        (registration(b"{}"), "too early"),
+        (registration(-1), "a section of -1 bytes"),
+        (registration(1000), "ends inside a section of 1000 bytes"),
+        (registration(b"{}"), "truncated"),
         (registration(b"[]", 0, b"[]"), "DataVersion is not a JSON object"),
-        (registration(b"{}", 2**31 - 1), "too early"),
-        (registration(b"{}", -5, b"[]"), "a part of -5 bytes"),
+        (registration(b"{}", 2**31 - 1), "truncated"),
+        (registration(b"{}", -5, b"[]"), "a section of -5 bytes"),
         (registration(b"{}", 1, b"t 1 2 6", b"[]"), "five words"),
         (registration(b"{}", 1, b" 1 2 6 SINGLE_TAG", b"[]"), "five words"),
         (registration(b"{}", 1, b"t x 2 6 SINGLE_TAG", b"[]"), "'x' is not a number"),
@@ -230,7 +230,7 @@ def test_broken_compressed_registrations(data: bytes, message: str) -> None:
         RegisterBrokerBody.decode(data, compressed=True)
 
 
-def test_a_registration_cannot_decompress_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_of_a_registration_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "MAX_REGISTRATION", 1000)
     with pytest.raises(BodyError, match="more than 1000 bytes"):
         RegisterBrokerBody.decode(zlib.compress(b"\0" * 100_000), compressed=True)

@@ -88,7 +88,7 @@ def test_absent_and_null_fields_take_their_defaults_and_unknown_ones_are_ignored
     assert Everything.decode(b'{"someText":"t","small":null,"newer":{"x":1}}') == expected
 
 
-def test_none_is_left_out() -> None:
+def test_none_is_not_written() -> None:
     assert "maybe" not in Everything("t").to_value()
 
 
@@ -117,10 +117,10 @@ def test_numbers_booleans_and_enums_as_other_clients_send_them() -> None:
         ('{"someText":"t","large":99999999999999999999}', "Everything.large: "),
         ('{"someText":"t","flag":"yes"}', "Everything.flag: 'yes' is not true or false"),
         ('{"someText":"t","flag":[]}', "Everything.flag: "),
-        ('{"someText":"t","colour":"BLUE"}', "Everything.colour: 'BLUE' is none of RED, GREEN"),
-        ('{"someText":"t","colour":2}', "Everything.colour: 2 is none of RED, GREEN"),
-        ('{"someText":"t","colour":-1}', "Everything.colour: -1 is none of RED, GREEN"),
-        ('{"someText":"t","colour":true}', "Everything.colour: True is none of RED, GREEN"),
+        ('{"someText":"t","colour":"BLUE"}', "Everything.colour: 'BLUE' is not one of RED, GREEN"),
+        ('{"someText":"t","colour":2}', "Everything.colour: 2 is not one of RED, GREEN"),
+        ('{"someText":"t","colour":-1}', "Everything.colour: -1 is not one of RED, GREEN"),
+        ('{"someText":"t","colour":true}', "Everything.colour: True is not one of RED, GREEN"),
         ('{"someText":"t","points":{}}', "Everything.points: {} is not a JSON array"),
         ('{"someText":"t","points":[{}]}', "Everything.points: Point.x is missing"),
         ('{"someText":"t","points":[null]}', "Everything.points: Point is not a JSON object"),
@@ -136,7 +136,7 @@ def test_errors_name_class_and_field(text: str, message: str) -> None:
     assert str(raised.value).startswith(message)
 
 
-def test_a_class_with_string_keys_only_is_never_read_the_slow_way() -> None:
+def test_string_keys_never_take_the_slow_path() -> None:
     with pytest.raises(BodyError, match="not JSON"):
         OnlyNames.decode(b'{"names":{0:"a"}}')
     assert Everything.decode(b'{"someText":"t","byNumber":{0:[]}}').by_number == {0: []}

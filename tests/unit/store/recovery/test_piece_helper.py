@@ -1,4 +1,4 @@
-"""Pieces examined by a second process, by this one, and by this one when the other fails."""
+"""Pieces are examined by a second process, by this one, or by this one after the other fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyromq.store.recovery.piece_helper import FilePiece, PieceHelper
 from tests.support.patience import wait_until
 from tests.support.records import make_record
 
-#: So long that only a test's own time limit ends it.
+#: Long enough that only the time limit of a test ends it.
 VERY_PATIENT_MS = 1_000_000
 RECORDS = 50
 PIECES = 12
@@ -29,7 +29,7 @@ RULES = Rules(1 << 20, DelayLevels("1s 5s"), check_crc=True, after_crash=True)
 
 @pytest.fixture
 def pieces(tmp_path: Path) -> list[FilePiece]:
-    """Pieces of two files; body 7 of the fourth is wrong, and the first of the tenth."""
+    """Return pieces of two files; body 7 of the fourth and the first of the tenth are wrong."""
     made = []
     for number in range(2):
         path = tmp_path / f"file-{number}"
@@ -64,7 +64,7 @@ EXPECTED = [RECORDS] * 3 + [7] + [RECORDS] * 5 + [0] + [RECORDS] * 2
 
 
 class Started:
-    """The processes that were started, and the pieces that were examined here."""
+    """Records the started processes, and the pieces that were examined here."""
 
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -94,7 +94,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
 
 
 def helping() -> PieceHelper:
-    return PieceHelper(RULES, worth_a_process=0)
+    return PieceHelper(RULES, bytes_before_process=0)
 
 
 def content(piece: LogPiece) -> tuple[int, list[tuple[str, int, list[int], bytes, bool]]]:
@@ -106,7 +106,7 @@ def content(piece: LogPiece) -> tuple[int, list[tuple[str, int, list[int], bytes
 
 
 def results(helper: PieceHelper, pieces: list[FilePiece]) -> list[int]:
-    """Add all, as a walk does; take what is ready, and at the end the rest."""
+    """Add all as a walk does; take pieces that are ready, and the rest at the end."""
     taken: list[LogPiece] = []
     waiting = 0
     for piece in pieces:
@@ -130,15 +130,15 @@ def test_a_short_walk_starts_nothing(pieces: list[FilePiece], started: Started) 
 def test_another_process_finds_the_same(pieces: list[FilePiece], started: Started) -> None:
     assert results(helping(), pieces) == EXPECTED
     assert len(started.processes) == 1
-    helper = PieceHelper(RULES, worth_a_process=len(pieces[0].piece.data) + 1)
+    helper = PieceHelper(RULES, bytes_before_process=len(pieces[0].piece.data) + 1)
     assert results(helper, pieces) == EXPECTED
     assert len(started.processes) == 2
 
 
-def test_valid_pieces_are_not_examined_twice_and_others_are(
+def test_only_invalid_pieces_are_examined_again(
     pieces: list[FilePiece], started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(piece_helper, "_PATIENCE_MS", VERY_PATIENT_MS)
+    monkeypatch.setattr(piece_helper, "_RESPONSE_TIMEOUT_MS", VERY_PATIENT_MS)
     helper = helping()
     for piece, expected in zip(pieces, EXPECTED, strict=True):
         helper.add(piece)
@@ -151,13 +151,13 @@ def test_valid_pieces_are_not_examined_twice_and_others_are(
     ]
 
 
-def test_what_is_worth_a_line_is_said_here(
+def test_records_that_cause_a_log_line_are_examined_here(
     tmp_path: Path,
     started: Started,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(piece_helper, "_PATIENCE_MS", VERY_PATIENT_MS)
+    monkeypatch.setattr(piece_helper, "_RESPONSE_TIMEOUT_MS", VERY_PATIENT_MS)
     data = make_record(topic="a/b", physical_offset=0)
     (tmp_path / "file").write_bytes(data)
     starts, _ = bulk.record_starts(data)
@@ -167,10 +167,12 @@ def test_what_is_worth_a_line_is_said_here(
     assert piece.starts.size == 1
     assert list(piece.runs()) == []
     helper.close()
-    assert "'a/b', queue 1, which cannot be" in caplog.text
+    assert "invalid topic 'a/b' or queue 1" in caplog.text
 
 
-def test_more_than_it_can_take_is_done_here(pieces: list[FilePiece], started: Started) -> None:
+def test_pieces_above_the_request_limit_are_examined_here(
+    pieces: list[FilePiece], started: Started
+) -> None:
     helper = helping()
     for piece in pieces:
         helper.add(piece)
@@ -197,7 +199,7 @@ def test_a_process_that_dies_with_requests(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(piece_helper, "_PATIENCE_MS", VERY_PATIENT_MS)
+    monkeypatch.setattr(piece_helper, "_RESPONSE_TIMEOUT_MS", VERY_PATIENT_MS)
     helper = helping()
     helper.add(pieces[0])
     assert helper.take().starts.size == EXPECTED[0]
@@ -208,18 +210,18 @@ def test_a_process_that_dies_with_requests(
     assert not helper.is_ready
     process.kill()
     assert [helper.take().starts.size, helper.take().starts.size] == [RECORDS, 7]
-    assert "it is done here" in caplog.text
+    assert "process died" in caplog.text
     assert results(helper, pieces) == EXPECTED
 
 
-def test_a_process_that_does_not_answer(pieces: list[FilePiece], started: Started) -> None:
+def test_a_process_that_responds_late(pieces: list[FilePiece], started: Started) -> None:
     helper = helping()
     helper.add(pieces[3])
     (process,) = started.processes
     process.send_signal(signal.SIGSTOP)
     helper.add(pieces[0])
     assert [helper.take().starts.size, helper.take().starts.size] == [7, RECORDS]
-    # What it says later is not taken for the answer to something else.
+    # A late response is not mistaken for the response to another request.
     helper.add(pieces[9])
     helper.add(pieces[1])
     process.send_signal(signal.SIGCONT)
@@ -230,7 +232,7 @@ def test_a_process_that_does_not_answer(pieces: list[FilePiece], started: Starte
     helper.close()
 
 
-def test_a_process_that_never_answers(pieces: list[FilePiece], started: Started) -> None:
+def test_a_process_that_never_responds(pieces: list[FilePiece], started: Started) -> None:
     helper = helping()
     helper.add(pieces[0])
     started.processes[0].send_signal(signal.SIGSTOP)
@@ -246,17 +248,17 @@ def test_a_process_that_never_answers(pieces: list[FilePiece], started: Started)
         "import os; os.write(1, b'too short')",
     ],
 )
-def test_half_an_answer(
+def test_half_a_response(
     pieces: list[FilePiece], started: Started, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     monkeypatch.setattr(piece_helper, "_PROGRAM", program)
-    monkeypatch.setattr(piece_helper, "_PATIENCE_MS", VERY_PATIENT_MS)
-    monkeypatch.setattr(piece_helper, "_REST_MS", 100)
+    monkeypatch.setattr(piece_helper, "_RESPONSE_TIMEOUT_MS", VERY_PATIENT_MS)
+    monkeypatch.setattr(piece_helper, "_REST_TIMEOUT_MS", 100)
     assert results(helping(), pieces) == EXPECTED
     assert len(started.processes) == 1
 
 
-def test_a_program_that_is_something_else(
+def test_a_program_that_embeds_python_starts_nothing(
     pieces: list[FilePiece], started: Started, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for program, is_started in (
@@ -280,7 +282,7 @@ def test_a_frozen_program_starts_nothing(
     assert started.processes == []
 
 
-def test_one_core_is_not_shared(
+def test_one_core_starts_no_process(
     pieces: list[FilePiece], started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(piece_helper, "_cores", lambda: 1)
@@ -293,7 +295,7 @@ def test_a_file_that_the_process_cannot_open(pieces: list[FilePiece], started: S
     assert results(helping(), pieces) == EXPECTED
 
 
-def test_closing_with_requests_on_their_way(pieces: list[FilePiece], started: Started) -> None:
+def test_closing_with_requests_in_flight(pieces: list[FilePiece], started: Started) -> None:
     helper = helping()
     helper.add(pieces[0])
     helper.close()
