@@ -56,9 +56,9 @@ def test_what_is_for_the_other_kind_is_refused() -> None:
 def test_columns_that_are_not_there() -> None:
     with pytest.raises(ValueError, match="'price'"):
         source().reader(StructType().add("price", IntegerType()))
-    with pytest.raises(ValueError, match="'body' is of type binary"):
+    with pytest.raises(ValueError, match="'body' has type binary"):
         source().streamReader(StructType().add("body", StringType()))
-    with pytest.raises(ValueError, match="'properties' is of type map"):
+    with pytest.raises(ValueError, match="'properties' has type map"):
         source(includeProperties="map").reader(schema())
 
 

@@ -27,7 +27,8 @@ from pyromq.client.arguments import (
 )
 from pyromq.client.client import Client
 from pyromq.client.consumer.expressions import check_expressions
-from pyromq.client.consumer.queue_access import ANONYMOUS_GROUP, PullResult, QueueAccess
+from pyromq.client.consumer.pull_request import ANONYMOUS_GROUP
+from pyromq.client.consumer.queue_access import PullResult, QueueAccess
 from pyromq.client.consumer.subscription import Subscription
 from pyromq.client.errors import ClientStateError
 from pyromq.client.message import check_group, check_topic

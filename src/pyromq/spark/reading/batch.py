@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyspark
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from pyromq.spark.origins.retries import with_retries
+from pyromq.spark.origins.retries import Backoff, with_retries
 from pyromq.spark.reading.filters import WantedRows, push
 from pyromq.spark.reading.partitions import RangePartition, split
 from pyromq.spark.reading.positions import batch_ranges
 from pyromq.spark.reading.push_down import is_safe
-from pyromq.spark.reading.ranges import ReadPlan, log_ranges, open_origin, read_log, read_range
+from pyromq.spark.reading.ranges import ReadPlan, log_ranges, read_log, read_range
 
 if TYPE_CHECKING:
     from pyromq.spark.origins.store import LogRange
@@ -48,9 +48,11 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The parts of all queues that can have rows for the query."""
-        if self._plan.options.commit_log_only:
+        options = self._plan.options
+        if options.commit_log_only:
             return [LogPartition(wanted) for wanted in log_ranges(self._plan)]
-        return with_retries(self._plan.options, self._range_partitions) or [InputPartition(None)]
+        backoff = Backoff(options.fetch_retry_interval, options.fetch_retries)
+        return with_retries(self._range_partitions, backoff) or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one part."""
@@ -73,7 +75,7 @@ class BatchReader(DataSourceReader):
 
     def _range_partitions(self) -> list[RangePartition]:
         options = self._plan.options
-        with closing(open_origin(options)) as origin:
+        with closing(options.source.open()) as origin:
             ranges = self._wanted_rows.prune(origin, batch_ranges(origin, options))
         return split(ranges, options.min_partitions, options.max_records_per_partition)
 

@@ -1,10 +1,9 @@
-"""What every read does, batch or stream: open the origin, decode its blocks, judge losses.
+"""The work of a task, for batches and streams: open the origin, decode its blocks, report losses.
 
-    with closing(open_origin(options)) as origin: ...          # the driver plans
-    yield from read_range(plan, QueueRange(queue, 0, 1000))    # a task reads
+    yield from read_range(plan, QueueRange(queue, 0, 1000))
 
-`ReadPlan` is what travels to the tasks: plain values, no sockets. Each read opens an origin of
-its own and closes it, also when Spark does not want the rest (`limit`).
+`ReadPlan` travels to the tasks: plain values, no sockets. Each read opens an origin of its own
+and closes it, also when Spark stops early (`limit`).
 
 Invariant: batches have exactly the columns of the plan, at most `arrow.BATCH_ROWS` rows and,
 unless one body is larger, `arrow.BATCH_BYTES` bytes.
@@ -33,7 +32,8 @@ from pyromq.base.process_memory import keep_memory
 from pyromq.client.consumer.subscription import Subscription
 from pyromq.spark.arrow import RecordDecoder, batches
 from pyromq.spark.options import ReadOptions, TopicPattern, Topics
-from pyromq.spark.origins.origin import LostRecords, Origin, QueueRange, RecordBlock
+from pyromq.spark.origins.opening import StoreSource
+from pyromq.spark.origins.origin import LostRecords, QueueRange, RecordBlock
 from pyromq.spark.reading.filters import RowCondition, row_conditions
 from pyromq.spark.reading.positions import Losses
 
@@ -68,42 +68,21 @@ class ReadPlan:
         return None
 
 
-def open_origin(options: ReadOptions, subscription: Subscription | None = None) -> Origin:
-    """The origin that the options name; the caller closes it.
-
-    Only what reads messages has a subscription: brokers find offsets by looking at messages,
-    which must not be left out.
-    """
-    if options.store_path is not None:
-        return _open_store(options)
-    from pyromq.spark.origins.broker import BrokerOrigin, ConnectionSettings
-
-    settings = ConnectionSettings(
-        name_servers=options.name_servers,
-        access_key=options.access_key,
-        secret_key=options.secret_key,
-        tls=options.tls,
-        request_timeout=options.request_timeout,
-        reconnect_timeout=options.reconnect_timeout,
-    )
-    return BrokerOrigin(settings, subscription=subscription)
-
-
 def read_range(plan: ReadPlan, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
-    """The rows of a range of a queue."""
-    with closing(open_origin(plan.options, plan.subscription)) as origin:
+    """Yield the rows of a range of a queue."""
+    with closing(plan.options.source.open(plan.subscription)) as origin:
         found = origin.blocks(wanted)
         yield from _decoded(plan, found, wanted.queue.broker_name, str(wanted.queue))
 
 
 def log_ranges(plan: ReadPlan) -> list[LogRange]:
-    """The parts of a store's log that tasks read, when its queues are not looked at."""
+    """Return the ranges of a store's log, one for each task of a read without queues."""
     with closing(_open_store(plan.options)) as origin:
         return origin.log_ranges()
 
 
 def read_log(plan: ReadPlan, wanted: LogRange) -> Iterator[pa.RecordBatch]:
-    """The rows of a part of a store's log."""
+    """Yield the rows of a range of a store's log."""
     topics = plan.options.wanted
     names = topics.names if isinstance(topics, Topics) else None
     with closing(_open_store(plan.options)) as origin:
@@ -112,12 +91,8 @@ def read_log(plan: ReadPlan, wanted: LogRange) -> Iterator[pa.RecordBatch]:
 
 
 def _open_store(options: ReadOptions) -> StoreOrigin:
-    from pyromq.spark.origins.store import StoreOrigin
-
-    assert options.store_path is not None
-    return StoreOrigin(
-        options.store_path, options.broker_name, commit_log_paths=options.commit_log_paths
-    )
+    assert isinstance(options.source, StoreSource)
+    return options.source.open()
 
 
 def _decoded(

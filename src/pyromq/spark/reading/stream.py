@@ -56,7 +56,7 @@ from pyromq.spark.reading.queue_offsets import (
     offsets_from_dict,
     offsets_to_dict,
 )
-from pyromq.spark.reading.ranges import ReadPlan, open_origin, read_range
+from pyromq.spark.reading.ranges import ReadPlan, read_range
 
 if TYPE_CHECKING:
     from pyromq.spark.origins.broker import BrokerOrigin
@@ -172,7 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def attempt() -> _Answer:
             if self._origin is None:
-                self._origin = open_origin(self._plan.options)
+                self._origin = self._plan.options.source.open()
             try:
                 answer = question(self._origin)
                 self._has_answered = True
@@ -184,7 +184,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._plan.options
         is_patient = self._has_answered or not is_first
         patience = options.reconnect_timeout if is_patient else 0.0
-        return with_retries(options, attempt, patience=patience)
+        backoff = Backoff(options.fetch_retry_interval, options.fetch_retries, patience=patience)
+        return with_retries(attempt, backoff)
 
     def _close(self) -> None:
         origin, self._origin = self._origin, None
@@ -333,7 +334,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         try:
             if self._origin is None:
-                self._origin = open_origin(self._plan.options)
+                self._origin = self._plan.options.source.open()
             # A group goes with brokers only: the options have seen to that.
             cast("BrokerOrigin", self._origin).commit_offsets(group, news)
             self._told.update(news)

@@ -37,7 +37,10 @@ from pyromq.protocol.message.sysflag import (
     TRANSACTION_MASK,
     TRANSACTION_NOT,
 )
-from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
+from pyromq.protocol.message.units import (
+    CONSUME_QUEUE_ENTRY_SIZE,
+)
 from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.store.index.index import KeyIndex
 from pyromq.store.log.commit_log import CommitLog
@@ -54,8 +57,6 @@ _RETRY_SECONDS: Final = 1.0
 #: From this size on, the log is read where it lies.
 _WORTH_MAPPING: Final = 256 * 1024
 _TAGS: Final = b"TAGS"
-_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
-assert _ENTRY.itemsize == CONSUME_QUEUE_ENTRY_SIZE
 
 
 class QueueRun(NamedTuple):
@@ -171,7 +172,7 @@ def queue_runs(
     order = keys.argsort(kind="stable")
     keys = keys[order]
     rows = rows[order]
-    entries = np.empty(rows.size, _ENTRY)
+    entries = np.empty(rows.size, CONSUME_QUEUE_DTYPE)
     entries["physical_offset"] = columns.starts[rows] + base
     entries["size"] = columns.heads["total_size"][rows]
     entries["tags_code"] = _tags_codes(log_bytes, data, columns, properties)[rows]

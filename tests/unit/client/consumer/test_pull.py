@@ -6,7 +6,8 @@ import zlib
 import pytest
 
 from pyromq.client.consumer.pull import PullConsumer
-from pyromq.client.consumer.queue_access import ANONYMOUS_GROUP, PullStatus
+from pyromq.client.consumer.pull_request import ANONYMOUS_GROUP
+from pyromq.client.consumer.queue_access import PullStatus
 from pyromq.client.consumer.subscription import Subscription
 from pyromq.client.errors import (
     AnswerError,

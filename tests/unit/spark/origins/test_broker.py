@@ -16,7 +16,7 @@ from pyromq.protocol.wire.codes import RequestCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.headers import QueryConsumerOffsetRequestHeader
 from pyromq.remoting.blocking import BlockingConnection
-from pyromq.spark.origins import broker as broker_origin
+from pyromq.spark.origins import window
 from pyromq.spark.origins.broker import BrokerOrigin, ConnectionSettings
 from pyromq.spark.origins.origin import (
     Bounds,
@@ -105,7 +105,7 @@ def test_topics_without_those_of_the_system(cluster: Cluster, origin: BrokerOrig
 def test_everything_once_and_in_order(
     cluster: Cluster, origin: BrokerOrigin, monkeypatch: pytest.MonkeyPatch, carried: int
 ) -> None:
-    monkeypatch.setattr(broker_origin, "_BULK_COUNT", carried)
+    monkeypatch.setattr(window, "_PULL_MESSAGES", carried)
     queue = filled(
         cluster, f"Order{carried}", 2500, lambda n: Message(f"Order{carried}", b"x" * (n + 1))
     )
@@ -120,15 +120,15 @@ def test_a_broker_with_the_usual_limits(
 ) -> None:
     """As Java's, which does not know `maxMsgBytes`: 32 messages for each pull."""
     asked: list[int] = []
-    plain_send = broker_origin.BlockingConnection.send
+    plain_send = BlockingConnection.send
 
-    def send(connection: broker_origin.BlockingConnection, command: RemotingCommand) -> int:
+    def send(connection: BlockingConnection, command: RemotingCommand) -> int:
         if command.code == RequestCode.PULL_MESSAGE:
             del command.ext_fields["maxMsgBytes"]
             asked.append(int(command.ext_fields["maxMsgNums"]))
         return plain_send(connection, command)
 
-    monkeypatch.setattr(broker_origin.BlockingConnection, "send", send)
+    monkeypatch.setattr(BlockingConnection, "send", send)
     queue = filled(cluster, "Usual", 3000, lambda n: Message("Usual", b"%d" % n))
     assert read(origin, QueueRange(queue, 0, 3000)) == (list(range(3000)), [])
     assert asked[0] == 3000

@@ -11,9 +11,10 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, GreaterThanOrEqual
 
 from pyromq.client.consumer.subscription import Subscription
 from pyromq.spark.options import Mode, ReadOptions, TopicPattern, Topics
+from pyromq.spark.origins.opening import BrokerSource, StoreSource
 from pyromq.spark.origins.origin import OriginError, Queue
+from pyromq.spark.origins.settings import ConnectionSettings
 from pyromq.spark.reading import batch
-from pyromq.spark.reading import ranges as reading
 from pyromq.spark.reading.batch import BatchReader, LogPartition, PushingBatchReader, batch_reader
 from pyromq.spark.reading.partitions import RangePartition
 from pyromq.spark.reading.ranges import ReadPlan
@@ -31,7 +32,7 @@ class WatchedOrigin(FakeOrigin):
         super().__init__({A0: (10, 100), A1: (0, 50)})
         self.subscriptions: list[Subscription | None] = []
 
-    def open(self, options: ReadOptions, subscription: Subscription | None = None) -> FakeOrigin:
+    def open(self, subscription: Subscription | None = None) -> FakeOrigin:
         self.subscriptions.append(subscription)
         return self
 
@@ -39,8 +40,9 @@ class WatchedOrigin(FakeOrigin):
 @pytest.fixture
 def origin(monkeypatch: pytest.MonkeyPatch) -> WatchedOrigin:
     origin = WatchedOrigin()
-    monkeypatch.setattr(reading, "open_origin", origin.open)
-    monkeypatch.setattr(batch, "open_origin", origin.open)
+    monkeypatch.setattr(
+        BrokerSource, "open", lambda source, subscription=None: origin.open(subscription)
+    )
     return origin
 
 
@@ -90,7 +92,7 @@ def test_everything_once(origin: WatchedOrigin) -> None:
 
 def test_nothing_to_read(origin: WatchedOrigin) -> None:
     origin.all.clear()
-    options = ReadOptions(wanted=TopicPattern("x"), name_servers=("localhost:9876",))
+    options = ReadOptions(TopicPattern("x"), BrokerSource(ConnectionSettings(("localhost:9876",))))
     nothing = BatchReader(ReadPlan(options, COLUMNS))
     # Spark makes one task of its own where there is none.
     assert len(nothing.partitions()) == 1
@@ -181,9 +183,8 @@ def test_the_log_alone(tmp_path: Any) -> None:
         put(store, b"%d" % number)
         store.seal()
     store.stop()
-    options = ReadOptions(
-        wanted=Topics((TOPIC,)), store_path=str(tmp_path / "store"), commit_log_only=True
-    )
+    source = StoreSource(str(tmp_path / "store"))
+    options = ReadOptions(Topics((TOPIC,)), source, commit_log_only=True)
     log_reader = PushingBatchReader(ReadPlan(options, ("queueOffset",)))
     condition = EqualTo(("queueOffset",), 3)
     assert log_reader.pushFilters([condition]) == [condition]

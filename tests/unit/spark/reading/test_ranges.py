@@ -15,30 +15,29 @@ from pyromq.client.consumer.subscription import Subscription
 from pyromq.spark.arrow import BATCH_BYTES, BATCH_ROWS
 from pyromq.spark.columns import arrow_schema
 from pyromq.spark.options import ReadOptions, TopicPattern, Topics
-from pyromq.spark.origins.broker import BrokerOrigin
+from pyromq.spark.origins.opening import BrokerSource, StoreSource
 from pyromq.spark.origins.origin import OriginError, Queue, QueueRange
-from pyromq.spark.origins.store import StoreOrigin
-from pyromq.spark.reading import ranges as reading
+from pyromq.spark.origins.settings import ConnectionSettings
 from pyromq.spark.reading.conditions import parse_where
 from pyromq.spark.reading.positions import DataLossError
-from pyromq.spark.reading.ranges import ReadPlan, log_ranges, open_origin, read_log, read_range
+from pyromq.spark.reading.ranges import ReadPlan, log_ranges, read_log, read_range
 from tests.support.stores import TOPIC, open_store, put
 from tests.unit.spark.fake_origin import FakeOrigin
 
 A0 = Queue("T", "a", 0)
 COLUMNS = ("queueOffset", "body")
+SOURCE = BrokerSource(ConnectionSettings(("localhost:9876",)))
 
 
 @pytest.fixture
 def origin(monkeypatch: pytest.MonkeyPatch) -> FakeOrigin:
     origin = FakeOrigin({A0: (10, 1000)})
-    monkeypatch.setattr(reading, "open_origin", lambda options, subscription=None: origin)
+    monkeypatch.setattr(BrokerSource, "open", lambda source, subscription=None: origin)
     return origin
 
 
 def plan(columns: tuple[str, ...] = COLUMNS, **options: Any) -> ReadPlan:
-    options.setdefault("name_servers", ("localhost:9876",))
-    return ReadPlan(ReadOptions(wanted=Topics(("T",)), **options), columns)
+    return ReadPlan(ReadOptions(Topics(("T",)), SOURCE, **options), columns)
 
 
 def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
@@ -141,25 +140,14 @@ def test_what_brokers_are_asked_for() -> None:
     assert by_sql.subscription == Subscription.sql("a = 1")
 
 
-def test_brokers_are_opened_without_asking_anybody() -> None:
-    origin = open_origin(plan().options, Subscription.tags("a"))
-    assert isinstance(origin, BrokerOrigin)
-    origin.close()
-
-
 def test_files_of_a_store(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
     for number in range(300):
         put(store, b"%d" % number, topic="Other" if number % 3 == 0 else TOPIC)
         store.seal()
     store.stop()
-    options = ReadOptions(
-        wanted=Topics((TOPIC,)), store_path=str(tmp_path / "store"), broker_name="broker-a"
-    )
+    options = ReadOptions(Topics((TOPIC,)), StoreSource(str(tmp_path / "store"), "broker-a"))
     by_queue = ReadPlan(options, ("topic", "brokerName", "queueOffset", "body"))
-    origin = open_origin(options)
-    assert isinstance(origin, StoreOrigin)
-    origin.close()
     found = list(read_range(by_queue, QueueRange(Queue(TOPIC, "broker-a", 0), 0, 200)))
     bodies = [b"%d" % number for number in range(300) if number % 3]
     assert _bodies(found) == bodies

@@ -19,8 +19,8 @@ from pyspark.sql.streaming.datasource import (
 
 from pyromq.spark.options import Mode, ReadOptions, Topics
 from pyromq.spark.origins import retries
+from pyromq.spark.origins.opening import BrokerSource, StoreSource
 from pyromq.spark.origins.origin import Bounds, OriginError, Queue, UnreachableError
-from pyromq.spark.reading import ranges as reading
 from pyromq.spark.reading import stream
 from pyromq.spark.reading.partitions import RangePartition
 from pyromq.spark.reading.positions import DataLossError, PositionError
@@ -36,8 +36,7 @@ ALL = ReadAllAvailable()
 @pytest.fixture
 def origin(monkeypatch: pytest.MonkeyPatch) -> FakeOrigin:
     origin = FakeOrigin({A0: (10, 100), A1: (0, 50)})
-    for module in (reading, stream):
-        monkeypatch.setattr(module, "open_origin", lambda options, subscription=None: origin)
+    monkeypatch.setattr(BrokerSource, "open", lambda source, subscription=None: origin)
     return origin
 
 
@@ -525,7 +524,7 @@ def test_a_stream_of_a_stores_files(tmp_path: Path) -> None:
         store.seal()
 
     fill(10)
-    options = ReadOptions(wanted=Topics((TOPIC,)), store_path=str(tmp_path / "store"))
+    options = ReadOptions(Topics((TOPIC,)), StoreSource(str(tmp_path / "store")))
     streaming = StreamReader(ReadPlan(options, ("queueId", "queueOffset")))
     start = streaming.initialOffset()
     assert start == {TOPIC: {"store:0": 0}}

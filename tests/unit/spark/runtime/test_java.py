@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -130,7 +131,7 @@ def test_without_a_cache_there_is_a_temporary_one(
 ) -> None:
     install_wheel(tmp_path, monkeypatch)
     (tmp_path / "file").touch()
-    monkeypatch.setattr(java.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     shim = provide_java({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "file")}).home
     assert shim.parent == tmp_path
     assert arguments_of(shim, ARGUMENT, "x") == ["x"]
@@ -141,17 +142,17 @@ def test_no_java_says_what_was_found_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(JavaNotFoundError) as caught:
         provide_java({"JAVA_HOME": str(tmp_path / "b"), "PATH": str(home / "bin")})
     text = str(caught.value)
-    assert f"JAVA_HOME ({tmp_path / 'b'}) is no Java" in text
+    assert f"JAVA_HOME ({tmp_path / 'b'}) is not a Java runtime" in text
     assert f"java on the PATH ({home}) is Java 11" in text
     assert "pip install 'pyromq[java]'" in text
 
 
-def test_nothing_at_all_is_said_as_well() -> None:
+def test_the_error_without_any_java() -> None:
     with pytest.raises(JavaNotFoundError, match="JAVA_HOME is not set and there is no java on the"):
         provide_java({"PATH": ""})
 
 
-def test_the_process_s_own_environment_is_meant(
+def test_the_environment_of_the_process_is_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = runtime(tmp_path / "a", release("17"))

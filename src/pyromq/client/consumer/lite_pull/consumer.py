@@ -61,7 +61,8 @@ from pyromq.client.consumer.lite_pull.readers import QueueReaders, name_of
 from pyromq.client.consumer.lite_pull.requests import AskedReader
 from pyromq.client.consumer.membership import Membership
 from pyromq.client.consumer.offsets import LocalOffsets
-from pyromq.client.consumer.queue_access import ANONYMOUS_GROUP, QueueAccess
+from pyromq.client.consumer.pull_request import ANONYMOUS_GROUP
+from pyromq.client.consumer.queue_access import QueueAccess
 from pyromq.client.consumer.start_from import StartFrom, consume_from_where, first_offset
 from pyromq.client.consumer.subscription import Subscription, Subscriptions, Wanted, wanted_of
 from pyromq.client.errors import BrokerError, ClientError, ClientStateError, OptionError
