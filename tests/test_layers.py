@@ -67,6 +67,7 @@ SUB_PACKAGES: dict[str, tuple[str, ...]] = {
 
 #: Modules whose functions import modules of ours, and why. Everything else imports at its top.
 LAZY: dict[str, str] = {
+    "pyromq.cli.running": "servers must not load the client: it would add 0.2 s to their start",
     "pyromq.spark.origins.opening": "a broker loads the client, a store the store's readers",
     "pyromq.spark.source": "Spark lists the columns in a process of its own, which reads nothing",
 }

@@ -73,7 +73,7 @@ def test_a_store_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
         assert f"{tmp_path}/file" in line
 
 
-def test_java_s_own_option_names_are_taken(tmp_path: Path) -> None:
+def test_options_of_mqbroker_are_accepted(tmp_path: Path) -> None:
     file = tmp_path / "broker.properties"
     file.write_text("brokerName=broker-x\n")
     result = invoke("--configFile", str(file), "--namesrvAddr", "127.0.0.1:9876", "-m")
@@ -94,7 +94,7 @@ def test_logs_and_pid_go_to_files(tmp_path: Path) -> None:
         assert (tmp_path / "pid").read_text() == f"{command.process.pid}\n"
         with running("broker", *options, directory=tmp_path) as second:
             assert second.exit_code() == 1
-            assert f"belongs to process {command.process.pid}" in second.printed
+            assert f"belongs to running process {command.process.pid}" in second.printed
         assert command.end(signal.SIGTERM) == 0
         assert "INFO" not in command.printed
         assert command.printed.count("Warning: filterServerNums=1 has no effect") == 1

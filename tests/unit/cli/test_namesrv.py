@@ -61,7 +61,7 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
             assert "--port" in line
 
 
-def test_the_options_of_mqnamesrv_are_taken(tmp_path: Path) -> None:
+def test_options_of_mqnamesrv_are_accepted(tmp_path: Path) -> None:
     file = tmp_path / "namesrv.properties"
     file.write_text("listenPort=1234\n")
     for option in ("-c", "--configFile"):
