@@ -141,12 +141,12 @@ def test_a_body_that_cannot_be_decompressed_makes_no_row() -> None:
     assert RecordDecoder(("queueOffset",)).decode(block_of(bad, good)).batch.num_rows == 2
 
 
-def test_a_record_that_is_not_whole_makes_no_row() -> None:
+def test_a_damaged_record_makes_no_row() -> None:
     good = make_record(queue_offset=9)
     cut = make_record()[:-1]
     decoded = RecordDecoder(("queueOffset",)).decode(block_of(cut, good))
     assert decoded.batch.to_pylist() == [{"queueOffset": 9}]
-    assert decoded.damaged == ["the record at byte 0 of its block is not whole"]
+    assert decoded.damaged == ["the record at byte 0 of its block is damaged"]
 
 
 def test_hostile_times_stay_in_range() -> None:

@@ -41,24 +41,24 @@ if TYPE_CHECKING:
     from pyromq.spark.origins.store import LogRange, StoreOrigin
 
 
-#: Offsets of a block of which a filter has left a few.
-_MANY: Final = 1_000_000
+#: Do not list the gaps of a filtered block that spans more offsets than this.
+_MAX_LISTED_SPAN: Final = 1_000_000
 
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """What tasks need to know: the options, the columns, and which tags brokers may leave out."""
+    """The work of all tasks: the options, the columns, and the tags that brokers filter by."""
 
     options: ReadOptions
     columns: tuple[str, ...]
-    #: Those of the columns that Spark was told to be never null.
+    #: The columns that the user's schema declares NOT NULL.
     not_null: frozenset[str] = frozenset()
-    #: Tags of filters that tasks or Spark look at, too.
+    #: Tags from filters that tasks or Spark check again.
     pushed_tags: frozenset[str] = frozenset()
 
     @property
     def subscription(self) -> Subscription | None:
-        """What brokers are asked for; None: all messages."""
+        """The subscription for brokers; None: all messages."""
         tags, pushed = self.options.tags, self.pushed_tags
         if self.options.sql is not None:
             return Subscription.sql(self.options.sql)
@@ -117,21 +117,22 @@ def _decoded(
 
 
 def _damaged_offsets(block: RecordBlock) -> str:
-    """Which offsets the damaged records of a block may have: those that the others do not."""
+    """Describe the offsets that damaged records may have: those that are missing in the block."""
     whole = RecordDecoder(("queueOffset",)).decode(block).batch.column("queueOffset").to_pylist()
     if not whole:
-        return f"{block.starts.size} records without a whole one among them"
+        return f"{block.starts.size} records, none of them whole"
     first, last = min(whole), max(whole)
-    missing = sorted(set(range(first, last)) - set(whole))[:5] if last - first < _MANY else []
-    between = f", without {', '.join(map(str, missing))}" if missing else ""
-    return f"among offsets {first} to {last}{between}"
+    is_listed = last - first < _MAX_LISTED_SPAN
+    missing = sorted(set(range(first, last)) - set(whole))[:5] if is_listed else []
+    gaps = f", missing {', '.join(map(str, missing))}" if missing else ""
+    return f"offsets {first} to {last}{gaps}"
 
 
 class _RowFilter:
-    """Looks at the text of what origins select roughly, or not at all.
+    """Filters rows exactly where an origin filters roughly or not at all.
 
-    Brokers select tags by their hashes, a store's files not at all; the log alone has all
-    topics. The columns needed for this are read beside those of the plan, and dropped.
+    Brokers filter tags by hash; store files are not filtered; the log contains all topics. The
+    columns that this needs are decoded in addition to the plan's, and dropped.
     """
 
     def __init__(self, plan: ReadPlan) -> None:
@@ -153,7 +154,7 @@ class _RowFilter:
         self.columns = [*plan.columns, *(name for name in needed if name not in plan.columns)]
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that are wanted, with the plan's columns."""
+        """Return the matching rows, with the plan's columns."""
         if self._tags is not None:
             batch = batch.filter(pc.is_in(batch.column("tags"), self._tags))
         for condition in self._where:
@@ -166,7 +167,7 @@ class _RowFilter:
 
 
 def _holds(condition: RowCondition, batch: pa.RecordBatch) -> pa.Array:
-    """For which rows a condition holds; null, where a column is, is no."""
+    """Return the rows for which a condition holds; null, which `filter` drops, for null values."""
     column = batch.column(condition.attribute[0])
     if isinstance(condition, In):
         return pc.is_in(column, pa.array(condition.value, column.type))

@@ -165,7 +165,7 @@ def test_records_that_are_not_there_are_lost_and_named(tmp_path: Path) -> None:
         (250, 260),
     ]
     assert "expired" in files.lost[0].reason
-    assert "is not whole" in files.lost[1].reason
+    assert "is damaged" in files.lost[1].reason
     assert "did not give them" in files.lost[3].reason
     assert sum(file.rows for file in files.staged) == 260 - 5 - 3 - 10
 

@@ -20,5 +20,5 @@ def test_gaps_and_other_queues_stay() -> None:
 
 
 def test_a_loss_says_what_and_why() -> None:
-    lost = LostRecords(QUEUE, 3, 5, "retention took them")
-    assert str(lost) == "T@broker-a:0: offsets 3 to 4 are lost: retention took them"
+    lost = LostRecords(QUEUE, 3, 5, "they have expired")
+    assert str(lost) == "T@broker-a:0: offsets 3 to 4 are lost: they have expired"

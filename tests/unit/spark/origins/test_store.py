@@ -16,7 +16,7 @@ from pyromq.protocol.message.sysflag import (
     TRANSACTION_ROLLBACK,
 )
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY, CONSUME_QUEUE_ENTRY_SIZE
-from pyromq.spark.origins import store as store_origin
+from pyromq.spark.origins import store_files
 from pyromq.spark.origins.origin import (
     Bounds,
     LostRecords,
@@ -131,7 +131,7 @@ def test_part_of_a_queue(store: MessageStore, origin: StoreOrigin) -> None:
 def test_records_that_stand_far_apart(
     store: MessageStore, origin: StoreOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_origin, "_CLOSE", 100)
+    monkeypatch.setattr(store_files, "_MAX_GAP", 100)
     for number in range(200):
         put(store, b"rare %d" % number)
         put(store, b"x" * 300, topic="Other", queue_id=number % 3)
@@ -142,7 +142,7 @@ def test_records_that_stand_far_apart(
 def test_blocks_are_bounded(
     store: MessageStore, origin: StoreOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_origin, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(store_files, "BLOCK_BYTES", 2000)
     fill(store, 100)
     put(store, b"x" * 5000)
     fill(store, 10)
@@ -163,7 +163,7 @@ def test_messages_that_left_the_log(store: MessageStore, origin: StoreOrigin) ->
     assert [record.queue_offset for record in records] == list(range(first, end))
     assert sum(each.end - each.start for each in lost) == first
     assert {each.queue for each in lost} == {QUEUE}
-    assert f"the log begins at {SEGMENT} now" in str(lost[0])
+    assert f"the log now starts at {SEGMENT}" in str(lost[0])
 
 
 def test_a_segment_that_goes_while_it_is_read(store: MessageStore, origin: StoreOrigin) -> None:
@@ -175,7 +175,7 @@ def test_a_segment_that_goes_while_it_is_read(store: MessageStore, origin: Store
     for path in segments(store)[:2]:
         path.unlink()
     lost = [block for block in reading if isinstance(block, LostRecords)]
-    assert all("the log begins at" in each.reason for each in lost)
+    assert all("the log now starts at" in each.reason for each in lost)
 
 
 def test_queue_files_that_are_gone(store: MessageStore, origin: StoreOrigin) -> None:
@@ -229,7 +229,7 @@ def test_what_is_not_there(store: MessageStore, origin: StoreOrigin, tmp_path: P
     assert origin.queues("Missing") == []
     assert origin.queues("..") == []
     assert origin.bounds([missing, QUEUE]) == {QUEUE: Bounds(0, 1)}
-    with pytest.raises(OriginError, match="is no store: name the directory"):
+    with pytest.raises(OriginError, match="is not a store: give the directory"):
         StoreOrigin(tmp_path / "nowhere")
 
 
@@ -337,7 +337,7 @@ def test_the_whole_log_is_checked(store: MessageStore, origin: StoreOrigin) -> N
     # A segment that others follow must be full.
     damage(first, 30_000, bytes(SEGMENT - 30_000))
     wrong = [each for each in origin.checked_log(ranges[0]) if isinstance(each, Violation)]
-    assert wrong[-1].message == "the records end here, though a segment follows"
+    assert wrong[-1].message == "the records end here, although another segment follows"
     assert not list(origin.checked_log(ranges[-1]))[1:]
     second.unlink()
     assert list(origin.checked_log(ranges[1])) == []

@@ -187,5 +187,5 @@ def test_conditions_of_spark_s_plans() -> None:
 
 
 def test_the_error_names_the_part() -> None:
-    with pytest.raises(ConditionError, match="'flag = 1' cannot be applied by the source"):
+    with pytest.raises(ConditionError, match="the source cannot apply 'flag = 1'"):
         parse_where("queueId = 1 and flag = 1")

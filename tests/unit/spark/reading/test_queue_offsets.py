@@ -50,17 +50,17 @@ def test_json_of_a_user() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "no JSON"),
-        ("[]", "no JSON object"),
-        ("{}", "no JSON object"),
-        ('{"T": 3}', "'T' has no queues"),
-        ('{"T": {"0": 3}}', "'0' of topic 'T' is no queue"),
+        ("{", "invalid JSON"),
+        ("[]", "not a JSON object"),
+        ("{}", "not a JSON object"),
+        ('{"T": 3}', "'T' needs queues"),
+        ('{"T": {"0": 3}}', "'0' of topic 'T' is not a queue"),
         ('{"T": {"a:": 3}}', "'a:' of topic 'T'"),
         ('{"T": {"a:-1": 3}}', "'a:-1' of topic 'T'"),
-        ('{"T": {"a:1": "3"}}', "'3' of queue T@a:1 is no offset"),
-        ('{"T": {"a:1": 1.5}}', "1.5 of queue"),
-        ('{"T": {"a:1": true}}', "True of queue"),
-        ('{"T": {"a:1": 9223372036854775808}}', "is no offset"),
+        ('{"T": {"a:1": "3"}}', "'3' for queue T@a:1 is not an offset"),
+        ('{"T": {"a:1": 1.5}}', "1.5 for queue"),
+        ('{"T": {"a:1": true}}', "True for queue"),
+        ('{"T": {"a:1": 9223372036854775808}}', "is not an offset"),
     ],
 )
 def test_refused(text: str, said: str) -> None:
@@ -82,4 +82,4 @@ def test_a_key_that_is_no_text() -> None:
 def test_names_for_messages() -> None:
     queues = [Queue("T", "a", number) for number in range(7)]
     assert name_queues(queues[:2]) == "T@a:0, T@a:1"
-    assert name_queues(queues) == "T@a:0, T@a:1, T@a:2, T@a:3, T@a:4 and 2 more"
+    assert name_queues(queues) == "T@a:0, T@a:1, T@a:2, T@a:3, T@a:4 and 2 others"

@@ -94,19 +94,17 @@ def test_lost_records(origin: FakeOrigin, caplog: pytest.LogCaptureFixture) -> N
 def test_damaged_records(origin: FakeOrigin, caplog: pytest.LogCaptureFixture) -> None:
     origin.damaged = {12}
     wanted = QueueRange(A0, 10, 15)
-    with pytest.raises(
-        DataLossError, match="T@a:0, among offsets 10 to 14, without 12: the record"
-    ):
+    with pytest.raises(DataLossError, match="T@a:0, offsets 10 to 14, missing 12: the record"):
         list(read_range(plan(), wanted))
     with caplog.at_level(logging.WARNING):
         found = offsets(read_range(plan(fail_on_data_loss=False), wanted))
     assert found == [10, 11, 13, 14]
-    assert "T@a:0, among offsets 10 to 14, without 12" in caplog.text
+    assert "T@a:0, offsets 10 to 14, missing 12" in caplog.text
 
 
 def test_a_block_of_damaged_records(origin: FakeOrigin) -> None:
     origin.damaged = set(range(1000))
-    with pytest.raises(DataLossError, match="T@a:0, 5 records without a whole one"):
+    with pytest.raises(DataLossError, match="T@a:0, 5 records, none of them whole"):
         list(read_range(plan(), QueueRange(A0, 10, 15)))
 
 

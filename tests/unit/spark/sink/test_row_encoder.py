@@ -275,7 +275,7 @@ def test_what_is_larger_than_a_request_goes_alone() -> None:
 
 
 def test_a_large_arrow_batch_is_encoded_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_encoder, "_MAX_BATCH", 1000)
+    monkeypatch.setattr(row_encoder, "_MAX_BATCH_BYTES", 1000)
     bodies = [b"%d" % row * 100 for row in range(100)]
     requests = encode(body=bodies)
     assert len(requests) > 10
@@ -288,21 +288,21 @@ def test_a_large_arrow_batch_is_encoded_in_halves(monkeypatch: pytest.MonkeyPatc
         ({"body": [b"x", None]}, "row 1 of partition 5 has no body"),
         ({"body": [None, None]}, "row 0 of partition 5 has no body"),
         ({"body": [b"x", b""]}, "row 1 of partition 5 has an empty body"),
-        ({"body": [b"x" * 5000]}, "body of 5000 bytes, at most 4000"),
+        ({"body": [b"x" * 5000]}, "body of 5000 bytes, above the limit of 4000"),
         ({"body": [b"x"], "topic": ["a b"]}, "row 0 .* topic 'a b' is not possible"),
-        ({"body": [b"x"] * 2, "tags": ["t", "a\x01b"]}, "row 1 .* tags must not hold"),
-        ({"body": [b"x"] * 2, "keys": ["t", "a\x02b"]}, "row 1 .* keys must not hold"),
-        ({"body": [b"x"] * 2, "uniqueKey": ["t", "a\x02"]}, "row 1 .* uniqueKey must not hold"),
+        ({"body": [b"x"] * 2, "tags": ["t", "a\x01b"]}, "row 1 .* tags must not contain"),
+        ({"body": [b"x"] * 2, "keys": ["t", "a\x02b"]}, "row 1 .* keys must not contain"),
+        ({"body": [b"x"] * 2, "uniqueKey": ["t", "a\x02"]}, "row 1 .* uniqueKey must not contain"),
         (
             {"body": [b"x"] * 3, "properties": [[("a", "b")], [], [("a", "b"), ("c", "\x01")]]},
             "row 2 .* property 'c'",
         ),
         ({"body": [b"x"], "properties": [[("", "b")]]}, "row 0 .* property ''"),
         ({"body": [b"x"], "properties": [[("a", "b" * 40_000)]]}, "properties of .* 32767"),
-        ({"body": [b"x"], "queueId": [9]}, "row 0 .* queue 9, which takes no messages"),
+        ({"body": [b"x"], "queueId": [9]}, "row 0 .* queue 9, which is not a writable"),
         (
             {"body": [b"x"], "queueId": [1], "brokerName": ["z"]},
-            "queue 1 of broker 'z', which takes no",
+            "queue 1 of broker 'z', which is not a writable",
         ),
     ],
 )

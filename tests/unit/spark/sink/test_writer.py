@@ -144,7 +144,7 @@ def test_a_row_that_cannot_be_sent_fails_the_task(
 
 
 def test_mistakes_are_found_at_planning(cluster: FakeCluster) -> None:
-    with pytest.raises(OptionError, match=r"only added to: write with mode\('append'\)"):
+    with pytest.raises(OptionError, match=r"cannot be overwritten: write with mode\('append'\)"):
         BatchWriter(options(cluster), SCHEMA, overwrite=True)
     wrong = StructType([StructField("body", IntegerType())])
     for kind in (BatchWriter, StreamWriter):
@@ -160,7 +160,7 @@ def test_a_failed_write_says_what_it_left(
     caplog.set_level(logging.WARNING)
     BatchWriter(options(cluster), SCHEMA, overwrite=False).abort([Written(5, 50), None])
     StreamWriter(options(cluster), SCHEMA, overwrite=False).abort([Written(7, 70)], 3)
-    assert "5 rows of tasks that ended are stored" in caplog.text
+    assert "5 rows of finished tasks are stored" in caplog.text
     assert "batch 3 failed: 7 rows" in caplog.text
 
 
