@@ -2,8 +2,8 @@
 
     __getattr__ = moved_names(__name__, audit="pyromq.spark.audit.auditor")
 
-`from pyromq.spark.jobs.audit import audit` then loads the new module on demand, so that the
-command's `--help` does not.
+`from pyromq.spark.jobs.audit import audit` then loads the new module on demand. The `--help` of the
+command does not.
 """
 
 from __future__ import annotations
