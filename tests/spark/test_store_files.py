@@ -145,7 +145,7 @@ def test_a_store_in_use_is_refused_and_can_be_verified(spark: SparkSession, tmp_
         rebuild_stores(spark, [store.config])
     [verified] = verify_stores(spark, [store.config])
     assert verified.differences == 0
-    assert verified.made.entries == 50
+    assert verified.rebuilt.entries == 50
     assert {path: path.stat().st_ino for path in queues.rglob("*")} == files
     assert not list(store.config.root.glob("*.*"))
     store.stop()

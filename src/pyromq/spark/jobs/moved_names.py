@@ -2,8 +2,8 @@
 
     __getattr__ = moved_names(__name__, audit="pyromq.spark.audit.auditor")
 
-`from pyromq.spark.jobs.audit import audit` then loads the new module on demand. The `--help` of the
-command does not.
+`from pyromq.spark.jobs.audit import audit` then loads the new module on demand; the module of the
+audit command itself, which `--help` needs, stays light.
 """
 
 from __future__ import annotations

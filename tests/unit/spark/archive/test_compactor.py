@@ -20,6 +20,7 @@ from pyromq.spark.archive.compactor import (
     run_compact,
 )
 from pyromq.spark.archive.directory import ArchiveDirectory, ArchiveError, DataFile
+from pyromq.spark.archive.files import ParquetFiles
 from pyromq.spark.options import Topics
 from pyromq.spark.origins.origin import Queue
 from tests.unit.spark.archive.test_archiver import FakeSource
@@ -152,7 +153,7 @@ def test_no_archive(tmp_path: Path) -> None:
 
 def test_a_failed_merge_replaces_nothing(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = rows(archive)
-    monkeypatch.setattr(compactor.ParquetFiles, "add_table", lambda *_: None)
+    monkeypatch.setattr(ParquetFiles, "add_table", lambda *_: None)
     with pytest.raises(ArchiveError, match="does not have all"):
         compact(archive)
     assert rows(archive) == before
