@@ -299,7 +299,7 @@ def _starts(
     positions: Mapping[Queue, int],
     bounds: Mapping[Queue, Bounds],
 ) -> dict[Queue, int]:
-    """Return where queues of new topics start. New queues of known topics start at their first."""
+    """Return where queues of new topics start; all others start at their first offset."""
     known = {queue.topic for queue in positions}
     fresh = [queue for queue in bounds if queue.topic not in known]
     if isinstance(options.starting, Time):

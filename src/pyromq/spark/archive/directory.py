@@ -30,11 +30,9 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import os
-import socket
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -43,6 +41,7 @@ from urllib.parse import quote, unquote
 from pyromq.base.clock import now_ms
 from pyromq.spark.archive import durable_files as durable
 from pyromq.spark.archive.manifest import ARCHIVE, COMPACT, AddedFile, Manifest, ManifestError
+from pyromq.spark.archive.process_lock import LockHeldError, process_lock
 from pyromq.spark.columns import RAW
 from pyromq.spark.origins.origin import LostRecords, Queue, QueueRange
 from pyromq.spark.reading.queue_offsets import Offsets
@@ -130,19 +129,14 @@ class ArchiveDirectory:
     @contextmanager
     def working(self, kind: str) -> Iterator[None]:
         """Hold the lock of a kind of job. Raises ArchiveError if another process holds it."""
-        path = self._control / f"{kind}.lock"
-        with path.open("a+") as file:
+        with ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
+                stack.enter_context(process_lock(self._control / f"{kind}.lock"))
+            except LockHeldError as holder:
                 raise ArchiveError(
-                    f"another process runs `{kind}` in {self.path}: {file.read().strip()}. "
-                    "Stop it, or wait until it ends"
+                    f"another process runs `{kind}` in {self.path}: {holder}. Stop it, or wait "
+                    "until it ends"
                 ) from None
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
             yield
 
     def new_staging(self, kind: str) -> Path:

@@ -17,12 +17,9 @@ Used by `replayer`, in the driver.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import socket
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
@@ -32,6 +29,7 @@ import orjson
 from pyromq.base.atomic_file import write_file
 from pyromq.base.clock import now_ms
 from pyromq.spark.archive.durable_files import make_directories
+from pyromq.spark.archive.process_lock import LockHeldError, process_lock
 from pyromq.spark.origins.origin import Queue, QueueRange
 
 VERSION: Final = 1
@@ -207,18 +205,14 @@ class StateDirectory:
             yield
             return
         make_directories(self._path)
-        with (self._path / _LOCK).open("a+") as file:
+        with ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
+                stack.enter_context(process_lock(self._path / _LOCK))
+            except LockHeldError as holder:
                 raise ReplayError(
-                    f"another process replays with {self._path}: {file.read().strip()}. Stop it, "
-                    "or use another directory"
+                    f"another process replays with {self._path}: {holder}. Stop it, or use "
+                    "another directory"
                 ) from None
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
             yield
 
     def load(self, settings: Mapping[str, Any]) -> Progress | None:
