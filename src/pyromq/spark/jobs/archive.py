@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     help="Read the files of this broker's store instead of the cluster.",
 )
 @click.option(
-    "--broker-name", default="", help="With --store-path: the name of the broker that owns it."
+    "--broker-name", default="", help="Give the name of the broker that owns --store-path."
 )
 @click.option(
     "--ignore-data-loss",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     "--older-than",
     type=click.IntRange(0),
     metavar="HOURS",
-    help="Compact only hours that ended at least this long ago and receive hardly any messages.",
+    help="Compact only hours that ended at least this long ago.",
 )
 @click.option(
     "--compression",

@@ -84,7 +84,9 @@ _MILLISECONDS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86
     show_default=True,
     help="Keep the order within each queue, or within each ordering key.",
 )
-@click.option("--keep-unique-keys", is_flag=True, help="Send messages with their unique keys.")
+@click.option(
+    "--keep-unique-keys", is_flag=True, help="Send messages with their original unique keys."
+)
 @click.option(
     "--ignore-data-loss",
     is_flag=True,

@@ -49,8 +49,8 @@ def command(
 ) -> None:
     """Compare the consume queues and the key index of each STORE with its commit log.
 
-    Prints every difference: the file, the entry, the expected and the actual value. Exits with
-    code 1 if there are any. Changes nothing; brokers may be running on the stores.
+    Prints the first differences of each store, with file, entry, expected and actual value. Exits
+    with code 1 if there are any. Changes nothing; brokers may be running on the stores.
 
     \b
     Examples
