@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,6 @@ from pyromq.client import (
     Order,
     Producer,
     PushConsumer,
-    PushOptions,
     ReceivedMessage,
     StartFrom,
     TransactionProducer,
@@ -39,7 +39,7 @@ class Group:
         self.java = java
         self.java_names: list[str] = []
         self.ours: list[PushConsumer] = []
-        self.options: PushOptions = {}
+        self.options: dict[str, Any] = {}
         self.inbox = Inbox()
 
     async def join_java(self, **options: object) -> None:

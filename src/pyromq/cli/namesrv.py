@@ -68,7 +68,7 @@ def namesrv(
 def load_namesrv_config(
     config_file: str | None, port: int | None
 ) -> tuple[NamesrvConfig, list[str]]:
-    """Merge a settings file with the options; return warnings about settings as well."""
+    """Load the settings of a file, overridden by options, with warnings about them."""
     properties = read_properties(config_file)
     if config_file is not None:
         properties.setdefault("configStorePath", config_file)

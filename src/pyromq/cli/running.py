@@ -199,14 +199,12 @@ def run_servers(
     log_names: Sequence[str] = ("broker.log",),
     warnings: Sequence[str] = (),
 ) -> None:
-    """Log `warnings`, call `start` to start servers, wait for a signal, then stop them."""
+    """Log warnings about settings, start servers with `start`, stop them at a signal."""
     options = options or ServerOptions()
     pid_file = nullcontext() if options.pid_file is None else _pid_file(Path(options.pid_file))
     with pid_file, options.logging(log_names):
         for warning in warnings:
             logger.warning(warning)
-            if options.log_dir is not None:  # the log is not on the terminal
-                click.echo(f"Warning: {warning}", err=True)
         _run(_serve(start))
 
 

@@ -15,7 +15,7 @@ from pyromq.broker.config import (
     load_broker_properties,
 )
 from pyromq.protocol.java.properties import parse_properties
-from pyromq.store.config import BrokerRole
+from pyromq.store.config import BrokerRole, MessageStoreConfig
 
 #: Key and default of RocketMQ 4.9.7's fields that are fields here; bindAddress is RocketMQ 5's.
 JAVA_DEFAULTS = """
@@ -106,7 +106,7 @@ def test_machine_without_network_uses_loopback(monkeypatch: pytest.MonkeyPatch) 
     def no_network(*_: object) -> socket.socket:
         raise OSError("no network")
 
-    monkeypatch.setattr(broker_config.socket, "socket", no_network)
+    monkeypatch.setattr(socket, "socket", no_network)
     assert broker_config.local_address() == "127.0.0.1"
 
 
@@ -216,7 +216,7 @@ def test_printed_settings_load_to_the_same_settings() -> None:
 def test_no_key_is_listed_twice() -> None:
     assert len(known_keys()) == (
         len(list(settings_of(BrokerConfig)))
-        + len(list(settings_of(broker_config.MessageStoreConfig)))
+        + len(list(settings_of(MessageStoreConfig)))
         + len(UNSUPPORTED)
     )
 

@@ -97,7 +97,7 @@ def test_logs_and_pid_go_to_files(tmp_path: Path) -> None:
             assert f"belongs to running process {command.process.pid}" in second.printed
         assert command.end(signal.SIGTERM) == 0
         assert "INFO" not in command.printed
-        assert command.printed.count("Warning: filterServerNums=1 has no effect") == 1
+        assert command.printed.count("filterServerNums=1 has no effect") == 1
     assert "WARNING" in (log := (tmp_path / "logs" / "broker.log").read_text())
     assert "filterServerNums=1 has no effect" in log
     assert not (tmp_path / "pid").exists()

@@ -115,7 +115,7 @@ def test_wrong_use(cluster: FakeCluster, arguments: tuple[str, ...], problem: st
 def test_errors_are_one_line(cluster: FakeCluster) -> None:
     result = CliRunner().invoke(consume, ["no topic", "--namesrv", cluster.namesrv])
     assert result.exit_code == 1
-    assert result.output.startswith("Error: topic 'no topic' is not possible")
+    assert result.output.startswith("Error: topic 'no topic' is not a legal name")
 
 
 def test_it_waits_for_a_topic_and_stops_cleanly_at_ctrl_c(
@@ -144,7 +144,7 @@ def test_a_terminal_gets_a_rate_line(cluster: FakeCluster, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("more", [0, 10])
 def test_a_closed_pipe_ends_it(cluster: FakeCluster, more: int) -> None:
-    """As in `pyromq consume t | head -1`: at once, not when the next message comes."""
+    """`pyromq consume t | head -1` ends at once, not at the next message."""
     put(cluster, *[b"line" * 1000] * (1 + 10 * more))
     command = [sys.executable, "-m", "pyromq", "consume", "t", "--from", "first"]
     process = subprocess.Popen(

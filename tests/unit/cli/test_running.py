@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -158,7 +159,7 @@ def test_files_that_cannot_be_written_fail_before_anything_starts(
 ) -> None:
     (tmp_path / "file").touch()
     started: list[bool] = []
-    filled = {key: value.format(tmp_path) for key, value in options.items()}
+    filled: dict[str, Any] = {key: value.format(tmp_path) for key, value in options.items()}
 
     with pytest.raises(click.ClickException, match=r"cannot write .* Not a directory") as caught:
         serve_once(ServerOptions(**filled), lambda: started.append(True))

@@ -68,7 +68,7 @@ def test_what_the_readme_says(tmp_path: Path) -> None:
 
 
 def test_boot_success_means_that_clients_work(tmp_path: Path) -> None:
-    """The first line that says so: the NameServer's too waits for the broker."""
+    """The first boot line, the NameServer's, waits for the broker as well."""
     with running("standalone", *ANY_PORTS, directory=tmp_path) as command:
         printed = command.wait_for("boot success")
         address = re.search(r"listening on (\S+)", printed)

@@ -15,7 +15,7 @@ from pyromq.cli.tuning import allow_open_files, settle
 def process_as_it_was() -> Iterator[None]:
     interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # A test before this one may have settled the process already.
+    # An earlier test may have settled the process already.
     sys.setswitchinterval(0.005)
     gc.set_threshold(700, 10, 10)
     yield

@@ -1,4 +1,4 @@
-"""Sessions of nobody in particular, for tests of what stands on a session."""
+"""Sessions of no particular client, for tests of code that uses one."""
 
 from __future__ import annotations
 

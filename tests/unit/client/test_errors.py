@@ -29,7 +29,7 @@ def test_a_name_server_error_shows_what_each_of_them_did() -> None:
 
 
 def test_unreadable_answers_name_their_server() -> None:
-    expected = r"h:1 gave an answer that cannot be read: bad"
+    expected = r"response of h:1 cannot be decoded: bad"
     with pytest.raises(AnswerError, match=expected), reading_answer("h:1"):
         raise ValueError("bad")
 

@@ -79,8 +79,8 @@ def test_a_hook_may_be_for_transactions_only() -> None:
     assert told == [ending]
 
 
-def test_what_is_no_hook_is_refused() -> None:
-    with pytest.raises(OptionError, match="is no hook"):
+def test_objects_without_hook_methods_are_refused() -> None:
+    with pytest.raises(OptionError, match="is not a hook"):
         Hooks([object()])  # type: ignore[list-item]
 
 

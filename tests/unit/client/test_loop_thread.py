@@ -90,7 +90,7 @@ def test_a_coroutine_cannot_end_the_loop(
     with pytest.raises(SystemExit):
         loop_thread.run(_exit())
     assert loop_thread.run(_where()) == "test-loop"
-    assert "tried to end the process" in caplog.text
+    assert "tried to exit the process" in caplog.text
 
 
 def test_stop_cancels_what_runs() -> None:
@@ -121,7 +121,7 @@ def test_a_fork_has_another_one() -> None:
         try:
             ours.check_thread()
         except ClientStateError as error:
-            good = "of which this one is a fork" in str(error)
+            good = "and this is a fork of it" in str(error)
         ours.stop()
         good = good and theirs is not ours and theirs.run(_where()) == "pyromq-client"
         os._exit(0 if good else 1)

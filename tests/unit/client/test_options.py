@@ -20,11 +20,11 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"colour": "blue"}, "colour is no option"),
+        ({"colour": "blue"}, "unknown option colour"),
         ({"namespace": "a b"}, "namespace"),
         ({"access_key": "a"}, "together"),
         ({"secret_key": "a"}, "together"),
-        ({"security_token": "a"}, "only possible with"),
+        ({"security_token": "a"}, "needs access_key"),
         ({"request_timeout": 0}, "request_timeout"),
         ({"heartbeat_interval": -1}, "heartbeat_interval"),
         ({"route_interval": float("nan")}, "route_interval"),

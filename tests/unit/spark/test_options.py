@@ -31,7 +31,7 @@ def parse(mode: Mode = Mode.BATCH, **options: str) -> ReadOptions:
     return ReadOptions.parse({**PLAIN, **options}, mode)
 
 
-def refused(mode: Mode = Mode.BATCH, **options: str) -> str:
+def refused(mode: Mode = Mode.BATCH, /, **options: str) -> str:
     with pytest.raises(OptionError) as caught:
         parse(mode, **options)
     return str(caught.value)
@@ -155,7 +155,7 @@ def test_options_that_spark_adds_are_ignored() -> None:
     assert parse(path="/warehouse/t", paths='["/x"]') == parse()
 
 
-def test_a_table_of_the_catalog_would_forget_its_options() -> None:
+def test_a_catalog_table_is_rejected() -> None:
     assert "CREATE TEMPORARY VIEW" in refused(**{"option.subscribe": "T", "owner": "me"})
 
 
@@ -281,7 +281,7 @@ def test_options_for_brokers_only(options: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["startingOffsets", "endingTimestamp", "minPartitions"])
-def test_the_log_alone_knows_no_queues(name: str) -> None:
+def test_the_log_alone_has_no_positions(name: str) -> None:
     given = {"storePath": "/x", "subscribe": "T", "commitLogOnly": "true"}
     value = "earliest" if name == "startingOffsets" else "5"
     with pytest.raises(OptionError, match=f"commitLogOnly and {name} are mutually"):

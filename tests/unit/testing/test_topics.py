@@ -159,7 +159,7 @@ def test_mistakes_are_named() -> None:
         for wrong in ({"count": -1}, {"count": "3"}, {"timeout": -1}, {"timeout": None}):
             (name,) = wrong
             with pytest.raises(OptionError, match=name):
-                cluster.drain("orders", **wrong)  # type: ignore[arg-type]
+                cluster.drain("orders", **wrong)
         with pytest.raises(ValueError, match="topic 'no topic'"):
             cluster.message_count("no topic")
         with pytest.raises(ValueError, match="group ''"):

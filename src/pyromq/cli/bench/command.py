@@ -20,11 +20,11 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import click
 import orjson
 
+from pyromq.base.command_options import add_options
 from pyromq.cli.bench.figures import Recorder, Report, Sample
 from pyromq.cli.bench.load import ConsumeLoad, Load, ProduceLoad
 from pyromq.cli.bench.plot import plot as draw
@@ -44,34 +44,29 @@ def bench() -> None:
     """Load a cluster and measure rates and latencies."""
 
 
-def _common(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of both commands."""
-    for option in reversed(
-        (
-            click.option("--count", type=click.IntRange(1), help="Stop after this many messages."),
-            click.option(
-                "--duration",
-                metavar="SECONDS",
-                type=click.FloatRange(0, min_open=True),
-                help=f"Stop after this time [default: {_DEFAULT_SECONDS:g}, or none with --count].",
-            ),
-            click.option(
-                "--processes",
-                type=click.IntRange(1, 256),
-                default=1,
-                show_default=True,
-                help="Split the load across this many processes; each uses at most one core.",
-            ),
-            click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON."),
-            click.option(
-                "--plot",
-                metavar="FILE",
-                help="Plot rate and latencies over time to FILE, an SVG.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+#: Options of both commands.
+_common_options = add_options(
+    click.option("--count", type=click.IntRange(1), help="Stop after this many messages."),
+    click.option(
+        "--duration",
+        metavar="SECONDS",
+        type=click.FloatRange(0, min_open=True),
+        help=f"Stop after this time [default: {_DEFAULT_SECONDS:g}, or none with --count].",
+    ),
+    click.option(
+        "--processes",
+        type=click.IntRange(1, 256),
+        default=1,
+        show_default=True,
+        help="Split the load across this many processes; each uses at most one core.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON."),
+    click.option(
+        "--plot",
+        metavar="FILE",
+        help="Plot rate and latencies over time to FILE, an SVG.",
+    ),
+)
 
 
 @bench.command()
@@ -117,7 +112,7 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--tags", default="", help="Set this tag on every message.")
 @click.option("--keys", is_flag=True, help="Give every message its own key.")
-@_common
+@_common_options
 @client_options
 def produce(
     topic: str,
@@ -196,7 +191,7 @@ def produce(
 @click.option("--tags", default="*", help="Consume messages with these tags only, as in 'a || b'.")
 @click.option("--sql", help="Consume messages whose properties match this SQL92 expression only.")
 @click.option("--lists", is_flag=True, help="Handle messages in lists instead of one by one.")
-@_common
+@_common_options
 @client_options
 def consume(
     topic: str,

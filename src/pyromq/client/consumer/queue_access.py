@@ -238,7 +238,9 @@ class QueueAccess:
         try:
             await self.commit(queue, offset)
         except (RemotingError, BrokerError) as error:
-            logger.warning("first commit failed: offset %d of %s: %s", offset, queue, error)
+            logger.warning(
+                "first commit failed: offset %d of %s: %s", offset, name_of(queue), error
+            )
             return False
         return True
 
@@ -319,3 +321,8 @@ class QueueAccess:
         return address, await self._session.ask(
             address, RemotingCommand(code, ext_fields=ext_fields)
         )
+
+
+def name_of(queue: MessageQueue) -> str:
+    """Return a queue's name for log lines and errors."""
+    return f"queue {queue.queue_id} of {queue.topic} at {queue.broker_name}"

@@ -153,7 +153,7 @@ async def test_closing_ends_the_waiting() -> None:
         asking = asyncio.create_task(producer.request(Message("t", b"?"), DEADLINE))
         await next_request(cluster.brokers[0])
         await producer.close()
-        with pytest.raises(ClientStateError, match="before the reply came"):
+        with pytest.raises(ClientStateError, match="before the reply arrived"):
             await asking
 
 
@@ -161,7 +161,7 @@ def test_only_requests_are_replied_to() -> None:
     plain = MessageRecord(
         "t", 0, 0, 0, b"x", {}, 0, 0, 1, ("", 0), 2, ("", 0), 0, 0, 0, 0, "", b"a\x01b"
     )
-    with pytest.raises(IllegalMessageError, match="no CORRELATION_ID, REPLY_TO_CLIENT"):
+    with pytest.raises(IllegalMessageError, match="no property CORRELATION_ID, REPLY_TO_CLIENT"):
         reply_to(received(plain), b"?")
 
 
@@ -179,9 +179,9 @@ def test_a_request_leaves_the_callers_message_alone() -> None:
     }
 
 
-def test_a_reply_is_no_request() -> None:
+def test_a_reply_is_not_a_request() -> None:
     reply = ClientMessage("t", b"x", system_properties={"MSG_TYPE": "reply"})
-    with pytest.raises(IllegalMessageError, match=r"send it with Producer\.send"):
+    with pytest.raises(IllegalMessageError, match=r"use Producer\.send"):
         as_request(reply, "id", "me", 1.5)
 
 
@@ -236,7 +236,7 @@ async def test_a_broker_that_does_not_answer_is_not_waited_for(
 async def test_a_broker_that_has_lost_us_is_told_before_the_next_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(request_reply, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(request_reply, "_RETRY_SECONDS", 0.0)
     async with running_cluster(TOPICS, brokers=2) as cluster, Producer(cluster.namesrv) as producer:
         other = cluster.brokers[1]
         for _ in range(2):

@@ -88,10 +88,10 @@ def test_results_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("missing", ["msgId", "queueId", "queueOffset"])
-def test_an_answer_without_a_place_cannot_be_read(missing: str) -> None:
+def test_a_response_without_a_position_is_refused(missing: str) -> None:
     fields = {"msgId": "A", "queueId": "3", "queueOffset": "7"}
     del fields[missing]
-    with pytest.raises(ValueError, match="no place"):
+    with pytest.raises(ValueError, match="bad position"):
         Outgoing(Message("t", b"x"), 99).results(fields, QUEUE, SendStatus.SEND_OK)
 
 

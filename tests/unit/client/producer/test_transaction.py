@@ -135,7 +135,7 @@ async def test_a_plain_function_runs_in_a_thread() -> None:
 
 
 @pytest.mark.parametrize("outcome", [RuntimeError("no money"), None, "commit"])
-async def test_an_outcome_that_is_not_known(outcome: Any, caplog: Any) -> None:
+async def test_an_unknown_outcome(outcome: Any, caplog: Any) -> None:
     async def execute(half: HalfMessage) -> Any:
         if isinstance(outcome, Exception):
             raise outcome
@@ -152,7 +152,7 @@ async def test_an_outcome_that_is_not_known(outcome: Any, caplog: Any) -> None:
         else:
             assert remark is not None
             assert repr(result.error) in remark
-            assert "outcome is not known" in caplog.text
+            assert "outcome unknown" in caplog.text
 
 
 async def test_a_half_that_is_not_safe_is_rolled_back_without_execution() -> None:
@@ -304,12 +304,12 @@ async def test_a_check_that_fails_is_not_the_end(caplog: Any) -> None:
         assert "check of transaction KEY failed" in caplog.text
 
 
-async def test_questions_for_others_are_left_alone(caplog: Any) -> None:
+async def test_checks_of_other_groups_are_ignored(caplog: Any) -> None:
     async with transactions(lambda _: COMMIT, topics=["t"]) as (broker, producer, _):
         await ask(broker, producer, group="other")
         await ask(broker, producer, key="MINE")
         assert [end.msg_id for end in await ends(broker)] == ["MINE"]
-        assert "group other: not ours" in caplog.text
+        assert "group other is not ours" in caplog.text
 
 
 async def test_the_latest_question_about_a_message_is_answered_once() -> None:
@@ -372,7 +372,7 @@ async def test_brokers_are_looked_for_until_they_are_found(
     monkeypatch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr("pyromq.client.producer.transaction._FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("pyromq.client.producer.transaction._MIN_BACKOFF_SECONDS", 0.01)
     async with running_cluster({"t": {"b0": 1}}) as cluster:
         broker = cluster.brokers[0]
         broker.refusals[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [(ResponseCode.SYSTEM_BUSY, "no")] * 3
@@ -380,7 +380,7 @@ async def test_brokers_are_looked_for_until_they_are_found(
             cluster.namesrv, group="g", check=never, topics=["t"]
         ) as producer:
             await until(lambda: producer.client_id in broker.clients)
-        assert "not known yet" in caplog.text
+        assert "finding the brokers" in caplog.text
 
 
 async def test_hooks_see_the_end() -> None:

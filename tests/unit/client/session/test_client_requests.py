@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from pyromq.client.received import ReceivedMessage
-from pyromq.client.session.client_requests import ClientRequests, stacks
+from pyromq.client.session.client_requests import ClientRequests, format_stacks
 from pyromq.protocol.java.fastjson import BodyError
 from pyromq.protocol.message.record import MessageRecord, encode_record
 from pyromq.protocol.wire.bodies import MessageQueue
@@ -26,7 +26,6 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.header_codec import HeaderError
 from tests.unit.client.fake_cluster import HOST
-from tests.unit.client.sessions import session_at
 
 OURS, THEIRS = MessageQueue("t", "b0", 0), MessageQueue("tenant%t", "b0", 0)
 
@@ -67,7 +66,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.consumer = Consumer()
-        self.requests = ClientRequests(self.consumer)
+        self.requests = ClientRequests(self.consumer, "tenant")
 
     async def ask(self, code: RequestCode, body: bytes = b"", **fields: str) -> RemotingCommand:
         answer = self.requests.handlers()[code](
@@ -79,11 +78,8 @@ class Asked:
 
 
 @pytest.fixture
-async def asked() -> AsyncIterator[Asked]:
-    made = Asked()
-    async with session_at("127.0.0.1:1", namespace="tenant") as session:
-        made.requests.session = session
-        yield made
+def asked() -> Asked:
+    return Asked()
 
 
 async def test_notes_of_members(asked: Asked) -> None:
@@ -192,11 +188,11 @@ async def test_a_message_given_directly(
 
 async def test_a_message_that_is_none_is_refused(asked: Asked) -> None:
     for rubbish in (b"", b"rubbish"):
-        with pytest.raises(RequestError, match="no message"):
+        with pytest.raises(RequestError, match="not a message"):
             await asked.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, rubbish, consumerGroup="tenant%g")
 
 
 async def test_stacks_name_threads_and_tasks() -> None:
-    text = stacks()
+    text = format_stacks()
     assert "thread MainThread" in text
     assert "\ntask " in text

@@ -8,9 +8,10 @@ from functools import partial
 
 import pytest
 
+from pyromq.client import LitePullConsumer, Producer, PullConsumer, PushConsumer
 from pyromq.client.errors import BrokerError, ClientStateError
 from pyromq.client.options import Settings
-from pyromq.client.session.session import Session
+from pyromq.client.session.session import Client, Session, SessionState
 from pyromq.protocol.wire.acl import signature_of
 from pyromq.protocol.wire.bodies import HeartbeatData, ProducerData
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
@@ -193,7 +194,7 @@ def test_a_fork_cannot_use_its_parents_client() -> None:
         await session.close()
         return told
 
-    assert "make a new one here" in asyncio.run(main())
+    assert "create a new client here" in asyncio.run(main())
 
 
 async def test_error_answers_are_raised() -> None:
@@ -209,3 +210,50 @@ async def test_client_ids_differ() -> None:
     sessions = [Session(Settings.of("127.0.0.1:1", {}), describe) for _ in range(2)]
     assert sessions[0].client_id != sessions[1].client_id
     await asyncio.gather(*(session.close() for session in sessions))
+
+
+class Counting(Client):
+    def __init__(self) -> None:
+        self._session = Session(Settings.of("127.0.0.1:1", {}), HeartbeatData)
+        self.calls: list[str] = []
+
+    async def start(self) -> None:
+        self.calls.append("start")
+
+    async def close(self) -> None:
+        self.calls.append("close")
+
+
+async def test_a_block_starts_and_closes_it_however_it_ends() -> None:
+    client = Counting()
+    async with client as entered:
+        assert entered is client
+        assert client.calls == ["start"]
+    with pytest.raises(LookupError):
+        async with client:
+            raise LookupError
+    assert client.calls == ["start", "close"] * 2
+
+
+async def test_its_id_is_the_session_s() -> None:
+    assert Counting().client_id.count("@") == 1
+
+
+@pytest.mark.parametrize("kind", [LitePullConsumer, Producer, PullConsumer, PushConsumer])
+def test_every_client_is_one(kind: type) -> None:
+    assert issubclass(kind, Client)
+
+
+async def test_a_session_lives_once() -> None:
+    session = Session(Settings.of("127.0.0.1:1", {}), describe)
+    assert (session.state, session.running) == (SessionState.NEW, False)
+    session.start()
+    session.start()
+    assert (session.state, session.running) == (SessionState.RUNNING, True)
+    await session.close()
+    await session.close()
+    assert (session.state, session.running) == (SessionState.CLOSED, False)
+    with pytest.raises(ClientStateError, match="is closed"):
+        session.start()
+    with pytest.raises(AssertionError, match="CLOSED to RUNNING"):
+        session._enter(SessionState.RUNNING)

@@ -64,7 +64,7 @@ SAMPLES = [
 ]
 STREAM = b"".join(command.encode() for command in SAMPLES)
 
-text = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 integers = st.integers(-0x80000000, 0x7FFFFFFF)
 commands = st.builds(
     RemotingCommand,

@@ -22,7 +22,7 @@ CLUSTER = ["--source-nameserver", "a:1", "--topic", "T"]
         (["--source-nameserver", "a:1", "--pattern", "("], "--pattern '('"),
         ([*CLUSTER, "--nameserver", "a:1"], "give another --to-topic"),
         ([*CLUSTER, "--nameserver", "a:1", "--to-topic", "T"], "give another --to-topic"),
-        ([*CLUSTER, "--to-topic", "a b"], "--to-topic: topic 'a b' is not possible"),
+        ([*CLUSTER, "--to-topic", "a b"], "--to-topic: topic 'a b' is not a legal name"),
         ([*CLUSTER, "--since", "yesterday"], "--since 'yesterday': expected a time"),
         ([*CLUSTER, "--shift", "later"], "--shift 'later': expected now, or a duration"),
         ([*CLUSTER, "--pace", "0"], "--pace"),

@@ -1,4 +1,4 @@
-"""Questions asked again."""
+"""Retries with backoff."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_mistake_is_not_repeated() -> None:
 
 
 class Clock:
-    """Time that passes while somebody sleeps."""
+    """A clock that advances with every sleep."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -84,7 +84,7 @@ def test_a_refusal_is_not_waited_for() -> None:
     assert asked.times == 3
 
 
-def test_an_attempt_that_got_somewhere_starts_anew() -> None:
+def test_progress_resets_the_backoff() -> None:
     clock = Clock()
     backoff = Backoff(1.0, patience=10.0, sleep=clock.sleep, clock=clock)
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""A batch read: its parts, its filters, and that Spark accepts both ways to plan it."""
+"""A batch read: partitions, filters, and both ways in which Spark plans it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS = ("queueId", "queueOffset")
 
 
 class WatchedOrigin(FakeOrigin):
-    """Knows what it was opened with."""
+    """Records the subscriptions that it was opened with."""
 
     def __init__(self) -> None:
         super().__init__({A0: (10, 100), A1: (0, 50)})
@@ -46,7 +46,7 @@ def origin(monkeypatch: pytest.MonkeyPatch) -> WatchedOrigin:
     return origin
 
 
-def plan(columns: tuple[str, ...] = COLUMNS, **options: str) -> ReadPlan:
+def plan(columns: tuple[str, ...] = COLUMNS, /, **options: str) -> ReadPlan:
     given = {
         "nameserver": "localhost:9876",
         "subscribe": "T",
@@ -65,7 +65,7 @@ def pushing_reader(**options: str) -> PushingBatchReader:
 
 
 def rows(reader: BatchReader) -> list[tuple[Any, ...]]:
-    """What a query gives: planned here, read by a copy of the reader."""
+    """Return the rows of a query: planned here, read by a copy of the reader."""
     partitions = reader.partitions()
     copy = pickle.loads(pickle.dumps(reader))
     return [
@@ -94,18 +94,18 @@ def test_nothing_to_read(origin: WatchedOrigin) -> None:
     origin.all.clear()
     options = ReadOptions(TopicPattern("x"), BrokerSource(ConnectionSettings(("localhost:9876",))))
     nothing = BatchReader(ReadPlan(options, COLUMNS))
-    # Spark makes one task of its own where there is none.
+    # Spark needs at least one partition.
     assert len(nothing.partitions()) == 1
     assert rows(nothing) == []
 
 
-def test_a_part_of_spark_that_means_nothing(origin: WatchedOrigin) -> None:
+def test_the_placeholder_partition_is_empty(origin: WatchedOrigin) -> None:
     found = reader().read(InputPartition(None))
     assert isinstance(found, Iterator)
     assert list(found) == []
 
 
-def test_questions_are_repeated(origin: WatchedOrigin) -> None:
+def test_planning_is_retried(origin: WatchedOrigin) -> None:
     origin.failures = 3
     assert len(rows(reader())) == 140
     origin.failures = 4
@@ -126,7 +126,7 @@ def test_tags_that_are_pushed(origin: WatchedOrigin) -> None:
     tags = In(("tags",), ("tag-1", "tag-2"))
     assert pushing.pushFilters([tags]) == [tags]
     rows(pushing)
-    # Offsets are looked for among all messages.
+    # Offsets are searched among all messages.
     assert set(origin.subscriptions) == {None, Subscription.tags("tag-1 || tag-2")}
 
 
@@ -141,12 +141,12 @@ def test_tags_that_are_pushed_beside_the_option(origin: WatchedOrigin) -> None:
     assert rows(pushing) == []
 
 
-def test_sessions_without_push_down_take_the_reader_too() -> None:
-    # What pyspark's plan_data_source_read looks at.
+def test_sessions_without_push_down_accept_the_reader() -> None:
+    # pyspark's plan_data_source_read compares this.
     assert pushing_reader().pushFilters.__func__ is DataSourceReader.pushFilters
 
 
-def test_nothing_is_pushed_where_spark_shares_what_is_left(
+def test_nothing_is_pushed_if_spark_shares_partitions(
     origin: WatchedOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = batch_reader(plan())
@@ -192,7 +192,7 @@ def test_the_log_alone(tmp_path: Any) -> None:
     assert rows(log_reader) == [(offset,) for offset in range(20)]
 
 
-def test_parts_are_small(origin: WatchedOrigin) -> None:
+def test_partitions_are_small(origin: WatchedOrigin) -> None:
     partition = reader().partitions()[0]
     assert isinstance(partition, RangePartition)
     assert len(pickle.dumps(partition)) < 300

@@ -1,4 +1,4 @@
-"""Offsets as JSON: there and back, in one order, and what is refused."""
+"""Offsets as JSON: round trips, a stable order, and invalid input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A10 = Queue("Orders", "broker-a", 10)
 B0 = Queue("Payments", "b:with:colons", 0)
 
 
-def test_there_and_back() -> None:
+def test_round_trip() -> None:
     offsets = {B0: 3, A10: 2, A0: 2**62}
     kept = offsets_to_dict(offsets)
     assert kept == {
@@ -74,7 +74,7 @@ def test_refused_queues(text: str) -> None:
         queues_from_json(text)
 
 
-def test_a_key_that_is_no_text() -> None:
+def test_a_key_that_is_not_text() -> None:
     with pytest.raises(OffsetsError, match="7 of topic"):
         parse_queue_key("T", 7)
 

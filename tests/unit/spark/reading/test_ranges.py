@@ -1,4 +1,4 @@
-"""What a task does with the blocks of its range."""
+"""The work of a task: decode, filter, report losses."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_batches_are_not_too_large(origin: FakeOrigin) -> None:
     assert all(batch.nbytes <= BATCH_BYTES + (1 << 20) for batch in found)
 
 
-def test_blocks_without_a_row_that_is_wanted(origin: FakeOrigin) -> None:
+def test_blocks_without_a_matching_row(origin: FakeOrigin) -> None:
     origin.tags = lambda offset: "rare" if offset == 555 else "often"
     wanted = QueueRange(A0, 10, 1000)
     assert offsets(read_range(plan(tags=frozenset({"rare"})), wanted)) == [555]
@@ -119,14 +119,14 @@ def test_tags_are_compared_as_text(origin: FakeOrigin) -> None:
     assert found[0].column("tags").to_pylist() == ["Aa"] * 5
 
 
-def test_what_spark_was_told_to_be_never_null_is_said_of_batches(origin: FakeOrigin) -> None:
+def test_batches_declare_not_null_columns(origin: FakeOrigin) -> None:
     wanted = replace(plan(tags=frozenset({"a"})), not_null=frozenset({"body"}))
     origin.tags = lambda offset: "a"
     found = list(read_range(wanted, QueueRange(A0, 10, 15)))
     assert {batch.schema for batch in found} == {arrow_schema(COLUMNS, not_null={"body"})}
 
 
-def test_what_brokers_are_asked_for() -> None:
+def test_the_subscription_for_brokers() -> None:
     options = plan(tags=frozenset({"b", "a"})).options
     assert plan().subscription is None
     assert ReadPlan(options, COLUMNS).subscription == Subscription.tags("a || b")

@@ -1,6 +1,8 @@
-"""What PySpark's daemon prints; tests/spark/test_commands.py starts it."""
+"""The output of PySpark's daemon; tests/spark/test_commands.py starts it."""
 
 from __future__ import annotations
+
+import traceback
 
 import pytest
 from pyspark import daemon
@@ -8,7 +10,7 @@ from pyspark import daemon
 from pyromq.spark.runtime import worker_daemon
 
 
-def test_a_reader_that_has_enough_is_no_news(
+def test_a_closed_socket_is_not_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def manage() -> None:
@@ -16,9 +18,9 @@ def test_a_reader_that_has_enough_is_no_news(
             try:
                 raise error
             except Exception:
-                daemon.traceback.print_exc()
+                vars(daemon)["traceback"].print_exc()
 
-    monkeypatch.setattr(daemon, "traceback", daemon.traceback)
+    monkeypatch.setattr(daemon, "traceback", traceback)
     monkeypatch.setattr(daemon, "manager", manage)
     worker_daemon.main()
     printed = capsys.readouterr().err

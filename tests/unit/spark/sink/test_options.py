@@ -92,7 +92,7 @@ def test_all_options_in_any_case() -> None:
     )
 
 
-def test_each_write_has_an_id_of_its_own_that_travels() -> None:
+def test_each_write_has_its_own_id() -> None:
     one, other = WriteOptions.parse(NAMESERVER), WriteOptions.parse(NAMESERVER)
     assert one.write_id != other.write_id
     assert pickle.loads(pickle.dumps(one)) == one
@@ -111,7 +111,7 @@ def test_the_secret_is_not_shown() -> None:
         ({**NAMESERVER, "topics": "T"}, "unknown option 'topics': did you mean topic"),
         ({**NAMESERVER, "startingOffsets": "earliest"}, "unknown option 'startingOffsets'"),
         ({**NAMESERVER, "zzz": "T"}, "choose from nameserver, topic, dedup"),
-        ({**NAMESERVER, "topic": "a b"}, "option topic='a b': topic 'a b' is not possible"),
+        ({**NAMESERVER, "topic": "a b"}, "option topic='a b': topic 'a b' is not a legal name"),
         ({**NAMESERVER, "topic": " "}, "option topic is empty"),
         ({**NAMESERVER, "producerGroup": "a b"}, "option producerGroup"),
         ({**NAMESERVER, "dedup": "yes"}, "option dedup='yes': expected true or false"),
@@ -125,7 +125,7 @@ def test_the_secret_is_not_shown() -> None:
         ({**NAMESERVER, "accessKey": "a"}, "accessKey and secretKey"),
     ],
 )
-def test_mistakes_are_refused_by_name(given: dict[str, str], problem: str) -> None:
+def test_mistakes_are_rejected_by_name(given: dict[str, str], problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         WriteOptions.parse(given)
 

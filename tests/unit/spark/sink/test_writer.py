@@ -19,7 +19,7 @@ SCHEMA = StructType([StructField("body", BinaryType()), StructField("tags", Stri
 
 
 class Context:
-    """What a task knows of itself."""
+    """A fake task context."""
 
     def __init__(self, partition: int, **properties: str) -> None:
         self._partition = partition
@@ -78,7 +78,7 @@ def test_a_frame_is_written(cluster: FakeCluster) -> None:
     ]
 
 
-def test_a_task_that_is_run_again_gives_the_same_keys(
+def test_a_retried_task_gives_the_same_keys(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = BatchWriter(options(cluster, dedup="true"), SCHEMA, overwrite=False)
@@ -110,7 +110,7 @@ def test_without_dedup_each_run_has_other_keys(cluster: FakeCluster) -> None:
     assert len(set(stored(cluster))) == 4
 
 
-def test_a_stream_s_keys_are_those_of_query_batch_and_partition(
+def test_keys_of_a_stream_depend_on_query_batch_and_partition(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contexts = [("q", "7", 0), ("q", "7", 0), ("q", "8", 0), ("q", "7", 1), ("r", "7", 0)]
@@ -123,7 +123,7 @@ def test_a_stream_s_keys_are_those_of_query_batch_and_partition(
     assert len(set(stored(cluster))) == 8
 
 
-def test_a_stream_that_spark_says_nothing_of(
+def test_a_stream_without_query_and_batch_id(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_as(monkeypatch, Context(0))
@@ -154,7 +154,7 @@ def test_mistakes_are_found_at_planning(cluster: FakeCluster) -> None:
             kind(options(cluster), wrong, False)
 
 
-def test_a_failed_write_says_what_it_left(
+def test_a_failed_write_logs_what_it_left(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -165,7 +165,7 @@ def test_a_failed_write_says_what_it_left(
 
 
 class Clock:
-    """A time that passes when somebody sleeps."""
+    """A clock that advances with every sleep."""
 
     def __init__(self, now: float) -> None:
         self.now = now

@@ -41,7 +41,7 @@ def loaded(
 
 def fits(check: ExtensionCheck, *rows: tuple[int, int, int]) -> list[bool]:
     offsets, tags_codes, times = np.array(rows, np.int64).T
-    return check.fits(offsets ^ -EXTENSION_BASE, tags_codes, times).tolist()
+    return list(check.fits(offsets ^ -EXTENSION_BASE, tags_codes, times).tolist())
 
 
 def test_right_units(tmp_path: Path) -> None:

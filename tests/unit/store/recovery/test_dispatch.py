@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -71,7 +71,7 @@ def queues(tmp_path: Path) -> Iterator[Queues]:
         queue.close()
 
 
-def run_of(*records: dict[str, object], base: int = 0) -> bytes:
+def run_of(*records: Mapping[str, object], base: int = 0) -> bytes:
     data = b""
     for fields in records:
         settings = {"topic": "T", "queue_id": 0, "physical_offset": base + len(data), **fields}

@@ -740,7 +740,7 @@ def test_a_clean_start_reads_as_much_of_a_long_log_as_of_a_short_one(
         for _ in range(count):
             put(store, body_for(store, 4096 - BLANK_SIZE))
         store.seal()
-        wait_until(lambda store=store: store.dispatch_behind == 0)
+        wait_until(lambda store=store: store.dispatch_behind == 0)  # type: ignore[misc]
         store.stop()
         assert len(list(store.config.commit_log_directory.iterdir())) == count
         reads.clear()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,8 @@ from pyromq.protocol.wire.bodies_admin import QueryConsumeQueueResponseBody
 from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from tests.support.patience import until
+from tests.support.requests import send_request
 from tests.unit.broker.handlers.admin.administered import ADMIN, CONFIG, Administered, asking
-from tests.unit.broker.wired import send_request
 
 FILTERING = dataclasses.replace(
     CONFIG, enable_property_filter=True, enable_calc_filter_bit_map=True
@@ -88,7 +89,7 @@ async def test_a_group_s_filter(tmp_path: Path) -> None:
         ({"sub_string": "y", "code_set": {1}, "class_filter_mode": True}, True),
     ],
 )
-async def test_tags(tmp_path: Path, subscription: dict[str, object], wanted: bool) -> None:
+async def test_tags(tmp_path: Path, subscription: dict[str, Any], wanted: bool) -> None:
     broker = Administered(tmp_path, enable_consume_queue_ext=True)
     broker.join("one", **subscription)
     broker.put(b"1", tags="x")

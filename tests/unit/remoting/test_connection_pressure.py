@@ -11,8 +11,8 @@ from pyromq.protocol.wire.frame import (
     RawFrame,
     RemotingCommand,
 )
-from pyromq.remoting import server as server_module
-from pyromq.remoting.server import MAX_UNSENT, Connection
+from pyromq.remoting import unfinished as unfinished_module
+from pyromq.remoting.connection import MAX_UNSENT, Connection
 from tests.support.loops import on_both_loops
 from tests.support.patience import until
 from tests.unit.remoting.talking import (
@@ -112,7 +112,7 @@ async def test_slow_reader_that_goes_away() -> None:
 async def test_unfinished_coroutines_of_a_connection_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server_module, "_MAX_UNFINISHED", 10)
+    monkeypatch.setattr(unfinished_module, "_MAX_UNFINISHED", 10)
     gate = asyncio.Event()
     begun = 0
 

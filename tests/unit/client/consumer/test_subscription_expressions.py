@@ -5,8 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from pyromq.client.consumer.expressions import check_expressions
-from pyromq.client.consumer.subscription import Subscription
+from pyromq.client.consumer.subscription import Subscription, check_expressions
 from pyromq.client.errors import BrokerError, TopicNotFoundError
 from pyromq.client.options import Settings
 from pyromq.client.session.session import Session
@@ -28,7 +27,7 @@ async def session_of(cluster: FakeCluster) -> AsyncIterator[Session]:
         await session.close()
 
 
-async def test_a_broker_of_the_topic_is_asked_under_its_names() -> None:
+async def test_a_broker_of_the_topic_checks_the_expression() -> None:
     async with (
         running_cluster({"tenant%t": {"b0": 1, "b1": 1}}, brokers=2) as cluster,
         session_of(cluster) as session,
@@ -43,7 +42,7 @@ async def test_a_broker_of_the_topic_is_asked_under_its_names() -> None:
         assert body.subscription_data.expression_type == "SQL92"
 
 
-async def test_what_it_cannot_read_and_topics_that_do_not_exist_are_raised() -> None:
+async def test_bad_expressions_and_missing_topics_are_raised() -> None:
     async with running_cluster({"tenant%t": {"b0": 1}}) as cluster, session_of(cluster) as session:
         refusal = (ResponseCode.SUBSCRIPTION_PARSE_FAILED, "Invalid")
         cluster.brokers[0].refusals[CHECK] = [refusal]
@@ -54,7 +53,7 @@ async def test_what_it_cannot_read_and_topics_that_do_not_exist_are_raised() -> 
         await check_expressions(session, "g", {"missing": SQL}, may_be_missing=True)
 
 
-async def test_brokers_that_do_not_answer_are_passed_over(
+async def test_unreachable_brokers_are_skipped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with (
@@ -66,4 +65,4 @@ async def test_brokers_that_do_not_answer_are_passed_over(
         await first.stop()
         await check_expressions(session, "g", {"t": SQL})
         assert len(second.seen(CHECK)) == 1
-        assert "was not checked" in caplog.text
+        assert "not checked" in caplog.text
