@@ -29,3 +29,10 @@ class ConnectionSettings(NamedTuple):
             f"tls={self.tls}, request_timeout={self.request_timeout}, "
             f"reconnect_timeout={self.reconnect_timeout})"
         )
+
+    def format_options(self) -> dict[str, str]:
+        """Return these settings as options of the format "rocketmq", for reads and writes."""
+        options = {"nameserver": ";".join(self.name_servers)}
+        if self.access_key or self.secret_key:
+            options |= {"accessKey": self.access_key, "secretKey": self.secret_key}
+        return options | ({"tls": "true"} if self.tls else {})

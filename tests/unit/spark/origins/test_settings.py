@@ -15,3 +15,13 @@ def test_settings_travel_and_keep_their_secret() -> None:
 
 def test_the_documented_import_path_works() -> None:
     assert broker.ConnectionSettings is ConnectionSettings
+
+
+def test_options_of_the_format() -> None:
+    assert ConnectionSettings(("a:1", "b:2")).format_options() == {"nameserver": "a:1;b:2"}
+    assert ConnectionSettings(("a:1",), "k", "s", True).format_options() == {
+        "nameserver": "a:1",
+        "accessKey": "k",
+        "secretKey": "s",
+        "tls": "true",
+    }
