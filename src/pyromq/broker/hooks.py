@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from pyromq.broker.routes import Route, Routes
+from pyromq.broker.routes import Route, Routes, wrapped
 from pyromq.protocol.message.properties import decode_properties, encode_properties
 from pyromq.protocol.wire.codes import RequestCode
 from pyromq.protocol.wire.frame import (
@@ -155,8 +155,7 @@ def with_hooks(routes: Routes, hooks: Hooks) -> Routes:
             # Not around the hot handler as well: the slow path would meet the hooks twice.
             plain, hot = _around(plain, hooks.rpc), None
         elif hooks.rpc and hot is not None:
-            build = hot
-            hot = lambda slow: _around_hot(build(slow), hooks.rpc)  # noqa: E731
+            hot = wrapped(hot, lambda handler: _around_hot(handler, hooks.rpc))
         return dataclasses.replace(route, plain=plain, hot=hot)
 
     return routes.changed(hooked)

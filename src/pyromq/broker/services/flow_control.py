@@ -36,7 +36,7 @@ from typing import Any, Final, TypeVar
 
 from pyromq.base.sizes import MIB
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.routes import Pool, Route, Routes
+from pyromq.broker.routes import Pool, Route, Routes, wrapped
 from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.protocol.wire.frame import RawFrame, RemotingCommand, RequestError, command_from
 from pyromq.remoting.connection import Connection, Handler, HotHandler
@@ -60,7 +60,7 @@ _DISK_THREADS: Final = 4
 _THREADS: Final = 2
 #: Concurrent scans over many queues; they share the loop anyway.
 _MAX_CONCURRENT_SCANS: Final = 4
-#: Refusals come in bursts: one log line reports all of this many seconds.
+#: Refusals come in bursts: they are logged as one line per this many seconds.
 _REPORT_SECONDS: Final = 10.0
 
 
@@ -279,7 +279,7 @@ class SharedBody:
         make: Callable[[], Coroutine[Any, Any, bytes]],
         version: Callable[[], object] | None = None,
     ) -> None:
-        """`version` returns another value after each change; without it, any time may be one."""
+        """`version` returns another value after each change; without it, no body is reused."""
         self._make = make
         self._version = version
         self._current: asyncio.Task[bytes] | None = None
@@ -411,7 +411,7 @@ def reject_sends_while(routes: Routes, is_deficient: Callable[[], bool]) -> Rout
         return dataclasses.replace(
             route,
             plain=None if plain is None else _guarded(plain, is_deficient),
-            hot=None if hot is None else lambda slow: _guarded_hot(hot(slow), is_deficient),
+            hot=None if hot is None else wrapped(hot, lambda run: _guarded_hot(run, is_deficient)),
         )
 
     return routes.changed(guarded)

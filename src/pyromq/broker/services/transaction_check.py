@@ -32,6 +32,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final
 
+from pyromq.base.periodic import PeriodicTasks
 from pyromq.broker.inner_messages import InnerMessage
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.state.connections import ClientConnection
@@ -142,7 +143,7 @@ class TransactionCheck:
         self._lane = parts.lanes.end_transaction
         self._store_host = parts.store_host
         self._now = parts.clock
-        self._task: asyncio.Task[None] | None = None
+        self._rounds = PeriodicTasks()
         #: Halves of the last round that nobody could be asked about.
         self.without_producer = 0
         #: Progress that is committed when the log is fsynced up to its `log_end`.
@@ -180,22 +181,15 @@ class TransactionCheck:
 
     def start(self) -> None:
         """Start the rounds."""
-        self._task = asyncio.create_task(self._run())
+        self._rounds.start(
+            lambda: self._config.transaction_check_interval / 1000,
+            self.check,
+            name="transaction check",
+        )
 
     async def stop(self) -> None:
         """Stop the rounds. Work in progress is stored or left to the next start."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._config.transaction_check_interval / 1000)
-            try:
-                await self.check()
-            except Exception:
-                logger.exception("transaction check failed, retrying with the next round")
+        await self._rounds.stop()
 
     def note_progress(self) -> None:
         """Commit the progress in both queues as far as it is fsynced; called periodically.
