@@ -97,8 +97,8 @@ def _measure_recovery(data: Path, size: int) -> dict[str, float]:
 def _measure_cores(
     data: Path, size: int, cores: int, stores: Sequence[int]
 ) -> list[dict[str, float]]:
-    from pyromq.spark.stores.rebuild import rebuild_stores
     from pyromq.spark.session import build_session
+    from pyromq.spark.stores.rebuild import rebuild_stores
 
     session = build_session(f"local[{cores}]", app_name="bench-rebuild")
     rows = []

@@ -254,5 +254,5 @@ async def test_half_messages_without_a_producer_are_seen(
             return KVTable.decode(answer.body).table.get("halfMessagesWithoutProducer") == "3"
 
         await until(counted)
-    line = "nobody can be asked about 3 halves, the first is "
+    line = "no producer to ask about 3 halves, the first is "
     assert any(line in message and "group nobody" in message for message in caplog.messages)

@@ -1,15 +1,15 @@
-"""Hooks: code of users around sends, pulls and every request of a broker.
+"""Hooks: user code around sends, pulls and every request of a broker.
 
-A hook is any object with the methods of its protocol, given to `Broker(..., hooks=Hooks(...))`.
+A hook is any object with the methods of its protocol, passed to `Broker(..., hooks=Hooks(...))`.
 docs/hooks.md shows one of each kind.
 
 Rules
-1. `before_send` and `before_request` may refuse: a RequestError that they raise is the
-   answer, and nothing is stored. Any other exception of a hook is a mistake: it is logged
-   and the request goes on; but what `before_request`, a guard, raises is always the answer.
-2. Hooks run on the loop, in the order in which they are given, and must be quick.
-3. A broker without hooks runs the same code as if there were none: `with_hooks` changes the
-   table of requests, not the handlers. With send or RPC hooks every send takes the slow path.
+1. `before_send` and `before_request` may refuse: a RequestError that they raise becomes the answer,
+   and nothing is stored. Any other exception of a hook is a bug: it is logged and the request
+   continues. Only `before_request`, the place for guards, refuses with any exception.
+2. Hooks run on the loop, in the given order, and must be quick.
+3. Hooks cost nothing if there are none: `with_hooks` changes the routes, not the handlers. With
+   send or RPC hooks every send takes the slow path.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from pyromq.broker.routes import Route, Routes
+from pyromq.broker.routes import Route, Routes, wrapped
 from pyromq.protocol.message.properties import decode_properties, encode_properties
 from pyromq.protocol.wire.codes import RequestCode
 from pyromq.protocol.wire.frame import (
@@ -43,7 +43,7 @@ from pyromq.store.results import GetResult
 
 logger = logging.getLogger(__name__)
 
-#: The name that the properties have in a send's header.
+#: The header field that holds the properties of a send.
 _PROPERTIES: Final = {
     RequestCode.SEND_MESSAGE: "properties",
     RequestCode.SEND_MESSAGE_V2: "i",
@@ -56,18 +56,18 @@ _SEND_BACK: Final = RequestCode.CONSUMER_SEND_MSG_BACK
 
 @dataclass(slots=True)
 class SendMessageContext:
-    """A message, or a batch of them, on its way into the store."""
+    """A message or a batch that is being sent."""
 
     producer_group: str
     topic: str
-    #: Below 0 until the broker has chosen one.
+    #: Negative until the broker has chosen a queue.
     queue_id: int
     body_length: int
-    #: Of a batch: those that all its messages share. `before_send` may change them.
+    #: For a batch, the properties that all its messages share. `before_send` may change them.
     properties: dict[str, str]
     born_host: str
-    #: Set before `after_send`: how it ended, and of a stored message (the first of a batch)
-    #: where it is. A batch has several ids, separated by commas.
+    #: Set before `after_send`: the outcome, and for a stored message (or the first of a batch) its
+    #: place. The ids of a batch are separated by commas.
     code: int | None = None
     remark: str | None = None
     message_id: str | None = None
@@ -76,50 +76,50 @@ class SendMessageContext:
 
 @dataclass(slots=True)
 class ConsumeMessageContext:
-    """Messages on their way to a consumer, or one on its way back."""
+    """Messages that leave for a consumer, or one that a consumer sends back."""
 
     consumer_group: str
     topic: str
-    #: Of messages to a consumer; None of one that comes back.
+    #: None for a message that is sent back.
     queue_id: int | None = None
     message_count: int = 1
     body_length: int = 0
     next_offset: int | None = None
-    #: Of a message that comes back: its id, as its consumer knows it.
+    #: The id of a message that is sent back, as its consumer knows it.
     message_id: str | None = None
     client_host: str | None = None
 
 
 class SendMessageHook(Protocol):
-    """Sees every message that a client sends."""
+    """Called around every message that a client sends."""
 
     def before_send(self, context: SendMessageContext) -> None:
-        """A message has come; nothing of it is checked or stored yet."""
+        """Inspect, change or refuse a message before it is checked and stored."""
 
     def after_send(self, context: SendMessageContext) -> None:
-        """The message is stored, or refused: `context.code` says which."""
+        """Observe the outcome: `context.code` tells whether the message was stored."""
 
 
 class ConsumeMessageHook(Protocol):
-    """Sees what consumers get, and what they give back."""
+    """Called for messages that consumers receive or send back."""
 
     def before_consume(self, context: ConsumeMessageContext) -> None:
-        """Messages were found for a pull and are about to leave."""
+        """Observe the messages of a pull before they leave."""
 
     def after_consume(self, context: ConsumeMessageContext) -> None:
-        """A consumer could not handle a message and sends it back."""
+        """Observe a message that a consumer could not handle and sends back."""
 
 
 class RpcHook(Protocol):
-    """Sees every request that the broker serves, and its answer."""
+    """Called around every request that the broker serves."""
 
     def before_request(self, remote_address: str, request: RemotingCommand) -> None:
-        """A request has come. What this raises is its answer."""
+        """Inspect a request; any exception refuses it."""
 
     def after_response(
         self, remote_address: str, request: RemotingCommand, response: RemotingCommand | None
     ) -> None:
-        """The answer is about to leave; None for a pull that waits for messages."""
+        """Observe the answer before it leaves; None for a pull that waits for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Hooks:
     rpc: Sequence[RpcHook] = field(default=())
 
     def found(self, group: str, topic: str, queue_id: int, result: GetResult) -> None:
-        """Tell of messages that are about to leave."""
+        """Call the consume hooks for messages that are about to leave."""
         context = ConsumeMessageContext(
             group, topic, queue_id, result.count, result.size, result.next_offset
         )
@@ -140,9 +140,9 @@ class Hooks:
 
 
 def with_hooks(routes: Routes, hooks: Hooks) -> Routes:
-    """The table of requests with the hooks around its handlers; itself when there are none.
+    """Return the routes with the hooks around their handlers.
 
-    Pulls tell `Hooks.found` themselves: most of their answers come later.
+    Pulls call `Hooks.found` themselves, because many of their answers leave later.
     """
 
     def hooked(route: Route) -> Route:
@@ -155,8 +155,7 @@ def with_hooks(routes: Routes, hooks: Hooks) -> Routes:
             # Not around the hot handler as well: the slow path would meet the hooks twice.
             plain, hot = _around(plain, hooks.rpc), None
         elif hooks.rpc and hot is not None:
-            build = hot
-            hot = lambda slow: _around_hot(build(slow), hooks.rpc)  # noqa: E731
+            hot = wrapped(hot, lambda handler: _around_hot(handler, hooks.rpc))
         return dataclasses.replace(route, plain=plain, hot=hot)
 
     return routes.changed(hooked)
@@ -170,7 +169,7 @@ def _around_send(handler: Handler, hooks: Sequence[SendMessageHook]) -> Handler:
         try:
             context = _send_context(connection, request)
         except ValueError:
-            return handler(connection, request)  # which says what is wrong with it
+            return handler(connection, request)  # which reports the error
         properties = dict(context.properties)
         for hook in hooks:
             _forgive(hook.before_send, context)
@@ -214,7 +213,7 @@ def _fill_in(context: SendMessageContext, answer: RemotingCommand | None) -> Non
         context.queue_offset = int(fields.get("queueOffset", 0))
 
 
-# What comes back
+# Messages that are sent back
 
 
 def _around_send_back(handler: Handler, hooks: Sequence[ConsumeMessageHook]) -> Handler:
@@ -258,7 +257,7 @@ def _around(handler: Handler, hooks: Sequence[RpcHook]) -> Handler:
 
 
 def _around_hot(handler: HotHandler, hooks: Sequence[RpcHook]) -> HotHandler:
-    """Frame by frame, so that each request meets its answer."""
+    """Serve frame by frame, so that the hooks see each request with its answer."""
 
     def serve(connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
         for frame in frames:
@@ -284,7 +283,7 @@ def _only(commands: Iterable[RemotingCommand]) -> RemotingCommand | None:
     return next(iter(commands), None)
 
 
-# Help
+# Helpers
 
 
 def _followed(
@@ -293,7 +292,7 @@ def _followed(
     handler: Handler,
     after: Callable[[RemotingCommand | None], None],
 ) -> Result:
-    """What the handler gives, now or later, once `after` has seen it."""
+    """Run a handler and call `after` with its answer, now or when it is done."""
     try:
         result = handler(connection, request)
     except Exception as error:
@@ -319,21 +318,21 @@ async def _followed_later(
 
 
 def _forgive(hook: Callable[..., None], *arguments: object) -> None:
-    """Run a hook that may refuse."""
+    """Run a hook that may refuse by raising RequestError."""
     try:
         hook(*arguments)
     except RequestError:
         raise
     except Exception:
-        logger.exception("the hook %s failed; the request goes on", _name(hook))
+        logger.exception("hook %s failed; the request continues", _name(hook))
 
 
 def _never_fail(hook: Callable[..., None], *arguments: object) -> None:
-    """Run a hook behind the deed: it is too late to refuse."""
+    """Run a hook that can no longer refuse."""
     try:
         hook(*arguments)
     except Exception:
-        logger.exception("the hook %s failed; the answer leaves as it is", _name(hook))
+        logger.exception("hook %s failed; the answer is sent unchanged", _name(hook))
 
 
 def _name(hook: Callable[..., None]) -> str:

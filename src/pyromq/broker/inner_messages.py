@@ -1,16 +1,15 @@
-"""Messages that the broker itself stores: retried, due, committed, given up, replies, and
-every send that is out of the ordinary.
+"""Messages that the broker stores itself: retries, delayed and committed messages, abandoned
+halves, replies, and every send that the hot path does not handle.
 
-`MessageWriter.put` takes a message as values, with its properties as a dictionary, and
-does what the hot path of sends leaves to it: a message with a delay is put under
-SCHEDULE_TOPIC_XXXX, from where `services.delay` delivers it to its real topic.
+`MessageWriter.put` takes a message with its properties as a dictionary. A message with a delay is
+stored under SCHEDULE_TOPIC_XXXX; `services.delay` delivers it to its real topic when it is due.
 
 Invariants
-1. A put is in the log when the chunk is sealed. Within a request handler that is not a
-   coroutine, the server seals; everyone else calls `MessageWriter.stored` behind the last
-   of their puts, and tells nobody of them before it is done.
-2. The consume-queue entry of a delayed message holds the time at which it is due, counted
-   from the store timestamp in its record.
+1. A put reaches the log when the chunk is sealed. The server seals after a request handler that is
+   not a coroutine; all other callers await `MessageWriter.stored` after their last put, and
+   acknowledge nothing before.
+2. The consume-queue entry of a delayed message holds its delivery time, counted from the store
+   timestamp of its record.
 
 Runs on the loop.
 """
@@ -43,32 +42,32 @@ from pyromq.store.flush import FlushOutcome
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queues.consume_queue import ConsumeQueue
 
-#: A half and one that was given up: their delay begins when they are committed.
+#: Halves and abandoned halves: their delay begins with the commit.
 _NEVER_DELAYED: Final = frozenset({TRANSACTION_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC})
 
 
 @dataclass(slots=True)
 class InnerMessage:
-    """A message before it is stored: what a record holds, but for its place and time."""
+    """A message before it is stored: a record without its offsets and store time."""
 
     topic: str
     queue_id: int
     body: bytes
-    #: As they will be stored; the writer adds only what a delay needs.
+    #: As stored, except for the properties that the writer adds for a delay.
     properties: dict[str, str] = field(default_factory=dict)
     flag: int = 0
-    #: The host bits are the writer's own, whatever is in them.
+    #: The writer sets the host bits itself.
     sys_flag: int = 0
     born_timestamp: int = 0
-    #: Address and port as records carry them: `Connection.born_host`, `encode_host`.
+    #: Address and port as in records: `Connection.born_host` or `encode_host`.
     born_host: bytes = bytes(8)
     reconsume_times: int = 0
-    #: Of a committed message: the physical offset of its half.
+    #: Physical offset of the half of a committed message.
     prepared_offset: int = 0
 
 
 class Stored(NamedTuple):
-    """Where a message was put."""
+    """The place of a stored message."""
 
     queue: ConsumeQueue
     offset: int
@@ -76,7 +75,7 @@ class Stored(NamedTuple):
 
 
 class MessageWriter:
-    """Puts inner messages."""
+    """Stores inner messages."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -88,7 +87,7 @@ class MessageWriter:
         self._on_delayed = on_delayed
 
     def put(self, message: InnerMessage) -> Stored:
-        """Gather one message. Raises PutError; RequestError for a delay that is no number."""
+        """Gather one message. Raises PutError, or RequestError if the delay is not a number."""
         store = self._store
         properties = message.properties
         topic, queue_id = message.topic, message.queue_id
@@ -128,13 +127,13 @@ class MessageWriter:
         return Stored(queue, offset, physical)
 
     async def stored(self) -> FlushOutcome:
-        """Seal what was put; with SYNC_FLUSH wait until it is on the disk."""
+        """Seal the gathered messages; with SYNC_FLUSH wait until they are fsynced."""
         waiting = self._store.end_chunk()
         return FlushOutcome.FLUSHED if waiting is None else await waiting
 
 
 def delay_level(properties: dict[str, str]) -> int:
-    """The delay that a message asks for, 0 without; RequestError when it is no number."""
+    """Return the delay level of a message, 0 for none. Raises RequestError if not a number."""
     level = properties.get(DELAY)
     if level is None:
         return 0

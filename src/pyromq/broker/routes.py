@@ -33,6 +33,8 @@ from pyromq.remoting.service import Result
 SlowPath: TypeAlias = Callable[[Connection, RawFrame, list[bytes]], None]
 #: A hot handler that leaves some frames to the slow path.
 FastHandler: TypeAlias = Callable[[SlowPath, Connection, list[RawFrame], list[bytes]], None]
+#: Builds the handler of runs when the slow path is complete, with hooks and limits around it.
+HotBuilder: TypeAlias = Callable[[SlowPath], HotHandler]
 
 
 class Body(enum.Enum):
@@ -62,8 +64,8 @@ class Route:
     code: RequestCode
     #: Serves one request; None for a code that is only served in runs.
     plain: Handler | None = None
-    #: Builds the handler of runs from the slow path: `runs` or `fast`.
-    hot: Callable[[SlowPath], HotHandler] | None = None
+    #: Serves runs of requests: `runs(handler)` or `fast(handler)`.
+    hot: HotBuilder | None = None
     body: Body = Body.PARAMETERS
     pool: Pool | None = None
     #: Whether the request changes nothing and may be cancelled when its connection is lost.
@@ -72,14 +74,19 @@ class Route:
     max_run: int | None = None
 
 
-def runs(handler: HotHandler) -> Callable[[SlowPath], HotHandler]:
+def runs(handler: HotHandler) -> HotBuilder:
     """Declare a hot handler that serves every frame itself."""
     return lambda _: handler
 
 
-def fast(handler: FastHandler) -> Callable[[SlowPath], HotHandler]:
+def fast(handler: FastHandler) -> HotBuilder:
     """Declare a hot handler that gets the slow path as its first argument."""
     return lambda slow: partial(handler, slow)
+
+
+def wrapped(hot: HotBuilder, wrap: Callable[[HotHandler], HotHandler]) -> HotBuilder:
+    """Wrap the handler of runs that `hot` will build."""
+    return lambda slow: wrap(hot(slow))
 
 
 class Routes:

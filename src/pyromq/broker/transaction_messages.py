@@ -1,22 +1,22 @@
-"""Half messages and what becomes of them: each form of a transactional message, from another.
+"""The forms of a transactional message, and how each is derived from another.
 
     sent        topic T, TRAN_MSG=true, PGROUP=the producer's group
     half        RMQ_SYS_TRANS_HALF_TOPIC queue 0, with REAL_TOPIC and REAL_QID
-    put back    the half again, with TRANSACTION_CHECK_TIMES, and its origin (the queue offset
-                of the first one) as TRAN_PREPARED_QUEUE_OFFSET
-    committed   topic T as it was sent; the log says COMMIT and where its half is
+    put back    a copy of the half, with TRANSACTION_CHECK_TIMES, and its origin (the queue offset
+                of the first half) as TRAN_PREPARED_QUEUE_OFFSET
+    committed   topic T as sent; the record says COMMIT and holds the offset of its half
     end         RMQ_SYS_TRANS_OP_HALF_TOPIC queue 0, tag `d`, body: a half's queue offset as text
-    given up    TRANS_CHECK_MAX_TIME_TOPIC, from where an administrator may put it back
+    abandoned   TRANS_CHECK_MAX_TIME_TOPIC, from where an administrator may put it back
 
-All of it as RocketMQ 4.9.7 has it on its disk, so that either broker takes over from the
-other. Where it differs, on purpose:
-1. A half that is put back keeps flag and reconsumeTimes, which RocketMQ forgets.
-2. It always names its origin, not only when its producer asked not to be asked (RocketMQ
-   does not look at it else): a restart finds the transaction of an end by it.
-3. A half whose producer is not to be asked yet is put back without counting that as a check.
-4. A delay begins at the commit. (RocketMQ's clients take it away from transactional messages,
-   and its broker loses a half that has one.)
-5. How old a half is counts from its storing if the producer's clock is ahead.
+All forms are as RocketMQ 4.9.7 stores them, so that either broker can take over from the other.
+Deliberate differences:
+1. A half that is put back keeps flag and reconsumeTimes, which RocketMQ drops.
+2. It always names its origin, so that a restart finds the transaction of an end. RocketMQ names it
+   only if the producer set a check immunity time, and reads it only then.
+3. Putting back a half within its check immunity time does not count as a check.
+4. A delay begins with the commit. (RocketMQ's clients remove it from transactional messages, and
+   its broker loses a half that has one.)
+5. The age of a half counts from its store time if the producer's clock is ahead.
 
 Pure. Called by `handlers.send`, `handlers.transaction` and `services.transaction_check`.
 """
@@ -64,26 +64,26 @@ from pyromq.protocol.wire.headers import CheckTransactionStateRequestHeader
 HALF_QUEUE: Final = 0
 OP_QUEUE: Final = 0
 GIVEN_UP_QUEUES: Final = 1
-#: The tag of every end; there was once meant to be another.
+#: The tag of every end.
 _REMOVED: Final = "d"
 _MS_PER_SECOND: Final = 1_000
 _MS_PER_HOUR: Final = 3_600_000
 
 
-#: Addresses and ports of producers as records carry them; there are few.
+#: Addresses and ports of producers as in records.
 _hosts: Memo[tuple[str, int], bytes] = Memo(lambda host: encode_host(*host))
 
 
 class HalfError(ValueError):
-    """A record that is no half message, or one that misses what a half has."""
+    """A record is not a half message, or lacks properties of one."""
 
 
 class Verdict(Enum):
     """What a check does with an open half."""
 
-    #: It is too young; so are those behind it.
+    #: Too young, as are all halves after it.
     WAIT = auto()
-    #: Its producer asked not to be asked yet: put it back.
+    #: Within its check immunity time: put it back.
     LEAVE = auto()
     #: Put it back and ask the producer.
     ASK = auto()
@@ -91,18 +91,18 @@ class Verdict(Enum):
 
 
 def is_transactional(properties: dict[str, str]) -> bool:
-    """Whether a sent message is to be stored as a half."""
+    """Return whether a sent message must be stored as a half."""
     return properties.get(TRAN_MSG, "").lower() == "true"
 
 
 def half_of(sent: InnerMessage) -> InnerMessage:
-    """The half of a message as it was sent."""
+    """Return the half of a sent message."""
     properties = {
         **sent.properties,
         REAL_TOPIC: sent.topic,
         REAL_QUEUE_ID: str(sent.queue_id),
     }
-    # Of an earlier life, when the application sends on what it has received.
+    # Left over if the application forwards a message that it received.
     properties.pop(PREPARED_QUEUE_OFFSET, None)
     properties.pop(CHECK_TIMES, None)
     return replace(
@@ -115,20 +115,20 @@ def half_of(sent: InnerMessage) -> InnerMessage:
 
 
 def origin_of(half: MessageRecord) -> int:
-    """The queue offset at which the half's transaction first stood."""
+    """Return the queue offset of the transaction's first half."""
     origin = _number(half, PREPARED_QUEUE_OFFSET, -1)
     return origin if 0 <= origin < half.queue_offset else half.queue_offset
 
 
 def committed(half: MessageRecord) -> InnerMessage:
-    """The message that consumers get. Raises HalfError.
+    """Return the message that consumers get. Raises HalfError.
 
-    As with RocketMQ they see TRAN_MSG, REAL_TOPIC and REAL_QID among its properties.
+    As in RocketMQ its properties include TRAN_MSG, REAL_TOPIC and REAL_QID.
     """
     topic, queue_id = _real_target(half)
     properties = dict(half.properties)
     properties.pop(PREPARED_QUEUE_OFFSET, None)
-    if DELAY in properties:  # it is sent anew when it is due: not as a half
+    if DELAY in properties:  # its delivery must not store it as a half again
         properties.pop(TRAN_MSG, None)
     return InnerMessage(
         topic,
@@ -145,7 +145,7 @@ def committed(half: MessageRecord) -> InnerMessage:
 
 
 def end_of(half: int, store_host: bytes, now: int) -> InnerMessage:
-    """The record that the half at this queue offset was committed or rolled back."""
+    """Return the record that marks the half at this queue offset as committed or rolled back."""
     return InnerMessage(
         TRANSACTION_OP_TOPIC,
         OP_QUEUE,
@@ -157,7 +157,7 @@ def end_of(half: int, store_host: bytes, now: int) -> InnerMessage:
 
 
 def ended_half(end: MessageRecord) -> int | None:
-    """The queue offset that such a record names; None when it names none."""
+    """Return the queue offset that an end names, or None."""
     if end.properties.get(TAGS) != _REMOVED:
         return None
     try:
@@ -169,7 +169,7 @@ def ended_half(end: MessageRecord) -> int | None:
 def judge(
     half: MessageRecord, now: int, *, time_out: int, check_max: int, reserved_hours: int
 ) -> Verdict:
-    """What to do with an open half at this time; `time_out` in milliseconds."""
+    """Decide what to do with an open half now; `time_out` is in milliseconds."""
     if checks_of(half) >= max(check_max, 1):
         return Verdict.GIVE_UP
     if now - half.born_timestamp > reserved_hours * _MS_PER_HOUR:
@@ -183,31 +183,31 @@ def judge(
 
 
 def checks_of(half: MessageRecord) -> int:
-    """How often its producer was asked."""
+    """Return how often the producer was asked about a half."""
     return _number(half, CHECK_TIMES, 0)
 
 
 def put_back(half: MessageRecord, *, checks: int) -> InnerMessage:
-    """The half once more, for the end of the queue of halves."""
+    """Return a copy of the half for the end of the half queue."""
     counted = {CHECK_TIMES: str(checks)} if checks else {}
     return _again(half, TRANSACTION_HALF_TOPIC, {**_origin_property(half), **counted})
 
 
 def given_up(half: MessageRecord) -> InnerMessage:
-    """The half, for the topic of those that nobody is asked about any more."""
+    """Return a copy of the half for the topic of abandoned halves."""
     return _again(half, TRANSACTION_GIVEN_UP_TOPIC, _origin_property(half))
 
 
 def resumed(record: MessageRecord) -> InnerMessage:
-    """The half that becomes of one that was given up. Raises HalfError for anything else."""
+    """Return the half that an abandoned one becomes. Raises HalfError for any other record."""
     if record.topic not in (TRANSACTION_GIVEN_UP_TOPIC, TRANSACTION_HALF_TOPIC):
-        raise HalfError(f"message {record.message_id} of topic {record.topic} is no half message")
+        raise HalfError(f"message {record.message_id} of topic {record.topic} is not a half")
     _real_target(record)
     message = _again(record, TRANSACTION_HALF_TOPIC, {CHECK_TIMES: "0"})
     if record.topic == TRANSACTION_HALF_TOPIC:
         message.properties.update(_origin_property(record))
     elif _number(record, PREPARED_QUEUE_OFFSET, -1) < 0:
-        # RocketMQ gave it up without naming its origin: its own offset is of another queue.
+        # RocketMQ abandoned it without naming its origin; its offset is of another queue.
         message.properties.pop(PREPARED_QUEUE_OFFSET, None)
     return message
 
@@ -215,10 +215,10 @@ def resumed(record: MessageRecord) -> InnerMessage:
 def question(
     half: MessageRecord, queue_offset: int, physical_offset: int, store_host: bytes, *, checks: int
 ) -> RemotingCommand:
-    """CHECK_TRANSACTION_STATE: how did this transaction end? Raises HalfError.
+    """Return CHECK_TRANSACTION_STATE, which asks how a transaction ended. Raises HalfError.
 
-    `half` is what was put back, the offsets are where it stands now: the producer sends
-    them with its answer. The body is the message as the producer sent it.
+    The offsets are those of the half after it was put back; the producer returns them with its
+    answer. The body is the message as the producer sent it.
     """
     topic, queue_id = _real_target(half)
     unique_key = half.properties.get(UNIQ_KEY)
@@ -251,7 +251,7 @@ def question(
 
 
 def producer_group(half: MessageRecord) -> str:
-    """The group whose members know how the transaction ended; empty when it says none."""
+    """Return the producer group, whose members know the outcome; empty if the half has none."""
     return half.properties.get(PRODUCER_GROUP, "")
 
 
@@ -274,18 +274,16 @@ def _origin_property(half: MessageRecord) -> dict[str, str]:
 
 
 def _real_target(half: MessageRecord) -> tuple[str, int]:
-    """The topic and the queue that a half was sent to."""
+    """Return the topic and queue that a half was sent to. Raises HalfError."""
     topic = half.properties.get(REAL_TOPIC)
     queue_id = _number(half, REAL_QUEUE_ID, -1, INT32)
     if topic is None or queue_id < 0:
-        raise HalfError(
-            f"half message {half.message_id} does not say which topic and queue it was sent to"
-        )
+        raise HalfError(f"half message {half.message_id} lacks the topic and queue it was sent to")
     return topic, queue_id
 
 
 def _number(half: MessageRecord, name: str, default: int, limits: IntegerRange = INT64) -> int:
-    """A property as a number; the default when it is missing or none."""
+    """Return a property as a number, or the default if it is missing or not a number."""
     try:
         return parse_integer(half.properties[name], limits)
     except (KeyError, ValueError):

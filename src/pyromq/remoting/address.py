@@ -1,8 +1,7 @@
-"""Addresses as RocketMQ's settings write them: `host:port`, and lists of those.
+"""Addresses as RocketMQ's settings write them: `host:port`, and lists of addresses.
 
-A list is separated by `;` (Java's form) or `,`. The port is what follows the
-last colon, so IPv6 hosts are read both bare, as Java prints them
-(`::1:10911`), and in brackets (`[::1]:10911`). Pure functions.
+A list is separated by `;` (Java's form) or `,`. The port follows the last colon, so IPv6 hosts
+may be bare, as Java prints them (`::1:10911`), or in brackets (`[::1]:10911`). Pure functions.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ _SEPARATORS = re.compile(r"[;,]")
 
 
 class AddressError(ValueError):
-    """Text that is no address; the message shows the expected form."""
+    """Text is not an address; the message shows the expected form."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -30,7 +29,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_addresses(text: str) -> list[str]:
-    """Split a list of addresses, check each one, drop repeated ones, keep the order."""
+    """Split a list of addresses, check each, and drop duplicates; the order is kept."""
     addresses = [part.strip() for part in _SEPARATORS.split(text) if part.strip()]
     if not addresses:
         raise AddressError(

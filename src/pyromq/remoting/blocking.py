@@ -3,14 +3,14 @@
     with BlockingConnection("127.0.0.1:10911", timeout=10.0) as connection:
         answer = connection.request(command)
 
-Several requests may be on their way (`send`), their answers come in any order (`receive`).
-An answer's body is read from the socket right into its own memory. For readers that move
-gigabytes, such as Spark's tasks; everybody else takes `remoting.client`.
+Several requests may be in flight (`send`); their answers arrive in any order (`receive`). The
+body of an answer is read from the socket directly into its own buffer. For readers that move
+gigabytes, such as Spark tasks; all other code uses `remoting.client`.
 
 Invariants
-1. A request ends with its answer or with one RemotingError that names the address; after an
-   error the connection is closed and of no more use.
-2. What the server sends on its own account is dropped.
+1. A request ends with its answer or with one RemotingError that names the address. After an error
+   the connection is closed and cannot be used again.
+2. Requests of the server are dropped.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 
+from pyromq.base.sizes import MIB
 from pyromq.protocol.wire.frame import (
     HEADER_LENGTH_MASK,
     MAX_FRAME,
@@ -43,12 +44,12 @@ from pyromq.remoting.errors import (
 )
 
 _MAX_OPAQUE: Final = 0x7FFFFFFF
-#: Enough for the bulk answers of one more round trip.
-_RECEIVE_BUFFER: Final = 4 * 1024 * 1024
+#: Holds the bulk answers of one more round trip.
+_RECEIVE_BUFFER: Final = 4 * MIB
 
 
 class Reply(NamedTuple):
-    """An answer; its body stands beside it, in memory of its own."""
+    """An answer, and its body in a buffer of its own."""
 
     command: RemotingCommand
     body: memoryview
@@ -65,8 +66,10 @@ class BlockingConnection:
         tls: ssl.SSLContext | None = None,
         sign: Callable[[RemotingCommand], None] | None = None,
     ) -> None:
-        """Connect; `timeout` is for this and for each wait for the server. `sign` sees each
-        request before it leaves.
+        """Connect. Raises RemotingConnectError.
+
+        `timeout` applies to connecting and to each wait for the server. `sign` is called with each
+        request before it is sent.
         """
         self.address = address
         self._timeout = timeout
@@ -98,7 +101,7 @@ class BlockingConnection:
         self.close()
 
     def request(self, command: RemotingCommand) -> RemotingCommand:
-        """Send a request and wait for its answer, while no other is on its way."""
+        """Send a request and return its answer; no other request may be in flight."""
         opaque = self.send(command)
         while True:
             answer, body = self.receive()
@@ -107,20 +110,20 @@ class BlockingConnection:
                 return answer
 
     def send(self, command: RemotingCommand) -> int:
-        """Send a request; its answer will have the opaque that is returned."""
+        """Send a request and return its opaque, which its answer will have."""
         self._opaque = command.opaque = (self._opaque + 1) & _MAX_OPAQUE
         if self._sign is not None:
             self._sign(command)
         try:
             self._socket.sendall(command.encode())
         except TimeoutError:
-            raise self._timed_out(f"does not take request {command.code}") from None
+            raise self._timed_out(f"does not read request {command.code}") from None
         except OSError as error:
             raise self._lost(str(error)) from None
         return command.opaque
 
     def receive(self) -> Reply:
-        """The next answer that comes."""
+        """Return the next answer."""
         while True:
             total, word = PREFIX.unpack(self._exactly(PREFIX_SIZE))
             header_length = word & HEADER_LENGTH_MASK
@@ -132,17 +135,17 @@ class BlockingConnection:
             try:
                 command = decode_frame(pack_prefix(4 + header_length, word) + bytes(header))
             except FrameError as error:
-                raise self._lost(f"sent what is no frame: {error}") from None
+                raise self._lost(f"sent no RocketMQ frame: {error}") from None
             if command.is_response:
                 return Reply(command, body)
 
     def close(self) -> None:
-        """Close the connection; again is no harm."""
+        """Close the connection. Idempotent."""
         with contextlib.suppress(OSError):
             self._socket.close()
 
     def _exactly(self, size: int) -> memoryview:
-        # Memory that nobody fills with zeros first: answers are megabytes long.
+        # np.empty does not zero the memory: answers are megabytes long.
         view = np.empty(size, np.uint8).data
         position = 0
         try:
@@ -152,7 +155,7 @@ class BlockingConnection:
                     raise self._lost("closed the connection")
                 position += count
         except TimeoutError:
-            raise self._timed_out(f"said nothing for {self._timeout:g} s") from None
+            raise self._timed_out(f"was silent for {self._timeout:g} s") from None
         except OSError as error:
             raise self._lost(str(error)) from None
         return view
@@ -163,4 +166,4 @@ class BlockingConnection:
 
     def _lost(self, what: str) -> RemotingClosedError:
         self.close()
-        return RemotingClosedError(self.address, f"connection to {self.address} is lost: {what}")
+        return RemotingClosedError(self.address, f"connection to {self.address} was lost: {what}")

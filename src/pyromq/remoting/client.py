@@ -1,25 +1,23 @@
-"""The asking end of RocketMQ's remoting protocol: requests to servers by address.
+"""The client end of RocketMQ's remoting protocol: requests to servers by address.
 
-One connection per address, made on demand and shared; whoever asks first
-while it is being made shares the same attempt. Requests and answers are
-matched by opaque. A server may send requests of its own on the connection:
-they go to `handlers`, and their answers back. Used by clients, tools and by a
-broker towards its NameServers, on one event loop: not safe across threads.
+There is one connection per address, opened on demand and shared; concurrent callers share the
+attempt to open it. Requests and answers are matched by opaque. Requests that a server sends on the
+connection go to `handlers`. Used by clients, by tools, and by brokers towards NameServers, on one
+event loop; not thread-safe.
 
-`request` is for everyone. Whoever asks tens of thousands of times a second builds the
-frames itself and takes `ready` and `ServerConnection.call`: a future for each request, one
-timer for all of them, no copy of the answer's header.
+`request` suits most callers. A caller that sends tens of thousands of requests per second encodes
+frames itself and uses `ready` and `ServerConnection.call`: one future per request, one timer for
+all of them, and no copy of the answer's header.
 
 Invariants:
-1. A request ends exactly once: with its answer, or with one RemotingError
-   that names the address. A lost connection fails all its requests at once.
-2. The frames of one turn of the event loop leave in one write, in the order
-   in which they were sent.
-3. A sender waits while the peer does not read (`pause_writing`), so memory is
-   bounded by the number of concurrent requests.
-4. An answer that comes too late, or that nobody asked for, is dropped.
-5. A connection on which requests time out while nothing comes for `SILENT_SECONDS` is closed,
-   and the next request makes a new one: a path that was cut without a word heals by itself.
+1. A request ends exactly once, with its answer or with one RemotingError that names the address.
+   When a connection is lost, all its requests fail immediately.
+2. The frames of one loop iteration leave in one write, in the order in which they were sent.
+3. Senders wait while the peer does not read (`pause_writing`), so the number of concurrent
+   requests bounds the memory.
+4. Answers that are late or match no request are dropped.
+5. A connection whose requests time out while nothing arrives for `SILENT_SECONDS` is closed, and
+   the next request opens a new one. So a silently broken path heals itself.
 """
 
 from __future__ import annotations
@@ -65,27 +63,27 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-#: Takes the server's address and its request; a plain function or a coroutine
-#: function. `None` means no answer; `RequestError` is answered with its code.
+#: Takes the server's address and its request; a function or a coroutine function. None means no
+#: answer; a RequestError is answered with its code.
 ClientHandler = Callable[
     [str, RemotingCommand], RemotingCommand | Awaitable[RemotingCommand | None] | None
 ]
-#: Sees every request before it is encoded, with the server's address, and may change it.
+#: Called with the server's address and each request before it is encoded; may change the request.
 BeforeRequest = Callable[[str, RemotingCommand], None]
 
 _MAX_OPAQUE = 0x7FFFFFFF
-#: How long `close` lets a peer take what was still queued for it.
+#: How long `close` waits for a peer to read the frames that are queued for it.
 _CLOSE_GRACE_SECONDS = 1.0
-#: A connection on which requests time out, and nothing else has come for so long, is given up.
+#: A connection whose requests time out is closed if nothing arrived on it for this long.
 SILENT_SECONDS = 3.0
 
 
 class RemotingClient:
     """Sends requests to any number of servers.
 
-    `handlers` serves requests that a server sends on our connection, by code.
-    `connect_timeout` bounds a connection attempt, in seconds. `tls` encrypts.
-    `on_connect` is told the address of each connection that was made.
+    `handlers` serve requests that a server sends on our connection, by code. `connect_timeout` is
+    in seconds. `tls` encrypts the connections. `on_connect` is called with the address of each new
+    connection.
     """
 
     def __init__(
@@ -134,19 +132,19 @@ class RemotingClient:
             raise connection.refuse(error) from error
 
     async def send_oneway(self, address: str, command: RemotingCommand) -> None:
-        """Send `command` without waiting for an answer: none will come."""
+        """Send `command` as a oneway request: the server sends no answer."""
         connection = self.ready(address) or await self.connect(address)
         self._prepare(connection, command)
         command.flag |= FLAG_ONEWAY
         connection.write(command.encode())
 
     def ready(self, address: str) -> ServerConnection | None:
-        """The connection to a server, if there is one that takes frames now."""
+        """Return the connection to a server if there is one that accepts frames now."""
         connection = self._connections.get(address)
         return connection if connection is not None and connection.takes_frames else None
 
     async def connect(self, address: str) -> ServerConnection:
-        """The connection to a server, made if there is none, once it takes frames."""
+        """Return the connection to a server when it accepts frames; open it if necessary."""
         connection = self._connections.get(address) or await self._connect(address)
         await connection.until_writable()
         return connection
@@ -166,7 +164,7 @@ class RemotingClient:
             self._before_request(connection.address, command)
 
     async def close(self) -> None:
-        """Send what is queued, close every connection and fail requests still open."""
+        """Send queued frames, close every connection and fail the requests in flight."""
         self._closed = True
         attempts = list(self._connecting.values())
         for attempt in attempts:
@@ -186,7 +184,7 @@ class RemotingClient:
             attempt.add_done_callback(lambda done: self._attempt_ended(address, done))
             self._connecting[address] = attempt
         try:
-            # Shielded: one caller that gives up must not end the others' attempt.
+            # Shielded: a caller that gives up must not cancel the attempt of the others.
             return await asyncio.shield(attempt)
         except asyncio.CancelledError:
             if attempt.cancelled():
@@ -198,7 +196,7 @@ class RemotingClient:
     async def _open(self, address: str) -> ServerConnection:
         try:
             host, port = parse_address(address)
-        except AddressError as error:  # whoever told it, may tell another one later
+        except AddressError as error:  # from a server, which may send a valid one later
             raise RemotingConnectError(address, f"cannot connect: {error}") from error
         try:
             async with asyncio.timeout(self._connect_timeout):
@@ -216,7 +214,7 @@ class RemotingClient:
             ) from None
         except (OSError, UnicodeError) as error:  # a failed TLS handshake is an OSError
             raise RemotingConnectError(address, f"cannot connect to {address}: {error}") from error
-        if not connection.is_lost:  # a peer may close in the very turn that accepts
+        if not connection.is_lost:  # the peer may close in the same loop iteration
             self._connections[address] = connection
             if self._on_connect is not None:
                 self._on_connect(address)
@@ -225,7 +223,7 @@ class RemotingClient:
     def _attempt_ended(self, address: str, attempt: asyncio.Task[ServerConnection]) -> None:
         del self._connecting[address]
         if not attempt.cancelled():
-            attempt.exception()  # seen, also when every caller has given up
+            attempt.exception()  # retrieved, even if every caller has gone
 
     def _forget(self, connection: ServerConnection) -> None:
         if self._connections.get(connection.address) is connection:
@@ -233,7 +231,7 @@ class RemotingClient:
 
 
 class ServerConnection(asyncio.Protocol):
-    """One connection to a server and the requests that are open on it."""
+    """One connection to a server and the requests in flight on it."""
 
     def __init__(
         self,
@@ -259,26 +257,26 @@ class ServerConnection(asyncio.Protocol):
         self._deadlines: dict[float, _Deadlines] = {}
         self._handler_tasks: set[asyncio.Task[None]] = set()
         self._close_reason: str | None = None
-        #: When something came last, and since when requests were in vain.
+        #: When bytes last arrived, and since when requests have got no answer.
         self._heard_at = self._loop.time()
         self._silent_since = self._heard_at
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection is no more."""
+        """Whether the connection is lost."""
         return self._lost.done()
 
     def next_opaque(self) -> int:
-        """A number for the next request; it must stand in its frame."""
+        """Return the opaque of the next request; its frame must carry it."""
         self._opaque = opaque = (self._opaque + 1) & _MAX_OPAQUE
         return opaque
 
     def call(
         self, opaque: int, frame: bytes, code: int, timeout: float | None
     ) -> asyncio.Future[RawFrame]:
-        """Send a request's frame; its answer, or a RemotingError.
+        """Send a request's frame; return a future of its answer or a RemotingError.
 
-        Without a `timeout` the caller sees to it that it does not wait forever, and cancels.
+        Without a `timeout` the caller must cancel the future itself.
         """
         if self._close_reason is not None:
             raise RemotingClosedError(self.address, self._close_reason)
@@ -295,38 +293,38 @@ class ServerConnection(asyncio.Protocol):
         return answer
 
     def write(self, frame: bytes) -> None:
-        """Send a frame with the others of this turn of the loop."""
+        """Send a frame together with the others of this loop iteration."""
         if not self._outgoing:
             self._loop.call_soon(self._flush)
         self._outgoing.append(frame)
 
     async def until_writable(self) -> None:
-        """Wait while the peer does not read; raises RemotingClosedError when it is gone."""
+        """Wait while the peer does not read. Raises RemotingClosedError."""
         while self._close_reason is None and not self._writable.is_set():
             await self._writable.wait()
         if self._close_reason is not None:
             raise RemotingClosedError(self.address, self._close_reason)
 
     def refuse(self, error: FrameError) -> RemotingClosedError:
-        """Close the connection to a peer that does not speak RocketMQ; what to raise for it."""
-        reason = f"{self.address} sent bytes that are no RocketMQ frame: {error}"
+        """Close the connection to a peer that does not speak RocketMQ; return the error."""
+        reason = f"{self.address} sent no RocketMQ frame: {error}"
         logger.warning("%s; connection closed", reason)
         self._end(reason)
         return RemotingClosedError(self.address, reason)
 
     def overdue(self, opaque: int, code: int, seconds: float) -> None:
-        """A request's time is over."""
+        """Fail a request that has timed out."""
         answer = self._pending.pop(opaque, None)
         if answer is not None and not answer.done():
             answer.set_exception(_timed_out(self.address, code, seconds))
             self._note_silence(seconds)
 
     def drop_deadlines(self, seconds: float) -> None:
-        """Nobody waits with this time-out any more."""
+        """Forget a time-out that no request has any more."""
         del self._deadlines[seconds]
 
     async def close(self) -> None:
-        """Send what is queued, then close; a peer that does not read is cut off."""
+        """Send queued frames, then close; abort if the peer does not read."""
         self._end("this remoting client was closed")
         try:
             async with asyncio.timeout(_CLOSE_GRACE_SECONDS):
@@ -336,15 +334,15 @@ class ServerConnection(asyncio.Protocol):
             await self._lost
         await asyncio.gather(*self._handler_tasks, return_exceptions=True)
 
-    # What the event loop calls, in the order of a connection's life.
+    # Called by the event loop, in the order of a connection's life
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The server has accepted."""
-        # A cast: uvloop's transports are not derived from asyncio's class.
+        """Keep the transport of the new connection."""
+        # uvloop's transports do not derive from asyncio's class.
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Answers go to those who wait, requests to their handlers."""
+        """Pass answers to their callers and requests to their handlers."""
         self._heard_at = self._loop.time()
         buffer = self._gatherer.add(data)
         if buffer is None:
@@ -365,17 +363,17 @@ class ServerConnection(asyncio.Protocol):
             self.refuse(error)
 
     def pause_writing(self) -> None:
-        """The server does not read."""
+        """Make senders wait: the server does not read."""
         self.takes_frames = False
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """The server reads again."""
+        """Let senders continue."""
         self.takes_frames = self._close_reason is None
         self._writable.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is no more: every request on it fails."""
+        """Fail every request in flight."""
         if self._close_reason is None:
             self._close_reason = f"connection to {self.address} was lost" + (
                 f": {error}" if error else " (closed by the peer)"
@@ -388,20 +386,20 @@ class ServerConnection(asyncio.Protocol):
             task.cancel()
         self._lost.set_result(None)
 
-    # Helpers, in call order.
+    # Helpers, in call order
 
     def _note_silence(self, seconds: float) -> None:
-        """A request has waited in vain for so long."""
+        """Close the connection if nothing has arrived while requests timed out."""
         now = self._loop.time()
         if self._heard_at > now - seconds:
-            return  # the server is there, it only has not answered this one
+            return  # the server is alive and only did not answer this request
         if self._silent_since <= self._heard_at:
             self._silent_since = now - seconds
         if now - self._silent_since >= SILENT_SECONDS and self._close_reason is None:
             reason = f"{self.address} was silent for {now - self._silent_since:.1f} s"
-            logger.warning("%s although it was asked; connection closed", reason)
+            logger.warning("%s while requests were waiting; connection closed", reason)
             self._end(reason)
-            self._transport.abort()  # what it has not read, it shall not read any more
+            self._transport.abort()  # drop unsent frames: their requests have failed
 
     def _flush(self) -> None:
         if self._outgoing:
@@ -412,7 +410,7 @@ class ServerConnection(asyncio.Protocol):
         answer = self._pending.pop(opaque, None)
         if answer is None or answer.done():
             logger.debug(
-                "answer %s of %s came too late, or to no request: dropped", opaque, self.address
+                "answer %s of %s is late or matches no request: dropped", opaque, self.address
             )
         else:
             answer.set_result(frame)
@@ -478,7 +476,7 @@ class ServerConnection(asyncio.Protocol):
 
 
 class _Deadlines:
-    """The requests of a connection that have the same time-out, oldest first: one timer."""
+    """One timer for the requests of a connection with the same time-out, oldest first."""
 
     __slots__ = ("_entries", "_loop", "_seconds", "_timer")
 
@@ -500,9 +498,9 @@ class _Deadlines:
             entries.popleft()
         entries.append((self._loop.time() + self._seconds, opaque, code))
         if self._timer is None:
-            self._timer = self._loop.call_later(self._seconds, self._look, connection, pending)
+            self._timer = self._loop.call_later(self._seconds, self._expire, connection, pending)
 
-    def _look(
+    def _expire(
         self,
         connection: ServerConnection,
         pending: Mapping[int, asyncio.Future[RawFrame]],
@@ -513,7 +511,7 @@ class _Deadlines:
             _, opaque, code = entries.popleft()
             connection.overdue(opaque, code, self._seconds)
         if entries:
-            self._timer = self._loop.call_at(entries[0][0], self._look, connection, pending)
+            self._timer = self._loop.call_at(entries[0][0], self._expire, connection, pending)
         else:
             connection.drop_deadlines(self._seconds)
 

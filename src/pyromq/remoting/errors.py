@@ -1,8 +1,7 @@
-"""What can go wrong between two ends of a connection, as exceptions.
+"""Errors of a connection; each names the address of the other end.
 
-Each names the address of the other end. Raised by `remoting.client` and by a
-server's requests to its clients; an answer that carries an error code is not
-among them: it is an answer, and its meaning belongs to whoever asked.
+Raised by `remoting.client`, and by a server's requests to its clients. An answer with an error
+code raises none of these: the caller decides what the code means.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from pyromq.protocol.errors import RocketMQError
 
 
 class RemotingError(RocketMQError):
-    """A request that got no answer; `address` is the other end."""
+    """A request got no answer; `address` is the other end."""
 
     def __init__(self, address: str, message: str) -> None:
         super().__init__(message)
@@ -19,12 +18,12 @@ class RemotingError(RocketMQError):
 
 
 class RemotingConnectError(RemotingError):
-    """No connection could be made: nothing was sent."""
+    """The connection could not be opened; nothing was sent."""
 
 
 class RemotingTimeoutError(RemotingError):
-    """No answer within the time given: the request may have been carried out."""
+    """No answer arrived in time; the request may have been applied."""
 
 
 class RemotingClosedError(RemotingError):
-    """The connection ended before the answer: the request may have been carried out."""
+    """The connection was lost before the answer; the request may have been applied."""

@@ -1,19 +1,19 @@
-"""Limits on what the peers of a server may take together: connections, and bytes it must hold.
+"""Caps on what all peers of a server take together: connections, and bytes held for them.
 
-One `PeerLimits` belongs to all ports of a process that share its memory and descriptors, such as
-a broker's main and fast port. A limit of 0 is no limit.
+All ports of a process that share its memory and descriptors, such as a broker's main and fast
+port, share one `PeerLimits`. A limit of 0 means no limit.
 
 Invariants
-1. A connection above a limit is refused before a byte of it is read.
-2. `received` covers frames that are not whole yet and whole frames that wait their turn,
-   `unsent` the answers that peers do not read. When a sum passes its limit, connections are
-   closed until it is an eighth below: first the one with the most bytes times seconds, so a
-   large frame that is on its way now outlives one that was left lying.
-3. Bodies of requests in progress cannot be dropped. While they pass the limit (`is_overworked`),
-   a connection with a request in progress is not read from.
+1. A connection above a limit is closed before a byte of it is read.
+2. `received` counts incomplete frames and complete frames that wait; `unsent` counts answers that
+   peers have not read. When a sum exceeds its limit, connections are closed until it is an eighth
+   below, starting with the largest product of bytes and seconds: a large frame that is arriving
+   now outlives one that was abandoned.
+3. Bodies of requests in progress cannot be dropped. While they exceed the limit
+   (`is_overworked`), connections with requests in progress are not read.
 
-A connection whose chunks hold whole frames only, and which reads its answers, costs nothing here.
-Everything runs on the loop's thread.
+A connection whose chunks contain only complete frames, and which reads its answers, costs nothing
+here. Everything runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pyromq.base.log_lines import RARELY
 from pyromq.base.settings import setting
+from pyromq.base.sizes import KIB, MIB
 from pyromq.remoting.socket_options import SocketConfig, SocketOptions
 
 logger = logging.getLogger(__name__)
 
-MIB: Final = 1024 * 1024
 MAX_RECEIVED: Final = 256 * MIB
 MAX_UNSENT: Final = 512 * MIB
-#: A frame must be whole after this time...
+#: A frame must be complete after this time plus the time its bytes take at this rate.
 FRAME_SECONDS: Final = 60.0
-#: ...and the time that its bytes take at this rate.
-MIN_BYTES_PER_SECOND: Final = 64 * 1024
-#: One address never gets more than this share of all connections: others must get in, too.
-_ADDRESS_SHARE: Final = 0.9
-#: Closing goes on until a sum is this share of its limit: once for many, as it sorts them all.
+MIN_BYTES_PER_SECOND: Final = 64 * KIB
+#: The most that one address gets of all connections, so that others can still connect.
+_MAX_ADDRESS_SHARE: Final = 0.9
+#: Closing stops when a sum is this share of its limit. Each round sorts all connections, so it
+#: should free room for many.
 _RELIEVED_SHARE: Final = 0.875
-#: Descriptors that a server without a store needs beside its connections.
+#: Descriptors that a server without a store needs besides its connections.
 DESCRIPTORS_OF_A_SERVER: Final = 64
-#: What accepting a connection fails with when the process has too many open files already.
+#: Errors of accept() when the process has too many open files.
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 _ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
@@ -56,10 +56,10 @@ class Holder(Protocol):
 
     @property
     def unsent(self) -> int:
-        """How many bytes wait until the peer reads."""
+        """Return how many bytes wait until the peer reads."""
 
     def give_up(self, setting: str, reason: str) -> None:
-        """Close at once, as a limit is reached, and hold nothing any more."""
+        """Close immediately because a limit is exceeded, and release everything."""
 
 
 @dataclass(slots=True)
@@ -70,12 +70,12 @@ class Holding:
     since: float
 
     def weight(self, now: float) -> float:
-        """How much this holding is to blame: bytes times seconds."""
+        """Return how much this holding is to blame: bytes times seconds."""
         return self.size * (now - self.since + 0.001)
 
 
 class Budget:
-    """Bytes that are held for connections, with a limit on their sum."""
+    """Bytes held for connections, with a limit on their sum."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class Budget:
         setting: str,
         measure: Callable[[Holder], int] | None = None,
     ) -> None:
-        """`what` and `setting` name the bytes and their limit to the log's readers.
+        """`what` and `setting` name the bytes and their limit in the log.
 
-        `measure` returns a connection's bytes as they are now, where they shrink unnoticed.
+        `measure` returns a connection's current bytes if they shrink without a call of `hold`.
         """
         self.limit = limit
         self.total = 0
@@ -96,7 +96,7 @@ class Budget:
         self._held: dict[Holder, Holding] = {}
 
     def hold(self, holder: Holder, size: int, now: float, *, restart: bool = False) -> None:
-        """Note that `size` bytes are held for a connection; `restart` its clock."""
+        """Record that `size` bytes are held for a connection; `restart` restarts its clock."""
         holding = self._held.get(holder)
         if holding is None:
             if not size:
@@ -133,38 +133,38 @@ class Budget:
 
 
 class Refusal(NamedTuple):
-    """Why a connection is refused: a setting, and what has reached it."""
+    """Why a connection is refused: the setting, and the value that has reached it."""
 
     setting: str
     reason: str
 
 
 class PeerConfig(SocketConfig, Protocol):
-    """A server's configuration, as far as it is made of `PeerSettings`."""
+    """The part of a server's configuration that `PeerSettings` declares."""
 
     @property
     def max_connections(self) -> int:
-        """Connections in total."""
+        """Return the limit on connections."""
 
     @property
     def max_connections_per_address(self) -> int:
-        """Connections from one address."""
+        """Return the limit on connections from one address."""
 
     @property
     def max_received_bytes(self) -> int:
-        """Bytes of unfinished requests."""
+        """Return the limit on bytes of unfinished requests."""
 
     @property
     def max_unsent_bytes(self) -> int:
-        """Bytes of unread answers."""
+        """Return the limit on bytes of unread answers."""
 
     @property
     def max_frame_seconds(self) -> int:
-        """Seconds for a request to arrive."""
+        """Return the seconds in which a request must arrive."""
 
 
 class PeerLimits:
-    """What all connections of a process may take."""
+    """The limits of all connections of a process."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class PeerLimits:
         self.max_connections = max_connections
         self.max_per_address = max_connections_per_address
         if max_connections:
-            share = max(1, int(max_connections * _ADDRESS_SHARE))
+            share = max(1, int(max_connections * _MAX_ADDRESS_SHARE))
             self.max_per_address = min(self.max_per_address or share, share)
         self.received = Budget("unfinished requests", max_received, "maxReceivedBytes")
         self.unsent = Budget(
@@ -194,7 +194,7 @@ class PeerLimits:
 
     @classmethod
     def of(cls, config: PeerConfig, reserved: int = DESCRIPTORS_OF_A_SERVER) -> PeerLimits:
-        """Return the limits that a server's settings ask for; see `possible_connections`."""
+        """Return the limits of a server's settings; see `possible_connections`."""
         return cls(
             max_connections=possible_connections(config.max_connections, reserved),
             max_connections_per_address=config.max_connections_per_address,
@@ -231,63 +231,63 @@ class PeerLimits:
 
     @property
     def is_overworked(self) -> bool:
-        """Whether the requests in progress are too large, together, to take more."""
+        """Whether the requests in progress are together too large to accept more."""
         return 0 < self.received.limit < self.in_progress
 
     def is_too_slow(self, holding: Holding, now: float) -> bool:
-        """Whether an unfinished frame has had its time."""
+        """Return whether an unfinished frame has exceeded its time."""
         if not self.frame_seconds:
             return False
         return now - holding.since > self.frame_seconds + holding.size / MIN_BYTES_PER_SECOND
 
 
 class PeerSettings:
-    """The settings of these limits, as fields of a server's configuration."""
+    """The settings of these limits, for a server's configuration class."""
 
     def __init__(self, received: int, unsent: int) -> None:
         """`received` and `unsent` are the defaults of the byte limits."""
-        refused = "A connection above it is closed as soon as it is accepted."
+        refused = "Further connections are closed as soon as they are accepted."
         self.max_connections = setting(
             "maxConnections",
             20_000,
-            "Connections to all ports together; 0 for no limit. Never more than the process's "
-            "limit of open files allows beside the files of the server.",
+            "Maximum number of connections to all ports together; 0 means no limit. The process's "
+            "limit on open files, less the server's own files, is never exceeded.",
             minimum=0,
             limit=refused,
         )
         self.max_connections_per_address = setting(
             "maxConnectionsPerAddress",
             10_000,
-            "Connections from one address; 0 for no limit. Never more than nine tenths of all "
-            "connections.",
+            "Maximum number of connections from one address; 0 means no limit. One address never "
+            "gets more than nine tenths of all connections.",
             minimum=0,
             limit=refused,
         )
         self.max_received_bytes = setting(
             "maxReceivedBytes",
             received,
-            "Bytes of requests that are not whole yet or wait for their turn, on all connections "
-            "together; 0 for no limit. Requests in progress may take as much again.",
+            "Maximum bytes of requests that are incomplete or wait to be handled, on all "
+            "connections together; 0 means no limit. Requests in progress may take as much again.",
             bits=64,
             minimum=0,
-            limit="Connections are closed, those that hold the most for the longest time first; "
-            "while requests in progress are above it, their connections are not read from.",
+            limit="Connections are closed, starting with those that hold the most bytes for the "
+            "longest time; while requests in progress exceed it, their connections are not read.",
         )
         self.max_unsent_bytes = setting(
             "maxUnsentBytes",
             unsent,
-            "Bytes of answers that peers have not read, on all connections together; 0 for no "
-            "limit.",
+            "Maximum bytes of answers that peers have not read, on all connections together; 0 "
+            "means no limit.",
             bits=64,
             minimum=0,
-            limit="Connections are closed, those that leave the most unread for the longest time "
-            "first.",
+            limit="Connections are closed, starting with those that leave the most bytes unread "
+            "for the longest time.",
         )
         self.max_frame_seconds = setting(
             "maxFrameSeconds",
             60,
-            "Seconds for a request to arrive from its first byte to its last, beside the time "
-            "that it takes at 64 KiB a second; 0 for no limit.",
+            "Seconds in which a request must arrive, from its first byte to its last, plus the "
+            "time its bytes take at 64 KiB/s; 0 means no limit.",
             minimum=0,
             limit="The connection is closed.",
         )
@@ -296,7 +296,7 @@ class PeerSettings:
 def possible_connections(wanted: int, reserved: int = DESCRIPTORS_OF_A_SERVER) -> int:
     """Return how many connections the process's descriptors allow, at most `wanted` (0: any).
 
-    `reserved` descriptors are left to files.
+    `reserved` descriptors are kept for files.
     """
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
@@ -306,10 +306,10 @@ def possible_connections(wanted: int, reserved: int = DESCRIPTORS_OF_A_SERVER) -
 
 
 def report_accept_faults(loop: asyncio.AbstractEventLoop) -> None:
-    """Let a loop say in one line that it has no descriptor for a new connection.
+    """Make a loop log one line when it has no descriptor for a new connection.
 
-    asyncio's own loop tries again every second and logs a traceback for each connection that
-    waits. uvloop accepts such connections with a spare descriptor and closes them.
+    asyncio's own loop retries every second and logs a traceback for each waiting connection.
+    uvloop accepts such connections with a spare descriptor and closes them.
     """
     before = loop.get_exception_handler()
     if not isinstance(before, _AcceptFaults):
@@ -317,7 +317,7 @@ def report_accept_faults(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class _AcceptFaults:
-    """A loop's exception handler that leaves everything else to the one before it."""
+    """An exception handler that leaves everything else to the previous one."""
 
     def __init__(self, before: _ExceptionHandler | None) -> None:
         self._before = before
@@ -326,8 +326,8 @@ class _AcceptFaults:
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR and "socket" in context:
             logger.error(
-                "cannot accept a connection, trying again: %s; close connections or raise the "
-                "limit of open files (ulimit -n)",
+                "accepting a connection failed, retrying: %s; close connections or raise the limit "
+                "on open files (ulimit -n)",
                 error,
                 extra=RARELY,
             )

@@ -17,8 +17,8 @@ from pyromq.protocol.wire.frame import RawFrame, RemotingCommand, RequestError
 
 Peer = TypeVar("Peer")
 
-#: What a handler returns: the answer, an awaitable of it, or None if the answer comes by other
-#: means.
+#: What a handler returns: the answer, an awaitable of it, or None if the request gets no answer or
+#: the handler sends it later itself.
 Result: TypeAlias = RemotingCommand | Awaitable[RemotingCommand | None] | None
 
 

@@ -1,8 +1,8 @@
 """TLS for connections to servers.
 
-RocketMQ's servers present a certificate that nobody has signed unless told otherwise, and
-its clients check none unless told otherwise. So does `tls=True` here: the bytes are hidden,
-the server is not proved. For more, give an `ssl.SSLContext` with your own authority.
+By default RocketMQ's servers present a self-signed certificate and its clients verify none.
+`tls=True` does the same: traffic is encrypted, but the server is not authenticated. To
+authenticate it, pass an `ssl.SSLContext` with your own certificate authority.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ssl
 
 
 def client_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:
-    """What a client's connections use; None for plain TCP."""
+    """Return the context for a client's connections, or None for plain TCP."""
     if isinstance(tls, ssl.SSLContext):
         return tls
     if not tls:

@@ -13,7 +13,7 @@ import pytest
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.state.persistence import PersistenceError, TableFile
+from pyromq.broker.state.persistence import PersistenceError, Snapshot, TableFile
 from pyromq.protocol.message.message_id import decode_message_id
 from pyromq.protocol.message.record import decode_records
 from pyromq.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
@@ -160,13 +160,13 @@ async def test_the_first_message_of_a_topic_is_answered_when_the_topic_is_on_the
     await broker.start()
     await broker.topics.file.saved()
     gate = threading.Event()
-    replace = TableFile._replace
+    write = TableFile._write
 
-    def slow(file: TableFile, content: bytes) -> None:
+    def slow(file: TableFile, number: int, snapshot: Snapshot) -> None:
         assert gate.wait(20)
-        replace(file, content)
+        write(file, number, snapshot)
 
-    monkeypatch.setattr(TableFile, "_replace", slow)
+    monkeypatch.setattr(TableFile, "_write", slow)
     sending = asyncio.create_task(ask(client, broker, send_request(topic="New", queueId="0")))
     store = broker.store
     assert store is not None

@@ -165,7 +165,7 @@ def test_a_half_without_its_target_is_refused(more: dict[str, str | None]) -> No
         resumed,
         lambda record: question(record, 1, 2, STORE_HOST, checks=1),
     ):
-        with pytest.raises(HalfError, match="which topic and queue"):
+        with pytest.raises(HalfError, match="lacks the topic and queue"):
             use(half(more=more))
 
 
@@ -281,7 +281,7 @@ def test_what_rocketmq_gave_up_has_no_origin() -> None:
 
 
 def test_nothing_else_can_be_resumed() -> None:
-    with pytest.raises(HalfError, match="of topic T is no half"):
+    with pytest.raises(HalfError, match="of topic T is not a half"):
         resumed(half(topic="T"))
 
 

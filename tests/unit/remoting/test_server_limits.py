@@ -98,7 +98,7 @@ async def test_a_process_without_descriptors_says_so_and_serves_again(
             async with connected(server) as another:
                 assert (await another.ask(request(opaque=1))).opaque == 1
     lines = server_log(caplog)
-    assert all("cannot accept a connection" in line and "ulimit -n" in line for line in lines)
+    assert all("accepting a connection failed" in line and "ulimit -n" in line for line in lines)
     assert all(record.exc_info is None for record in caplog.records)
 
 

@@ -27,6 +27,7 @@ import struct
 from collections import Counter
 from collections.abc import Awaitable
 from datetime import datetime
+from functools import partial
 from typing import Final, NamedTuple
 
 import orjson
@@ -169,14 +170,14 @@ class SendHandlers:
             Route(
                 RequestCode.SEND_MESSAGE,
                 self.send_one,
-                hot=fast(self.send),
+                hot=fast(partial(self._send_run, _V1)),
                 body=Body.MESSAGES,
                 pool=Pool.SEND,
             ),
             Route(
                 RequestCode.SEND_MESSAGE_V2,
                 self.send_one,
-                hot=fast(self.send_v2),
+                hot=fast(partial(self._send_run, _V2)),
                 body=Body.MESSAGES,
                 pool=Pool.SEND,
             ),
@@ -189,26 +190,15 @@ class SendHandlers:
             ),
         )
 
-    def send(
-        self, slow: SlowPath, connection: Connection, frames: list[RawFrame], answers: list[bytes]
-    ) -> None:
-        """A run of SEND_MESSAGE."""
-        self._send_run(slow, connection, frames, answers, _V1)
-
-    def send_v2(
-        self, slow: SlowPath, connection: Connection, frames: list[RawFrame], answers: list[bytes]
-    ) -> None:
-        """A run of SEND_MESSAGE_V2."""
-        self._send_run(slow, connection, frames, answers, _V2)
-
     def _send_run(
         self,
+        fields: _Fields,
         slow: SlowPath,
         connection: Connection,
         frames: list[RawFrame],
         answers: list[bytes],
-        fields: _Fields,
     ) -> None:
+        """Serve a run of SEND_MESSAGE or SEND_MESSAGE_V2, which differ in their field names."""
         if self._behind and connection in self._behind:
             for frame in frames:
                 slow(connection, frame, answers)

@@ -1,31 +1,30 @@
 """Delivers delayed messages: RocketMQ's ScheduleMessageService.
 
-A delayed message waits in SCHEDULE_TOPIC_XXXX, in its level's queue, in whose entries the
-time of delivery stands. When it is due, a copy goes to its real topic and queue. The copy
-is the waiting record but for its topic, queue and store time: body, properties (DELAY,
-REAL_TOPIC and REAL_QID among them), flag, sysFlag, born fields and reconsumeTimes stay,
-and its entry has the hash of its tags, as after RocketMQ's messageTimeup.
+A delayed message waits in SCHEDULE_TOPIC_XXXX, in the queue of its level, whose entries hold the
+delivery time. When it is due, a copy goes to its real topic and queue. The copy differs from the
+waiting record in topic, queue and store time only: body, properties (including DELAY, REAL_TOPIC
+and REAL_QID), flag, sysFlag, born fields and reconsumeTimes stay, and its entry holds the hash of
+its tags, as after RocketMQ's messageTimeup.
 
-Each level reads a few messages ahead, from the disk in a thread, and sleeps until the
-first of them is due: no polling. All levels share turns of the loop of at most 2 ms, so a
-million messages that are due at once delay a send by no more than that.
+Each level reads a few messages ahead, cold ones in a thread, and sleeps until the first is due:
+there is no polling. All levels together use at most 2 ms of a loop iteration, so a million messages
+that are due at the same time delay a send by no more than that.
 
 Invariants
-1. Within a level, messages are delivered in the order of its queue.
-2. Never early: not before the time in the entry. As in RocketMQ, a time farther away than
-   the level's delay is one of a clock that was set back, or of a level whose delay was
-   made shorter: such a message is due at once.
-3. Never lost: a level's offset moves after the copy is written, and is saved after the copy
-   is flushed (`state.delay_offsets`). After a cut of the power messages may come again.
-4. A put that the store refuses for a while (a full disk) is tried again, later each time,
-   and everything behind it in its level waits.
+1. Within a level, messages are delivered in queue order.
+2. No message is early: none is delivered before the time in its entry. As in RocketMQ, a time
+   further away than the level's delay stems from a clock that was set back, or from a level whose
+   delay was shortened: such a message is due immediately.
+3. No message is lost: a level's offset moves after the copy is written, and is saved after the copy
+   is fsynced (`state.delay_offsets`). After a power cut messages may be delivered twice.
+4. A put that the store refuses temporarily (full disk) is retried with backoff; the messages after
+   it in its level wait.
 
-Where RocketMQ would stand still for ever, at a record that is none or whose properties name
-no place, and at one that the store will never take, the message is passed over with a line
-in the log. A real topic that was deleted meanwhile gets its message, as in RocketMQ: it is
-there when the topic is made again.
+A record that is damaged, that names no valid target, or that the store will never accept blocks
+its level forever in RocketMQ; here it is skipped with a log line. As in RocketMQ, a message whose
+real topic was deleted meanwhile is still delivered, and is there when the topic is recreated.
 
-Everything on the loop; only cold pages are brought in by threads. Not on replicas.
+Runs on the loop, except for reads of cold pages. Not on replicas.
 """
 
 from __future__ import annotations
@@ -54,15 +53,16 @@ from pyromq.store.results import GetResult, GetStatus, PutError, PutStatus
 
 logger = logging.getLogger(__name__)
 
+#: Budget of one loop iteration for all levels.
 _TURN_NS: Final = 2_000_000
-_READ_AHEAD: Final = 32
-#: A clock that was set is noticed within so many seconds.
-_LONGEST_SLEEP: Final = 1.0
-#: After pages were brought in so often they are read where they are.
-_BRING_IN_LIMIT: Final = 3
-_FIRST_RETRY: Final = 0.1
-_LONGEST_RETRY: Final = 5.0
-#: How soon a level goes on after a mistake of ours.
+_READ_AHEAD_MESSAGES: Final = 32
+#: A clock that was set is noticed within this time.
+_MAX_SLEEP_SECONDS: Final = 1.0
+#: Attempts to bring in cold pages in a thread before they are read on the loop.
+_MAX_BRING_INS: Final = 3
+_FIRST_RETRY_SECONDS: Final = 0.1
+_MAX_RETRY_SECONDS: Final = 5.0
+#: Pause of a level after an unexpected exception.
 _FAULT_SECONDS: Final = 10.0
 _FLUSH_CHECK_SECONDS: Final = 0.2
 _NS_PER_MS: Final = 1_000_000
@@ -70,7 +70,7 @@ _NS_PER_MS: Final = 1_000_000
 _READ: Final = frozenset(
     {GetStatus.FOUND, GetStatus.MESSAGE_WAS_REMOVING, GetStatus.NO_MATCHED_MESSAGE}
 )
-#: The store will not take such a message later either.
+#: Refusals that no retry can change.
 _HOPELESS: Final = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
 
 
@@ -78,7 +78,7 @@ class _Waiting(NamedTuple):
     """A message that was read ahead."""
 
     offset: int
-    #: Milliseconds since 1970.
+    #: Milliseconds since the epoch.
     due: int
     record: MessageRecord
     topic: str
@@ -86,7 +86,7 @@ class _Waiting(NamedTuple):
 
 
 class _Level:
-    """One delay level: where it stands and what it waits for."""
+    """One delay level: its position and the messages it waits for."""
 
     __slots__ = (
         "brought_in",
@@ -101,10 +101,10 @@ class _Level:
 
     def __init__(self, number: int, offset: int) -> None:
         self.number = number
-        #: The next message to deliver, and the next to read: between them are `waiting`.
+        #: The next message to deliver and the next to read; `waiting` is between them.
         self.offset = self.read_to = offset
         self.waiting: deque[_Waiting] = deque()
-        #: Nothing to deliver: the next message that is put wakes it.
+        #: Nothing to deliver: the next put wakes the level.
         self.idle = False
         self.timer: asyncio.TimerHandle | None = None
         self.brought_in = 0
@@ -112,7 +112,7 @@ class _Level:
 
 
 class DelayService:
-    """Delivers what is due, level by level."""
+    """Delivers due messages, level by level."""
 
     def __init__(
         self,
@@ -121,15 +121,15 @@ class DelayService:
         offsets: DelayOffsetTable,
         *,
         now: Callable[[], int] = time.time_ns,
-        longest_sleep: float = _LONGEST_SLEEP,
+        max_sleep: float = _MAX_SLEEP_SECONDS,
     ) -> None:
-        """`now` tells nanoseconds since 1970."""
+        """`now` returns nanoseconds since the epoch."""
         self._store = store
         self._writer = writer
         self._offsets = offsets
         self._delays = writer.delay_levels
         self._now = now
-        self._longest_sleep = longest_sleep
+        self._max_sleep = max_sleep
         self._levels: list[_Level] = []
         self._ready: deque[_Level] = deque()
         self._turn_is_coming = False
@@ -142,19 +142,19 @@ class DelayService:
     # Life
 
     def start(self) -> None:
-        """Deliver from where the table says."""
+        """Deliver from the offsets in the table on."""
         self._running = True
         self._levels = [
             _Level(number, self._offsets.get(number)) for number in range(1, len(self._delays) + 1)
         ]
-        self._warn_of_lost_levels()
+        self._warn_of_removed_levels()
         self._writer.listen(self._arrived)
         for level in self._levels:
-            self._go_on(level)
-        self._saving = asyncio.get_running_loop().create_task(self._save_now_and_then())
+            self._resume(level)
+        self._saving = asyncio.get_running_loop().create_task(self._save_periodically())
 
     async def stop(self) -> None:
-        """Deliver nothing more. What was delivered is in the table, which is the caller's."""
+        """Stop delivering. The caller saves the table, which has the final offsets."""
         self._running = False
         self._writer.listen(None)
         for level in self._levels:
@@ -164,41 +164,41 @@ class DelayService:
         if self._saving is not None:
             self._saving.cancel()
             await asyncio.gather(self._saving, return_exceptions=True)
-        # Their threads read files: those must stay until they are done.
+        # Their threads read files, which must stay open until they are done.
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _warn_of_lost_levels(self) -> None:
+    def _warn_of_removed_levels(self) -> None:
         for queue in self._store.queues():
             if queue.topic != SCHEDULE_TOPIC or queue.queue_id < len(self._levels):
                 continue
             waiting = queue.next_offset - max(self._offsets.get(queue.queue_id + 1), 0)
             if waiting > 0:
                 logger.warning(
-                    "%d messages of delay level %d wait until messageDelayLevel has such a "
-                    "level again",
+                    "%d messages of delay level %d wait: messageDelayLevel no longer has this "
+                    "level; add it back to deliver them",
                     waiting,
                     queue.queue_id + 1,
                 )
 
-    async def _save_now_and_then(self) -> None:
+    async def _save_periodically(self) -> None:
         interval = self._store.config.flush_delay_offset_interval / 1000
         while True:
             await asyncio.sleep(interval)
-            # The flush thread moves the mark.
+            # The flush thread moves flushed_offset.
             while not self._offsets.settle(self._store.flushed_offset):  # noqa: ASYNC110
                 await asyncio.sleep(_FLUSH_CHECK_SECONDS)
             self._offsets.save_if_changed()
 
-    # Turns of the loop
+    # Loop iterations
 
     def _arrived(self, number: int) -> None:
-        """A message of this level was put; it can be read when the loop turns."""
+        """Wake a level to which a message was put; it can be read in the next iteration."""
         level = self._levels[number - 1]
         if level.idle:
-            self._go_on(level)
+            self._resume(level)
 
-    def _go_on(self, level: _Level) -> None:
-        """Let a level have its part of the next turn."""
+    def _resume(self, level: _Level) -> None:
+        """Serve a level in the next loop iteration."""
         level.timer = None
         level.idle = False
         self._ready.append(level)
@@ -206,7 +206,7 @@ class DelayService:
 
     def _sleep(self, level: _Level, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        level.timer = loop.call_later(seconds, self._go_on, level)
+        level.timer = loop.call_later(seconds, self._resume, level)
 
     def _plan_turn(self) -> None:
         if not self._turn_is_coming:
@@ -214,7 +214,7 @@ class DelayService:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Serve levels in turn until nothing is due or the time is over."""
+        """Serve the levels round-robin until nothing is due or the budget is used up."""
         self._turn_is_coming = False
         if not self._running:
             return
@@ -227,7 +227,7 @@ class DelayService:
                     ready.append(level)
             except Exception:
                 logger.exception(
-                    "delay level %d: delivery failed at offset %d, tried again in %g s",
+                    "delay level %d: delivery failed at offset %d, retrying in %g s",
                     level.number,
                     level.offset,
                     _FAULT_SECONDS,
@@ -242,13 +242,13 @@ class DelayService:
                 self._plan_turn()
 
     def _seal(self) -> None:
-        """Write what was put in this turn, and only then count it as delivered.
+        """Write the messages of this iteration, and only then count them as delivered.
 
-        What fails here is counted with the next turn.
+        If that fails, the next iteration counts them.
         """
         if self._moved:
-            # With SYNC_FLUSH nobody waits for these: they were acknowledged long ago, and
-            # their waiting records stay the truth until the copies are flushed.
+            # With SYNC_FLUSH nobody waits for these: they were acknowledged long ago, and their
+            # waiting records remain authoritative until the copies are fsynced.
             self._store.end_chunk()
             self._offsets.move(
                 {level.number: level.offset for level in self._moved},
@@ -257,7 +257,7 @@ class DelayService:
             self._moved.clear()
 
     def _deliver(self, level: _Level, deadline: int) -> bool:
-        """Deliver what is due, until `deadline`; whether there is more to do at once."""
+        """Deliver due messages until `deadline`; return whether more are due now."""
         waiting = level.waiting
         while True:
             if not waiting and not self._read_ahead(level):
@@ -265,7 +265,7 @@ class DelayService:
             while waiting:
                 milliseconds = self._milliseconds_until(level, waiting[0])
                 if milliseconds > 0:
-                    self._sleep(level, min(milliseconds / 1000, self._longest_sleep))
+                    self._sleep(level, min(milliseconds / 1000, self._max_sleep))
                     return False
                 try:
                     self._put(waiting[0])
@@ -283,11 +283,11 @@ class DelayService:
                     return True
 
     def _milliseconds_until(self, level: _Level, message: _Waiting) -> int:
-        """How long to sleep until a message is due, in whole milliseconds; at most 0: it is."""
+        """Return how long to sleep until a message is due; 0 or less if it is."""
         now = self._now()
         if message.due > self._delays.due(level.number, now // _NS_PER_MS):
             return 0
-        # Rounded up: uvloop's timers know only milliseconds, and would be early.
+        # Rounded up: uvloop's timers have millisecond resolution and would be early.
         return -((now - message.due * _NS_PER_MS) // _NS_PER_MS)
 
     def _put(self, message: _Waiting) -> None:
@@ -307,31 +307,33 @@ class DelayService:
     def _retry_later(self, level: _Level, error: PutError) -> None:
         if not level.retry_seconds:
             logger.error(
-                "delay level %d: the message at offset %d is due but cannot be put: %s; "
-                "it is tried again, those behind it wait",
+                "delay level %d: storing the due message at offset %d failed, retrying: %s; "
+                "later messages of the level wait",
                 level.number,
                 level.offset,
                 error,
             )
-        level.retry_seconds = min(max(_FIRST_RETRY, 2 * level.retry_seconds), _LONGEST_RETRY)
+        level.retry_seconds = min(
+            max(_FIRST_RETRY_SECONDS, 2 * level.retry_seconds), _MAX_RETRY_SECONDS
+        )
         self._sleep(level, level.retry_seconds)
 
     def _report_recovery(self, level: _Level) -> None:
         if level.retry_seconds:
             level.retry_seconds = 0.0
-            logger.info("delay level %d: messages are delivered again", level.number)
+            logger.info("delay level %d: delivery resumed", level.number)
 
     # Reading ahead
 
     def _read_ahead(self, level: _Level) -> bool:
-        """Get the next messages; False when there are none, or a thread brings them in first."""
+        """Read the next messages; return False if there are none or a thread must read first."""
         while True:
             result = self._store.get(
                 SCHEDULE_TOPIC,
                 level.number - 1,
                 level.read_to,
-                _READ_AHEAD,
-                may_wait=level.brought_in < _BRING_IN_LIMIT,
+                _READ_AHEAD_MESSAGES,
+                may_wait=level.brought_in < _MAX_BRING_INS,
             )
             if result.bring_in is not None:
                 self._bring_in(level, result.bring_in)
@@ -341,16 +343,16 @@ class DelayService:
                 self._take(level, result)
                 if level.waiting:
                     return True
-                # All of them were passed over: others must have their turn between.
+                # All of them were skipped: serve other levels before reading on.
                 level.offset = level.read_to
                 self._moved.add(level)
-                self._go_on(level)
+                self._resume(level)
                 return False
             if result.next_offset == level.read_to:
                 level.idle = True
                 return False
             logger.error(
-                "delay level %d: offset %d is not in its queue, which has %d to %d: %d is next",
+                "delay level %d: offset %d is outside its queue (%d to %d): continuing at %d",
                 level.number,
                 level.read_to,
                 result.min_offset,
@@ -361,16 +363,16 @@ class DelayService:
             self._moved.add(level)
 
     def _bring_in(self, level: _Level, bring_in: Callable[[], None]) -> None:
-        """Go on with a level when its pages are in memory."""
+        """Resume a level when a thread has brought its pages into memory."""
 
         async def read() -> None:
             try:
                 await asyncio.to_thread(bring_in)
             except OSError as error:
-                # Read where they are, they tell the same; or they have expired meanwhile.
+                # Reading on the loop reports the same error, or finds that they have expired.
                 logger.warning("delay level %d: reading ahead failed: %s", level.number, error)
             if self._running:
-                self._go_on(level)
+                self._resume(level)
 
         level.brought_in += 1
         task = asyncio.get_running_loop().create_task(read())
@@ -378,7 +380,7 @@ class DelayService:
         task.add_done_callback(self._tasks.discard)
 
     def _take(self, level: _Level, result: GetResult) -> None:
-        """Make messages of the entries that were found to be readable."""
+        """Decode the messages of the entries that can be read."""
         offset = level.read_to
         queue = self._store.queue(SCHEDULE_TOPIC, level.number - 1)
         entries = queue.read(offset, result.next_offset - offset)
@@ -396,7 +398,7 @@ class DelayService:
             _report_skipped(level, skipped[0][0], len(skipped), skipped[0][1])
 
     def _message(self, level: _Level, offset: int, physical: int, size: int, due: int) -> _Waiting:
-        """The message of an entry. Raises ValueError for one that can never be delivered."""
+        """Return the message of an entry. Raises ValueError if it can never be delivered."""
         data = self._store.read_record(physical)
         if data is None or len(data) != size:
             raise RecordError(f"no record of {size} bytes at {physical} of the log")
@@ -406,7 +408,7 @@ class DelayService:
         if body_crc(record.body) != record.body_crc:
             raise RecordError(f"the body of the record at {physical} of the log is damaged")
         if is_address(due):
-            # Its unit of the extension is lost: as the entry was made.
+            # Its unit in the extension is lost: compute the time as the entry was written.
             due = self._delays.due(level.number, record.store_timestamp)
         topic = record.properties.get(REAL_TOPIC, "")
         fault = topic_fault(topic)
@@ -427,7 +429,7 @@ class DelayService:
 
 def _report_skipped(level: _Level, offset: int, count: int, reason: str) -> None:
     logger.error(
-        "delay level %d: %d message(s) from offset %d on cannot be delivered, passed over: %s",
+        "delay level %d: skipped %d undeliverable message(s) from offset %d on: %s",
         level.number,
         count,
         offset,

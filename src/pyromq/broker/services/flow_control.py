@@ -1,26 +1,24 @@
-"""Flow control: lanes for work that may take long, and refusals of what waited too long.
+"""Flow control: lanes for slow work, and refusal of requests that waited too long.
 
-RocketMQ gives every family of requests a thread pool with a bounded queue. Here the loop
-itself serves what is quick, and a `Lane` takes the rest: look-ups in the index, scans over
-many topics, reads from the disk. A lane has few threads of its own (they are made when
-they are first needed) and a bounded queue before them, so slow requests of one family
-never delay those of another, and a send never waits behind any of them.
+RocketMQ gives every request family a thread pool with a bounded queue. Here the loop serves quick
+requests itself, and a `Lane` takes the rest: index lookups, scans over many topics, disk reads. A
+lane has a few threads, started on demand, and a bounded queue, so slow requests of one family never
+delay another, and sends never wait for any of them.
 
 Invariants
-1. At most `capacity` requests of a lane wait, with bodies of at most `MAX_WAITING_SIZE`
-   together; one more is refused with [OVERLOAD].
-2. Where the lane has a limit of waiting, a request that comes to it is refused with
-   [TIMEOUT_CLEAN_QUEUE] and never begun, also when every thread is stuck.
-3. All of it runs on the loop, but the work itself: no lock is needed.
-4. However many requests wait for a whole table, at most two snapshots of it exist
-   (`SharedBody`): one that is encoded now, and the next one.
+1. At most `capacity` requests wait in a lane, with bodies of at most `MAX_WAITING_SIZE` together;
+   further ones are refused with [OVERLOAD].
+2. If a lane has a wait limit, a request that exceeds it is refused with [TIMEOUT_CLEAN_QUEUE] and
+   never started, even if every thread is stuck.
+3. Everything but the work itself runs on the loop, so no lock is needed.
+4. However many requests wait for a whole table, at most two snapshots of it exist (`SharedBody`):
+   the one being encoded and the next.
 
-What the loop itself serves has no queue but the sockets' buffers: requests wait there, and
-behind others in the same turn of the loop. `FastFailure` refuses those whose turn came too
-late, with the words of RocketMQ's BrokerFastFailure.
+Requests that the loop serves have no queue but the socket buffers: they wait there, and for other
+requests of the same loop iteration. `FastFailure` refuses those that waited too long, with the
+remarks of RocketMQ's BrokerFastFailure.
 
-The tables of a broker belong to the loop. What work needs of them is taken before it is
-handed over.
+The broker's tables belong to the loop: take what the work needs from them before submitting it.
 """
 
 from __future__ import annotations
@@ -36,8 +34,9 @@ from functools import partial, wraps
 from time import monotonic
 from typing import Any, Final, TypeVar
 
+from pyromq.base.sizes import MIB
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.routes import Pool, Route, Routes
+from pyromq.broker.routes import Pool, Route, Routes, wrapped
 from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.protocol.wire.frame import RawFrame, RemotingCommand, RequestError, command_from
 from pyromq.remoting.connection import Connection, Handler, HotHandler
@@ -51,23 +50,22 @@ T = TypeVar("T")
 AsyncHandler = Callable[[Connection, RemotingCommand], Awaitable[RemotingCommand | None]]
 
 #: Bytes of the requests that may wait in a lane.
-MAX_WAITING_SIZE: Final = 256 * 1024 * 1024
+MAX_WAITING_SIZE: Final = 256 * MIB
 OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 REJECT_REQUEST: Final = "[REJECTREQUEST]system busy, start flow control for a while"
-#: RocketMQ lets any number of admin requests wait; nobody has an answer to wait for then.
+#: RocketMQ queues any number of admin requests, whose callers then time out.
 _ADMIN_CAPACITY: Final = 10_000
-#: Work that computes holds the interpreter's lock: more threads make nothing faster than
-#: it takes to keep a disk busy.
+#: Enough to keep a disk busy; work that computes holds the GIL and gains nothing from more.
 _DISK_THREADS: Final = 4
 _THREADS: Final = 2
-#: Scans over many queues that are in progress at once: they take turns on the loop anyway.
-_TURNS: Final = 4
-#: Refusals come in crowds: one line in the log tells of all within so many seconds.
-_LINE_SECONDS: Final = 10.0
+#: Concurrent scans over many queues; they share the loop anyway.
+_MAX_CONCURRENT_SCANS: Final = 4
+#: Refusals come in bursts: they are logged as one line per this many seconds.
+_REPORT_SECONDS: Final = 10.0
 
 
 class Lanes:
-    """The lanes of a broker, named and bounded as those of RocketMQ's pools that need one."""
+    """The lanes of a broker, with the names and capacities of RocketMQ's thread pools."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.send = Lane("send", config.send_thread_pool_queue_capacity)
@@ -79,7 +77,7 @@ class Lanes:
         self.set_limits(config)
 
     def set_limits(self, config: BrokerConfig) -> None:
-        """Let requests wait for as long as the settings say now."""
+        """Apply the wait limits of changed settings."""
         for lane, milliseconds in (
             (self.send, config.wait_time_mills_in_send_queue),
             (self.pull, config.wait_time_mills_in_pull_queue),
@@ -90,11 +88,11 @@ class Lanes:
 
     @property
     def all(self) -> list[Lane]:
-        """Every lane there is."""
+        """Return every lane."""
         return [lane for lane in vars(self).values() if isinstance(lane, Lane)]
 
     async def stop(self) -> None:
-        """Refuse what waits, and come back when no thread works any more."""
+        """Cancel waiting requests and wait until all threads have ended."""
         await asyncio.gather(*(lane.stop() for lane in self.all))
 
 
@@ -113,7 +111,7 @@ class _Waiting:
 
 
 class Lane:
-    """Some threads and the queue before them."""
+    """A bounded queue with its own threads."""
 
     def __init__(
         self, name: str, capacity: int, *, threads: int = _THREADS, wait_limit_ms: int | None = None
@@ -131,25 +129,25 @@ class Lane:
 
     @property
     def size(self) -> int:
-        """How many requests wait."""
+        """Return how many requests wait."""
         return len(self._waiting)
 
     @property
     def head_wait_ms(self) -> int:
-        """How long the first of them has waited; 0 when none does."""
+        """Return how long the first of them has waited; 0 if none waits."""
         if not self._waiting:
             return 0
         return _milliseconds(asyncio.get_running_loop().time() - self._waiting[0].since)
 
     async def run(self, work: Callable[[], T], size: int = 0) -> T:
-        """What `work` returns or raises, from a thread of this lane. RequestError when busy.
+        """Run `work` in a thread of this lane. Raises RequestError if the queue is full.
 
-        `size` is how many bytes are kept for it while it waits.
+        `size` is the number of bytes held for it while it waits.
         """
         return await self.submit(work, size)
 
     def submit(self, work: Callable[[], T], size: int = 0) -> asyncio.Future[T]:
-        """`run` for those who cannot wait; raises RequestError when the queue is full."""
+        """Like `run`, but return a future. Raises RequestError if the queue is full."""
         if self._stopped:
             raise RequestError(ResponseCode.SYSTEM_BUSY, "the broker is stopping")
         if self._running >= self._threads and (
@@ -167,7 +165,7 @@ class Lane:
         return result
 
     async def stop(self) -> None:
-        """Refuse what waits, and come back when no thread works any more."""
+        """Cancel waiting requests and wait until all threads have ended."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -177,10 +175,10 @@ class Lane:
             await asyncio.to_thread(self._executor.shutdown)
 
     def _begin_next(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Give the first request that is still wanted to a thread."""
+        """Start the first request that is still wanted."""
         while self._waiting:
             waiting = self._pop()
-            if waiting.result.done():  # who asked has gone
+            if waiting.result.done():  # the caller has gone
                 continue
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(
@@ -199,7 +197,7 @@ class Lane:
     def _report(
         self, loop: asyncio.AbstractEventLoop, result: asyncio.Future[Any], done: Future[Any]
     ) -> None:
-        """In the lane's thread: let the loop know."""
+        """Notify the loop, from the lane's thread."""
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._finish, loop, result, done)
 
@@ -218,7 +216,7 @@ class Lane:
             result.set_result(done.result())
 
     def _clean(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Refuse what has waited too long, and look again when the next one will have."""
+        """Refuse requests that have waited too long; run again when the next one will have."""
         self._timer = None
         while self._waiting and self.wait_limit_ms is not None:
             first = self._waiting[0]
@@ -234,44 +232,46 @@ class Lane:
 
 
 class Admission:
-    """Lets few requests of a kind be worked on at once, where each gathers much in memory.
+    """Caps the concurrent requests of a kind that each hold much memory.
 
-    A request that waits for its turn holds nothing but itself.
+    A waiting request holds nothing but itself.
     """
 
-    def __init__(self, at_once: int = _TURNS, capacity: int = _ADMIN_CAPACITY) -> None:
-        self._turns = asyncio.Semaphore(at_once)
+    def __init__(
+        self, concurrent: int = _MAX_CONCURRENT_SCANS, capacity: int = _ADMIN_CAPACITY
+    ) -> None:
+        self._slots = asyncio.Semaphore(concurrent)
         self._capacity = capacity
         self._waiting = 0
 
     def of(self, handler: AsyncHandler) -> AsyncHandler:
-        """Return a handler that waits for its turn; one too many is refused with [OVERLOAD]."""
+        """Return a handler that waits for a slot; [OVERLOAD] refuses too many waiting requests."""
 
-        @wraps(handler, assigned=(), updated=())  # names it to those who look for it
-        async def in_turn(
+        @wraps(handler, assigned=(), updated=())  # so that `inspect.unwrap` finds it
+        async def admitted(
             connection: Connection, request: RemotingCommand
         ) -> RemotingCommand | None:
             if self._waiting >= self._capacity:
                 raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD)
             self._waiting += 1
             try:
-                await self._turns.acquire()
+                await self._slots.acquire()
             finally:
                 self._waiting -= 1
             try:
                 return await handler(connection, request)
             finally:
-                self._turns.release()
+                self._slots.release()
 
-        return in_turn
+        return admitted
 
 
 class SharedBody:
-    """An answer's body that is made once for all requests that wait for it.
+    """The body of an answer, encoded once for all requests that wait for it.
 
-    An answer shows things as they were when its request came, or later. At most two bodies are
-    in the making: one that was begun before the last request came, and the next one. Nothing is
-    kept when nobody waits: a table may be large and asked for once.
+    A body is never older than its request. At most two are being encoded: one that was started
+    before the last request arrived, and the next one. Nothing is cached when no request waits:
+    tables are large and may be requested only once.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class SharedBody:
         make: Callable[[], Coroutine[Any, Any, bytes]],
         version: Callable[[], object] | None = None,
     ) -> None:
-        """`version` returns something else after each change; without it, all may change."""
+        """`version` returns another value after each change; without it, no body is reused."""
         self._make = make
         self._version = version
         self._current: asyncio.Task[bytes] | None = None
@@ -287,7 +287,7 @@ class SharedBody:
         self._next: asyncio.Task[bytes] | None = None
 
     async def get(self) -> bytes:
-        """Return the body. Raises what making it raised."""
+        """Return the body. Raises the exception of `make`."""
         body = self._next
         if body is None:
             body = self._current
@@ -295,8 +295,8 @@ class SharedBody:
                 body = self._begin()
             elif self._version is None or self._version() != self._current_version:
                 body = self._next = asyncio.create_task(self._after(body))
-                body.add_done_callback(_look_at)
-        # One who asked may go away: the others still wait.
+                body.add_done_callback(_retrieve)
+        # Shielded: a cancelled request must not cancel the others.
         return await asyncio.shield(body)
 
     def _begin(self) -> asyncio.Task[bytes]:
@@ -311,22 +311,22 @@ class SharedBody:
         return await asyncio.shield(self._current or self._begin())
 
     def _ended(self, ended: asyncio.Task[bytes]) -> None:
-        _look_at(ended)
+        _retrieve(ended)
         if self._current is ended:
             self._current = None
 
 
-def _look_at(ended: asyncio.Task[bytes]) -> None:
-    """Tell asyncio that a failure was seen, also when everybody who asked is gone."""
+def _retrieve(ended: asyncio.Task[bytes]) -> None:
+    """Mark an exception as retrieved, even if every caller has gone."""
     if not ended.cancelled():
         ended.exception()
 
 
 class FastFailure:
-    """Which requests are refused because their turn came too late.
+    """Refuses requests that waited too long for the loop.
 
-    A producer has most likely given up on a send that waited for long and sent it elsewhere:
-    to store it now makes a duplicate, and lets those behind it wait, too.
+    The producer of a send that waited that long has most likely timed out and sent the message
+    elsewhere: storing it now would make a duplicate and delay the requests after it.
     """
 
     def __init__(
@@ -335,15 +335,15 @@ class FastFailure:
         """`pools` names the pool of each request code that has one."""
         self._pools = pools
         self._page_cache_limit = store_config.os_page_cache_busy_time_out_mills / 1000
-        #: Refused since the last line in the log said so.
+        #: Refusals since the last log line.
         self._refused = 0
-        self._last_line = -_LINE_SECONDS
-        #: When the last append ended that the page cache kept waiting.
+        self._last_line = -_REPORT_SECONDS
+        #: When the last append ended that was slowed down by the page cache.
         self._busy_until = -math.inf
         self.set_limits(config)
 
     def set_limits(self, config: BrokerConfig) -> None:
-        """Refuse what the settings say now."""
+        """Apply the limits of changed settings."""
         self._enabled = config.broker_fast_failure_enable
         self._limits: dict[int, float] = {}
         if self._enabled:
@@ -354,11 +354,11 @@ class FastFailure:
                 Pool.TRANSACTION: config.wait_time_mills_in_transaction_queue / 1000,
             }
             self._limits = {code: seconds[pool] for code, pool in self._pools.items()}
-        #: Nothing that waited for less is refused.
+        #: No request that waited less is refused.
         self.shortest_limit = min(self._page_cache_limit, *self._limits.values(), 3600.0)
 
     def timed(self, end_chunk: Callable[[], T]) -> Callable[[], T]:
-        """`end_chunk`, which appends to the log, with an eye on how long it takes."""
+        """Return `end_chunk`, which appends to the log, with its duration measured."""
         limit = self._page_cache_limit
 
         def timed_end_chunk() -> T:
@@ -367,20 +367,20 @@ class FastFailure:
             ended = monotonic()
             if ended - began > limit:
                 self._busy_until = ended
-                logger.warning("an append took %.1f s: the page cache is busy", ended - began)
+                logger.warning("page cache is busy: an append took %.1f s", ended - began)
             return outcome
 
         return timed_end_chunk
 
     def refuse(self, code: int, waited: float, queue_size: int) -> RequestError | None:
-        """Why a request that waited so many seconds is refused, with so many behind it."""
+        """Return the refusal of a request, or None; see `LatePolicy`."""
         refusal = self._refusal_of(code, waited, queue_size)
         if refusal is not None:
             self._refused += 1
             now = monotonic()
-            if now - self._last_line >= _LINE_SECONDS:
+            if now - self._last_line >= _REPORT_SECONDS:
                 logger.warning(
-                    "%d requests were refused, the last one after it had waited for %.1f s",
+                    "refused %d requests that waited too long, the last one %.1f s",
                     self._refused,
                     waited,
                 )
@@ -411,7 +411,7 @@ def reject_sends_while(routes: Routes, is_deficient: Callable[[], bool]) -> Rout
         return dataclasses.replace(
             route,
             plain=None if plain is None else _guarded(plain, is_deficient),
-            hot=None if hot is None else lambda slow: _guarded_hot(hot(slow), is_deficient),
+            hot=None if hot is None else wrapped(hot, lambda run: _guarded_hot(run, is_deficient)),
         )
 
     return routes.changed(guarded)
@@ -454,7 +454,7 @@ def refuse_sends(routes: Routes) -> Routes:
 
 
 def waited_too_long(waited_ms: int, queue_size: int) -> RequestError:
-    """The refusal of a request whose turn did not come in time."""
+    """Return the refusal of a request that waited too long."""
     return _refusal("TIMEOUT_CLEAN_QUEUE", waited_ms, queue_size)
 
 

@@ -1,11 +1,11 @@
-"""Tells the members of consumer groups that their group has changed.
+"""Notifies the members of consumer groups that their group has changed.
 
-A member that hears NOTIFY_CONSUMER_IDS_CHANGED shares out the group's queues again at once
-instead of at its next look. A thousand members that join or leave together would be a million
-notices if every change were told by itself. So changes of one group within `ROUND_SECONDS`
-share a notice, and the loop gets a turn after every few notices.
+On NOTIFY_CONSUMER_IDS_CHANGED a member rebalances immediately instead of at its next interval.
+A thousand members that join or leave together would cause a million notices if each change were
+announced by itself. So changes of a group within `ROUND_SECONDS` share one notice, and the loop
+serves other work after every few notices.
 
-`changed` is called on the event loop; without a running one, members are told at once.
+`changed` is called on the loop; without a running loop members are notified immediately.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pyromq.protocol.wire.codes import RequestCode
 from pyromq.protocol.wire.frame import FLAG_ONEWAY, RemotingCommand
 from pyromq.protocol.wire.headers import NotifyConsumerIdsChangedRequestHeader
 
-#: The first change is told at once; changes within this time after it are told together.
+#: The first change is announced immediately; changes within this time after it share a notice.
 ROUND_SECONDS: Final = 0.05
-#: Notices that are sent before the loop gets a turn.
-_NOTICES_AT_ONCE: Final = 256
+#: Notices between two yields to the loop.
+_NOTICES_PER_YIELD: Final = 256
 
 
 class GroupNotices:
@@ -29,23 +29,23 @@ class GroupNotices:
 
     def __init__(self, consumers: ConsumerTable) -> None:
         self._consumers = consumers
-        #: A dictionary for its order: groups are told in the order of their changes.
+        #: A dictionary keeps the order of the changes.
         self._changed: dict[str, None] = {}
         self._task: asyncio.Task[None] | None = None
 
     def changed(self, group: str) -> None:
-        """Tell the members of a group that its members or topics have changed, soon."""
+        """Notify the members of a group soon that its members or topics have changed."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            self._tell(group)
+            self._notify(group)
             return
         self._changed[group] = None
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._run())
 
     async def stop(self) -> None:
-        """Tell nobody any more."""
+        """Stop sending notices."""
         self._changed.clear()
         if self._task is not None:
             self._task.cancel()
@@ -56,15 +56,15 @@ class GroupNotices:
             groups, self._changed = self._changed, {}
             sent = 0
             for group in groups:
-                # One group may have thousands of members: its notices are still one go.
-                sent += self._tell(group)
-                if sent >= _NOTICES_AT_ONCE:
+                # The notices of one group are not interrupted, even for thousands of members.
+                sent += self._notify(group)
+                if sent >= _NOTICES_PER_YIELD:
                     sent = 0
                     await asyncio.sleep(0)
             await asyncio.sleep(ROUND_SECONDS)
 
-    def _tell(self, group_name: str) -> int:
-        """Send one group's notices; the number sent."""
+    def _notify(self, group_name: str) -> int:
+        """Send the notices of one group; return their cost in notices."""
         group = self._consumers.find(group_name)
         if group is None:
             return 1

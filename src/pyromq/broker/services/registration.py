@@ -1,21 +1,21 @@
-"""Keeps every NameServer informed of this broker: where it is and which topics it has.
+"""Registers the broker, its address and its topics with every NameServer.
 
-A registration goes out at start, every `registerNameServerPeriod` and at once when topics
-change. NameServers share nothing, so each has a task of its own: one that is slow or
-unreachable delays nobody else. With `forceRegister` off, a NameServer is first asked
-whether it has the current data version, and only registered at if not.
+A registration is sent at start, every `registerNameServerPeriod`, and immediately when topics
+change. NameServers share nothing, so each has its own task: a slow or unreachable one delays no
+other. With `forceRegister` off, the broker first queries the NameServer's data version and
+registers only if it is outdated.
 
 Invariants:
-1. After a change of topics, a registration that begins after the change follows at every
-   NameServer; changes during a registration share the next one.
-2. A failed registration is tried again after 10 seconds or at the next change.
-3. A registration is compressed when `compressedRegister` says so, and whenever it would take
-   more than half a frame as JSON: NameServers read no frame above 16 MiB. One that does not
-   fit even so is not sent; the log says what to do.
-4. The order configuration and the master's addresses are taken from the first NameServer
-   of the list that answers, so that differing NameServers do not make them flap.
+1. After a change of topics every NameServer gets a registration that was started after the change;
+   changes during a registration share the next one.
+2. A failed registration is retried after 10 seconds or at the next change.
+3. A registration is compressed if `compressedRegister` is set, and whenever its JSON exceeds half a
+   frame: NameServers read no frame above 16 MiB. One that is still too large is not sent; the log
+   says what to do.
+4. Order topics and the master's addresses come from the first NameServer of the list that answers,
+   so that NameServers that disagree do not make them flap.
 
-Runs on the event loop; the body of a registration is encoded in a thread.
+Runs on the loop; the body of a registration is encoded in a thread.
 """
 
 from __future__ import annotations
@@ -50,20 +50,19 @@ from pyromq.remoting.errors import RemotingError
 
 logger = logging.getLogger(__name__)
 
-_SHORTEST_PERIOD = 10.0
-_LONGEST_PERIOD = 60.0
-#: Seconds after which a failed registration is tried again.
-_RETRY_DELAY = 10.0
-#: Seconds that the stop of a broker waits for NameServers.
-_UNREGISTER_TIMEOUT = 3.0
-#: A registration with more bytes than this is compressed; a compressed one is worth a warning.
+_MIN_PERIOD_SECONDS = 10.0
+_MAX_PERIOD_SECONDS = 60.0
+_RETRY_SECONDS = 10.0
+#: How long a stopping broker waits for NameServers.
+_UNREGISTER_SECONDS = 3.0
+#: Bytes above which a registration is compressed; a compressed one above it causes a warning.
 _LARGE_BODY: Final = MAX_FRAME // 2
-#: What a frame has room for beside the header of a registration.
+#: Bytes of a frame, less the header of a registration.
 _MAX_BODY: Final = MAX_FRAME - 16 * 1024
 
 
 class _EncodedBody(NamedTuple):
-    """The body of a registration, and what its header says of it."""
+    """The body of a registration and the header fields that describe it."""
 
     content: bytes
     checksum: int
@@ -71,19 +70,19 @@ class _EncodedBody(NamedTuple):
 
 
 class NameServerClient(Protocol):
-    """What registration needs of `RemotingClient`."""
+    """The part of `RemotingClient` that registration uses."""
 
     async def request(
         self,
         address: str,
         command: RemotingCommand,
-        timeout: float,  # noqa: ASYNC109 - the time-out is part of the protocol's request
+        timeout: float,  # noqa: ASYNC109 - as in RemotingClient
     ) -> RemotingCommand:
         """Send a request and return its answer. Raises RemotingError."""
 
 
 class Registration:
-    """Registers one broker at all its NameServers."""
+    """Registers one broker with all its NameServers."""
 
     def __init__(
         self,
@@ -102,16 +101,16 @@ class Registration:
         self._ha_address = ha_address
         self._name_servers = [_NameServer(address) for address in config.name_servers]
         self._body = _EncodedBody(b"", 0, compressed=False)
-        #: Whether the log has a line about the size of the newest registration.
+        #: Whether the size of the newest registration was logged.
         self._size_reported = False
         self._body_version: DataVersion | None = None
         self._encoding = asyncio.Lock()
-        #: The master's addresses as a NameServer told them; of use to a replica.
+        #: The master's addresses as answered by a NameServer, for replicas.
         self.master_address: str | None = None
         self.master_ha_address: str | None = None
 
     async def start(self) -> None:
-        """Begin to register; returns when one NameServer knows the broker, or all failed."""
+        """Start registering; return when one NameServer knows the broker, or all have failed."""
         self._topics.add_listener(lambda _: self.register_soon())
         attempts = [name_server.next_attempt() for name_server in self._name_servers]
         for name_server in self._name_servers:
@@ -121,12 +120,12 @@ class Registration:
                 return
 
     def register_soon(self) -> None:
-        """Register at every NameServer without waiting."""
+        """Register with every NameServer without waiting."""
         for name_server in self._name_servers:
             name_server.wake.set()
 
     async def register_now(self) -> None:
-        """Register at every NameServer; returns when those that answered last have answered."""
+        """Register with every NameServer; wait for those that answered the last registration."""
         version = self._topics.data_version
         attempts = []
         for name_server in self._name_servers:
@@ -140,7 +139,7 @@ class Registration:
             await asyncio.wait(attempts)
 
     async def stop(self, *, unregister: bool = True) -> None:
-        """Stop registering and take the broker off every NameServer that knows it."""
+        """Stop registering, and unregister from every NameServer that knows the broker."""
         tasks = [item.task for item in self._name_servers if item.task is not None]
         for task in tasks:
             task.cancel()
@@ -152,12 +151,12 @@ class Registration:
 
     async def _keep_registered(self, name_server: _NameServer) -> None:
         period = self._config.register_name_server_period / 1000
-        period = min(max(period, _SHORTEST_PERIOD), _LONGEST_PERIOD)
+        period = min(max(period, _MIN_PERIOD_SECONDS), _MAX_PERIOD_SECONDS)
         forced = True
         while True:
             with name_server.attempt(self._topics.data_version):
                 await self._register(name_server, forced=forced)
-            delay = period if name_server.registered else min(period, _RETRY_DELAY)
+            delay = period if name_server.registered else min(period, _RETRY_SECONDS)
             forced = await name_server.woken_within(delay) or self._config.force_register
 
     async def _register(self, name_server: _NameServer, *, forced: bool) -> None:
@@ -165,12 +164,12 @@ class Registration:
             if forced or not name_server.registered or await self._is_outdated(name_server):
                 await self._send_registration(name_server)
         except Exception as error:
-            # Whatever went wrong, the broker must try again: without it nobody finds it.
-            # A ValueError is an answer whose header or body cannot be read.
+            # Whatever failed, keep retrying: nobody finds an unregistered broker. A ValueError
+            # means that the header or body of the answer cannot be decoded.
             expected = isinstance(error, RemotingError | _RefusedError | ValueError)
             if name_server.registered or not name_server.reported:
                 logger.warning(
-                    "not registered at NameServer %s: %s",
+                    "registration with NameServer %s failed, retrying: %s",
                     name_server.address,
                     error,
                     exc_info=not expected,
@@ -179,13 +178,13 @@ class Registration:
             name_server.reported = True
             return
         if not name_server.registered:
-            logger.info("registered at NameServer %s", name_server.address)
+            logger.info("registered with NameServer %s", name_server.address)
         name_server.registered = name_server.ever_registered = True
         name_server.reported = False
         self._take_answer()
 
     async def _is_outdated(self, name_server: _NameServer) -> bool:
-        """Whether the NameServer has other topics than the broker now."""
+        """Return whether the NameServer has another version of the topics."""
         version = self._topics.data_version
         header = QueryDataVersionRequestHeader(
             broker_name=self._config.broker_name,
@@ -207,8 +206,8 @@ class Registration:
         body = await self._registration_body()
         if len(body.content) > _MAX_BODY:
             raise _RefusedError(
-                f"a registration of {len(self._topics)} topics has {len(body.content)} bytes, "
-                f"limit {_MAX_BODY}: stop the broker and remove topics that are not used from "
+                f"the registration of {len(self._topics)} topics has {len(body.content)} bytes, "
+                f"limit {_MAX_BODY}: stop the broker and remove unused topics from "
                 f"{self._topics.file.path}"
             )
         header = RegisterBrokerRequestHeader(
@@ -240,12 +239,12 @@ class Registration:
             return self._body
 
     def _report_size(self, topic_count: int) -> None:
-        """Warn, once, while there is still room."""
+        """Warn once while there is still room."""
         size = len(self._body.content)
         if size > _LARGE_BODY and not self._size_reported:
             logger.warning(
-                "the registration of %d topics has %d bytes, %d %% of what a NameServer reads: "
-                "delete topics that are not used",
+                "registration of %d topics has %d bytes, %d %% of the maximum: "
+                "delete unused topics",
                 topic_count,
                 size,
                 size * 100 // _MAX_BODY,
@@ -253,7 +252,7 @@ class Registration:
         self._size_reported = size > _LARGE_BODY
 
     def _encode(self, wrapper: TopicConfigSerializeWrapper) -> _EncodedBody:
-        """In a thread: the body of a registration."""
+        """Encode the body of a registration, in a thread."""
         permission = self._config.broker_permission
         compressed = self._config.compressed_register
         content = b""
@@ -280,7 +279,7 @@ class Registration:
         return answer
 
     def _take_answer(self) -> None:
-        """Use what the first NameServer that answers said of order topics and the master."""
+        """Apply the order topics and master addresses of the first registered NameServer."""
         first = next((item for item in self._name_servers if item.registered), None)
         if first is None or first.answer is None:
             return
@@ -300,17 +299,19 @@ class Registration:
         )
         command = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext_fields=header.encode())
         try:
-            await self._client.request(name_server.address, command, _UNREGISTER_TIMEOUT)
+            await self._client.request(name_server.address, command, _UNREGISTER_SECONDS)
         except RemotingError as error:
-            logger.warning("not unregistered at NameServer %s: %s", name_server.address, error)
+            logger.warning(
+                "unregistering from NameServer %s failed: %s", name_server.address, error
+            )
 
 
 class _RefusedError(Exception):
-    """A NameServer answered with an error."""
+    """A NameServer refused, or the registration cannot be sent."""
 
 
 class _NameServer:
-    """One NameServer: what is known of it and who waits for it."""
+    """The state of one NameServer and the callers that wait for it."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -322,44 +323,44 @@ class _NameServer:
         self.reported = False
         self.answer: tuple[RegisterBrokerResponseHeader, KVTable | None] | None = None
         self._waiting: list[asyncio.Future[bool]] = []
-        #: While an attempt is under way: who waits for it, and which topics it began with.
-        self._told_by_running: list[asyncio.Future[bool]] | None = None
+        #: The callers that wait for the attempt in flight, and the topics it started with.
+        self._running_waiters: list[asyncio.Future[bool]] | None = None
         self._running_version: DataVersion | None = None
 
     def next_attempt(self) -> asyncio.Future[bool]:
-        """The outcome of the next attempt that begins after this call."""
+        """Return the outcome of the next attempt that starts after this call."""
         outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append(outcome)
         return outcome
 
     def running_attempt(self, version: DataVersion) -> asyncio.Future[bool] | None:
-        """The outcome of the attempt that is under way, if it began with these topics."""
-        if self._told_by_running is None or version != self._running_version:
+        """Return the outcome of the attempt in flight if it started with these topics."""
+        if self._running_waiters is None or version != self._running_version:
             return None
         outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._told_by_running.append(outcome)
+        self._running_waiters.append(outcome)
         return outcome
 
     @contextmanager
     def attempt(self, version: DataVersion) -> Iterator[None]:
-        """An attempt that begins now: when it ends, those who waited for it are told."""
+        """Enclose an attempt; notify the waiting callers when it ends."""
         self.wake.clear()
         waiting, self._waiting = self._waiting, []
-        self._told_by_running, self._running_version = waiting, version
+        self._running_waiters, self._running_version = waiting, version
         try:
             yield
         finally:
-            self._told_by_running = None
-            _tell(waiting, self.registered)
+            self._running_waiters = None
+            _notify(waiting, self.registered)
 
     def give_up(self) -> None:
-        """No attempt will follow: let nobody wait for one."""
+        """Release the waiting callers, because no attempt will follow."""
         self.registered = False
         waiting, self._waiting = self._waiting, []
-        _tell(waiting, False)
+        _notify(waiting, False)
 
     async def woken_within(self, seconds: float) -> bool:
-        """Wait for a change of topics, at most so long; whether there was one."""
+        """Wait for a change of topics, at most `seconds`; return whether there was one."""
         try:
             async with asyncio.timeout(seconds):
                 await self.wake.wait()
@@ -368,7 +369,7 @@ class _NameServer:
         return True
 
 
-def _tell(waiting: list[asyncio.Future[bool]], outcome: bool) -> None:
+def _notify(waiting: list[asyncio.Future[bool]], outcome: bool) -> None:
     for future in waiting:
         if not future.done():
             future.set_result(outcome)

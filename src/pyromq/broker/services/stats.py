@@ -1,33 +1,32 @@
-"""What a broker counts: messages put and pulled, by topic, queue and group, over time.
+"""The statistics of a broker: messages put and pulled, by topic, queue and group, over time.
 
-Statistics have RocketMQ's names and keys:
+Names and keys are RocketMQ's:
 
 | statistic | key | counts |
 | --- | --- | --- |
-| TOPIC_PUT_NUMS, _SIZE | topic | messages that its queues got, bytes of their records |
-| QUEUE_PUT_NUMS, _SIZE | topic@queue | the same of one queue |
-| BROKER_PUT_NUMS | cluster | the same of all |
-| GROUP_GET_NUMS, _SIZE | topic@group | messages that pulls carried, bytes |
-| QUEUE_GET_NUMS, _SIZE | topic@queue@group | the same of one queue |
-| GROUP_GET_LATENCY | queue@topic@group | pulls; to copy their messages takes 0 ms |
+| TOPIC_PUT_NUMS, _SIZE | topic | messages stored in its queues, bytes of their records |
+| QUEUE_PUT_NUMS, _SIZE | topic@queue | the same for one queue |
+| BROKER_PUT_NUMS | cluster | the same for all queues |
+| GROUP_GET_NUMS, _SIZE | topic@group | messages that pulls returned, bytes |
+| QUEUE_GET_NUMS, _SIZE | topic@queue@group | the same for one queue |
+| GROUP_GET_LATENCY | queue@topic@group | pulls; copying their messages takes 0 ms |
 | BROKER_GET_NUMS | cluster | messages of all pulls |
 | SNDBCK_PUT_NUMS | topic@group | messages that consumers sent back |
 
-A message counts where it is put. A delayed one is put twice: under SCHEDULE_TOPIC_XXXX when
-it is sent, in its own topic when it is due; a transactional one under the half topic and,
-when it is committed, in its own topic.
+A message counts where it is stored. A delayed message is stored twice: under SCHEDULE_TOPIC_XXXX
+when it is sent, in its own topic when it is due; a transactional one under the half topic and, when
+committed, in its own topic.
 
-Differences from RocketMQ: it counts what its handlers put, so commits of transactions, their
-op messages and dead letters are missing there, and here they are not. It counts a batch as
-one time, here each message is one: averages per time are averages per message. The
-COMMERCIAL_* and *_FROM_DISK_* statistics exist, as there, and nothing adds to them;
-GROUP_GET_FALL_* can be asked for neither there nor here.
+Differences from RocketMQ: RocketMQ counts the puts of its request handlers, so it misses committed
+transactions, their op messages and dead letters. It counts a batch as one addition; here each
+message is one, so averages are per message. The COMMERCIAL_* and *_FROM_DISK_* statistics exist and
+stay at 0, as in RocketMQ; GROUP_GET_FALL_* cannot be queried in either.
 
-Puts cost nothing: each second `sample` counts what the queues got (`store.growth`), and
-only queues that got something are looked at; very many of them every ten seconds. Pulls
-add to one small list each. What is asked for in between is counted first (`count`).
+Puts cost nothing: `sample` counts the growth of the queues (`store.growth`) every second, or every
+ten seconds if very many have grown; idle queues are not visited. A pull updates one small list.
+Queries call `count` first.
 
-All on the loop; `sample` lets others run while it counts many queues.
+Runs on the loop; `sample` yields while it counts many queues.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 
-#: Every statistic that can be asked for.
+#: Every statistic that can be queried.
 NAMES: Final = (
     TOPIC_PUT_NUMS,
     TOPIC_PUT_SIZE,
@@ -83,33 +82,34 @@ NAMES: Final = (
     "COMMERCIAL_PERM_FAILURES",
 )
 
-#: How often `sample` is to be called.
+#: Seconds between two calls of `sample`.
 SAMPLE_SECONDS: Final = 1.0
-#: More queues than these are counted only as often as the shortest span needs it.
-_FEW_QUEUES: Final = 512
+#: Up to this many grown queues are counted with each sample, more only at this interval, which is
+#: the sampling period of the shortest span.
+_MAX_QUEUES_PER_SAMPLE: Final = 512
 _MANY_QUEUES_MS: Final = 10_000
-#: So many queues are counted before the loop gets its turn.
-_QUEUES_AT_ONCE: Final = 32
-#: So many messages more take as long as one queue more.
+#: Queues counted between two yields to the loop.
+_QUEUES_PER_YIELD: Final = 32
+#: Counting this many messages takes as long as one more queue.
 _MESSAGES_LIKE_A_QUEUE: Final = 512
-#: Rates go back so far, in seconds.
-_LONGEST_RATE: Final = 600
+#: The longest period of `rates`, in seconds.
+_MAX_RATE_SECONDS: Final = 600
 _MINUTE_MS: Final = 60_000
 
 
 class Totals(NamedTuple):
-    """Everything since the start; of pulls, those that found something and those that did not."""
+    """Totals since the start; `found` and `missed` count pulls with and without messages."""
 
     puts: int = 0
     put_bytes: int = 0
     found: int = 0
     missed: int = 0
-    #: Messages that pulls carried.
+    #: Messages that pulls returned.
     transferred: int = 0
 
 
 class PutTimes(NamedTuple):
-    """How long the puts of one minute took; all those of a chunk take the same time."""
+    """Put times of one minute; all messages of a chunk take the same time."""
 
     #: Messages whose chunk was stored within a millisecond.
     quick: int = 0
@@ -117,7 +117,7 @@ class PutTimes(NamedTuple):
     slow: tuple[int, ...] = ()
 
     def percentile(self, part: float) -> float:
-        """The time in milliseconds within which this part of them was stored."""
+        """Return the milliseconds within which this fraction of the messages was stored."""
         rank = int((self.quick + len(self.slow)) * part)
         if rank <= self.quick:
             return rank / self.quick if self.quick else 0.0
@@ -144,22 +144,22 @@ class BrokerStats:
         #: By group, topic and queue: messages, bytes, pulls.
         self._pulls: dict[tuple[str, str, int], list[int]] = {}
         self._puts = self._put_bytes = self._found = self._transferred = 0
-        #: Pulls that found nothing: whoever answers or parks one adds to it.
+        #: Pulls that found nothing; incremented by the pull handler.
         self.missed = 0
-        self._rates = deque([(now, Totals())], maxlen=_LONGEST_RATE + 1)
+        self._rates = deque([(now, Totals())], maxlen=_MAX_RATE_SECONDS + 1)
         self._day = today()
         self._this_morning = self._yesterday_morning = Totals()
         self._counted_at = now
         self._minute_began = now
         self._minute_began_with = 0
         self._slow: list[int] = []
-        #: Of the last whole minute.
+        #: Put times of the last full minute.
         self.put_times = PutTimes()
-        #: The longest that a chunk took, in milliseconds.
+        #: The slowest chunk, in milliseconds.
         self.slowest_put = 0
 
     def pulled(self, group: str, topic: str, queue_id: int, count: int, size: int) -> None:
-        """A pull was answered with messages."""
+        """Count a pull that was answered with messages."""
         try:
             totals = self._pulls[group, topic, queue_id]
         except KeyError:
@@ -169,13 +169,14 @@ class BrokerStats:
         totals[2] += 1
 
     def sent_back(self, group: str, topic: str) -> None:
-        """A consumer sent back a message of this topic."""
+        """Count a message of this topic that a consumer sent back."""
         self._items.add(SNDBCK_PUT_NUMS, f"{topic}@{group}", 1)
 
     async def sample(self) -> None:
-        """Each second: count, and take the samples that are due."""
+        """Count, and take the samples that are due; called every second."""
         now = self._monotonic_ms()
-        if len(self._growth) <= _FEW_QUEUES or now - self._counted_at >= _MANY_QUEUES_MS:
+        few = len(self._growth) <= _MAX_QUEUES_PER_SAMPLE
+        if few or now - self._counted_at >= _MANY_QUEUES_MS:
             await self.count()
         else:
             self._count_pulls()
@@ -194,7 +195,7 @@ class BrokerStats:
             self._yesterday_morning, self._this_morning = self._this_morning, self.totals
 
     async def count(self) -> None:
-        """Bring all counters up to now."""
+        """Bring all counters up to date."""
         self._counted_at = self._monotonic_ms()
         self._count_pulls()
         add = self._items.add
@@ -209,7 +210,7 @@ class BrokerStats:
             self._puts += messages
             self._put_bytes += size
             work += 1 + messages // _MESSAGES_LIKE_A_QUEUE
-            if work >= _QUEUES_AT_ONCE:
+            if work >= _QUEUES_PER_YIELD:
                 work = 0
                 await asyncio.sleep(0)
         slow, self._growth.slow_seals = self._growth.slow_seals, []
@@ -229,10 +230,10 @@ class BrokerStats:
             self._found += times
             self._transferred += count
 
-    # Asking
+    # Queries
 
     def view(self, name: str, key: str) -> BrokerStatsData | None:
-        """One statistic over a minute, an hour and a day; None when nothing was counted."""
+        """Return a statistic over a minute, an hour and a day; None if nothing was counted."""
         item = self._items.find(name, key)
         if item is None:
             return None
@@ -240,36 +241,36 @@ class BrokerStats:
         return BrokerStatsData(*map(_as_body, spans))
 
     def group_get_tps(self, group: str, topic: str) -> float:
-        """Messages of a topic that a group pulled per second, over the last minute."""
+        """Return the messages per second that a group pulled of a topic in the last minute."""
         item = self._items.find(GROUP_GET_NUMS, f"{topic}@{group}")
         return self._items.snapshot(item, MINUTE).tps if item is not None else 0.0
 
     @property
     def totals(self) -> Totals:
-        """Everything since the start, up to the last count."""
+        """Return the totals since the start, up to the last count."""
         return Totals(self._puts, self._put_bytes, self._found, self.missed, self._transferred)
 
     @property
     def refused_puts(self) -> int:
-        """Puts since the start that the store did not take."""
+        """Return how many puts the store has refused since the start."""
         return self._growth.refused_puts
 
     @property
     def this_morning(self) -> Totals:
-        """The totals when this day began; nothing, when the broker has started today."""
+        """Return the totals at the beginning of this day; zeros if the broker started today."""
         return self._this_morning
 
     @property
     def yesterday_morning(self) -> Totals:
-        """The totals when the day before began."""
+        """Return the totals at the beginning of the previous day."""
         return self._yesterday_morning
 
     def rates(self, number: Callable[[Totals], int]) -> tuple[float, ...]:
-        """What a number grew by per second, over the last 10, 60 and 600 seconds.
+        """Return the growth of a number per second over the last 10, 60 and 600 seconds.
 
-        Of a broker that runs for a shorter time, over that.
+        If the broker has run for less, that is the period.
         """
-        return tuple(self._rate(number, seconds) for seconds in (10, 60, _LONGEST_RATE))
+        return tuple(self._rate(number, seconds) for seconds in (10, 60, _MAX_RATE_SECONDS))
 
     def _rate(self, number: Callable[[Totals], int], seconds: int) -> float:
         ended, last = self._rates[-1]
@@ -279,7 +280,7 @@ class BrokerStats:
     # Forgetting
 
     def topic_deleted(self, topic: str) -> None:
-        """Forget what was counted for a topic."""
+        """Forget the statistics of a topic."""
         items = self._items
         items.remove(TOPIC_PUT_NUMS, topic)
         items.remove(TOPIC_PUT_SIZE, topic)
@@ -296,7 +297,7 @@ class BrokerStats:
         items.remove_if(GROUP_GET_LATENCY, lambda key: f"@{topic}@" in key)
 
     def group_deleted(self, group: str) -> None:
-        """Forget what was counted for a group."""
+        """Forget the statistics of a group."""
         for name in (
             QUEUE_GET_NUMS,
             QUEUE_GET_SIZE,

@@ -1,16 +1,14 @@
-"""Statistics over time: counters that know their last minute, hour and day.
+"""Counters with the totals of their last minute, hour and day.
 
-A counter (`StatsItem`) adds up a value and how many times it was added to. It is sampled
-every 10 seconds for the minute (6 samples), every 10 minutes for the hour (6) and every
-hour for the day (24), as RocketMQ's StatsItem; a `Snapshot` is the difference between the
-first and the last sample of a span. As in RocketMQ it begins at 0 one period before its
-first sample.
+A counter (`StatsItem`) sums a value and counts the additions. Like RocketMQ's StatsItem it is
+sampled every 10 seconds for the minute (6 samples), every 10 minutes for the hour (6) and every
+hour for the day (24); a `Snapshot` is the difference between the first and the last sample of a
+span. As in RocketMQ a counter starts at 0 one period before its first sample.
 
-RocketMQ samples every counter each time. Here a sample is kept only where a counter has
-changed since the one before, and a counter that has not takes no time at all: what it was
-at any tick follows from its latest sample up to there.
+RocketMQ samples every counter each time. Here only counters that have changed are sampled, and
+idle ones cost nothing: their value at any tick is that of the latest sample before it.
 
-Pure: the clock is handed in. Used by `stats`, on the loop.
+Pure: the clock is a parameter. Used by `services.stats`, on the loop.
 """
 
 from __future__ import annotations
@@ -25,35 +23,35 @@ _tick_of = itemgetter(0)
 
 
 class Snapshot(NamedTuple):
-    """What happened within a span of time."""
+    """The total of a counter within a span."""
 
     sum: int = 0
     #: Per second.
     tps: float = 0.0
-    #: `sum` for each time that something was added.
+    #: `sum` per addition.
     average: float = 0.0
     times: int = 0
 
 
 class StatsItem:
-    """One counter, and its samples in each span: tick, value, times."""
+    """One counter and its samples per span: tick, value, times."""
 
     __slots__ = ("samples", "times", "value", "waiting")
 
     def __init__(self) -> None:
         self.value = 0
         self.times = 0
-        #: A bit for each span that will take a sample of it.
+        #: A bit for each span that will sample it.
         self.waiting = 0
         self.samples: tuple[list[tuple[int, int, int]], ...] = tuple([] for _ in _SPANS)
 
 
-#: Milliseconds between two samples, and how many of them make the span.
+#: Milliseconds between two samples, and samples per span.
 _SPANS: Final = ((10_000, 6), (600_000, 6), (3_600_000, 24))
 MINUTE, HOUR, DAY = range(len(_SPANS))
 _ALL_WAIT: Final = (1 << len(_SPANS)) - 1
-#: So many samples are taken before others get their turn.
-_AT_ONCE: Final = 256
+#: Samples between two yields to the loop.
+_SAMPLES_PER_YIELD: Final = 256
 
 
 class StatsItems:
@@ -64,7 +62,7 @@ class StatsItems:
         self._spans = [_Span(number, *span, now_ms) for number, span in enumerate(_SPANS)]
 
     def add(self, name: str, key: str, value: int, times: int = 1) -> None:
-        """Add to a counter; it is made when it is not there."""
+        """Add to a counter, which is created if necessary."""
         table = self._tables[name]
         item = table.get(key)
         if item is None:
@@ -76,11 +74,11 @@ class StatsItems:
                 span.note(item)
 
     def find(self, name: str, key: str) -> StatsItem | None:
-        """A counter, if there is one."""
+        """Return a counter, or None."""
         return self._tables.get(name, {}).get(key)
 
     def snapshot(self, item: StatsItem, span: int) -> Snapshot:
-        """A counter's last MINUTE, HOUR or DAY, up to the latest sample."""
+        """Return a counter's last MINUTE, HOUR or DAY, up to the latest sample."""
         return self._spans[span].snapshot(item)
 
     def remove(self, name: str, key: str) -> None:
@@ -88,18 +86,18 @@ class StatsItems:
         self._tables[name].pop(key, None)
 
     def remove_if(self, name: str, unwanted: Callable[[str], bool]) -> None:
-        """Forget the counters of a statistic whose key is unwanted."""
+        """Forget the counters of a statistic with unwanted keys."""
         for key in [key for key in self._tables[name] if unwanted(key)]:
             self.remove(name, key)
 
     def sample(self, now_ms: int) -> Iterator[None]:
-        """Take the samples that are due; yields now and then, where others may go on."""
+        """Take the samples that are due; yields where other work may run."""
         for span in self._spans:
             yield from span.sample(now_ms)
 
 
 class _Span:
-    """The ticks of one span, and the counters that have changed since the last one."""
+    """The ticks of one span and the counters that changed since the last one."""
 
     def __init__(self, number: int, period_ms: int, length: int, now_ms: int) -> None:
         self._number = number
@@ -107,18 +105,18 @@ class _Span:
         self._period_ms = period_ms
         self._length = length
         self._tick = 0
-        #: When the last ticks were, `length` and the one before them at most.
+        #: Times of the last `length` ticks and the one before them.
         self._times = deque([now_ms], maxlen=length + 1)
         self._changed: list[StatsItem] = []
 
     def note(self, item: StatsItem) -> None:
-        """A counter has changed."""
+        """Sample a counter at the next tick."""
         if not item.waiting & self._bit:
             item.waiting |= self._bit
             self._changed.append(item)
 
     def sample(self, now_ms: int) -> Iterator[None]:
-        """Take a sample of what has changed, if it is time."""
+        """Sample the changed counters if a tick is due."""
         if now_ms - self._times[-1] < self._period_ms:
             return
         self._tick += 1
@@ -131,15 +129,15 @@ class _Span:
                 samples.append((self._tick - 1, 0, 0))
             samples.append((self._tick, item.value, item.times))
             item.waiting &= ~self._bit
-            # The span's beginning needs the last sample before it, too.
+            # Keep the last sample before the span: it is the value at its beginning.
             passed = bisect_right(samples, oldest, key=_tick_of) - 1
             if passed > 0:
                 del samples[:passed]
-            if count % _AT_ONCE == 0:
+            if count % _SAMPLES_PER_YIELD == 0:
                 yield
 
     def snapshot(self, item: StatsItem) -> Snapshot:
-        """The difference over the span."""
+        """Return the difference over the span."""
         samples = item.samples[self._number]
         if not samples:
             return Snapshot()

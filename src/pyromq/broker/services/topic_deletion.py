@@ -1,20 +1,19 @@
-"""Deletes topics and their queues, one deletion of a topic at a time.
+"""Deletes topics and their queues, one deletion per topic at a time.
 
-A topic that has messages takes several turns of the loop, since its deletion waits for the disk
-twice. The order makes a kill harmless: until the note (`state.deleted_topics`) is saved, a start
-brings the topic back whole, out of its queues; after that, a start completes the deletion.
+Deleting a topic with messages waits for the disk twice. The order makes a kill harmless: until the
+note (`state.deleted_topics`) is saved, a restart recovers the whole topic from its queues; after
+that, a restart completes the deletion.
 
 Invariants
-1. From the first step to the last the store refuses messages of the topic. A message that was
-   acknowledged is therefore stored before the deletion, and goes, or after it, and has its
-   consume-queue entry.
-2. Two deletions of one topic never overlap: the end of the first would open the topic while the
-   second still goes to remove the queues.
-3. Queues with messages are never removed without a note, even if their topic was not in the
-   table (as after the delivery of a delayed message) or the broker stops meanwhile: `store check`
-   would miss the entries, and a start could bring the messages back.
+1. The store refuses messages of the topic during the whole deletion. An acknowledged message was
+   therefore stored before it, and is deleted, or after it, and has its consume-queue entry.
+2. Two deletions of one topic never overlap: the end of the first would reopen the topic before the
+   second removes the queues.
+3. Queues with messages are never removed without a note, even if their topic is not in the table
+   (as after the delivery of a delayed message) or the broker stops meanwhile: otherwise `store
+   check` would miss the entries, and a restart could bring the messages back.
 
-Used by the handlers of administrators' requests, on the event loop.
+Used by the admin handlers, on the loop.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ class TopicStore(Log, Protocol):
     """The part of the store that deletions use."""
 
     def close_topic(self, topic: str) -> None:
-        """Take no message of a topic until it is removed."""
+        """Refuse messages of a topic until it is removed."""
 
     def has_messages(self, topic: str) -> bool:
-        """Whether a queue of the topic has entries."""
+        """Return whether a queue of the topic has entries."""
 
     def remove_topic(self, topic: str) -> None:
         """Remove the queues of a topic."""
@@ -56,21 +55,21 @@ class TopicDeletion:
         self._offsets = offsets
         self._deleted = deleted
         self._store = store
-        #: Topics that are being deleted; set at the end of the deletion.
+        #: Topics being deleted; each event is set at the end of the deletion.
         self._running: dict[str, asyncio.Event] = {}
 
     async def delete(self, topic: str) -> None:
-        """Delete a topic, its queues and the groups' offsets in it; returns when it is done."""
+        """Delete a topic, its queues and its consumer offsets."""
         async with self._turn(topic):
             self._topics.delete(topic)
-            # A topic that is created again begins at 0: groups must not resume where they were.
+            # A recreated topic begins at 0: groups must not resume at their old offsets.
             self._offsets.remove_topic(topic)
             await self._remove_queues(topic)
 
     async def remove_unused(self, topic: str) -> bool:
-        """Remove the queues of a topic that is not in the table; False when that is not so.
+        """Remove the queues of a topic that is not in the table; return False if it is.
 
-        A topic that is being deleted is left to its deletion.
+        Also returns False for a topic that is being deleted.
         """
         if topic in self._topics or topic in self._running:
             return False
@@ -91,7 +90,7 @@ class TopicDeletion:
 
     async def _remove_queues(self, topic: str) -> None:
         if not self._store.has_messages(topic):
-            self._store.remove_topic(topic)  # nothing that a start could bring back
+            self._store.remove_topic(topic)  # a restart has nothing to bring back
             return
         self._store.close_topic(topic)
         try:
@@ -104,5 +103,5 @@ class TopicDeletion:
             self._store.remove_topic(topic)
             created = self._topics.get(topic)
             if created is not None:
-                # By a send meanwhile: let everyone who remembers the old queues look again.
+                # A send recreated it meanwhile: make listeners drop the old queues.
                 self._topics.update(created)

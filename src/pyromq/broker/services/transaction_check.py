@@ -1,27 +1,28 @@
-"""Asks producers about transactions that stay open, and gives up those that nobody ends.
+"""Asks producers about open transactions, and abandons those that nobody ends.
 
-A round looks at the open halves (`state.transactions`), oldest first, as far as they were
-stored when it began. One that is old enough is put back at the end of its queue and a live
-member of its producer group is asked (CHECK_TRANSACTION_STATE); the answer is an
-END_TRANSACTION. After `transactionCheckMax` questions, or when it was sent longer ago than
-messages are kept, a half goes to TRANS_CHECK_MAX_TIME_TOPIC, where an administrator finds it.
+A round visits the open halves (`state.transactions`) that were stored when it began, oldest first.
+A half that is old enough is put back at the end of its queue, and a connected member of its
+producer group is asked (CHECK_TRANSACTION_STATE); the answer is an END_TRANSACTION. After
+`transactionCheckMax` questions, or when it is older than the retention time, a half goes to
+TRANS_CHECK_MAX_TIME_TOPIC, where an administrator finds it.
 
 Invariants
-1. All state is in the two queues and in the offsets of the group CID_RMQ_SYS_TRANS, which
-   are RocketMQ's: a restart, also of Java's broker on the same store, goes on from there.
-   They are committed when what they count as done is on the disk, so that a cut of the
-   power loses no transaction; a crash in the middle of a round may ask a producer twice.
-2. A half is passed where it stood only after it was put back or given up, in the same turn.
-3. A producer is asked about a half only when that is stored, and, while it does not read
-   what it was sent, about no more of them.
-4. One turn on the loop handles few halves; those that are not in memory are read in a lane.
-5. Halves that nobody can be asked about, such as those of a producer that never sends
-   heartbeats, are counted (`without_producer`) and in the log once for each group and round.
+1. All state is in the two queues and in the offsets of the group CID_RMQ_SYS_TRANS, as in RocketMQ:
+   a restart, even with Java's broker on the same store, resumes from there. Offsets are committed
+   after the records that they depend on are fsynced, so a power cut loses no transaction; a crash
+   during a round may ask a producer twice.
+2. The old position of a half is passed only after the half was put back or abandoned, in the same
+   step.
+3. A producer is asked about a half only after it is stored. While a producer does not read, it is
+   not asked about further halves.
+4. Each step on the loop handles a few halves; cold ones are read in a lane.
+5. Halves that nobody can be asked about, such as those of a producer that never sends heartbeats,
+   are counted (`without_producer`) and logged once per group and round.
 
-In one round RocketMQ would also give up, unheard, what it has just asked for the last time,
-and starts over without end at a half that cannot be put back; here it is given up.
+RocketMQ abandons a half in the same round as its last question, without waiting for the answer, and
+loops forever at a half that cannot be put back; here such a half is abandoned.
 
-Runs on the loop, but for `load`, which reads in a thread before anything is served.
+Runs on the loop, except for `load`, which reads in a thread before anything is served.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final
 
+from pyromq.base.periodic import PeriodicTasks
 from pyromq.broker.inner_messages import InnerMessage
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.state.connections import ClientConnection
@@ -63,40 +65,40 @@ from pyromq.store.results import PutError, PutStatus
 logger = logging.getLogger(__name__)
 
 _HALF_QUEUES: Final = 1
-#: So many halves are handled at most, and for so long, before the loop turns.
-_TURN: Final = 64
-_TURN_SECONDS: Final = 0.001
-#: So many records are read in one go at the start.
-_LOAD_PIECE: Final = 4096
+#: Caps on one step: halves, and time on the loop.
+_MAX_STEP_HALVES: Final = 64
+_MAX_STEP_SECONDS: Final = 0.001
+#: Consume-queue entries per read at the start.
+_ENTRIES_PER_READ: Final = 4096
 #: How long a round waits for a producer that does not read.
 _CONGESTION_SECONDS: Final = 1.0
 _CONGESTION_POLL_SECONDS: Final = 0.01
 #: Why nobody can be asked about halves that no client has sent as they are.
-_NO_QUESTION: Final = "the half lacks what a question needs"
-#: Reasons why nobody can be asked that are told apart in a round, and that it logs.
+_NO_QUESTION: Final = "the half lacks properties that a question needs"
+#: Distinct reasons that a round counts, and that it logs.
 _MAX_REASONS: Final = 1000
 _MAX_REASONS_LOGGED: Final = 5
-#: Put errors that come again whenever it is tried.
+#: Put errors that no retry can change.
 _HOPELESS: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
 @dataclass(slots=True)
 class _Round:
-    """One look at all open halves."""
+    """One pass over all open halves."""
 
     now: int
-    #: Halves from here on are left to the next round.
+    #: Halves from this offset on are left to the next round.
     end: int
     asked: int = 0
     left: int = 0
     given_up: int = 0
     #: Producers that do not read.
     stuck: set[ClientConnection] = field(default_factory=set)
-    #: Why nobody can be asked about some halves: of each reason how many, and the first.
+    #: Halves that nobody can be asked about: by reason, how many and the first.
     orphans: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def note_orphan(self, reason: str, half: int) -> None:
-        """Nobody can be asked about a half."""
+        """Count a half that nobody can be asked about."""
         if reason not in self.orphans and len(self.orphans) >= _MAX_REASONS:
             reason = "for other reasons"
         count, first = self.orphans.get(reason, (0, half))
@@ -104,13 +106,13 @@ class _Round:
 
     @property
     def without_producer(self) -> int:
-        """How many halves nobody can be asked about."""
+        """Return how many halves nobody can be asked about."""
         return sum(count for count, _ in self.orphans.values())
 
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """How far both queues were done with when the log ended there."""
+    """The processed offsets of both queues when the log ended at `log_end`."""
 
     log_end: int
     half_offset: int
@@ -119,7 +121,7 @@ class _Progress:
 
 @dataclass(slots=True)
 class _Question:
-    """To be sent when the half that was put back is stored."""
+    """A question, sent when the half that was put back is stored."""
 
     group: str
     half: int
@@ -128,7 +130,7 @@ class _Question:
 
 
 class TransactionCheck:
-    """Keeps transactions from staying open."""
+    """Checks open transactions until they end or are abandoned."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._config = parts.config
@@ -141,16 +143,16 @@ class TransactionCheck:
         self._lane = parts.lanes.end_transaction
         self._store_host = parts.store_host
         self._now = parts.clock
-        self._task: asyncio.Task[None] | None = None
+        self._rounds = PeriodicTasks()
         #: Halves of the last round that nobody could be asked about.
         self.without_producer = 0
-        #: Progress that is committed when the log is flushed up to where it was then.
+        #: Progress that is committed when the log is fsynced up to its `log_end`.
         self._unflushed: _Progress | None = None
 
-    # Life
+    # Lifecycle
 
     async def load(self) -> None:
-        """Learn from the store which transactions are open. Before the first request."""
+        """Find the open transactions in the store, before the first request."""
         half_end = self._store.max_offset(TRANSACTION_HALF_TOPIC, HALF_QUEUE)
         table = self._transactions
         table.begin(
@@ -158,7 +160,7 @@ class TransactionCheck:
             self._first(TRANSACTION_OP_TOPIC, OP_QUEUE),
         )
         for end in await asyncio.to_thread(self._read_ends, table.op_offset):
-            # One without a half still counts as one of its queue, and is done with.
+            # An end without a half still occupies a place in its queue and is processed.
             known = end is not None and 0 <= end < half_end
             table.end_stored(end if known and end is not None else -1)
         open_halves = []
@@ -172,42 +174,35 @@ class TransactionCheck:
                 table.found_again(half, origin)
         if open_halves:
             logger.info(
-                "%d transactions are open, the oldest half is %d",
+                "%d open transactions, the oldest half is %d",
                 len(open_halves),
                 table.half_offset,
             )
 
     def start(self) -> None:
-        """Begin with the rounds."""
-        self._task = asyncio.create_task(self._run())
+        """Start the rounds."""
+        self._rounds.start(
+            lambda: self._config.transaction_check_interval / 1000,
+            self.check,
+            name="transaction check",
+        )
 
     async def stop(self) -> None:
-        """End the rounds; what is under way is stored or left to the next start."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._config.transaction_check_interval / 1000)
-            try:
-                await self.check()
-            except Exception:
-                logger.exception("a round over open transactions failed, the next one goes on")
+        """Stop the rounds. Work in progress is stored or left to the next start."""
+        await self._rounds.stop()
 
     def note_progress(self) -> None:
-        """Commit how far both queues are done with, as far as that is on the disk.
+        """Commit the progress in both queues as far as it is fsynced; called periodically.
 
-        Else a cut of the power could take a half that was put back, where the one before it
-        counts as done with. Called now and then: what it sees is committed by a later call.
+        Otherwise a power cut could lose a half that was put back while its old position counts as
+        processed. A call notes the current progress, and a later call commits it.
         """
         self.settle(self._store.flushed_offset)
         if self._unflushed is None:
             self._unflushed = self._progress()
 
     def settle(self, flushed: int) -> None:
-        """Commit what was seen, when the log is flushed up to there."""
+        """Commit the noted progress if the log is fsynced up to it."""
         seen = self._unflushed
         if seen is None or flushed < seen.log_end:
             return
@@ -223,7 +218,7 @@ class TransactionCheck:
                 )
 
     def settle_all(self, flushed: int) -> None:
-        """Commit what there is, once the store has stopped."""
+        """Commit all progress, after the store has stopped."""
         self.settle(flushed)
         self._unflushed = self._progress()
         self.settle(flushed)
@@ -235,20 +230,20 @@ class TransactionCheck:
     # A round
 
     async def check(self) -> None:
-        """Look at every open half once."""
-        # Only for those who list topics: RocketMQ's broker has it since its first round.
+        """Run one round."""
+        # Only for topic lists: RocketMQ's broker creates this topic in its first round.
         self._topics.create_for_send_back(TRANSACTION_HALF_TOPIC, _HALF_QUEUES)
         self._store.seal()
         current = _Round(self._now(), self._store.max_offset(TRANSACTION_HALF_TOPIC, HALF_QUEUE))
         try:
-            goes_on = True
-            while goes_on:
-                goes_on = await self._turn(current)
-                await asyncio.sleep(0)  # others' turn
+            more = True
+            while more:
+                more = await self._step(current)
+                await asyncio.sleep(0)
         finally:
             if current.asked or current.left or current.given_up:
                 logger.info(
-                    "transactions: asked about %d, left %d, gave up %d, the oldest open half is %d",
+                    "transaction check: asked about %d, left %d, abandoned %d, oldest open half %d",
                     current.asked,
                     current.left,
                     current.given_up,
@@ -257,37 +252,37 @@ class TransactionCheck:
             self.without_producer = current.without_producer
             _log_orphans(current)
 
-    async def _turn(self, current: _Round) -> bool:
-        """Handle some halves; False when none are left, or those that are must wait."""
+    async def _step(self, current: _Round) -> bool:
+        """Handle some halves; return False if none are left or the rest must wait."""
         questions: list[_Question] = []
-        goes_on = True
+        more = True
         loop = asyncio.get_running_loop()
-        over = loop.time() + _TURN_SECONDS
-        for _ in range(_TURN):
-            # Whatever is handled is passed, so that the next one is always the first.
+        deadline = loop.time() + _MAX_STEP_SECONDS
+        for _ in range(_MAX_STEP_HALVES):
+            # A handled half is passed, so the next one is always the first.
             offset = self._transactions.half_offset
-            goes_on = offset < current.end and await self._handle(offset, current, questions)
-            if not goes_on or loop.time() > over:
+            more = offset < current.end and await self._handle(offset, current, questions)
+            if not more or loop.time() > deadline:
                 break
         await self._writer.stored()
         used = {self._ask(one, current) for one in questions}
         for connection in used:
             if connection is not None and connection.congested:
                 await self._wait_for(connection, current)
-        return goes_on
+        return more
 
     async def _handle(self, offset: int, current: _Round, questions: list[_Question]) -> bool:
-        """Put a half back or give it up; False when it must wait."""
+        """Put a half back or abandon it; return False if it must wait."""
         half = await self._read(offset)
         if not self._transactions.is_open(offset):
-            return True  # ended, while it was read, or expired
+            return True  # ended while it was read, or expired
         if half is None:
-            logger.error("half %d cannot be read: its transaction is lost", offset)
+            logger.error("reading half %d failed: its transaction is lost", offset)
             self._transactions.give_up(offset, offset)
             return True
         origin = origin_of(half)
         if self._transactions.is_ended(offset, origin):
-            # An end came that named only what this half was made of.
+            # Its end named the half that it is a copy of.
             self._transactions.give_up(offset, origin)
             return True
         config = self._config
@@ -308,9 +303,9 @@ class TransactionCheck:
             self._transactions.put_back(offset, origin, renewed.offset)
         except PutError as error:
             if error.status not in _HOPELESS:
-                logger.error("half %d cannot be put back, tried again later: %s", offset, error)
+                logger.error("putting back half %d failed, retrying later: %s", offset, error)
                 return False
-            logger.error("half %d cannot be put back: %s", offset, error)
+            logger.error("putting back half %d failed, abandoning it: %s", offset, error)
             return self._give_up(half, current)
         if verdict is Verdict.LEAVE:
             current.left += 1
@@ -321,27 +316,27 @@ class TransactionCheck:
             )
         except (HalfError, RecordError) as error:
             if _NO_QUESTION not in current.orphans:
-                logger.error("nobody can be asked about half %d: %.200s", offset, error)
+                logger.error("cannot ask a producer about half %d: %.200s", offset, error)
             current.note_orphan(_NO_QUESTION, offset)
         else:
             questions.append(_Question(producer_group(half), renewed.offset, origin, command))
         return True
 
     def _give_up(self, half: MessageRecord, current: _Round) -> bool:
-        """Move a half to where administrators look; False when that must wait."""
+        """Move a half to the topic of abandoned ones; return False if that must wait."""
         topic = self._topics.create_for_send_back(TRANSACTION_GIVEN_UP_TOPIC, GIVEN_UP_QUEUES)
         message: InnerMessage = given_up(half)
         try:
             stored = self._writer.put(message)
         except PutError as error:
             if error.status not in _HOPELESS:
-                logger.error("half %d cannot be given up now: %s", half.queue_offset, error)
+                logger.error("abandoning half %d failed, retrying: %s", half.queue_offset, error)
                 return False
-            logger.error("half %d is dropped: %s", half.queue_offset, error)
+            logger.error("dropped half %d: %s", half.queue_offset, error)
         else:
             logger.warning(
-                "half %d of group %s, born at %d, is given up after %d questions: "
-                "it is message %d of topic %s",
+                "abandoned half %d of group %s, born at %d, after %d questions: "
+                "stored as message %d of topic %s",
                 half.queue_offset,
                 producer_group(half),
                 half.born_timestamp,
@@ -354,7 +349,7 @@ class TransactionCheck:
         return True
 
     def _ask(self, asked: _Question, current: _Round) -> ClientConnection | None:
-        """Send a question to a member of the group; its connection."""
+        """Send a question to a member of the group; return its connection."""
         if self._transactions.is_ended(asked.half, asked.origin):
             return None  # meanwhile
         connection = self._producers.pick(asked.group)
@@ -362,14 +357,14 @@ class TransactionCheck:
             if connection in current.stuck:
                 connection = self._producers.pick(asked.group)
         if connection is None or connection in current.stuck:
-            current.note_orphan(f"no producer of group {asked.group:.255} is there", asked.half)
+            current.note_orphan(f"no producer of group {asked.group:.255} is connected", asked.half)
             return None
         connection.send(asked.command)
         current.asked += 1
         return connection
 
     async def _wait_for(self, connection: ClientConnection, current: _Round) -> None:
-        """Let a producer read what it was sent; ask it nothing more if it does not."""
+        """Wait until a producer reads its questions; stop asking it if it does not."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _CONGESTION_SECONDS
         while connection.congested and not connection.closed:
@@ -382,14 +377,14 @@ class TransactionCheck:
     # Reading
 
     def _first(self, topic: str, queue_id: int) -> int:
-        """Where the group goes on in a queue, within what the queue has."""
+        """Return the committed offset of a queue, moved into the queue's range."""
         committed = self._offsets.query(TRANSACTION_GROUP, topic, queue_id)
         first = max(0, self._store.min_offset(topic, queue_id))
         end = self._store.max_offset(topic, queue_id)
         return first if committed is None else min(max(committed, first), end)
 
     async def _read(self, offset: int) -> MessageRecord | None:
-        """The half at a queue offset; None when it is not there. Expired ones are passed."""
+        """Return the half at a queue offset, or None. Passes expired ones."""
         queue = self._store.queue(TRANSACTION_HALF_TOPIC, HALF_QUEUE)
         if offset < queue.min_offset:
             logger.warning("halves %d to %d have expired", offset, queue.min_offset - 1)
@@ -406,7 +401,7 @@ class TransactionCheck:
         return _half(data)
 
     def _read_ends(self, first: int) -> list[int | None]:
-        """In a thread: the halves that all ends from this one on name."""
+        """Return the halves that the ends from `first` on name; in a thread."""
         queue_end = self._store.max_offset(TRANSACTION_OP_TOPIC, OP_QUEUE)
         ends: list[int | None] = []
         while first < queue_end:
@@ -420,7 +415,7 @@ class TransactionCheck:
         return ends
 
     def _read_origins(self, halves: list[int]) -> list[tuple[int, int]]:
-        """In a thread: each of these halves with its origin."""
+        """Return each of these halves with its origin; in a thread."""
         queue = self._store.queue(TRANSACTION_HALF_TOPIC, HALF_QUEUE) if halves else None
         origins = []
         for half in halves:
@@ -431,22 +426,22 @@ class TransactionCheck:
         return origins
 
     def _places(self, topic: str, queue_id: int, first: int) -> tuple[int, ...]:
-        """Physical offsets of the next messages of a queue."""
-        entries = self._store.queue(topic, queue_id).read(first, _LOAD_PIECE)
+        """Return the physical offsets of the next messages of a queue."""
+        entries = self._store.queue(topic, queue_id).read(first, _ENTRIES_PER_READ)
         return split_entries(entries)[0] if entries else ()
 
 
 def _log_orphans(current: _Round) -> None:
-    """One line for each of the reasons that most halves have."""
+    """Log one line for each of the most frequent reasons."""
     reasons = sorted(current.orphans.items(), key=lambda item: -item[1][0])
     for reason, (count, first) in reasons[:_MAX_REASONS_LOGGED]:
         logger.warning(
-            "nobody can be asked about %d halves, the first is %d: %s", count, first, reason
+            "no producer to ask about %d halves, the first is %d: %s", count, first, reason
         )
     others = reasons[_MAX_REASONS_LOGGED:]
     if others:
         logger.warning(
-            "nobody can be asked about %d other halves, for %d other reasons",
+            "no producer to ask about %d other halves, for %d other reasons",
             sum(count for _, (count, _) in others),
             len(others),
         )
@@ -458,5 +453,5 @@ def _half(data: bytes | None) -> MessageRecord | None:
     try:
         return decode_record(data)
     except RecordError as error:
-        logger.error("a record of a transaction cannot be read: %s", error)
+        logger.error("decoding a record of a transaction failed: %s", error)
         return None

@@ -1,11 +1,10 @@
-"""Work that may take long together, in slices: so much of it in each turn of the loop.
+"""A time budget per loop iteration, shared by work that is cheap alone and expensive together.
 
-Pulls that a message wakes, and pulls that filter by SQL92, cost little each and much together.
-They share one budget, TURN_SECONDS of each turn. Work is queued with `add` and runs in the
-order in which it came. A handler that works at once tells how long that took (`charge`) and,
-once the turn `is_over`, queues the rest.
+Pulls that a message wakes and pulls that filter by SQL92 share TURN_SECONDS of each iteration.
+Queued work (`add`) runs in FIFO order. A handler that works immediately reports the time it took
+(`charge`) and queues the rest once the budget `is_over`.
 
-Everything on the loop's thread.
+Runs on the loop.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
-#: A turn of the loop has so much time for all work of this kind.
+#: The budget of one loop iteration.
 TURN_SECONDS: Final = 0.004
 
-#: Does a small piece of work; returns whether there is more to do.
+#: Does a small unit of work; returns whether there is more.
 Work = Callable[[], bool]
 
 
 class Turns:
-    """Queued work, and how much of the present turn is left for it."""
+    """Queued work and the rest of the current budget."""
 
     def __init__(self) -> None:
-        #: Whether this turn has no time left: what can wait is to be queued.
+        #: Whether the budget is used up: work that can wait must be queued.
         self.is_over = False
         self._left = TURN_SECONDS
         self._work: deque[Work] = deque()
@@ -41,12 +40,12 @@ class Turns:
         return len(self._work)
 
     def add(self, work: Work) -> None:
-        """Do a piece of work in the next turn, and again as long as it has more to do."""
+        """Run `work` from the next iteration on, until it has no more to do."""
         self._work.append(work)
         self._plan()
 
     def charge(self, begun: float) -> None:
-        """Count what was done since `begun`, as perf_counter told it, as part of this turn."""
+        """Charge the time since `begun`, a value of perf_counter, to the current budget."""
         self._left -= perf_counter() - begun
         self.is_over = self._left <= 0
         self._plan()

@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from pyromq.base.log_lines import first_few
 from pyromq.protocol.wire.bodies import (
     ConsumeFromWhere,
     ConsumerData,
@@ -38,8 +39,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds of silence after which a client is dropped.
 CLIENT_EXPIRY = 120.0
-#: A log line about many groups or topics names this many of them.
-_MAX_NAMED: Final = 16
 #: Memory of a subscription beside its texts, and of each of its tags, in bytes, roughly.
 _SUBSCRIPTION_OVERHEAD: Final = 1024
 _TAG_OVERHEAD: Final = 128
@@ -274,13 +273,13 @@ def _update_subscriptions(group: ConsumerGroup, wanted: Iterable[SubscriptionDat
         if known is None:
             new.append(subscription)
     if new:
-        logger.info("group %s subscribes to %s", group.name, _listed(new))
+        logger.info("group %s subscribes to %s", group.name, first_few(new))
     dropped = group.subscriptions.keys() - topics
     for topic in dropped:
         del group.subscriptions[topic]
         group.changes += 1
     if dropped:
-        logger.warning("group %s no longer subscribes to %s", group.name, _listed(dropped))
+        logger.warning("group %s no longer subscribes to %s", group.name, first_few(dropped))
     return bool(new or dropped)
 
 
@@ -401,14 +400,7 @@ def _log_gone(kind: str, client: Client, groups: Collection[str], reason: str) -
         "%s %s of group %s from %s %s",
         kind,
         client.client_id,
-        _listed(groups),
+        first_few(groups),
         client.connection.remote_address,
         reason,
     )
-
-
-def _listed(items: Collection[object]) -> str:
-    """The items for a log line: there may be thousands, of which a few are named."""
-    named = ", ".join(map(str, itertools.islice(items, _MAX_NAMED)))
-    others = len(items) - _MAX_NAMED
-    return f"{named} and {others} others" if others > 0 else named

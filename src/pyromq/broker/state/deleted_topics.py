@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from pyromq.base.clock import Clock, now_ms
 from pyromq.broker.state.persistence import TableFile
 from pyromq.protocol.java.wire_types import Int64
 from pyromq.protocol.wire.body_codec import Body
@@ -68,7 +67,7 @@ class DeletedTopicTable:
         self,
         directory: Path,
         *,
-        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now: Clock = now_ms,
     ) -> None:
         self._now = now
         self._deletions: dict[str, Deletion] = {}

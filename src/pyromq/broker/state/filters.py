@@ -24,12 +24,12 @@ pulls call too; none of them waits for the disk.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pyromq.base.clock import Clock, now_ms
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.capacity import Capacity
 from pyromq.broker.state.persistence import TableFile
@@ -148,7 +148,7 @@ class ConsumerFilterTable:
         config: BrokerConfig,
         directory: Path,
         *,
-        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now: Clock = now_ms,
     ) -> None:
         self._config = config
         self._now = now

@@ -31,10 +31,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
-from collections.abc import Callable
 from pathlib import Path
 
+from pyromq.base.clock import Clock, now_ms
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.capacity import Capacity
 from pyromq.broker.state.persistence import TableFile
@@ -58,7 +57,7 @@ class GroupTable:
         config: BrokerConfig,
         directory: Path,
         *,
-        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now: Clock = now_ms,
     ) -> None:
         self._config = config
         self._now = now

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
+from pyromq.base.log_lines import first_few
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.protocol.wire.bodies import MessageQueue
 
@@ -33,8 +34,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds after its last request for which a client keeps a queue.
 LEASE_SECONDS: Final = 60.0
-#: A line in the log names so many queues.
-_MAX_NAMED: Final = 16
 #: Locks that `expire` looks at before the loop gets a turn.
 _LOCKS_AT_ONCE: Final = 5000
 
@@ -80,28 +79,28 @@ class QueueLockTable:
         limit = self._max_locks()
         lease = _Lease(client_id, now, connection)
         mine: set[MessageQueue] = set()
-        locked, held = _Told(), _Told()
+        locked: list[_Outcome] = []
+        held: list[_Outcome] = []
         for queue in queues:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 locks[queue] = lease
             elif lock is None and self._count >= limit:
-                held.add(
-                    queue, f"the broker has {self._count} locks, limit {limit} (maxQueueLocks)"
-                )
+                reason = f"the broker has {self._count} locks, limit {limit} (maxQueueLocks)"
+                held.append(_Outcome(queue, reason))
                 continue
             elif lock is None or self._has_ended(lock, now):
                 locks[queue if lock is not None else _with_shared_names(queue)] = lease
                 self._count += lock is None
-                locked.add(queue, f"after {lock.client_id}" if lock is not None else "")
+                locked.append(_Outcome(queue, "" if lock is None else f"after {lock.client_id}"))
             else:
-                held.add(queue, f"{lock.client_id} holds it")
+                held.append(_Outcome(queue, f"{lock.client_id} holds it"))
                 continue
             mine.add(queue)
         if locked:
-            logger.info("group %s: locked for %s: %s", group, client_id, locked)
+            logger.info("group %s: locked for %s: %s", group, client_id, first_few(locked))
         if held:
-            logger.info("group %s: not locked for %s: %s", group, client_id, held)
+            logger.info("group %s: not locked for %s: %s", group, client_id, first_few(held))
         if not locks:
             del self._groups[group]
         return mine
@@ -109,19 +108,21 @@ class QueueLockTable:
     def unlock(self, group: str, queues: Collection[MessageQueue], client_id: str) -> None:
         """Give queues back; those of others stay as they are."""
         locks = self._groups.get(group, {})
-        unlocked, held = _Told(), _Told()
+        unlocked: list[_Outcome] = []
+        held: list[_Outcome] = []
         for queue in queues:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
                 self._count -= 1
-                unlocked.add(queue)
+                unlocked.append(_Outcome(queue))
             else:
-                held.add(queue, "nobody holds it" if lock is None else f"{lock.client_id} holds it")
+                holder = "nobody" if lock is None else lock.client_id
+                held.append(_Outcome(queue, f"{holder} holds it"))
         if unlocked:
-            logger.info("group %s: unlocked by %s: %s", group, client_id, unlocked)
+            logger.info("group %s: unlocked by %s: %s", group, client_id, first_few(unlocked))
         if held:
-            logger.warning("group %s: not unlocked by %s: %s", group, client_id, held)
+            logger.warning("group %s: not unlocked by %s: %s", group, client_id, first_few(held))
         if not locks:
             self._groups.pop(group, None)
 
@@ -161,24 +162,12 @@ def _with_shared_names(queue: MessageQueue) -> MessageQueue:
     return MessageQueue(sys.intern(queue.topic), sys.intern(queue.broker_name), queue.queue_id)
 
 
-class _Told:
-    """Queues for one line in the log: there may be thousands, of which a few are named."""
+class _Outcome(NamedTuple):
+    """A queue of a request and why it was locked or not, for the log."""
 
-    __slots__ = ("_count", "_named")
-
-    def __init__(self) -> None:
-        self._named: list[str] = []
-        self._count = 0
-
-    def add(self, queue: MessageQueue, more: str = "") -> None:
-        self._count += 1
-        if self._count <= _MAX_NAMED:
-            name = f"queue {queue.queue_id} of topic {queue.topic}"
-            self._named.append(f"{name} ({more})" if more else name)
-
-    def __bool__(self) -> bool:
-        return self._count > 0
+    queue: MessageQueue
+    reason: str = ""
 
     def __str__(self) -> str:
-        others = self._count - len(self._named)
-        return ", ".join(self._named) + (f" and {others} others" if others else "")
+        name = f"queue {self.queue.queue_id} of topic {self.queue.topic}"
+        return f"{name} ({self.reason})" if self.reason else name

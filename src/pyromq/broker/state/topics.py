@@ -22,11 +22,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pyromq.base.clock import Clock, now_ms
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.capacity import Capacity
 from pyromq.broker.state.persistence import TableFile
@@ -61,7 +61,7 @@ class TopicTable:
         directory: Path,
         *,
         on_change: Listener | None = None,
-        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now: Clock = now_ms,
     ) -> None:
         self._config = config
         self._now = now

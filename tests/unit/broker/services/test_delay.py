@@ -64,7 +64,7 @@ class Delayed:
         self.table.begin(self.store.max_physical_offset)
         self.writer = MessageWriter(self.store)
         self.service = DelayService(
-            self.store, self.writer, self.table, now=self.clock, longest_sleep=0.002
+            self.store, self.writer, self.table, now=self.clock, max_sleep=0.002
         )
 
     async def close(self) -> None:
@@ -223,7 +223,7 @@ async def test_a_turn_of_the_loop_is_bounded(
 async def test_a_put_that_fails_for_a_while_is_tried_again_in_order(
     delayed: Delayed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(delay, "_FIRST_RETRY", 0.001)
+    monkeypatch.setattr(delay, "_FIRST_RETRY_SECONDS", 0.001)
     for number in range(5):
         delayed.put(b"%d" % number)
     real, refusals = delayed.store.put, [PutStatus.SERVICE_NOT_AVAILABLE] * 3
@@ -243,7 +243,7 @@ async def test_a_put_that_fails_for_a_while_is_tried_again_in_order(
     assert delayed.bodies() == [b"%d" % number for number in range(5)]
     assert delayed.behind() == {1: (5, 5)}
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
-    assert "offset 2 is due but cannot be put: SERVICE_NOT_AVAILABLE: disk full" in caplog.text
+    assert "offset 2 failed, retrying: SERVICE_NOT_AVAILABLE: disk full" in caplog.text
 
 
 async def test_what_the_store_will_never_take_does_not_block_its_level(
@@ -262,7 +262,7 @@ async def test_what_the_store_will_never_take_does_not_block_its_level(
     delayed.clock.now += HOUR
     delayed.service.start()
     await until(lambda: delayed.bodies() == [b"first", b"last"])
-    assert "from offset 1 on cannot be delivered" in caplog.text
+    assert "undeliverable message(s) from offset 1 on" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ async def test_what_the_store_will_never_take_does_not_block_its_level(
         ({"REAL_TOPIC": SCHEDULE_TOPIC, "REAL_QID": "0"}, SCHEDULE_TOPIC),
     ],
 )
-async def test_a_wrong_record_is_passed_over_with_a_line_in_the_log(
+async def test_a_wrong_record_is_skipped_and_logged(
     delayed: Delayed,
     caplog: pytest.LogCaptureFixture,
     properties: dict[str, str],
@@ -291,13 +291,13 @@ async def test_a_wrong_record_is_passed_over_with_a_line_in_the_log(
     await until(delayed.bodies)
     assert delayed.bodies() == [b"right"]
     assert delayed.behind() == {1: (2, 2)}
-    assert "delay level 1: 1 message(s) from offset 0 on" in caplog.text
+    assert "delay level 1: skipped 1 undeliverable message(s) from offset 0 on" in caplog.text
     assert reason in caplog.text
     assert delayed.store.max_offset(SCHEDULE_TOPIC, 0) == 2
     assert delayed.store.max_offset(TRANSACTION_HALF_TOPIC, 0) == 0
 
 
-async def test_entries_that_point_at_no_waiting_record_are_passed_over(
+async def test_entries_that_point_at_no_waiting_record_are_skipped(
     delayed: Delayed, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = delayed.put(b"right")
@@ -319,11 +319,11 @@ async def test_entries_that_point_at_no_waiting_record_are_passed_over(
     delayed.service.start()
     await until(lambda: delayed.bodies() == [b"right", b"last"])
     assert delayed.bodies("other") == [b"of another topic"]
-    assert "4 message(s) from offset 1 on" in caplog.text
+    assert "4 undeliverable message(s) from offset 1 on" in caplog.text
     assert "is damaged" in caplog.text
 
 
-async def test_wrong_records_alone_are_passed_over(delayed: Delayed) -> None:
+async def test_wrong_records_alone_are_skipped(delayed: Delayed) -> None:
     for _ in range(100):
         delayed.put_raw({})
     delayed.service.start()
@@ -344,7 +344,7 @@ async def test_an_offset_outside_the_queue_is_corrected(
     delayed.service.start()
     await until(lambda: delayed.behind() == {1: (5, 5)})
     assert delayed.bodies() == [b"%d" % number for number in range(corrected, 5)]
-    assert f"offset {offset} is not in its queue, which has 2 to 5" in caplog.text
+    assert f"offset {offset} is outside its queue (2 to 5)" in caplog.text
 
 
 async def test_an_offset_of_a_queue_that_is_gone_begins_anew(delayed: Delayed) -> None:
@@ -377,7 +377,7 @@ async def test_a_level_that_is_no_more_waits_for_its_return(
     delayed.open(message_delay_level="1s 5s")
     delayed.service.start()
     await until(delayed.bodies)
-    assert "1 messages of delay level 3 wait until" in caplog.text
+    assert "1 messages of delay level 3 wait: " in caplog.text
     await delayed.close()
     assert delayed.behind() == {1: (1, 1)}
 

@@ -277,7 +277,7 @@ async def test_few_requests_of_a_kind_are_worked_on_at_once() -> None:
         return request.answer()
 
     connection = create_autospec(Connection)
-    handler = Admission(at_once=2, capacity=5).of(gather)
+    handler = Admission(concurrent=2, capacity=5).of(gather)
     tasks = [
         asyncio.ensure_future(handler(connection, RemotingCommand(1, opaque=number)))
         for number in range(8)

@@ -127,9 +127,9 @@ class Cluster:
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     # Only tests that are about the period let one pass.
-    monkeypatch.setattr(module, "_SHORTEST_PERIOD", 1000.0)
-    monkeypatch.setattr(module, "_LONGEST_PERIOD", 1000.0)
-    monkeypatch.setattr(module, "_RETRY_DELAY", 1000.0)
+    monkeypatch.setattr(module, "_MIN_PERIOD_SECONDS", 1000.0)
+    monkeypatch.setattr(module, "_MAX_PERIOD_SECONDS", 1000.0)
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 1000.0)
     cluster = Cluster(tmp_path)
     yield cluster
     for registration in cluster.running:
@@ -137,7 +137,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 def let_periods_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_SHORTEST_PERIOD", "_LONGEST_PERIOD", "_RETRY_DELAY"):
+    for name in ("_MIN_PERIOD_SECONDS", "_MAX_PERIOD_SECONDS", "_RETRY_SECONDS"):
         monkeypatch.setattr(module, name, 0.01)
 
 
@@ -180,12 +180,12 @@ async def test_a_large_table_is_compressed(
     await cluster.registration.register_now()
     assert cluster.one.header.compressed
     assert cluster.one.topics == cluster.topics.snapshot().topic_config_table
-    assert "of what a NameServer reads" not in caplog.text
+    assert "of the maximum" not in caplog.text
     monkeypatch.setattr(module, "_LARGE_BODY", 100)
     for number in range(2):
         cluster.topics.update(TopicConfig(f"u{number}"))
         await cluster.registration.register_now()
-    assert caplog.text.count("of what a NameServer reads: delete topics") == 1
+    assert caplog.text.count("of the maximum: delete unused topics") == 1
 
 
 async def test_a_table_that_does_not_fit_is_not_sent(
@@ -194,7 +194,7 @@ async def test_a_table_that_does_not_fit_is_not_sent(
     monkeypatch.setattr(module, "_MAX_BODY", 200)
     await cluster.registration.start()
     assert cluster.one.seen == []
-    assert f"remove topics that are not used from {cluster.topics.file.path}" in caplog.text
+    assert f"remove unused topics from {cluster.topics.file.path}" in caplog.text
 
 
 async def test_restricted_broker_registers_its_own_permission(cluster: Cluster) -> None:
@@ -421,7 +421,7 @@ async def test_nobody_waits_for_a_registration_during_the_stop(cluster: Cluster)
 
 
 def test_period_is_bounded() -> None:
-    assert (module._SHORTEST_PERIOD, module._LONGEST_PERIOD) == (10.0, 60.0)
+    assert (module._MIN_PERIOD_SECONDS, module._MAX_PERIOD_SECONDS) == (10.0, 60.0)
 
 
 async def test_real_name_server_knows_the_broker(tmp_path: Path) -> None:

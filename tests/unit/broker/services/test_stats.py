@@ -207,7 +207,7 @@ async def test_deleted_topics_and_groups_are_forgotten(
 async def test_very_many_queues_are_counted_less_often(
     assembled: AssembledBroker, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyromq.broker.services.stats._FEW_QUEUES", 1)
+    monkeypatch.setattr("pyromq.broker.services.stats._MAX_QUEUES_PER_SAMPLE", 1)
     stats = stats_of(assembled.store.growth, clock)
     assembled.put(b"one", topic="T")
     await clock.run(stats, 1)
