@@ -14,18 +14,17 @@ subscription.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import AnyStr, Final, Generic
+from typing import AnyStr, Generic
 
 from pyromq.base.memo import Memo
 from pyromq.protocol.java.string_hash import java_hash
-from pyromq.protocol.message.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, TAGS
+from pyromq.protocol.message.properties import PROPERTY_SEPARATOR, TAGS_START
 from pyromq.protocol.message.units import MAX_EXTENSION_ADDRESS
 
 SUBSCRIBE_ALL = "*"
 #: What Java's trim takes away: other spaces are part of a tag.
 _TRIMMED = "".join(map(chr, range(0x21)))
 TAG_EXPRESSION_TYPE = "TAG"
-_START: Final = TAGS + NAME_VALUE_SEPARATOR
 
 
 class SubscriptionError(ValueError):
@@ -118,13 +117,13 @@ class TagsCodes(Generic[AnyStr]):
 
 def text_tags_codes() -> TagsCodes[str]:
     """For properties as they come with a request."""
-    return TagsCodes(_START, PROPERTY_SEPARATOR, java_hash)
+    return TagsCodes(TAGS_START, PROPERTY_SEPARATOR, java_hash)
 
 
 def raw_tags_codes() -> TagsCodes[bytes]:
     """For properties as they stand in a record or a batch."""
     return TagsCodes(
-        _START.encode(),
+        TAGS_START.encode(),
         PROPERTY_SEPARATOR.encode(),
         lambda tags: java_hash(str(tags, "utf-8", "replace")),
     )

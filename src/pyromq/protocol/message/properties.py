@@ -11,6 +11,7 @@ Pure. Hot paths work on the text itself; dictionaries are for everyone else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -50,6 +51,16 @@ ARRIVE_TIME: Final = "ARRIVE_TIME"
 MESSAGE_TYPE: Final = "MSG_TYPE"
 REPLY: Final = "reply"
 KEY_SEPARATOR: Final = " "
+
+#: How these properties start in a text of properties.
+TAGS_START: Final = TAGS + NAME_VALUE_SEPARATOR
+WAIT_START: Final = WAIT + NAME_VALUE_SEPARATOR
+DELAY_START: Final = DELAY + NAME_VALUE_SEPARATOR
+CLUSTER_START: Final = CLUSTER + NAME_VALUE_SEPARATOR
+UNIQ_KEY_START: Final = UNIQ_KEY + NAME_VALUE_SEPARATOR
+TRAN_MSG_START: Final = TRAN_MSG + NAME_VALUE_SEPARATOR
+#: What clients send by default: the broker responds after the flush that its settings ask for.
+WAIT_TRUE: Final = WAIT_START + "true"
 
 
 def decode_properties(text: str | bytes) -> dict[str, str]:
@@ -93,3 +104,13 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     return PROPERTY_SEPARATOR.join(
         f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items()
     ).encode()
+
+
+def property_pattern(names: Iterable[str]) -> str:
+    """Return a regular expression that matches any of these properties in a text.
+
+    A match includes the separator before the property. The value is not captured.
+    """
+    alternatives = "|".join(map(re.escape, names))
+    separator = PROPERTY_SEPARATOR
+    return f"(?:^|{separator})(?:{alternatives}){NAME_VALUE_SEPARATOR}[^{separator}]*"

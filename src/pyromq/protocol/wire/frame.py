@@ -34,11 +34,13 @@ MAX_REMARK: Final = 4096
 FLAG_RESPONSE: Final = 0x1
 FLAG_ONEWAY: Final = 0x2
 
-_PREFIX = struct.Struct(">II")
-assert _PREFIX.size == 8
-#: Bytes of `total` itself, which `total` does not count.
-_TOTAL_SIZE: Final = 4
-_HEADER_LENGTH_MASK: Final = 0xFFFFFF
+#: total, then encoding and headerLength in one word.
+PREFIX = struct.Struct(">II")
+PREFIX_SIZE: Final = 8
+assert PREFIX.size == PREFIX_SIZE
+#: Bytes of the total field itself, which total does not count.
+TOTAL_SIZE: Final = 4
+HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
 #: So many chunks of an unfinished frame are kept apart before they are merged.
 _MERGE_CHUNKS: Final = 256
@@ -132,16 +134,18 @@ class RemotingCommand:
 
 def frame_prefix(encoding: int, header_length: int, body_length: int) -> bytes:
     """The eight bytes in front of a header of that length and a body of that length."""
-    if header_length > _HEADER_LENGTH_MASK:
+    if header_length > HEADER_LENGTH_MASK:
         raise ValueError(
-            f"header of {header_length} bytes: at most {_HEADER_LENGTH_MASK} are possible"
+            f"header of {header_length} bytes: at most {HEADER_LENGTH_MASK} are possible"
         )
-    return _PREFIX.pack(4 + header_length + body_length, encoding << 24 | header_length)
+    return PREFIX.pack(
+        PREFIX_SIZE - TOTAL_SIZE + header_length + body_length, encoding << 24 | header_length
+    )
 
 
 #: `pack_prefix(4 + headerLength + bodyLength, headerLength)`: the prefix of a JSON
 #: frame without a Python call of its own, for answers that are made by the thousand.
-pack_prefix = _PREFIX.pack
+pack_prefix = PREFIX.pack
 
 
 def split_frames(
@@ -153,18 +157,18 @@ def split_frames(
     """
     frames: list[RawFrame] = []
     add = frames.append
-    unpack = _PREFIX.unpack_from
+    unpack = PREFIX.unpack_from
     decode_json = header_json.decode
     position = 0
     length = len(buffer)
-    while length - position >= 8:
+    while length - position >= PREFIX_SIZE:
         total, word = unpack(buffer, position)
-        end = position + 4 + total
-        if end > length and total + _TOTAL_SIZE <= max_frame:
+        end = position + TOTAL_SIZE + total
+        if end > length and total + TOTAL_SIZE <= max_frame:
             break
-        start = position + 8
-        body_start = start + (word & _HEADER_LENGTH_MASK)
-        if total + _TOTAL_SIZE > max_frame or body_start > end:
+        start = position + PREFIX_SIZE
+        body_start = start + (word & HEADER_LENGTH_MASK)
+        if total + TOTAL_SIZE > max_frame or body_start > end:
             return frames, position, _bad_lengths(total, word, max_frame)
         encoding = word >> 24
         try:
@@ -185,9 +189,9 @@ def split_frames(
 
 def frame_size(buffer: bytes) -> int | None:
     """How many bytes the frame at the head of `buffer` takes; None: not yet known."""
-    if len(buffer) < _TOTAL_SIZE:
+    if len(buffer) < TOTAL_SIZE:
         return None
-    return _TOTAL_SIZE + int.from_bytes(buffer[:_TOTAL_SIZE], "big")
+    return TOTAL_SIZE + int.from_bytes(buffer[:TOTAL_SIZE], "big")
 
 
 def frame_from(command: RemotingCommand) -> RawFrame:
@@ -308,13 +312,15 @@ class ChunkGatherer:
         self._have = len(rest)
         size = frame_size(rest)
         # A frame that is too long is refused as soon as its prefix is whole.
-        self._need = 8 if size is None or size > self._max_frame else max(8, size)
+        self._need = (
+            PREFIX_SIZE if size is None or size > self._max_frame else max(PREFIX_SIZE, size)
+        )
 
 
 def _bad_lengths(total: int, word: int, max_frame: int) -> FrameError:
-    if total + _TOTAL_SIZE > max_frame:
-        return FrameError(f"frame of {total + _TOTAL_SIZE} bytes, at most {max_frame} are allowed")
-    return FrameError(f"header of {word & _HEADER_LENGTH_MASK} bytes in a frame of {total}")
+    if total + TOTAL_SIZE > max_frame:
+        return FrameError(f"frame of {total + TOTAL_SIZE} bytes, at most {max_frame} are allowed")
+    return FrameError(f"header of {word & HEADER_LENGTH_MASK} bytes in a frame of {total}")
 
 
 def _integer(header: Header, name: str) -> int:

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyromq.protocol.message.bulk import Longs
+from pyromq.protocol.message.unit_arrays import EXTENSION_UNIT_DTYPE
 from pyromq.protocol.message.units import (
     EXTENSION_BASE,
     EXTENSION_END_SIZE,
     EXTENSION_UNIT,
-    EXTENSION_UNIT_DTYPE,
     EXTENSION_UNIT_SIZE,
 )
 from pyromq.store.offline.check_files import SegmentFiles
@@ -30,7 +30,6 @@ from pyromq.store.offline.violation import Violation, ViolationKind
 
 _PIECE: Final = 1024 * 1024
 _END: Final = -1
-_UNIT: Final = np.dtype(EXTENSION_UNIT_DTYPE)
 _SIZE: Final = struct.Struct(">h")
 
 
@@ -83,7 +82,7 @@ class ExtensionCheck:
         low, length = int(positions.min()), int(np.ptp(positions)) + EXTENSION_UNIT_SIZE
         data = np.frombuffer(self._files.read(base + low, length).ljust(length, b"\0"), np.uint8)
         heads = data[(positions - low)[:, None] + np.arange(EXTENSION_UNIT_SIZE)]
-        units: NDArray[np.void] = np.ascontiguousarray(heads).view(_UNIT)[:, 0]
+        units: NDArray[np.void] = np.ascontiguousarray(heads).view(EXTENSION_UNIT_DTYPE)[:, 0]
         return units
 
     def _walk(self, position: int, stop: int) -> str | None:

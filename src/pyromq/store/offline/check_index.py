@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyromq.protocol.message.bulk import Longs
+from pyromq.protocol.message.unit_arrays import INDEX_ENTRY_DTYPE
 from pyromq.protocol.message.units import (
-    INDEX_ENTRY_DTYPE,
     INDEX_ENTRY_SIZE,
     INDEX_HEADER,
     INDEX_HEADER_SIZE,
@@ -33,7 +33,6 @@ from pyromq.store.index.index import keys_of_records
 from pyromq.store.offline.check_log import CheckedPiece
 from pyromq.store.offline.violation import Violation, ViolationKind
 
-_ENTRY: Final = np.dtype(INDEX_ENTRY_DTYPE)
 _SLOT: Final = np.dtype(">u4")
 #: RocketMQ's default is four entries for each slot; that tells the slots of most files.
 _ENTRIES_PER_SLOT: Final = 4
@@ -59,7 +58,9 @@ class _File:
         #: Entry 0 is never written.
         self.count = min(max(header[5], 1), room)
         self.table: NDArray[np.uint32] = np.frombuffer(data, _SLOT, slots, INDEX_HEADER_SIZE)
-        self.entries: NDArray[np.void] = np.frombuffer(data, _ENTRY, self.count, self.entries_at)
+        self.entries: NDArray[np.void] = np.frombuffer(
+            data, INDEX_ENTRY_DTYPE, self.count, self.entries_at
+        )
         #: The next entry that was not yet held against the log.
         self.next = 1
 

@@ -27,12 +27,13 @@ from numpy.typing import NDArray
 
 from pyromq.protocol.message.bulk import Longs
 from pyromq.protocol.message.record import RecordError, decode_record
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
 from pyromq.protocol.message.units import (
-    CONSUME_QUEUE_DTYPE,
     CONSUME_QUEUE_ENTRY,
     CONSUME_QUEUE_ENTRY_SIZE,
     EXTENSION_BASE,
     MAX_EXTENSION_ADDRESS,
+    PRE_BLANK_SIZE,
 )
 from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.store.offline.check_extension import ExtensionCheck
@@ -42,8 +43,6 @@ from pyromq.store.offline.violation import Violation, ViolationKind
 from pyromq.store.recovery.dispatch import QueueRun
 from pyromq.store.recovery.queue_damage import Deletion
 
-_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
-_PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 _QUEUE_ID: Final = re.compile("0|[1-9][0-9]{0,9}")
 #: Of one queue so many wrong entries are named one by one.
 _MAX_NAMED: Final = 20
@@ -66,7 +65,10 @@ class _Queue:
     def read(self, offset: int, count: int) -> NDArray[np.void]:
         """The entries from `offset` on, over the borders of segments."""
         pieces = []
-        position, end = offset * _ENTRY.itemsize, (offset + count) * _ENTRY.itemsize
+        position, end = (
+            offset * CONSUME_QUEUE_ENTRY_SIZE,
+            (offset + count) * CONSUME_QUEUE_ENTRY_SIZE,
+        )
         while position < end:
             data = self.files.read(position, end - position)
             if not data:
@@ -74,7 +76,7 @@ class _Queue:
             pieces.append(data)
             position += len(data)
         joined = b"".join(pieces)
-        return np.frombuffer(joined, _ENTRY, len(joined) // _ENTRY.itemsize)
+        return np.frombuffer(joined, CONSUME_QUEUE_DTYPE, len(joined) // CONSUME_QUEUE_ENTRY_SIZE)
 
 
 class QueueCheck:
@@ -202,7 +204,7 @@ class QueueCheck:
                 )
             is_open = is_open and count == entries.size
             entries = entries[:count]
-            real = np.flatnonzero(entries["size"] != _PRE_BLANK_SIZE)
+            real = np.flatnonzero(entries["size"] != PRE_BLANK_SIZE)
             places = entries["physical_offset"][real].astype(np.int64)
             for row in np.flatnonzero(np.diff(places, prepend=last_place) <= 0)[:_MAX_NAMED]:
                 yield _entry_violation(
@@ -270,7 +272,7 @@ class QueueCheck:
         for offset in wrong.tolist():
             entry = queue.read(offset, 1)
             place, size, tags_code = entry[0].tolist() if entry.size else (0, 0, 0)
-            if size == _PRE_BLANK_SIZE or place < min_offset:
+            if size == PRE_BLANK_SIZE or place < min_offset:
                 continue
             if self._may_move and place >= log.end:
                 continue
@@ -310,14 +312,18 @@ def last_end(directory: Path) -> int:
         with path.open("rb") as file:
 
             def entry(number: int, descriptor: int = file.fileno()) -> tuple[int, int]:
-                data = os.pread(descriptor, _ENTRY.itemsize, number * _ENTRY.itemsize)
-                place, size, _ = CONSUME_QUEUE_ENTRY.unpack(data.ljust(_ENTRY.itemsize, b"\0"))
+                data = os.pread(
+                    descriptor, CONSUME_QUEUE_ENTRY_SIZE, number * CONSUME_QUEUE_ENTRY_SIZE
+                )
+                place, size, _ = CONSUME_QUEUE_ENTRY.unpack(
+                    data.ljust(CONSUME_QUEUE_ENTRY_SIZE, b"\0")
+                )
                 return place, size
 
-            numbers = range(path.stat().st_size // _ENTRY.itemsize)
+            numbers = range(path.stat().st_size // CONSUME_QUEUE_ENTRY_SIZE)
             count = bisect_left(numbers, True, key=lambda number: entry(number)[1] <= 0)
             place, size = entry(count - 1) if count else (0, 0)
-            if count and size != _PRE_BLANK_SIZE:
+            if count and size != PRE_BLANK_SIZE:
                 return place + size
     return 0
 

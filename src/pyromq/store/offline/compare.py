@@ -30,24 +30,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyromq.protocol.message.bulk import Longs
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE, INDEX_ENTRY_DTYPE
 from pyromq.protocol.message.units import (
-    CONSUME_QUEUE_DTYPE,
     CONSUME_QUEUE_ENTRY_SIZE,
-    INDEX_ENTRY_DTYPE,
     INDEX_ENTRY_SIZE,
     INDEX_HEADER,
     INDEX_HEADER_SIZE,
     INDEX_SLOT_SIZE,
     MAX_EXTENSION_ADDRESS,
+    PRE_BLANK_SIZE,
 )
 from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.store.offline.check_files import SegmentFiles
 from pyromq.store.recovery.queue_damage import Deletion
 
-_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
-_INDEX_ENTRY: Final = np.dtype(INDEX_ENTRY_DTYPE)
 _SLOT: Final = np.dtype(">i4")
-_PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 _HEADER_FIELDS: Final = (
     "beginTimestamp",
     "endTimestamp",
@@ -184,7 +181,7 @@ class _Queue:
     def _wanted(self, entries: NDArray[np.void]) -> NDArray[np.bool_]:
         """The entries that must be there."""
         ends = entries["physical_offset"].astype(np.int64) + entries["size"]
-        wanted: NDArray[np.bool_] = (entries["size"] > 0) & (entries["size"] != _PRE_BLANK_SIZE)
+        wanted: NDArray[np.bool_] = (entries["size"] > 0) & (entries["size"] != PRE_BLANK_SIZE)
         wanted &= ends <= self._span.known_end
         wanted &= entries["physical_offset"].astype(np.int64) >= self._first_wanted
         return wanted
@@ -194,7 +191,7 @@ class _Queue:
         places = entries["physical_offset"].astype(np.int64)
         content = entries.view(np.uint8).reshape(entries.size, -1)
         there: NDArray[np.bool_] = places >= self._span.begin
-        there &= entries["size"].astype(np.int64) != _PRE_BLANK_SIZE
+        there &= entries["size"].astype(np.int64) != PRE_BLANK_SIZE
         there &= content.any(axis=1)
         if self._span.may_move:
             there &= places < self._span.known_end
@@ -204,14 +201,16 @@ class _Queue:
 def _read_entries(files: SegmentFiles, base: int, size: int) -> NDArray[np.void]:
     """All entries of a file, zeros where there is none."""
     data = files.read(base, size) if base in files.bases else b""
-    return np.frombuffer(data.ljust(size, b"\0"), _ENTRY, size // CONSUME_QUEUE_ENTRY_SIZE)
+    return np.frombuffer(
+        data.ljust(size, b"\0"), CONSUME_QUEUE_DTYPE, size // CONSUME_QUEUE_ENTRY_SIZE
+    )
 
 
 def _describe(entry: np.void) -> str:
     place, size, tags_code = entry.tolist()
     if not size and not place and not tags_code:
         return _NOTHING
-    if size == _PRE_BLANK_SIZE:
+    if size == PRE_BLANK_SIZE:
         return "an entry without a message"
     return f"{size} bytes at {place}, tags {tags_code}"
 
@@ -245,7 +244,7 @@ class _IndexFile:
         self.table: NDArray[np.int32] = np.frombuffer(data, _SLOT, slots, INDEX_HEADER_SIZE)
         entries_at = INDEX_HEADER_SIZE + slots * INDEX_SLOT_SIZE
         room = (data.size - entries_at) // INDEX_ENTRY_SIZE
-        self.entries: NDArray[np.void] = np.frombuffer(data, _INDEX_ENTRY, room, entries_at)
+        self.entries: NDArray[np.void] = np.frombuffer(data, INDEX_ENTRY_DTYPE, room, entries_at)
         #: Entry 0 is never written.
         self.count = min(max(self.header[5], 1), room)
 
@@ -374,7 +373,7 @@ class _Keys:
                 return file.entries[self._position : min(self._position + _AT_ONCE, file.count)]
             self._number += 1
             self._position = 1
-        return np.empty(0, _INDEX_ENTRY)
+        return np.empty(0, INDEX_ENTRY_DTYPE)
 
     def skip(self, count: int) -> None:
         """Go on behind so many of those that `take` gave."""

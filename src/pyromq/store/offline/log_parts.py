@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from pyromq.protocol.message.bulk import Longs
 from pyromq.protocol.message.delay import DelayLevels
-from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.index.file import IndexEnd, IndexFile
 from pyromq.store.index.index import join_properties, keys_in
@@ -61,7 +61,6 @@ PART_SIZE: Final = 64 * 1024 * 1024
 _SLACK: Final = 64 * 1024
 #: So many keys are put into an index file at once.
 _KEYS_AT_ONCE: Final = 1 << 20
-_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
 _KEY: Final = np.dtype([("hash", "<i4"), ("offset", "<i8"), ("timestamp", "<i8")])
 _OFFSET: Final = np.dtype("<i8")
 _LENGTH_SIZE: Final = 8
@@ -405,7 +404,7 @@ def _read_contents(path: str) -> _Contents:
 
 
 def _read_run(path: str, place: _RunPlace) -> QueueRun:
-    entries = np.fromfile(path, _ENTRY, place.count, offset=place.position)
+    entries = np.fromfile(path, CONSUME_QUEUE_DTYPE, place.count, offset=place.position)
     offsets: Longs
     if place.first >= 0:
         offsets = np.arange(place.first, place.first + place.count, dtype=np.int64)

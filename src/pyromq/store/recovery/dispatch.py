@@ -28,7 +28,10 @@ from pyromq.protocol.message.sysflag import (
     TRANSACTION_MASK,
     TRANSACTION_NOT,
 )
-from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
+from pyromq.protocol.message.units import (
+    CONSUME_QUEUE_ENTRY_SIZE,
+)
 from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.store.queues.consume_queue import ConsumeQueue
 
@@ -37,8 +40,6 @@ logger = logging.getLogger(__name__)
 #: The log is read in pieces of about this size.
 PIECE: Final = 4 * 1024 * 1024
 _TAGS: Final = b"TAGS"
-_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
-assert _ENTRY.itemsize == CONSUME_QUEUE_ENTRY_SIZE
 
 
 class QueueRun(NamedTuple):
@@ -154,7 +155,7 @@ def queue_runs(
     order = keys.argsort(kind="stable")
     keys = keys[order]
     rows = rows[order]
-    entries = np.empty(rows.size, _ENTRY)
+    entries = np.empty(rows.size, CONSUME_QUEUE_DTYPE)
     entries["physical_offset"] = columns.starts[rows] + base
     entries["size"] = columns.heads["total_size"][rows]
     entries["tags_code"] = _tags_codes(log_bytes, data, columns, properties)[rows]

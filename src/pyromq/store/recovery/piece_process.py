@@ -37,7 +37,7 @@ import orjson
 
 from pyromq.protocol.message import bulk
 from pyromq.protocol.message.delay import DelayLevels
-from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
 from pyromq.store.recovery.dispatch import QueueRun
 from pyromq.store.recovery.piece import LogPiece, Rules
 
@@ -45,9 +45,8 @@ REQUEST: Final = struct.Struct("=IQQQ")
 ANSWER: Final = struct.Struct("=III")
 #: Instead of a number of records.
 DECLINED: Final = 0xFFFFFFFF
-_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
 _OFFSET: Final = np.dtype(np.int64)
-_ROW_SIZE: Final = _OFFSET.itemsize + _ENTRY.itemsize
+_ROW_SIZE: Final = _OFFSET.itemsize + CONSUME_QUEUE_DTYPE.itemsize
 
 
 class Answer(NamedTuple):
@@ -108,7 +107,7 @@ def decode_answer(head: bytes, rest: bytes) -> Answer:
     if records == DECLINED:
         return Answer(0, None)
     offsets = np.frombuffer(rest, _OFFSET, rows, names)
-    entries = np.frombuffer(rest, _ENTRY, rows, names + rows * _OFFSET.itemsize)
+    entries = np.frombuffer(rest, CONSUME_QUEUE_DTYPE, rows, names + rows * _OFFSET.itemsize)
     runs = []
     begin = 0
     for topic, queue_id, count, is_consecutive in orjson.loads(rest[:names]):

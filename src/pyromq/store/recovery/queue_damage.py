@@ -11,20 +11,21 @@ Used by `recovery` and by the store that loads its queues, on the thread that st
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from pyromq.protocol.java.fastjson import BodyError, parse_json
 from pyromq.protocol.message.record import RecordError, decode_record
-from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
+from pyromq.protocol.message.units import (
+    CONSUME_QUEUE_ENTRY_SIZE,
+    PRE_BLANK_SIZE,
+)
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queues import lookup
 from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.recovery.dispatch import QueueRun
-
-_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
-_PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 
 
 def is_other_size(directory: Path, segment_size: int) -> bool:
@@ -93,11 +94,11 @@ def _hole(queue: ConsumeQueue) -> str | None:
     if file is None:
         return None
     used = queue.next_offset * CONSUME_QUEUE_ENTRY_SIZE - file.base
-    entries = np.frombuffer(file.read(0, used), _ENTRY)
+    entries = np.frombuffer(file.read(0, used), CONSUME_QUEUE_DTYPE)
     blank = (entries["size"] <= 0) | (entries["physical_offset"] < 0)
     if blank.any():
         return f"entry {file.base // CONSUME_QUEUE_ENTRY_SIZE + int(blank.argmax())} is blank"
-    real = entries["physical_offset"][entries["size"] != _PRE_BLANK_SIZE].astype(np.int64)
+    real = entries["physical_offset"][entries["size"] != PRE_BLANK_SIZE].astype(np.int64)
     if (np.diff(real) <= 0).any():
         return f"{file.path.name} points back in the log"
     if any(file.read(used, used + CONSUME_QUEUE_ENTRY_SIZE)):
@@ -108,7 +109,7 @@ def _hole(queue: ConsumeQueue) -> str | None:
 def _wrong_entry(queue: ConsumeQueue, log: CommitLog) -> str | None:
     for offset in {queue.min_offset, queue.next_offset - 1}:
         entry = queue.entry(offset)
-        if entry is None or entry[0] < log.min_offset or entry[1] == _PRE_BLANK_SIZE:
+        if entry is None or entry[0] < log.min_offset or entry[1] == PRE_BLANK_SIZE:
             continue
         data = lookup.record_at(log, entry[0])
         try:
