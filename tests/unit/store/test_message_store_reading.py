@@ -63,9 +63,9 @@ def test_offsets_around_the_ends(tmp_path: Path) -> None:
         result = store.get(TOPIC, 0, offset, 32)
         assert (result.status, result.next_offset) == (status, following), offset
         assert (result.min_offset, result.max_offset) == (0, 10)
-    assert (store.max_offset("Nowhere", 0), store.min_offset("Nowhere", 0)) == (0, -1)
+    assert (store.max_offset("Nowhere", 0), store.min_offset("Nowhere", 0)) == (0, None)
     assert store.offset_by_time("Nowhere", 0, 0) == 0
-    assert store.earliest_time("Nowhere", 0) == -1
+    assert store.earliest_time("Nowhere", 0) is None
     store.stop()
 
 

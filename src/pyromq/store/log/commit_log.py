@@ -1,31 +1,31 @@
-"""The commit log: every message of the broker, one behind the other.
+"""The commit log: every message of the broker, in the order of arrival.
 
-Puts of one chunk gather as `parts`, pieces of records in log order, and reach the
-mapped segment in one copy when the chunk is sealed. Between, `position` is already
-behind them: answers can be made, and nobody else can look, since everything happens
-in one turn of the loop.
+`append` gathers records in memory, `seal` copies them to the mapped segment at the end of the
+chunk. In between, `position` already counts them, so that responses can be built. Nobody can
+observe the gap: a chunk is handled in one loop iteration.
 
 Invariants
-1. written <= position; they are equal, and `parts` is empty, outside a chunk.
-2. The bytes from `written` to `position` are exactly `b"".join(parts)`, all in one
-   segment; `position` + size of a record <= `limit` before it is added.
-3. Behind the last record of a full segment stands a blank record to its end.
-4. The segment that is written to, and those made ahead of it, stay mapped.
-5. With a transient store pool the segment that is written to is a `PooledFile`: what is
-   written is in its buffer, what is committed in the file, too.
+1. written <= position; they are equal, and nothing is gathered, outside a chunk.
+2. The gathered bytes are exactly those from `written` to `position`, all in one segment.
+   The caller makes sure that a record ends at or below `limit` before it appends the record.
+3. A full segment ends with a blank record after its last message.
+4. The active segment, and those preallocated after it, stay mapped.
+5. With a transient store pool the active segment is a `PooledFile`: written bytes are in its
+   buffer, committed bytes in its file as well.
 
-Owned by the loop's thread. Other threads read below `written` only.
+Owned by the loop's thread; appended to by `chunk`. Other threads only read below `written`.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from pyromq.base.descriptors import ShortageError
+from pyromq.base.sizes import MIB
 from pyromq.protocol.message.record import BLANK, BLANK_MAGIC, BLANK_SIZE
 from pyromq.store.log.allocation import AHEAD, RESERVE_STEP, AllocationService
 from pyromq.store.log.mapped_file import MappedFile
@@ -37,26 +37,25 @@ from pyromq.store.results import PutError, PutStatus
 
 logger = logging.getLogger(__name__)
 
-#: The log's end, which consumers that keep up read, stays mapped.
-_KEPT_IN_MEMORY: Final = 64 * 1024 * 1024
+#: Bytes at the log's end that stay resident, for consumers that keep up.
+_MAX_RESIDENT: Final = 64 * MIB
 
 
 class CommitLog:
-    """Appends whole records, reads ranges of bytes."""
+    """The log's segments, and the records gathered for them."""
 
     __slots__ = (
         "_allocation",
         "_commit_lock",
         "_file",
         "_open_files",
+        "_parts",
         "_pool",
         "_start",
-        "add",
         "limit",
-        "now",
-        "parts",
         "position",
         "segments",
+        "store_timestamp",
         "watermarks",
     )
 
@@ -71,9 +70,9 @@ class CommitLog:
         pool: TransientStorePool | None = None,
         open_files: OpenFiles | None = None,
     ) -> None:
-        """`more` are further directories for segments, `read_only` those of old ones.
+        """`more` are further directories for segments, `read_only` hold old ones.
 
-        With `open_files` segments that are not written to are mapped when they are read.
+        With `open_files`, segments other than the active one are mapped on demand.
         """
         self._open_files = open_files
         self.segments = Segments(
@@ -86,19 +85,18 @@ class CommitLog:
         self._pool = pool
         self._commit_lock = threading.Lock()
         self._file: MappedFile | None = None
-        #: Where the gathered parts will begin.
+        #: Gathered bytes, and the offset of the first one.
+        self._parts: list[bytes] = []
         self._start = 0
-        #: The offset behind the last put.
+        #: The offset after the last appended record.
         self.position = 0
-        #: A record must end at or below this offset, or `make_room` is called first.
+        #: A record that would end above this offset needs `make_room` first.
         self.limit = 0
-        #: The store timestamp of the chunk's records, in milliseconds.
-        self.now = 0
-        self.parts: list[bytes] = []
-        self.add = self.parts.extend
+        #: The store timestamp of the chunk's records (ms since the epoch).
+        self.store_timestamp = 0
 
     def start(self, end: int) -> None:
-        """Begin to append at `end`, the end of what recovery found valid."""
+        """Continue the log at `end`, where recovery found its last valid record to end."""
         self.position = self._start = end
         self.watermarks.reset(end)
         if self._pool is not None:
@@ -122,11 +120,10 @@ class CommitLog:
         self._file = None
 
     def make_room(self, size: int) -> int:
-        """Let a record of `size` bytes fit at the returned offset.
+        """Return an offset at which a record of `size` bytes fits.
 
-        Reserves more of the segment, or seals it with a blank record and goes on in
-        the next one. Raises PutError when the disk gives no room; nothing is changed
-        for the caller then.
+        Reserves more of the segment, or ends it with a blank record and starts the next one.
+        Raises PutError, and changes nothing, if the disk has no room.
         """
         file = self._file
         if size + BLANK_SIZE > self.segments.segment_size:
@@ -141,23 +138,36 @@ class CommitLog:
         except NoBufferError as error:
             raise PutError(PutStatus.NO_BUFFER, str(error)) from error
         except OSError as error:
-            if not isinstance(error, ShortageError):  # `descriptors` has logged that
+            if not isinstance(error, ShortageError):  # `descriptors` has logged it
                 logger.error("no room for %d bytes in %s: %s", size, self.segments.directory, error)
             raise PutError(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
         return self.position
 
+    def withdraw_room(self) -> None:
+        """Make the next put call `make_room` first, where the store may refuse it."""
+        self.limit = 0
+
+    def begin_chunk(self, store_timestamp: int) -> None:
+        """Set the store timestamp of the records appended next."""
+        self.store_timestamp = store_timestamp
+
+    def append(self, parts: Iterable[bytes], size: int) -> None:
+        """Gather one or more whole records; `size` is the total length of `parts`."""
+        self._parts.extend(parts)
+        self.position += size
+
     def seal(self) -> None:
-        """Copy the gathered parts into the segment: they are written now."""
-        parts = self.parts
+        """Copy the gathered records to the segment and move the `written` watermark."""
+        parts = self._parts
         if parts:
             assert self._file is not None
             self._file.write(self._start - self._file.base, b"".join(parts))
             parts.clear()
-            self._start = self.watermarks.written = self.position
-            self.watermarks.written_timestamp = self.now
+            self._start = self.position
+            self.watermarks.move_written(self.position, self.store_timestamp)
 
     def holds(self, offset: int, size: int) -> bool:
-        """Whether `size` bytes from `offset` on are there, in one segment."""
+        """Whether `size` bytes from `offset` on are written, within one segment."""
         file = self.segments.find(offset)
         return (
             file is not None
@@ -166,31 +176,31 @@ class CommitLog:
         )
 
     def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes from `offset` on; fewer where they are not (or no longer) there."""
+        """Return `size` bytes from `offset` on, or fewer if some are not stored (any more)."""
         file = self.segments.find(offset)
         if file is None:
             return b""
         end = min(offset + size, self.watermarks.written)
         try:
             return file.read(offset - file.base, max(offset, end) - file.base)
-        except FileNotFoundError:  # it has expired meanwhile, or somebody else removed it
+        except FileNotFoundError:  # it expired meanwhile, or another process removed it
             return b""
 
     def view(self, offset: int, size: int) -> memoryview:
-        """What `read` gives, where it lies: for pieces so large that copying them costs more."""
+        """Return the same bytes as `read` without copying them, for large ranges."""
         file = self.segments.find(offset)
         if file is None:
             return memoryview(b"")
         end = min(offset + size, self.watermarks.written)
         try:
             return file.view(offset - file.base, max(offset, end) - file.base)
-        except (FileNotFoundError, ShortageError):  # expired meanwhile, or no descriptor is left
+        except (FileNotFoundError, ShortageError):  # expired meanwhile, or out of descriptors
             return memoryview(self.read(offset, size))
 
     def commit(self) -> None:
-        """Bring all that is written to the files; raises OSError.
+        """Write all written bytes from the pool's buffers to the files. Raises OSError.
 
-        Called by the commit thread, and on the loop when all buffers are in use.
+        Called by the commit thread, and on the loop if all buffers are in use.
         """
         if self._pool is None:
             return
@@ -208,19 +218,19 @@ class CommitLog:
 
     @property
     def free_buffers(self) -> int | None:
-        """How many buffers the transient store pool has left; None without a pool."""
+        """Return how many buffers of the transient store pool are free; None without a pool."""
         return None if self._pool is None else self._pool.available
 
     @property
     def committed(self) -> tuple[int, int]:
-        """The end of what survives this process, and the store time of its last message."""
+        """Return the end of the bytes that survive a kill, and their last store timestamp."""
         marks = self.watermarks
         if self._pool is None:
             return marks.written, marks.written_timestamp
         return marks.committed, marks.committed_timestamp
 
     def flush(self) -> None:
-        """Wait until all that is committed is on the disk. Called by the flush thread."""
+        """Fsync everything committed so far. Called by the flush thread."""
         marks = self.watermarks
         offset, timestamp = self.committed
         if marks.flushed >= offset:
@@ -231,24 +241,24 @@ class CommitLog:
         marks.move_flushed(offset, timestamp)
 
     def release_old_pages(self) -> None:
-        """Keep only the log's end in this process's memory. Called by the flush thread."""
-        end = self.watermarks.flushed - _KEPT_IN_MEMORY
+        """Drop all but the log's end from this process's memory. Called by the flush thread."""
+        end = self.watermarks.flushed - _MAX_RESIDENT
         for file in list(self.segments.files):
             if file.base < end:
                 file.release(end - file.base)
 
     @property
     def min_offset(self) -> int:
-        """The offset of the first byte that is still there."""
+        """Return the offset of the first byte that is still stored."""
         return self.segments.first_offset
 
     def segment_after(self, offset: int) -> int:
-        """The base of the segment behind the one that holds `offset`."""
+        """Return the base of the segment after the one that holds `offset`."""
         size = self.segments.segment_size
         return offset - offset % size + size
 
     def _ready(self, file: MappedFile, size: int) -> None:
-        """Have the blocks for the next record and its blank, and go on working ahead."""
+        """Reserve blocks for the next record and a blank one, and keep preallocating."""
         position = self.position - file.base
         self._allocation.ensure(file, position + size + BLANK_SIZE)
         self._allocation.advance(position)
@@ -256,13 +266,13 @@ class CommitLog:
         self.limit = file.base + min(file.reserved, position + step, file.size) - BLANK_SIZE
 
     def _roll(self, full: MappedFile | None) -> MappedFile:
-        """End the full segment with a blank record and go on with the next one."""
+        """End the full segment with a blank record and make the next one active."""
         base = full.base + full.size if full is not None else self.position
         file = self._next_file(base)
         try:
             self._allocation.ensure(file, min(AHEAD, file.size))
             if full is not None:
-                # A segment from before the last start has nothing reserved yet.
+                # Nothing is reserved yet in a segment that an earlier run created.
                 self._allocation.ensure(full, self.position - full.base + BLANK_SIZE)
         except OSError:
             self._allocation.give_up(file)
@@ -274,20 +284,22 @@ class CommitLog:
             full.hand_to(self._open_files)
         self.segments.add(file)
         self._file = file
-        self.position = self._start = self.watermarks.written = base
+        self.position = self._start = base
+        self.watermarks.move_written(base, self.watermarks.written_timestamp)
         self._allocation.follow(file, 0)
         return file
 
     def _next_file(self, base: int) -> MappedFile:
-        """A file from the allocation; NoBufferError only where it is wanted."""
+        """Return the next file. Raises NoBufferError only with fastFailIfNoBufferInStorePool."""
         try:
             return self._allocation.take_next(base)
         except NoBufferError:
             if self._pool is None or self._pool.fast_fail:
                 raise
-        # Full segments give their buffers back then: there is one at least.
+        # Committing releases the buffers of full segments, and there is at least one.
         logger.warning(
-            "no buffer is free: what waits is committed now; set a larger transientStorePoolSize"
+            "transient store pool is empty: committing on the event loop; "
+            "increase transientStorePoolSize"
         )
         self.commit()
         return self._allocation.take_next(base)

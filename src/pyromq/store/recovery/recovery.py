@@ -253,7 +253,7 @@ def _first_unsafe(log: CommitLog, checkpoint_timestamp: int) -> int:
         base = files[index].base
         _, magic = peek(log.read(base, HEAD_SIZE_V4))
         stored = lookup.store_timestamp(log, base, HEAD_SIZE_V4)
-        if magic == MESSAGE_MAGIC and 0 < stored <= checkpoint_timestamp:
+        if magic == MESSAGE_MAGIC and stored and 0 < stored <= checkpoint_timestamp:
             return index
     return 0
 

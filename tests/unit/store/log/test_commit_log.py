@@ -32,9 +32,8 @@ def append(log: CommitLog, data: bytes, now: int = 1) -> int:
     position = log.position
     if position + len(data) > log.limit:
         position = log.make_room(len(data))
-    log.now = now
-    log.add((data,))
-    log.position = position + len(data)
+    log.begin_chunk(now)
+    log.append((data,), len(data))
     return position
 
 
@@ -45,7 +44,7 @@ def test_parts_are_written_by_the_seal_only(log: CommitLog) -> None:
     assert log.read(0, 11) == b""
     assert not log.holds(0, 5)
     log.seal()
-    assert (log.parts, log.watermarks.written, log.watermarks.written_timestamp) == ([], 11, 1)
+    assert (log._parts, log.watermarks.written, log.watermarks.written_timestamp) == ([], 11, 1)
     assert log.read(0, 11) == b"firstsecond"
     log.seal()
     assert log.watermarks.written == 11
@@ -148,12 +147,12 @@ def test_a_full_disk_changes_nothing(
     with contextlib.suppress(PutError):
         while True:  # into those that were made ahead
             end = append(log, b"a" * (SIZE - 100)) + SIZE
-    state = (log.position, log.limit, len(log.parts))
+    state = (log.position, log.limit, len(log._parts))
     for _ in range(3):
         with pytest.raises(PutError) as refused:
             log.make_room(500)
         assert refused.value.status is PutStatus.CREATE_MAPEDFILE_FAILED
-    assert (log.position, log.limit, len(log.parts)) == state
+    assert (log.position, log.limit, len(log._parts)) == state
     assert append(log, b"still fits") == end - 100
     log.seal()
     monkeypatch.undo()
@@ -207,7 +206,7 @@ def test_a_segment_whose_file_was_removed_is_viewed_as_long_as_it_is_mapped(
 def test_old_pages_are_let_go_and_read_again(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_log, "_KEPT_IN_MEMORY", 4096)
+    monkeypatch.setattr(commit_log, "_MAX_RESIDENT", 4096)
     data = [bytes([65 + n]) * (SIZE - 100) for n in range(3)]
     for piece in data:
         append(log, piece)

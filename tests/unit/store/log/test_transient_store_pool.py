@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pyromq.protocol.message.record import BLANK_SIZE
-from pyromq.store import message_store
+from pyromq.store import chunk
 from pyromq.store.config import BrokerRole, FlushDiskType
 from pyromq.store.log import transient_store_pool
 from pyromq.store.log.mapped_file import MappedFile
@@ -233,7 +233,7 @@ def fill(store: MessageStore, count: int, first: int = 0) -> list[bytes]:
 def test_the_files_are_the_same_with_and_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_store, "time_ns", lambda: 1_700_000_000_000_000_000)
+    monkeypatch.setattr(chunk, "now_ms", lambda: 1_700_000_000_000)
     logs = []
     for name, changes in (("plain", {"transient_store_pool_enable": False}), ("pooled", {})):
         store = open_pooled(tmp_path / name, **changes)

@@ -21,7 +21,7 @@ def test_what_recovery_found_is_written_and_flushed() -> None:
 
 def test_flushed_follows_written() -> None:
     marks = Watermarks()
-    marks.written = 100
+    marks.move_written(100, 9)
     marks.move_flushed(50, 7)
     marks.move_flushed(100, 8)
     marks.move_flushed(100, 8)
@@ -31,7 +31,7 @@ def test_flushed_follows_written() -> None:
 @pytest.mark.parametrize("offset", [49, 101])
 def test_flushed_never_goes_back_nor_past_written(offset: int) -> None:
     marks = Watermarks()
-    marks.written = 100
+    marks.move_written(100, 9)
     marks.move_flushed(50, 7)
     with pytest.raises(AssertionError):
         marks.move_flushed(offset, 8)
@@ -40,7 +40,7 @@ def test_flushed_never_goes_back_nor_past_written(offset: int) -> None:
 
 def test_committed_follows_written() -> None:
     marks = Watermarks()
-    marks.written = 100
+    marks.move_written(100, 9)
     marks.move_committed(50, 7)
     marks.move_committed(100, 8)
     assert (marks.committed, marks.committed_timestamp, marks.flushed) == (100, 8, 0)
@@ -49,7 +49,7 @@ def test_committed_follows_written() -> None:
 @pytest.mark.parametrize("offset", [49, 101])
 def test_committed_never_goes_back_nor_past_written(offset: int) -> None:
     marks = Watermarks()
-    marks.written = 100
+    marks.move_written(100, 9)
     marks.move_committed(50, 7)
     with pytest.raises(AssertionError):
         marks.move_committed(offset, 8)

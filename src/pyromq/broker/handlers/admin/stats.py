@@ -194,8 +194,9 @@ class StatsAdminHandlers:
             path: used_percent(path) / 100
             for path in (config.commit_log_directory, *config.more_commit_log_directories)
         }
+        earliest = store.store_time(store.min_physical_offset)
         return {
-            "earliestMessageTimeStamp": str(store.store_time(store.min_physical_offset)),
+            "earliestMessageTimeStamp": str(-1 if earliest is None else earliest),
             "commitLogDiskRatio": str(min(logs.values())),
             **{f"commitLogDiskRatio_{path}": str(ratio) for path, ratio in logs.items()},
             "consumeQueueDiskRatio": str(used_percent(config.consume_queue_directory) / 100),
