@@ -25,6 +25,7 @@ from pyromq.protocol.message.record import (
     INNER_HEAD,
     INNER_HEAD_SIZE,
     MESSAGE_MAGIC,
+    PROPERTIES_LENGTH,
 )
 from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY
@@ -33,7 +34,8 @@ from pyromq.store.results import PutError, PutStatus
 _pack_head = BATCH_HEAD.pack
 _unpack_inner = INNER_HEAD.unpack_from
 _pack_entry = CONSUME_QUEUE_ENTRY.pack
-_unpack_short = struct.Struct(">H").unpack_from
+_pack_length = PROPERTIES_LENGTH.pack
+_unpack_length = PROPERTIES_LENGTH.unpack_from
 
 #: Buffers per record in `parts`, and the two of them that depend on the record's place.
 _PARTS_PER_RECORD: Final = 7
@@ -106,11 +108,12 @@ class BatchEncoder:
         first = self.queue_offset
         add, add_entry, add_offset = self.parts.extend, self.entries.append, self.offsets.append
         tags_codes, find_tags = self._tags.by_last_property, self._tags.find
-        pack, pack_entry, unpack, unpack_length = (
+        pack, pack_entry, unpack, pack_length, unpack_length = (
             _pack_head,
             _pack_entry,
             _unpack_inner,
-            _unpack_short,
+            _pack_length,
+            _unpack_length,
         )
         try:
             for offset in range(first, first + max_count):
@@ -149,7 +152,7 @@ class BatchEncoder:
                         shared,
                         batch[position + INNER_BODY_LENGTH : body_end],
                         topic,
-                        properties_length.to_bytes(2, "big"),
+                        pack_length(properties_length),
                         own,
                         rest,
                     )

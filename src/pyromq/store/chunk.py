@@ -1,18 +1,23 @@
 """The chunk: gather the puts of one loop iteration, then write them together.
 
-`put`, `put_batch` and `put_encoded` append records to the commit log and entries to the consume
-queues; both keep them in memory. `seal` copies them to the mapped files, one copy for the log and
-one per touched queue, and wakes long polls. A caller puts, seals, and only then sends responses.
+`put`, `put_batch` and `put_encoded` gather records here and entries in the consume queues. `seal`
+copies them to the mapped files, one copy for the log and one per touched queue, and wakes long
+polls. A caller puts, seals, and only then sends responses.
+
+The chunk keeps the gathered records itself and hands them to the log in one call, because a call
+to the log per message would cost 1 % of a send.
 
 Two loops encode records: `put` for one message, `BatchEncoder` for a batch. `even_batch` does the
 work of the second with numpy when all messages have one size. They share `_append` and nothing
 else, because a call per message costs more than the repeated lines.
 
 Invariants
-1. A put either raises PutError and changes nothing, or its record is in the log after the seal,
+1. A put either raises PutError and gathers nothing, or its record is in the log after the seal,
    at the physical offset it returned.
-2. All records of a chunk have one store timestamp.
-3. The log is written before the queues: no entry points at bytes that are not there.
+2. The gathered bytes are exactly those from the log's `written` mark to `position`, in one
+   segment: `position` <= `_limit`.
+3. All records of a chunk have one store timestamp.
+4. The log is written before the queues: no entry points at bytes that are not there.
 
 Owned by `message_store`, which lends out these methods as its own. Runs on the loop's thread.
 """
@@ -32,6 +37,7 @@ from pyromq.protocol.message.properties import MAX_PROPERTIES
 from pyromq.protocol.message.record import (
     INNER_FIXED_SIZE,
     MESSAGE_MAGIC,
+    PROPERTIES_LENGTH,
     head_packer,
     inner_count,
     shared_packer,
@@ -48,6 +54,7 @@ from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.results import LargeBatchError, PutError, PutStatus
 
 _pack_entry = CONSUME_QUEUE_ENTRY.pack
+_pack_length = PROPERTIES_LENGTH.pack
 
 
 class Chunk:
@@ -59,16 +66,20 @@ class Chunk:
         "_flush",
         "_growth",
         "_host_flag",
+        "_limit",
         "_log",
         "_max_body",
         "_on_arrival",
         "_pack_head",
         "_pack_head_v6",
+        "_parts",
         "_refusal",
         "_store_host",
+        "_store_timestamp",
         "_tags",
         "_unchecked_size",
         "_waits_for_flush",
+        "position",
         "touched",
     )
 
@@ -100,8 +111,24 @@ class Chunk:
         self._waits_for_flush = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         #: Everything below this offset is flushed, or a flush of it is awaited.
         self._awaited = 0
+        #: Gathered buffers of records, in log order.
+        self._parts: list[bytes] = []
+        #: The offset after the last gathered record.
+        self.position = 0
+        #: A record that would end above this offset needs `_make_room` first.
+        self._limit = 0
+        #: Of all records of the chunk (ms since the epoch).
+        self._store_timestamp = 0
         #: Queues with pending entries. Empty outside a chunk.
         self.touched: list[ConsumeQueue] = []
+
+    def start(self, end: int) -> None:
+        """Continue the log at `end`."""
+        self.position = end
+
+    def withdraw_room(self) -> None:
+        """Make the next put call `_make_room` first, where it may be refused."""
+        self._limit = 0
 
     # One message
 
@@ -128,8 +155,7 @@ class Chunk:
         `chunk_time` and passes it on. Raises PutError, or struct.error for a number that does
         not fit its field.
         """
-        log = self._log
-        physical = log.position
+        physical = self.position
         body_length = len(body)
         properties_length = len(properties) + len(more_properties)
         size = queue.fixed_size + body_length + properties_length
@@ -140,14 +166,14 @@ class Chunk:
             pack = self._pack_head_v6
             sys_flag |= self._host_flag | BORN_HOST_V6
             size += HOST_SIZE_V6 - HOST_SIZE_V4
-        if size > self._unchecked_size or physical + size > log.limit:
+        if size > self._unchecked_size or physical + size > self._limit:
             physical = self._make_room(size, body_length, properties_length)
         offset = queue.next_offset
         if offset >= queue.room:
             queue.extend()
         touched = self.touched
         if not touched:
-            log.begin_chunk(store_timestamp or now_ms())
+            self._store_timestamp = store_timestamp or now_ms()
         head = pack(
             size,
             MESSAGE_MAGIC,
@@ -159,23 +185,22 @@ class Chunk:
             sys_flag,
             born_timestamp,
             born_host,
-            log.store_timestamp,
+            self._store_timestamp,
             self._store_host,
             reconsume_times,
             prepared_offset,
             body_length,
         )
-        log.append(
-            (
-                head,
-                body,
-                queue.topic_part,
-                properties_length.to_bytes(2, "big"),
-                properties,
-                more_properties,
-            ),
-            size,
+        parts = self._parts
+        parts += (
+            head,
+            body,
+            queue.topic_part,
+            _pack_length(properties_length),
+            properties,
+            more_properties,
         )
+        self.position = physical + size
         if not queue.pending:
             touched.append(queue)
         queue.append(_pack_entry(physical, size, tags_code))
@@ -183,7 +208,7 @@ class Chunk:
 
     def chunk_time(self) -> int:
         """Return the store timestamp of this chunk, for a put that passes it on."""
-        return self._log.store_timestamp if self.touched else now_ms()
+        return self._store_timestamp if self.touched else now_ms()
 
     # Batches
 
@@ -244,7 +269,7 @@ class Chunk:
         reconsume_times: int,
     ) -> list[int]:
         """Gather a batch that was encoded in slices; see `put_batch`."""
-        if self._log.position + encoder.size > self._log.limit:
+        if self.position + encoder.size > self._limit:
             self._make_room(encoder.size, 0, 0)
         encoder.move_to(
             self._place(queue, b"", sys_flag, born_timestamp, born_host, reconsume_times)
@@ -261,9 +286,8 @@ class Chunk:
         reconsume_times: int,
     ) -> BatchPlace:
         """Return the fields that a batch's records share, and the offsets of the first one."""
-        log = self._log
         if not self.touched:
-            log.begin_chunk(now_ms())
+            self._store_timestamp = now_ms()
         flag = self._host_flag
         fixed = queue.fixed_size
         if len(born_host) != HOST_SIZE_V4:
@@ -273,7 +297,7 @@ class Chunk:
             sys_flag | flag,
             born_timestamp,
             born_host,
-            log.store_timestamp,
+            self._store_timestamp,
             self._store_host,
             reconsume_times,
             0,
@@ -285,7 +309,7 @@ class Chunk:
             b"\x02" + properties if properties else b"",
             queue.queue_id,
             queue.next_offset,
-            log.position,
+            self.position,
         )
 
     def _append_encoded(self, queue: ConsumeQueue, encoder: BatchEncoder) -> list[int]:
@@ -305,7 +329,8 @@ class Chunk:
         count = len(offsets)
         if queue.next_offset + count > queue.room:
             queue.extend(count)
-        self._log.append(parts, size)
+        self._parts += parts
+        self.position += size
         if not queue.pending:
             self.touched.append(queue)
         queue.append(entries, count)
@@ -314,13 +339,13 @@ class Chunk:
 
     def seal(self) -> None:
         """Write the gathered records, then the entries that point at them."""
-        # The log's own parts do not tell: a roll within the chunk has written them already.
+        # Not the gathered records: `_make_room` may have written them already.
         if not self.touched:
             return
         begun = monotonic_ns()
-        self._log.seal()
+        self._write()
         if self._refusal() is not None:
-            self._log.withdraw_room()  # the next put calls `_make_room`, which refuses it
+            self.withdraw_room()
         touched, self.touched = self.touched, []
         for queue in touched:
             if queue.write_pending():
@@ -332,11 +357,18 @@ class Chunk:
         if took >= SLOW_SEAL_NS:
             self._growth.slow_seals.append(took // 1_000_000)
 
+    def _write(self) -> None:
+        """Append the gathered records to the log."""
+        parts = self._parts
+        if parts:
+            self._log.append(b"".join(parts), self._store_timestamp)
+            parts.clear()
+
     def end_chunk(self) -> asyncio.Future[FlushOutcome] | None:
         """Seal. With SYNC_FLUSH, return the flush that the chunk's responses must wait for."""
         if self.touched:
             self.seal()
-        position = self._log.position
+        position = self.position
         if not self._waits_for_flush or position <= self._awaited:
             return None
         self._awaited = position
@@ -352,8 +384,10 @@ class Chunk:
         """
         try:
             self._check(body_length, properties_length)
-            log = self._log
-            return log.make_room(size) if log.position + size > log.limit else log.position
+            if self.position + size > self._limit:
+                self._write()  # the log may roll to the next segment
+                self.position, self._limit = self._log.make_room(size)
+            return self.position
         except PutError:
             self._growth.refused_puts += 1
             raise
@@ -382,11 +416,7 @@ class Chunk:
         max_size = self._config.max_batch_records_size
         # An upper bound: as many messages as fit if all were empty.
         size = length + length // INNER_FIXED_SIZE * per_message
-        if (
-            size <= max_size
-            and length <= self._max_body
-            and self._log.position + size <= self._log.limit
-        ):
+        if size <= max_size and length <= self._max_body and self.position + size <= self._limit:
             return
         # That bound is far too high for real batches: count the messages.
         count = inner_count(batch, max_size // per_message + 1)

@@ -26,6 +26,7 @@ from pyromq.protocol.message.record import (
     INNER_HEAD,
     INNER_HEAD_SIZE,
     MESSAGE_MAGIC,
+    PROPERTIES_LENGTH,
 )
 from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
 from pyromq.store.batch_encoder import BatchPlace
@@ -69,7 +70,7 @@ def even_records(
     if not (
         (inner[:, :4] == inner[0, :4]).all()
         and (lengths == lengths[0]).all()
-        and (inner[:, body_end : body_end + 2] == _short(own_length)).all()
+        and (inner[:, body_end : body_end + 2] == _packed_length(own_length)).all()
         and (inner[:, -1] != _SEPARATOR[0]).all()
     ):
         return None
@@ -93,7 +94,7 @@ def even_records(
         np.frombuffer(place.shared, np.uint8),
         inner[:, INNER_BODY_LENGTH:body_end],
         np.frombuffer(place.topic, np.uint8),
-        _short(properties_length),
+        _packed_length(properties_length),
         inner[:, body_end + 2 :],
         np.frombuffer(place.properties, np.uint8),
     ):
@@ -130,5 +131,5 @@ def _checksums(batch: bytes, count: int, size: int, body_end: int) -> NDArray[np
     return crcs_of(batch, begins, ends)
 
 
-def _short(value: int) -> NDArray[np.uint8]:
-    return np.frombuffer(value.to_bytes(2, "big"), np.uint8)
+def _packed_length(value: int) -> NDArray[np.uint8]:
+    return np.frombuffer(PROPERTIES_LENGTH.pack(value), np.uint8)

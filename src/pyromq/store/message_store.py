@@ -164,6 +164,7 @@ class MessageStore:
             self._move_to(StoreState.CLOSED)
             raise
         self._log.start(end)
+        self._chunk.start(end)
         self._index_lane.start(
             recovery.index_from(self._log, self._index, dispatched_from, clean=clean)
         )
@@ -183,6 +184,7 @@ class MessageStore:
             return
         self.seal()
         self._move_to(StoreState.CLOSING)
+        self._chunk.withdraw_room()
         self._index_lane.stop()
         self._commit.stop()
         self._flush.stop()
@@ -465,7 +467,7 @@ class MessageStore:
     @property
     def max_physical_offset(self) -> int:
         """Return the offset after the last record."""
-        return self._log.position
+        return self._chunk.position
 
     @property
     def flushed_offset(self) -> int:
@@ -497,7 +499,7 @@ class MessageStore:
     def _set_disk_full(self, reason: str | None) -> None:
         """Refuse messages for this reason, or accept them again if it is None."""
         self._full_disk = reason
-        self._log.withdraw_room()
+        self._chunk.withdraw_room()
 
     def _fail(self, reason: str) -> None:
         """Refuse messages until a restart. Called by the flush thread; the next seal acts on it."""

@@ -333,7 +333,7 @@ def test_a_queue_written_during_its_sync_is_synced_again(
 def test_a_stop_flushes_everything(opened: Opener) -> None:
     store = opened(**NEVER)
     put(store)
-    stored_before = store._log.store_timestamp
+    stored_before = store.chunk_time()
     store.stop()
     assert store._log.watermarks.flushed == store._log.watermarks.written > 0
     assert checkpoint_of(store)[:2] == (stored_before, stored_before)

@@ -101,6 +101,8 @@ _READ_AT_ONCE: Final = 4096
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _SHORT = struct.Struct(">H")
+#: propertiesLength of a record and of an inner message.
+PROPERTIES_LENGTH: Final = _SHORT
 
 
 class RecordError(ValueError):

@@ -1,26 +1,24 @@
 """The commit log: every message of the broker, in the order of arrival.
 
-`append` gathers records in memory, `seal` copies them to the mapped segment at the end of the
-chunk. In between, `position` already counts them, so that responses can be built. Nobody can
-observe the gap: a chunk is handled in one loop iteration.
+`make_room` reserves disk blocks and returns the range in which the next records fit; `append`
+copies all records of a chunk there at once. `chunk` is the only caller of both.
 
 Invariants
-1. written <= position; they are equal, and nothing is gathered, outside a chunk.
-2. The gathered bytes are exactly those from `written` to `position`, all in one segment.
-   The caller makes sure that a record ends at or below `limit` before it appends the record.
-3. A full segment ends with a blank record after its last message.
-4. The active segment, and those preallocated after it, stay mapped.
-5. With a transient store pool the active segment is a `PooledFile`: written bytes are in its
+1. The log ends at the `written` watermark.
+2. A record never crosses a segment. A full segment ends with a blank record after its last
+   message.
+3. The active segment, and those preallocated after it, stay mapped.
+4. With a transient store pool the active segment is a `PooledFile`: written bytes are in its
    buffer, committed bytes in its file as well.
 
-Owned by the loop's thread; appended to by `chunk`. Other threads only read below `written`.
+Owned by the loop's thread. Other threads only read below `written`.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -42,20 +40,15 @@ _MAX_RESIDENT: Final = 64 * MIB
 
 
 class CommitLog:
-    """The log's segments, and the records gathered for them."""
+    """The log's segments and watermarks."""
 
     __slots__ = (
         "_allocation",
         "_commit_lock",
         "_file",
         "_open_files",
-        "_parts",
         "_pool",
-        "_start",
-        "limit",
-        "position",
         "segments",
-        "store_timestamp",
         "watermarks",
     )
 
@@ -85,19 +78,9 @@ class CommitLog:
         self._pool = pool
         self._commit_lock = threading.Lock()
         self._file: MappedFile | None = None
-        #: Gathered bytes, and the offset of the first one.
-        self._parts: list[bytes] = []
-        self._start = 0
-        #: The offset after the last appended record.
-        self.position = 0
-        #: A record that would end above this offset needs `make_room` first.
-        self.limit = 0
-        #: The store timestamp of the chunk's records (ms since the epoch).
-        self.store_timestamp = 0
 
     def start(self, end: int) -> None:
         """Continue the log at `end`, where recovery found its last valid record to end."""
-        self.position = self._start = end
         self.watermarks.reset(end)
         if self._pool is not None:
             self._pool.open()
@@ -108,19 +91,17 @@ class CommitLog:
             self._allocation.follow(self._file, end - self._file.base)
 
     def stop(self) -> None:
-        """Seal, commit, flush and unmap everything."""
-        self.seal()
+        """Commit, flush and unmap everything."""
         self.commit()
         self.flush()
-        self.limit = 0
         self._allocation.stop()
         self.segments.close()
         if self._pool is not None:
             self._pool.close()
         self._file = None
 
-    def make_room(self, size: int) -> int:
-        """Return an offset at which a record of `size` bytes fits.
+    def make_room(self, size: int) -> tuple[int, int]:
+        """Return the log's end, at which a record of `size` bytes fits, and the end of the room.
 
         Reserves more of the segment, or ends it with a blank record and starts the next one.
         Raises PutError, and changes nothing, if the disk has no room.
@@ -132,39 +113,23 @@ class CommitLog:
                 f"{size} bytes do not fit in a segment of {self.segments.segment_size}",
             )
         try:
-            if file is None or self.position + size + BLANK_SIZE > file.base + file.size:
+            end = self.watermarks.written
+            if file is None or end + size + BLANK_SIZE > file.base + file.size:
                 file = self._roll(file)
-            self._ready(file, size)
+            return self.watermarks.written, self._reserve(file, size)
         except NoBufferError as error:
             raise PutError(PutStatus.NO_BUFFER, str(error)) from error
         except OSError as error:
             if not isinstance(error, ShortageError):  # `descriptors` has logged it
                 logger.error("no room for %d bytes in %s: %s", size, self.segments.directory, error)
             raise PutError(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
-        return self.position
 
-    def withdraw_room(self) -> None:
-        """Make the next put call `make_room` first, where the store may refuse it."""
-        self.limit = 0
-
-    def begin_chunk(self, store_timestamp: int) -> None:
-        """Set the store timestamp of the records appended next."""
-        self.store_timestamp = store_timestamp
-
-    def append(self, parts: Iterable[bytes], size: int) -> None:
-        """Gather one or more whole records; `size` is the total length of `parts`."""
-        self._parts.extend(parts)
-        self.position += size
-
-    def seal(self) -> None:
-        """Copy the gathered records to the segment and move the `written` watermark."""
-        parts = self._parts
-        if parts:
-            assert self._file is not None
-            self._file.write(self._start - self._file.base, b"".join(parts))
-            parts.clear()
-            self._start = self.position
-            self.watermarks.move_written(self.position, self.store_timestamp)
+    def append(self, records: bytes, store_timestamp: int) -> None:
+        """Copy whole records, for which there is room, to the end of the log."""
+        file, end = self._file, self.watermarks.written
+        assert file is not None
+        file.write(end - file.base, records)
+        self.watermarks.move_written(end + len(records), store_timestamp)
 
     def holds(self, offset: int, size: int) -> bool:
         """Whether `size` bytes from `offset` on are written, within one segment."""
@@ -257,34 +222,32 @@ class CommitLog:
         size = self.segments.segment_size
         return offset - offset % size + size
 
-    def _ready(self, file: MappedFile, size: int) -> None:
-        """Reserve blocks for the next record and a blank one, and keep preallocating."""
-        position = self.position - file.base
+    def _reserve(self, file: MappedFile, size: int) -> int:
+        """Reserve blocks for the next record and a blank one; return the end of the room."""
+        position = self.watermarks.written - file.base
         self._allocation.ensure(file, position + size + BLANK_SIZE)
         self._allocation.advance(position)
         step = max(RESERVE_STEP, size + BLANK_SIZE)
-        self.limit = file.base + min(file.reserved, position + step, file.size) - BLANK_SIZE
+        return file.base + min(file.reserved, position + step, file.size) - BLANK_SIZE
 
     def _roll(self, full: MappedFile | None) -> MappedFile:
         """End the full segment with a blank record and make the next one active."""
-        base = full.base + full.size if full is not None else self.position
+        end = self.watermarks.written
+        base = full.base + full.size if full is not None else end
         file = self._next_file(base)
         try:
             self._allocation.ensure(file, min(AHEAD, file.size))
             if full is not None:
                 # Nothing is reserved yet in a segment that an earlier run created.
-                self._allocation.ensure(full, self.position - full.base + BLANK_SIZE)
+                self._allocation.ensure(full, end - full.base + BLANK_SIZE)
         except OSError:
             self._allocation.give_up(file)
             raise
         if full is not None:
-            self.seal()
-            rest = base - self.position
-            full.write(self.position - full.base, BLANK.pack(rest, BLANK_MAGIC))
+            full.write(end - full.base, BLANK.pack(base - end, BLANK_MAGIC))
             full.hand_to(self._open_files)
         self.segments.add(file)
         self._file = file
-        self.position = self._start = base
         self.watermarks.move_written(base, self.watermarks.written_timestamp)
         self._allocation.follow(file, 0)
         return file
