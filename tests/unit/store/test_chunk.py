@@ -15,7 +15,6 @@ from pyromq.protocol.message.record import (
     encode_inner_message,
 )
 from pyromq.store.message_store import MessageStore
-from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.results import GetStatus, PutError, PutStatus
 from tests.support.stores import (
     BORN_HOST,

@@ -75,11 +75,11 @@ def test_few_pages_wait_for_the_thorough_flush(opened: Opener) -> None:
     store = opened(**(NEVER | {"flush_commit_log_least_pages": 4}))
     put(store, b"x" * 3 * 4096)
     store.seal()
-    store._flush._turn()
+    store._flush._round()
     assert store._log.watermarks.flushed == 0
     put(store, b"x" * 4096)
     store.seal()
-    store._flush._turn()
+    store._flush._round()
     assert flushed(store)
 
 
@@ -107,11 +107,11 @@ def test_a_log_that_cannot_be_flushed_takes_nothing_more(
     store = opened(**FAST)
     put(store, b"written")
     store.seal()
-    wait_until(lambda: "could not be flushed" in caplog.text)
+    wait_until(lambda: "flush failed" in caplog.text)
     failing[0] = False
     put(store, b"in the same moment")
     store.seal()
-    with pytest.raises(PutError, match=r"could not be flushed.*restart") as refused:
+    with pytest.raises(PutError, match=r"flush failed.*restart") as refused:
         put(store, b"later")
     assert refused.value.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert store._log.watermarks.flushed == 0
@@ -183,7 +183,7 @@ def test_a_sync_that_was_tried_and_failed_is_final_whatever_the_error(
         store = opened(**FAST)
         put(store)
         store.seal()
-        wait_until(lambda: "could not be flushed" in caplog.text)
+        wait_until(lambda: "flush failed" in caplog.text)
     put(store, b"in the same moment")
     store.seal()
     with pytest.raises(PutError, match="restart"):
@@ -255,7 +255,7 @@ async def test_sync_flush_that_fails_is_told_at_once(
     second = store.end_chunk()
     assert second is not None
     assert await second is FlushOutcome.FAILED
-    with pytest.raises(PutError, match="could not be flushed"):
+    with pytest.raises(PutError, match="flush failed"):
         put(store)
     monkeypatch.undo()
 

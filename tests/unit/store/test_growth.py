@@ -148,7 +148,7 @@ def test_refused_puts_are_counted(store: MessageStore) -> None:
 def test_very_many_messages_come_in_parts(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growth, "_AT_ONCE", 4)
+    monkeypatch.setattr(growth, "_MAX_COUNTED", 4)
     size = put(store, "T", *[b"x"] * 10)
 
     parts = store.growth.take()

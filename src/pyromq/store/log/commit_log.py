@@ -241,7 +241,7 @@ class CommitLog:
                 # Nothing is reserved yet in a segment that an earlier run created.
                 self._allocation.ensure(full, end - full.base + BLANK_SIZE)
         except OSError:
-            self._allocation.give_up(file)
+            self._allocation.discard(file)
             raise
         if full is not None:
             full.write(end - full.base, BLANK.pack(base - end, BLANK_MAGIC))

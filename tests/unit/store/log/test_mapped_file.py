@@ -201,7 +201,7 @@ def test_a_read_only_file_is_read_and_never_changed(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"read.*only"):
         file._map[0:1] = b"x"
     for change in (lambda: file.reserve(10), lambda: file.empty_from(10), file.delete):
-        with pytest.raises(StoreError, match=f"{path.name} would have to be changed"):
+        with pytest.raises(StoreError, match=f"{path.name} must be changed"):
             change()
     file.empty_from(SIZE)  # nothing to empty
     file.close()

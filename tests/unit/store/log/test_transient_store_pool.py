@@ -183,7 +183,7 @@ def test_a_file_that_is_removed_meanwhile_can_still_be_committed(
 
 def test_without_a_free_buffer_no_file_is_made(pool: TransientStorePool, tmp_path: Path) -> None:
     files = [make(pool, tmp_path, number) for number in range(2)]
-    with pytest.raises(NoBufferError, match="none of the 2 buffers"):
+    with pytest.raises(NoBufferError, match="all 2 buffers"):
         pool.create(tmp_path, 2 * SIZE, SIZE)
     assert sorted(path.name for path in tmp_path.iterdir()) == [file.path.name for file in files]
     files[0].close()

@@ -566,7 +566,7 @@ def test_a_damaged_index_file_is_made_again(
     audit(store)
     store.stop()
     if clean:
-        assert "is damaged or follows" in caplog.text
+        assert "or one before it, is damaged" in caplog.text
     assert list(check_store(root, small_config(root))) == []
 
 

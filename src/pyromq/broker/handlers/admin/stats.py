@@ -34,8 +34,8 @@ from pyromq.protocol.wire.bodies import KVTable
 from pyromq.protocol.wire.codes import PROTOCOL_VERSION, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers_admin import ViewBrokerStatsDataRequestHeader
-from pyromq.store.disk import used_percent
 from pyromq.store.message_store import MessageStore
+from pyromq.store.retention import used_percent
 
 #: The version whose protocol is spoken, as RocketMQ's tools name it.
 VERSION_NAME: Final = "V4_9_7"
