@@ -1,9 +1,9 @@
-"""`make bench`: Apache RocketMQ 4.9.7 and pyromq in turn, under the same load, in one table.
+"""`make bench`: compare Apache RocketMQ 4.9.7 and pyromq under the same load.
 
-Each round starts one server after the other on an empty store, times its start until a send is
-accepted, warms it up with the same sends, runs the cases from a separate process, and stops it.
-Figures are medians over the rounds. Full runs are kept under bench/results/. The exit status is
-1 when a bound is missed.
+Each round starts the servers one after the other on an empty store. It measures the time until a
+server accepts a send, warms the server up, runs the cases from a separate process, and stops the
+server. Figures are medians over the rounds. Full runs are saved in .cache/bench-results, with
+--baseline in bench/results. The exit status is 1 if a bound is missed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from bench.frames import BATCH_SIZE, PULL_SIZE, QUEUES
 from bench.load import LoadOrder
 from bench.process import memory_mib, syncs_per_second
 from bench.recovery import DEFAULT_SIZE, QUICK_SIZE, measure_recovery
-from bench.report import ServerRun, environment, medians, render, save
+from bench.report import ServerRun, environment, is_committed, medians, render, save
 from bench.servers import (
     JavaServer,
     PyromqServer,
@@ -39,10 +40,10 @@ from bench.servers import (
 )
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-#: Beside the code and not in the system's temporary directory, which may be memory.
+#: Not in the system's temporary directory, which may be in memory.
 DATA = REPOSITORY / ".cache" / "bench"
 _INDEX_LIMIT_SECONDS = 15.0
-#: Not among the default cases: they take minutes and gigabytes of disk.
+#: Not run by default: these cases need minutes and gigabytes of disk.
 _RECOVERY = "recovery"
 _COLD = "cold"
 _DELAY = "delay"
@@ -51,90 +52,121 @@ _CLIENT = "client"
 
 
 def main() -> int:
-    """Measure, print, keep."""
+    """Measure, print and save; return the exit status."""
     options = _options()
     console = Console(stderr=True, soft_wrap=True)
-    # How long Java recovered stands in lines of its log that it writes at INFO.
+    by_name = {
+        _RECOVERY: _measure_recovery,
+        _COLD: _measure_cold,
+        _DELAY: _measure_delay,
+        _LOAD: _measure_load,
+        _CLIENT: _measure_clients,
+    }
+    measure = by_name.get(options.cases[0])
+    if measure is None:
+        return _compare(options, console)
+    text, is_enough = measure(options, console)
+    sys.stdout.write(text)
+    return 0 if is_enough else 1
+
+
+def _compare(options: argparse.Namespace, console: Console) -> int:
+    """Run the throughput cases on both servers."""
     settings = {"flushDiskType": "SYNC_FLUSH"} if options.cases == [SYNC.name] else {}
-    if options.cases == [_COLD]:
-        settings = cold.SETTINGS
-    if options.cases == [_CLIENT]:
-        settings = client.SETTINGS
-    java = JavaServer("INFO" if options.cases == [_RECOVERY] else "WARN", settings)
-    servers: list[Server] = [
-        server for server in (java, PyromqServer(settings)) if options.only in (None, server.name)
-    ]
     cases = [case for case in (*CASES, SYNC) if case.name in options.cases]
-    if options.cases == [_LOAD]:
-        amount = connections.QUICK if options.quick else connections.FULL
-        text, enough = connections.measure_load(DATA, amount, console)
-        sys.stdout.write(text)
-        return 0 if enough else 1
-    if options.cases == [_CLIENT]:
-        broker = java if options.only == java.name else PyromqServer(settings)
-        broker.prepare()
-        text, enough = client.measure_clients(
-            broker, DATA, client.QUICK if options.quick else client.FULL, options.rounds, console
-        )
-        sys.stdout.write(text)
-        return 0 if enough else 1
-    for server in servers:
-        server.prepare()
-    if options.cases == [_RECOVERY]:
-        size = options.recovery_mib * 1024 * 1024
-        text, enough = measure_recovery(servers, DATA, size, options.rounds, console)
-        sys.stdout.write(text)
-        return 0 if enough else 1
-    if options.cases == [_COLD]:
-        size = options.cold_mib * 1024 * 1024
-        text, enough = cold.measure_cold(servers, DATA, size, options.rounds, console)
-        sys.stdout.write(text)
-        return 0 if enough else 1
-    if options.cases == [_DELAY]:
-        seconds = delay.QUICK_SECONDS if options.quick else delay.SECONDS
-        text, enough = delay.measure_delay(servers, DATA, seconds, options.rounds, console)
-        sys.stdout.write(text)
-        return 0 if enough else 1
-    runs: dict[str, list[ServerRun]] = {server.name: [] for server in servers}
-    for number in range(options.rounds):
-        for server in servers:
-            console.print(f"round {number + 1} of {options.rounds}: {server.name}")
-            runs[server.name].append(_measure(server, cases, options, console))
-    figures = {name: medians(rounds) for name, rounds in runs.items()}
     facts = environment(
         REPOSITORY,
         rounds=options.rounds,
         messages=options.messages,
         warm_up=options.warm_up,
     )
+    if options.baseline and not is_committed(facts):
+        raise SystemExit("bench: commit src and bench first: a baseline must be reproducible")
+    servers = _servers(options, settings)
+    runs: dict[str, list[ServerRun]] = {server.name: [] for server in servers}
+    for number in range(options.rounds):
+        for server in servers:
+            console.print(f"round {number + 1} of {options.rounds}: {server.name}")
+            runs[server.name].append(_measure(server, cases, options, console))
+    figures = {name: medians(rounds) for name, rounds in runs.items()}
     table, missed = render(figures, cases, facts)
     sys.stdout.write(table)
     if settings:
         sys.stdout.write(
-            f"The disk itself: {syncs_per_second(DATA):,.0f} fdatasync/s of 20 kB each.\n"
+            f"The disk alone manages {syncs_per_second(DATA):,.0f} fdatasync/s of 20 kB each.\n"
         )
     if options.save:
-        for path in save(REPOSITORY / "bench" / "results", facts, figures, runs, table):
-            console.print(f"kept {path.relative_to(REPOSITORY)}")
+        content = {"environment": facts, "medians": figures, "rounds": runs}
+        for path in save(REPOSITORY, "broker", content, table, is_baseline=options.baseline):
+            console.print(f"saved {path.relative_to(REPOSITORY)}")
     return 1 if missed else 0
+
+
+def _servers(
+    options: argparse.Namespace, settings: Mapping[str, str], java_log_level: str = "WARN"
+) -> list[Server]:
+    """Return the selected servers, installed."""
+    both: tuple[Server, ...] = (JavaServer(java_log_level, settings), PyromqServer(settings))
+    servers = [server for server in both if options.only in (None, server.name)]
+    for server in servers:
+        server.prepare()
+    return servers
+
+
+def _measure_recovery(options: argparse.Namespace, console: Console) -> tuple[str, bool]:
+    servers = _servers(options, {}, java_log_level="INFO")  # at which Java logs its recovery
+    size = options.recovery_mib * 1024 * 1024
+    return measure_recovery(servers, DATA, size, options.rounds, console)
+
+
+def _measure_cold(options: argparse.Namespace, console: Console) -> tuple[str, bool]:
+    size = options.cold_mib * 1024 * 1024
+    servers = _servers(options, cold.SETTINGS)
+    return cold.measure_cold(servers, DATA, size, options.rounds, console)
+
+
+def _measure_delay(options: argparse.Namespace, console: Console) -> tuple[str, bool]:
+    seconds = delay.QUICK_SECONDS if options.quick else delay.SECONDS
+    return delay.measure_delay(_servers(options, {}), DATA, seconds, options.rounds, console)
+
+
+def _measure_load(options: argparse.Namespace, console: Console) -> tuple[str, bool]:
+    amount = connections.QUICK if options.quick else connections.FULL
+    return connections.measure_load(DATA, amount, console)
+
+
+def _measure_clients(options: argparse.Namespace, console: Console) -> tuple[str, bool]:
+    broker = (JavaServer if options.only == "java" else PyromqServer)(settings=client.SETTINGS)
+    broker.prepare()
+    amount = client.QUICK if options.quick else client.FULL
+    return client.measure_clients(broker, DATA, amount, options.rounds, console)
 
 
 def _options() -> argparse.Namespace:
     names = [case.name for case in CASES]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a short look; results are not kept")
-    parser.add_argument("--only", choices=("java", "pyromq"), help="measure one server only")
+    parser.add_argument("--quick", action="store_true", help="Run briefly and save nothing.")
+    parser.add_argument("--only", choices=("java", "pyromq"), help="Measure one server only.")
     parser.add_argument(
         "--cases",
         default=",".join(names),
-        help=f"comma-separated, of: {', '.join(names)}; or one of {_RECOVERY}, {_COLD}, "
-        f"{_DELAY}, {_LOAD}, {_CLIENT} and {SYNC.name} alone",
+        help=f"Run these cases, separated by commas: {', '.join(names)}; or one of {_RECOVERY}, "
+        f"{_COLD}, {_DELAY}, {_LOAD}, {_CLIENT} and {SYNC.name} by itself.",
     )
-    parser.add_argument("--recovery-mib", type=int, help="log of the recovery case (4096)")
-    parser.add_argument("--cold-mib", type=int, help="backlog of the cold case (1024)")
-    parser.add_argument("--messages", type=int, help="messages of the send case (1,000,000)")
-    parser.add_argument("--warm-up", type=int, help="sends before the cases (500,000)")
-    parser.add_argument("--rounds", type=int, help="how often to repeat; medians count (3)")
+    parser.add_argument(
+        "--recovery-mib", type=int, help="Set the log size of the recovery case (4096)."
+    )
+    parser.add_argument("--cold-mib", type=int, help="Set the backlog of the cold case (1024).")
+    parser.add_argument(
+        "--messages", type=int, help="Set the number of messages per case (1,000,000)."
+    )
+    parser.add_argument("--warm-up", type=int, help="Set the number of warm-up sends (500,000).")
+    parser.add_argument("--rounds", type=int, help="Set the number of rounds (3).")
+    parser.add_argument(
+        "--baseline",
+        action="store_true",
+        help="Save a full run as this kind of machine's baseline in bench/results.",
+    )
     options = parser.parse_args()
     options.cases = options.cases.split(",")
     unknown = set(options.cases) - set(names)
@@ -157,6 +189,8 @@ def _options() -> argparse.Namespace:
     if options.messages < 10_000 or options.warm_up < 10_000 or options.rounds < 1:
         parser.error("--messages and --warm-up need at least 10,000, --rounds at least 1")
     options.save = not options.quick and options.only is None and len(options.cases) == len(names)
+    if options.baseline and not options.save:
+        parser.error("--baseline needs a full run: without --quick, --only and --cases")
     return options
 
 
@@ -191,7 +225,7 @@ def _measure(
     finally:
         server.stop()
         shutil.rmtree(data, ignore_errors=True)
-        os.sync()  # the next server shall not pay for what this one left to be written
+        os.sync()  # the next server must not pay for this one's dirty pages
 
 
 def _load(
@@ -205,13 +239,13 @@ def _load(
         check=False,
     )
     if done.returncode != 0:
-        raise ServerError(f"case {case.name} failed; the load generator said why above")
+        raise ServerError(f"case {case.name} failed: see the load generator's error above")
     figures: dict[str, float] = orjson.loads(done.stdout)
     return figures
 
 
 def _check_stored(port: int, case: Case, figures: dict[str, float], lead_in: int) -> int:
-    """Every acknowledged message must be in a consume queue by now, and none twice."""
+    """Check that every acknowledged message is in a consume queue exactly once."""
     accepted = int(figures["messages"] + lead_in - figures["refused_in_lead_in"])
     stored = sum(stored_per_queue(port, case.topic))
     if stored != accepted:
@@ -220,7 +254,7 @@ def _check_stored(port: int, case: Case, figures: dict[str, float], lead_in: int
 
 
 def _check_indexed(store: Path, messages: int) -> None:
-    """Each message has two keys, its own and the producer's; both must be in the key index."""
+    """Check that both keys of each message, its own and the producer's, are indexed."""
     expected = messages * 2
     deadline = time.monotonic() + _INDEX_LIMIT_SECONDS
     while (found := indexed_keys(store)) < expected:

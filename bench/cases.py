@@ -1,4 +1,4 @@
-"""What is measured, and the bounds that the results are held against.
+"""The cases and the bounds that their results must meet.
 
 Pure data, read by bench/__main__.py, bench/load.py and bench/report.py.
 """
@@ -12,7 +12,7 @@ WARM_TOPIC = "BenchmarkWarm"
 
 
 class Kind(StrEnum):
-    """Which requests a case sends."""
+    """The kind of requests a case sends."""
 
     SEND = "send"
     BATCH = "batch"
@@ -30,15 +30,15 @@ class Case:
     body_size: int
     connections: int
     in_flight: int
-    #: Messages of this case for each message that --messages asks for.
+    #: Messages of this case per message of --messages.
     scale: float
 
 
 WARM_UP = Case("warm", "warm-up", Kind.SEND, WARM_TOPIC, 128, 4, 64, 1.0)
 
-#: Pulls read what the warm-up sent, over and over, so every case runs without the others. The
-#: first pull case has one in flight on each connection; the second one per queue, as a RocketMQ
-#: consumer has: 8 queues on 4 connections make 2 on each.
+#: Pulls read the warm-up's messages repeatedly, so each case can run alone. The first pull case
+#: has one request in flight per connection, the second one per queue, as a RocketMQ consumer has: 8
+#: queues on 4 connections make 2 each.
 CASES = (
     Case("send128", "send 128 B, 4 x 64 in flight", Kind.SEND, "BenchmarkSend128", 128, 4, 64, 1.0),
     Case("send1k", "send 1 KiB, 4 x 64 in flight", Kind.SEND, "BenchmarkSend1k", 1024, 4, 64, 0.5),
@@ -65,15 +65,15 @@ SYNC = Case(
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A ratio of pyromq's figure to Java's, and the limit it must keep."""
+    """A limit on the ratio of pyromq's figure to Java's."""
 
-    case: str  # "" for figures of the whole run
+    case: str  # "" means the whole run
     figure: str
     limit: float
     at_most: bool = True
 
     def kept(self, ratio: float) -> bool:
-        """Whether a measured ratio is good enough."""
+        """Return whether a ratio meets the bound."""
         return ratio <= self.limit if self.at_most else ratio >= self.limit
 
 

@@ -1,12 +1,11 @@
-"""The case `client`: pyromq's client beside the Java client and the clients on PyPI.
+"""The case `client`: compare pyromq's client with the Java client and the clients on PyPI.
 
-One broker for all of them; one process for each client and run, in turn. A run is a lead-in
-that is not measured (Java compiles), then the measured messages. What a client's process
-says of itself is taken: messages, seconds, processor time, resident memory at the end; the
-time from the start of its process to its first message is measured here, with Python's and
-Java's programs compiled beforehand. Programs:
-bench/client_program.py, bench/java/ClientBench.java, bench/pypi_program.py. Figures are
-medians over the rounds. Called by bench/__main__.py.
+All clients use one broker; each run of a client is its own process, in turn. A run starts with an
+unmeasured lead-in (Java compiles), followed by the measured messages. A client's process reports
+its own messages, seconds, CPU time and final resident memory. This module measures the time from
+the start of the process to its first message, with Python's and Java's programs compiled in
+advance. The programs are bench/client_program.py, bench/java/ClientBench.java and
+bench/pypi_program.py. Figures are medians over the rounds. Called by bench/__main__.py.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -34,13 +33,13 @@ from tests.interop.java_programs import CLIENT, compiled
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 _JAVA_SOURCES = Path(__file__).with_name("java")
-#: Sends wait rather than being refused: one hiccup of the machine shall not end a run.
+#: Let sends wait instead of refusing them: a stall of the machine must not end a run.
 SETTINGS = {"waitTimeMillsInSendQueue": "10000"}
 _BODY = 128
 _IN_FLIGHT = 256
-#: The accumulator is for programs that have many sends under way.
+#: The accumulator is for programs with many sends in flight.
 _ACCUMULATED_IN_FLIGHT = 2048
-#: What one message of a run may take at most, and what a start may: a hung client ends.
+#: Time limits per message and per start, to end a hung client.
 _SECONDS_PER_MESSAGE = 0.002
 _START_SECONDS = 60.0
 
@@ -51,7 +50,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How much is sent and consumed; clients of PyPI get `slow` times that."""
+    """Messages per case; PyPI clients get `slow` times that."""
 
     lead_in: int
     sends: int
@@ -65,16 +64,16 @@ QUICK = Amount(20_000, 50_000, 150_000)
 
 @dataclass(frozen=True, slots=True)
 class ClientCase:
-    """One load, how each client is told of it, and by which case of Java it is judged."""
+    """A load, the arguments of each client, and the Java case it is compared with."""
 
     name: str
     title: str
     kind: str
     pyromq: tuple[str, ...]
-    #: None where Java's client has no such thing.
+    #: None if Java's client has no such feature.
     java: tuple[str, ...] | None = None
     pypi: tuple[str, ...] | None = None
-    #: The case whose Java figures are the base.
+    #: The case whose Java figures are the base of the ratio.
     base: str = ""
 
 
@@ -97,7 +96,7 @@ CASES = (
     ),
     ClientCase(
         "push",
-        "push consumption, one message a call",
+        "push consumption, one message per call",
         "consume",
         pyromq=("one",),
         java=("1",),
@@ -117,7 +116,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class ClientBound:
-    """A ratio of pyromq's figure to another client's, and the limit it must keep."""
+    """A limit on the ratio of pyromq's figure to another client's."""
 
     case: str
     figure: str
@@ -125,7 +124,7 @@ class ClientBound:
     at_most: bool = False
 
     def kept(self, ratio: float) -> bool:
-        """Whether a measured ratio is good enough."""
+        """Return whether a ratio meets the bound."""
         return ratio <= self.limit if self.at_most else ratio >= self.limit
 
     def __str__(self) -> str:
@@ -159,7 +158,7 @@ Results = dict[str, dict[str, Figures]]
 def measure_clients(
     server: Server, data: Path, amount: Amount, rounds: int, console: Console
 ) -> tuple[str, bool]:
-    """Measure all clients against one server; returns a table, and if it is enough."""
+    """Measure all clients against one server; return a table and whether all bounds are met."""
     java = compiled(_JAVA_SOURCES, CLIENT)
     others = install(REPOSITORY / ".cache" / "pypi-clients", console)
     problems = {name: other.problem for name, other in others.items()}
@@ -193,7 +192,7 @@ def measure_clients(
                     except ServerError as error:
                         if share == 1.0:
                             raise
-                        # Theirs to mend: the run goes on, and says it.
+                        # A bug of another project: report it and continue.
                         problems[client.name] = str(error)
                         console.print(f"  {error}")
                         continue
@@ -214,7 +213,7 @@ def measure_clients(
 
 
 def render(results: Results, broker: str, problems: Mapping[str, str | None]) -> tuple[str, bool]:
-    """The table and what was missed as text; whether every bound was kept."""
+    """Return the table with the missed bounds, and whether all bounds are met."""
     clients = list(dict.fromkeys(name for figures in results.values() for name in figures))
     table = Table(show_edge=False)
     for title in ("case", "figure"):
@@ -248,30 +247,36 @@ def render(results: Results, broker: str, problems: Mapping[str, str | None]) ->
     console = Console(file=text, width=140, color_system=None)
     console.print(table)
     console.print(
-        f"\nBodies of {_BODY} B, 8 queues, the broker is {broker}'s; each client is one process. "
-        "Ratios of sends are to Java's\nsingle sends, those of consumption to Java's default of "
-        "one message a call; Java's lists are of up to 32.\nThe JVM runs with its default options."
+        f"\nBodies of {_BODY} B, 8 queues, {broker}'s broker, one process per client. Sends are "
+        "compared with Java's single\nsends, consumption with Java's default of one message per "
+        "call; Java's lists hold up to 32.\nThe JVM runs with its default options."
     )
-    for case in CASES:
-        for client in clients:
-            bound = _bound(PYPI_BOUNDS, case.name, "rate")
-            if client in (_JAVA, _PYROMQ) or bound is None or client not in results[case.name]:
-                continue
-            ratio = results[case.name][_PYROMQ]["rate"] / results[case.name][client]["rate"]
-            line = f"{case.title}: {ratio:.1f} x the rate of {client} (PyPI), bound {bound}"
-            console.print(f"{'ok' if bound.kept(ratio) else 'MISSED'}  {line}")
-            if not bound.kept(ratio):
-                missed.append(line)
+    for line, is_kept in _compared_with_pypi(results, clients):
+        console.print(f"{'ok' if is_kept else 'MISSED'}  {line}")
+        if not is_kept:
+            missed.append(line)
     for name, problem in problems.items():
         if problem is not None:
-            console.print(f"NOTE  {name} (PyPI) cannot be compared with here: {problem}")
+            console.print(f"NOTE  {name} (PyPI) is missing from the comparison: {problem}")
     for line in missed:
         console.print(f"MISSED  {line}")
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n", not missed
 
 
-#: The command line, of a case, of NameServers, topic, lead-in and number of messages, and of
-#: where logs may go.
+def _compared_with_pypi(results: Results, clients: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """Yield a line per bound and PyPI client, and whether the bound is met."""
+    for case in CASES:
+        figures, bound = results[case.name], _bound(PYPI_BOUNDS, case.name, "rate")
+        for client in clients:
+            if client in (_JAVA, _PYROMQ) or bound is None or client not in figures:
+                continue
+            ratio = figures[_PYROMQ]["rate"] / figures[client]["rate"]
+            line = f"{case.title}: {ratio:.1f} x the rate of {client} (PyPI), bound {bound}"
+            yield line, bound.kept(ratio)
+
+
+#: Builds a command line from case, NameServers, topic, lead-in, number of messages and log
+#: directory.
 _Command = Callable[[ClientCase, Sequence[str], Path], list[str]]
 
 
@@ -350,8 +355,8 @@ def _run(
             process.kill()
     if first != "first" or process.returncode != 0 or not last.strip():
         raise ServerError(
-            f"{client.name}: {case.title} failed with status {process.returncode} (it is killed "
-            f"after {limit:g} s); it said {first!r} {last!r}"
+            f"{client.name}: {case.title} failed with status {process.returncode} (time limit "
+            f"{limit:g} s); output: {first!r} {last!r}"
         )
     said: dict[str, float] = orjson.loads(last.strip().splitlines()[-1])
     return {
@@ -364,11 +369,11 @@ def _run(
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """A child's environment; Python's modules are compiled once, as by installers."""
+    """Return a child's environment; bytecode is cached, as after an installation."""
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {
         **kept,
-        # The C++ client writes logs there, as Java's does to what it is told is the home.
+        # The C++ client writes its logs there; the Java client to its user.home.
         "HOME": str(home),
         "PYTHONPYCACHEPREFIX": str(REPOSITORY / ".cache" / "bytecode"),
     }

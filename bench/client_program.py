@@ -1,12 +1,13 @@
-"""pyromq's client under the load of bench/client.py, as bench/java/ClientBench.java is Java's.
+"""Runs pyromq's client for bench/client.py; the counterpart of bench/java/ClientBench.java.
 
-Started by bench/client.py in a process of its own, as
+bench/client.py starts it as a process:
 
     client_program produce NAMESRV TOPIC LEAD_IN MESSAGES IN_FLIGHT SIZE single|accumulate
     client_program consume NAMESRV TOPIC LEAD_IN MESSAGES one|list
 
 Prints "first" after the first message and, at the end, one line of JSON with the figures of
-the messages after the lead-in. Imports no more than an application would: its start counts.
+the messages after the lead-in. Imports only what an application would, because start-up time
+counts.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SEND_TIMEOUT = 30.0
 async def produce(
     namesrv: str, topic: str, lead_in: int, messages: int, in_flight: int, size: int, how: str
 ) -> None:
-    """Send with so many sends under way, each awaited by a task of its own."""
+    """Send with a fixed number of sends in flight, one task each."""
     body = b"x" * size
     watch = _StopWatch(messages)
     batching = Batching() if how == "accumulate" else None
@@ -52,7 +53,7 @@ async def produce(
 
 
 async def consume(namesrv: str, topic: str, lead_in: int, messages: int, how: str) -> None:
-    """Consume in a group of its own from the first message on, until so many were handled."""
+    """Consume in a new group from the first message on, until all are handled."""
     watch = _StopWatch(messages)
     done = asyncio.Event()
     consumed = 0
@@ -88,7 +89,7 @@ async def consume(namesrv: str, topic: str, lead_in: int, messages: int, how: st
 
 
 class _StopWatch:
-    """Time and processor time of the messages after the lead-in."""
+    """Measures elapsed and CPU time of the messages after the lead-in."""
 
     def __init__(self, messages: int) -> None:
         self._messages = messages
@@ -130,7 +131,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run what the command line says."""
+    """Run the command line."""
     kind, namesrv, topic, lead_in, messages, *others = arguments
     if kind == "produce":
         in_flight, size, how = others

@@ -1,14 +1,13 @@
-"""The case `cold`: does a consumer that reads old messages slow down the producers?
+"""The case `cold`: measure how much a consumer of old messages slows down producers.
 
-A store with a backlog is written once with pyromq, without a broker, in segments so small that
-a start looks at the last of them only. Each server starts on a copy of it, in turn. One
-connection sends with 16 in flight, first alone, then while another one pulls the whole backlog,
-whose pages the kernel was told to drop. The p99 of these two are compared: the bound is on their
-ratio, for pyromq; Java's is shown beside it. How much of the backlog was in memory when the pulls
-began is shown too, since the kernel need not follow.
+pyromq writes a store with a backlog once, without a broker, in segments so small that a start
+examines only the last ones. Each server starts on a copy, in turn. One connection sends with 16
+in flight, first alone, then while another pulls the whole backlog, after the kernel was asked to
+drop its pages. The bound limits the ratio of the two p99 for pyromq; the table also shows Java's,
+and how much of the backlog was still in memory, since the kernel may keep pages.
 
-Called by bench/__main__.py; the load is a process of its own (`python -m bench.cold '<json>'`),
-one thread for both connections, so that server and load have a core each on a small machine.
+Called by bench/__main__.py. The load runs in its own process (`python -m bench.cold '<json>'`),
+with one thread for both connections, so that server and load have a core each on two cores.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ from pyromq.store.message_store import MessageStore
 
 DEFAULT_SIZE = 1024**3
 QUICK_SIZE = 512 * 1024**2
-#: The sends' p99 beside a cold read, divided by that without.
+#: Maximum p99 of sends during cold reads, divided by the p99 without.
 BOUND = 3.0
-#: What both servers get: see above.
+#: Settings of both servers.
 SETTINGS = {"mappedFileSizeCommitLog": str(64 * 1024**2)}
 
 _BACKLOG_TOPIC = "BenchmarkBacklog"
 _SEND_TOPIC = "BenchmarkColdSend"
 _BODY_SIZE = 1024
 _SENDS_IN_FLIGHT = 16
-#: As many as a consumer has: one for each queue.
+#: One per queue, as a consumer has.
 _PULLS_IN_FLIGHT = QUEUES
 _RING_FRAMES = 4096
 _LEAD_IN = 60_000
@@ -66,7 +65,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class ColdOrder:
-    """What the load's process is to do."""
+    """The order for the load's process."""
 
     port: int
     server_pid: int
@@ -77,7 +76,7 @@ class ColdOrder:
 def measure_cold(
     servers: Sequence[Server], data: Path, size: int, rounds: int, console: Console
 ) -> tuple[str, bool]:
-    """Run each server on the same backlog; returns a table, and whether the bound is kept."""
+    """Run each server on the same backlog; return a table and whether the bound is met."""
     written = data / f"cold-{os.getpid()}"
     try:
         console.print(f"writing a backlog of {size / 1e6:,.0f} MB")
@@ -97,7 +96,7 @@ def measure_cold(
 
 
 def write_backlog(root: Path, size: int) -> int:
-    """Write a store whose log has at least `size` bytes; returns how many messages a queue has."""
+    """Write a store with a log of at least `size` bytes; return the messages per queue."""
     config = MessageStoreConfig.load({**SETTINGS, "storePathRootDir": str(root)})[0]
     store = MessageStore(config, encode_host("127.0.0.1", 10911))
     store.start()
@@ -113,14 +112,14 @@ def write_backlog(root: Path, size: int) -> int:
                 store.put(queue, body, b"TAGS\x01TagA", tags_code, 0, 0, now, host, 0)
         store.seal()
         stored += PULL_SIZE
-    while store.dispatch_behind:  # else the index is made, and the log read, at each start
+    while store.dispatch_behind:  # otherwise each start would read the log to build the index
         time.sleep(0.01)
     store.stop()
     return stored
 
 
 def render(medians: dict[str, Figures], size: int) -> tuple[str, bool]:
-    """The figures as text, and whether the bound is kept."""
+    """Return the figures as text, and whether the bound is met."""
     lines = [
         f"sends of 1 KiB, 1 x {_SENDS_IN_FLIGHT} in flight, beside pulls of {size / 1e6:,.0f} MB",
         f"{'':40}" + "".join(f"{name:>12}" for name in medians),
@@ -128,17 +127,17 @@ def render(medians: dict[str, Figures], size: int) -> tuple[str, bool]:
     for figure, label in (
         ("idle_p50_ms", "p50 alone, ms"),
         ("idle_p99_ms", "p99 alone, ms"),
-        ("cold_p50_ms", "p50 beside the pulls, ms"),
-        ("cold_p99_ms", "p99 beside the pulls, ms"),
-        ("cold_max_ms", "longest beside the pulls, ms"),
-        ("ratio", "ratio of the p99"),
+        ("cold_p50_ms", "p50 during pulls, ms"),
+        ("cold_p99_ms", "p99 during pulls, ms"),
+        ("cold_max_ms", "longest during pulls, ms"),
+        ("ratio", "ratio of p99"),
         ("idle_rate", "sends/s alone"),
-        ("cold_rate", "sends/s beside the pulls"),
+        ("cold_rate", "sends/s during pulls"),
         ("pull_mb", "pulled, MB/s"),
-        ("resident", "of it in memory before, %"),
+        ("resident", "backlog in memory before, %"),
         ("idle_cpu_us", "server CPU µs per send, alone"),
         ("idle_cores", "cores the server used, alone"),
-        ("cold_cores", "cores the server used beside the pulls"),
+        ("cold_cores", "cores the server used during pulls"),
         ("load_cores", "cores the load generator used"),
     ):
         values = "".join(f"{figures[figure]:12,.3f}" for figures in medians.values())
@@ -155,7 +154,7 @@ def render(medians: dict[str, Figures], size: int) -> tuple[str, bool]:
 
 def _measure(server: Server, written: Path, stored: int) -> Figures:
     data = written.with_name(f"{written.name}-{server.name}")
-    # pyromq's store is a folder below the one that it is given, Java's is that itself.
+    # Java's store is the data directory itself, pyromq's a directory below it.
     store = data if isinstance(server, JavaServer) else data / "store"
     try:
         shutil.copytree(written, store)
@@ -172,7 +171,7 @@ def _measure(server: Server, written: Path, stored: int) -> Figures:
             check=False,
         )
         if done.returncode != 0:
-            raise ServerError("case cold failed; the load generator said why above")
+            raise ServerError("case cold failed: see the load generator's error above")
         figures: Figures = orjson.loads(done.stdout)
         return figures
     finally:
@@ -187,7 +186,7 @@ def _measure(server: Server, written: Path, stored: int) -> Figures:
 def main() -> None:
     """Run the order given on the command line."""
     order = ColdOrder(**orjson.loads(sys.argv[1]))
-    gc.disable()  # nothing here makes cycles, and a pause would look like the server's
+    gc.disable()  # nothing here creates cycles, and a pause would count as the server's
     try:
         figures = run(order)
     except (LoadError, OSError) as error:
@@ -196,7 +195,7 @@ def main() -> None:
 
 
 def run(order: ColdOrder) -> Figures:
-    """Send alone, then beside the pulls."""
+    """Send alone, then during the pulls."""
     sends = send_ring(_SEND_TOPIC, _RING_FRAMES, _BODY_SIZE, 0, int(time.time() * 1000))
     pulls = pull_ring(_BACKLOG_TOPIC, 0, 1, order.stored_per_queue)
     pid = order.server_pid
@@ -226,7 +225,7 @@ def run(order: ColdOrder) -> Figures:
         load_cpu = own_cpu() - load_before
         busy = cpu_seconds(pid) - before
         cold = sender.latencies() / 1e6
-        puller.latencies()  # every pull must have brought all its messages
+        puller.latencies()  # fails unless every pull returned all its messages
     idle_p50, idle_p99 = np.percentile(idle, (50, 99)).tolist()
     cold_p50, cold_p99 = np.percentile(cold, (50, 99)).tolist()
     return {
@@ -248,7 +247,7 @@ def run(order: ColdOrder) -> Figures:
 
 
 def drive_beside(sender: Client, puller: Client, pulls: int) -> None:
-    """Send without a pause until all pulls are answered; return when the sends are, too."""
+    """Send until all pulls are answered; return when the sends are answered as well."""
     to_pull = pulls - puller.fill(pulls)
     to_answer = pulls
     sends_out = sender.fill(_RING_FRAMES)
@@ -273,12 +272,12 @@ def drive_beside(sender: Client, puller: Client, pulls: int) -> None:
 
 
 def _backlog_files(store: Path) -> list[Path]:
-    """The segments of the log that no start looks at: all but the last ones of the backlog."""
+    """Return the segments that a start does not examine: all but the last of the backlog."""
     return sorted((store / "commitlog").glob("[0-9]" * 20))[:4]
 
 
 def _drop_pages(store: Path) -> None:
-    """Have the kernel forget what it has of a store's files, as far as nobody has them mapped."""
+    """Drop a store's files from the page cache; mapped pages stay."""
     for path in sorted(store.rglob("[0-9]" * 20)):
         descriptor = os.open(path, os.O_RDWR)
         try:
@@ -289,7 +288,7 @@ def _drop_pages(store: Path) -> None:
 
 
 def _resident_share(files: Sequence[Path]) -> float:
-    """Which part of these files is in the kernel's memory."""
+    """Return the fraction of the files that is in the page cache."""
     libc = ctypes.CDLL(None, use_errno=True)
     pages = resident = 0
     for path in files:

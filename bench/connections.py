@@ -1,11 +1,10 @@
-"""The case `load`: a broker with very many topics, groups and connections.
+"""The case `load`: measure a broker with thousands of topics, groups and connections.
 
-A NameServer and a broker start in processes of their own, the broker on tables with 10,000
-topics and 2,000 groups. 5,000 clients connect and introduce themselves with a heartbeat; then
-routes are asked for, heartbeats repeated, and messages sent to topics in turn: for a while with
-nothing else going on, and for as long while a topic is changed every second, upon each of
-which the broker registers all its topics and saves them. Only pyromq is measured: the bounds are
-its own. Called by bench/__main__.py.
+A NameServer and a broker start as separate processes, the broker on tables with 10,000 topics and
+2,000 groups. 5,000 clients connect and send a heartbeat. The case then queries routes, repeats
+heartbeats and sends to topics in turn: first with nothing else in flight, then while a topic
+changes every second, which makes the broker register and save all topics. Measures pyromq only:
+the bounds are absolute. Called by bench/__main__.py.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from pyromq.protocol.wire.frame import FrameReader, RemotingCommand
 from pyromq.protocol.wire.headers import CreateTopicRequestHeader, GetRouteInfoRequestHeader
 from tests.support.apache_rocketmq import ChildProcess, free_port
 
-#: The bounds of the issue: KiB for an idle connection, and p99 of sends divided by idle's.
+#: Bounds: KiB per idle connection, and p99 of sends during registrations divided by idle p99.
 CONNECTION_KIB = 20.0
 STALL = 3.0
 
@@ -59,7 +58,7 @@ _STOP_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of everything."""
+    """The amounts of a run."""
 
     topics: int
     groups: int
@@ -72,7 +71,7 @@ QUICK = Size(2_000, 400, 1_000, 3.0)
 
 
 def measure_load(data: Path, size: Size, console: Console) -> tuple[str, bool]:
-    """Measure once; returns a table, and whether the bounds are kept."""
+    """Measure once; return a table and whether the bounds are met."""
     root = data / f"load-{os.getpid()}"
     try:
         write_tables(root / "store" / "config", size)
@@ -81,8 +80,8 @@ def measure_load(data: Path, size: Size, console: Console) -> tuple[str, bool]:
         shutil.rmtree(root, ignore_errors=True)
     rows = [f"{name:<60} {value:>12}" for name, value in figures.rows()]
     verdicts = [
-        (figures.introduced_kib, CONNECTION_KIB, "KiB for an idle connection"),
-        (figures.stall, STALL, "p99 of sends while topics are registered, divided by idle's"),
+        (figures.introduced_kib, CONNECTION_KIB, "KiB per idle connection"),
+        (figures.stall, STALL, "p99 of sends during registrations, divided by idle p99"),
     ]
     missed = [
         f"MISSED  {what}: {value:.2f}, bound {bound:g}"
@@ -95,7 +94,7 @@ def measure_load(data: Path, size: Size, console: Console) -> tuple[str, bool]:
 
 @dataclass(slots=True)
 class Figures:
-    """What one run measured."""
+    """The figures of a run."""
 
     start_seconds: float = 0.0
     rss_mib: float = 0.0
@@ -115,15 +114,15 @@ class Figures:
 
     @property
     def stall(self) -> float:
-        """By what factor registrations make sends slower."""
+        """Return the factor by which registrations slow sends down."""
         return self.busy_p99_ms / self.idle_p99_ms
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Names and values for people."""
+        """Return names and formatted values."""
         yield "start to first accepted send, s", f"{self.start_seconds:.2f}"
         yield "RSS of the broker before the clients, MiB", f"{self.rss_mib:.1f}"
-        yield "KiB for a connection", f"{self.connection_kib:.1f}"
-        yield "KiB for a connection after its heartbeat", f"{self.introduced_kib:.1f}"
+        yield "KiB per connection", f"{self.connection_kib:.1f}"
+        yield "KiB per connection after its heartbeat", f"{self.introduced_kib:.1f}"
         yield "heartbeats/s", f"{self.heartbeats:,.0f}"
         yield "route queries/s at the NameServer", f"{self.routes:,.0f}"
         yield (
@@ -134,13 +133,13 @@ class Figures:
             f"{self.registrations} registrations: sends/s, p50 ms, p99 ms",
             (f"{self.busy_rate:,.0f} {self.busy_p50_ms:.2f} {self.busy_p99_ms:.2f}"),
         )
-        yield "  p99 divided by idle's", f"{self.stall:.2f}"
-        yield "sends that the broker was too busy for", f"{self.refused:,}"
+        yield "  p99 divided by idle p99", f"{self.stall:.2f}"
+        yield "sends refused as busy", f"{self.refused:,}"
         yield "clean stop, s", f"{self.stop_seconds:.2f}"
 
 
 def write_tables(directory: Path, size: Size) -> None:
-    """The tables of a broker that has been in use for long."""
+    """Write the tables of a broker with a long history."""
     directory.mkdir(parents=True)
     version = DataVersion(int(time.time() * 1000), 1)
     topics = {name: TopicConfig(name, _QUEUES, _QUEUES) for name in topic_names(size)}
@@ -152,12 +151,12 @@ def write_tables(directory: Path, size: Size) -> None:
 
 
 def topic_names(size: Size) -> list[str]:
-    """Names as long as people give them."""
+    """Return names of realistic length."""
     return [f"orders-of-department-{number:05d}" for number in range(size.topics)]
 
 
 def group_names(size: Size) -> list[str]:
-    """Groups that are there already."""
+    """Return the names of existing groups."""
     return [f"consumers-of-department-{number:05d}" for number in range(size.groups)]
 
 
@@ -185,10 +184,10 @@ def _measure(root: Path, size: Size, console: Console) -> Figures:
 
         def connect(count: int) -> float:
             clients.extend(running.enter_context(closing(_Client(port))) for _ in range(count))
-            clients[-1].ask(_send(topics[0], 0))  # it is accepted, so all before it are
+            clients[-1].ask(_send(topics[0], 0))  # accepted, so all earlier connections are as well
             return _settled_rss(pid)
 
-        # The first half may use memory that the start has left: only the second one is counted.
+        # The first half may reuse memory freed by the start: count the second half only.
         connect(half)
         _ask_all(clients, heartbeats[:half])
         before = _settled_rss(pid)
@@ -206,7 +205,7 @@ def _measure(root: Path, size: Size, console: Console) -> Figures:
             figures.routes = len(topics) / (time.perf_counter() - began)
         console.print("sending")
         senders = clients[:_SENDERS]
-        for topic in topics[:_TOPICS_SENT_TO]:  # the first message of a queue makes its file
+        for topic in topics[:_TOPICS_SENT_TO]:  # the first message of a queue creates its file
             senders[0].ask(_send(topic, 1))
         _drive(senders, topics, size.seconds / 5, None)
         idle = _drive(senders, topics, size.seconds, None)
@@ -226,13 +225,13 @@ def _measure(root: Path, size: Size, console: Console) -> Figures:
 
 
 def allow_connections(count: int) -> None:
-    """Raise this process's limit of open files; ServerError when it is too low for good."""
+    """Raise the open-file limit; raise ServerError if the hard limit is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    # The broker needs as many for its side, and one for each queue in use.
+    # The broker needs as many descriptors, plus one per queue in use.
     if hard < 2 * count + 1000:
-        raise ServerError(f"`ulimit -Hn` is {hard}: {2 * count + 1000} are needed")
+        raise ServerError(f"`ulimit -Hn` is {hard}, the case needs {2 * count + 1000}")
 
 
 # Servers
@@ -273,7 +272,7 @@ def _pyromq() -> str:
 
 
 def _settled_rss(pid: int) -> float:
-    """The broker's memory but for mapped files, once it stays the same."""
+    """Return the broker's anonymous memory once it is stable."""
     before = -1.0
     while True:
         now = memory_mib(pid)["anonymous_mib"]
@@ -287,7 +286,7 @@ def _settled_rss(pid: int) -> float:
 
 
 class _Client:
-    """One connection, one request at a time."""
+    """A connection with one request at a time."""
 
     def __init__(self, port: int, *, wait: bool = False) -> None:
         deadline = time.monotonic() + _TIMEOUT_SECONDS
@@ -303,13 +302,13 @@ class _Client:
         self._frames = FrameReader()
 
     def ask(self, request: bytes) -> None:
-        """Send a request until it is not refused for flow control."""
+        """Send a request until the broker is not busy."""
         self.socket.sendall(request)
         while not self.answer():
             self.socket.sendall(request)
 
     def answer(self) -> bool:
-        """Wait for the next answer, which must say success; False when it says busy."""
+        """Wait for the next response, which must be a success; return False if it is "busy"."""
         while True:
             data = self.socket.recv(1 << 16)
             if not data:
@@ -332,7 +331,7 @@ def _ask_all(clients: Sequence[_Client], requests: Sequence[bytes]) -> None:
 
 
 class _Sent(NamedTuple):
-    """What came of sending for a while."""
+    """The result of sending for a while."""
 
     latencies: list[float]  # in milliseconds
     refused: int
@@ -342,9 +341,7 @@ class _Sent(NamedTuple):
 def _drive(
     senders: Sequence[_Client], topics: Sequence[str], seconds: float, changer: _Client | None
 ) -> _Sent:
-    """Send for so long, one in flight on each connection, and with `changer` change a topic
-    every now and then.
-    """
+    """Send for a while, one in flight per connection; with `changer`, change a topic at times."""
     poll = select.epoll()
     by_descriptor = {client.socket.fileno(): client for client in senders}
     frames = itertools.cycle([_send(topic, 1) for topic in topics[:_TOPICS_SENT_TO]])

@@ -1,11 +1,11 @@
-"""The case `delay`: how late delayed messages reach a waiting consumer.
+"""The case `delay`: measure how late delayed messages reach a waiting consumer.
 
-One connection sends 2,000 messages a second with delay level 1 (1 s), evenly; another has a
-waiting pull for each queue, as RocketMQ's consumer has. A message carries the time at which it
-was sent, so its lateness is the time at which it was received, less that and the second: what
-the send itself took is in it. The first seconds are not counted, so that Java has compiled the
-path. Every accepted message must come exactly once, none early, or the run fails; sends that a
-broker was too busy for are counted. Called by bench/__main__.py.
+One connection sends 2,000 messages per second with delay level 1 (1 s), evenly; another keeps a
+pull waiting on each queue, as RocketMQ's consumer does. A message carries the time of its send.
+Its lateness is the time of receipt minus that minus one second, so it includes the time of the
+send. The first seconds do not count, so that Java compiles the path. The run fails unless every
+accepted message arrives exactly once and none early; refused sends are counted. Called by
+bench/__main__.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bench.servers import Server, ServerError, create_topic, wait_for_first_send
 RATE = 2_000
 SECONDS = 20.0
 QUICK_SECONDS = 5.0
-#: pyromq's lateness divided by Java's, median and p99.
+#: Maximum ratio of pyromq's lateness to Java's, for median and p99.
 BOUND = 0.5
 
 _LEAD_IN_SECONDS = 5.0
@@ -61,7 +61,7 @@ Figures = dict[str, float]
 def measure_delay(
     servers: Sequence[Server], data: Path, seconds: float, rounds: int, console: Console
 ) -> tuple[str, bool]:
-    """Measure each server in turn; returns a table, and if it is enough."""
+    """Measure each server in turn; return a table and whether the bounds are met."""
     figures: dict[str, list[Figures]] = {server.name: [] for server in servers}
     for number in range(rounds):
         for server in servers:
@@ -84,17 +84,17 @@ def _measure(server: Server, data: Path, seconds: float) -> Figures:
     finally:
         server.stop()
         shutil.rmtree(directory, ignore_errors=True)
-        os.sync()  # the next server shall not pay for what this one left to be written
+        os.sync()  # the next server must not pay for this one's dirty pages
 
 
 def run(host: str, port: int, pid: int, seconds: float) -> Figures:
-    """Send and receive; the lateness of everything behind the lead-in."""
+    """Send and receive; return the lateness of all messages after the lead-in."""
     first = int(RATE * _LEAD_IN_SECONDS)
     total = first + int(RATE * seconds)
     sender, receiver = _Sender(host, port), _Receiver(host, port, total)
     poll = select.epoll(2)
     by_descriptor: dict[int, _Side] = {side.socket.fileno(): side for side in (sender, receiver)}
-    gc.disable()  # a pause here would look like the server's
+    gc.disable()  # a pause here would count as the server's
     try:
         for descriptor in by_descriptor:
             poll.register(descriptor, select.EPOLLIN)
@@ -106,7 +106,7 @@ def run(host: str, port: int, pid: int, seconds: float) -> Figures:
             now = time.perf_counter()
             if now > deadline:
                 missing = total - receiver.count - len(sender.refused)
-                raise ServerError(f"{missing} of {total} messages never came")
+                raise ServerError(f"{missing} of {total} messages never arrived")
             sender.send_up_to(min(total, int((now - began) * RATE) + 1))
             for descriptor, _ in poll.poll(_STEP_SECONDS):
                 by_descriptor[descriptor].receive()
@@ -119,10 +119,10 @@ def run(host: str, port: int, pid: int, seconds: float) -> Figures:
         sender.socket.close()
         receiver.socket.close()
     if receiver.came.max() > 1:
-        raise ServerError(f"{np.count_nonzero(receiver.came > 1)} messages came more than once")
+        raise ServerError(f"{np.count_nonzero(receiver.came > 1)} messages arrived more than once")
     measured = np.delete(receiver.late, [*range(first), *sender.refused]) / 1e6
     if measured.min() < -_EARLY_MS:
-        raise ServerError(f"a message came {-measured.min():.1f} ms early")
+        raise ServerError(f"a message arrived {-measured.min():.1f} ms early")
     p50, p99, worst = np.percentile(measured, (50, 99, 100)).tolist()
     return {
         "p50_ms": p50,
@@ -136,7 +136,7 @@ def run(host: str, port: int, pid: int, seconds: float) -> Figures:
 
 
 class _Side:
-    """One connection: cuts what arrives into answers."""
+    """A connection that splits received bytes into responses."""
 
     def __init__(self, host: str, port: int) -> None:
         self.socket = socket.create_connection((host, port))
@@ -144,7 +144,7 @@ class _Side:
         self._arrived = b""
 
     def receive(self) -> None:
-        """Read what there is and take every whole answer."""
+        """Read available bytes and handle every complete response."""
         data = self.socket.recv(_RECEIVE_BUFFER)
         now = time.time_ns()
         if not data:
@@ -162,12 +162,12 @@ class _Side:
         self._arrived = data[position:]
 
     def take(self, header: dict[str, Any], body: bytes, now: int) -> None:
-        """One answer."""
+        """Handle a response."""
         raise NotImplementedError
 
 
 class _Sender(_Side):
-    """Sends delayed messages; keeps the numbers of those that the broker was too busy for."""
+    """Sends delayed messages; keeps the numbers of those refused as busy."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(host, port)
@@ -175,13 +175,13 @@ class _Sender(_Side):
         self._sent = 0
 
     def send_up_to(self, number: int) -> None:
-        """Send the messages below this one that were not sent."""
+        """Send all unsent messages up to this number."""
         if number > self._sent:
             self.socket.sendall(b"".join(map(delayed_send, range(self._sent, number))))
             self._sent = number
 
     def take(self, header: dict[str, Any], body: bytes, now: int) -> None:
-        """Sent, or refused."""
+        """Handle the response to a send."""
         del body, now
         if header["code"] == _SYSTEM_BUSY:
             self.refused.append(header["opaque"] - OPAQUE_BASE)
@@ -190,7 +190,7 @@ class _Sender(_Side):
 
 
 class _Receiver(_Side):
-    """Has a pull waiting for each queue; keeps how late each message came, in nanoseconds."""
+    """Keeps a pull waiting on each queue and the lateness of each message in nanoseconds."""
 
     def __init__(self, host: str, port: int, total: int) -> None:
         super().__init__(host, port)
@@ -201,7 +201,7 @@ class _Receiver(_Side):
             self.socket.sendall(waiting_pull(queue, 0))
 
     def take(self, header: dict[str, Any], body: bytes, now: int) -> None:
-        """Messages, or none in time; the next pull follows either way."""
+        """Handle messages or a poll timeout; pull again in both cases."""
         position = 0
         while position < len(body):
             (size,) = _SIZE.unpack_from(body, position)
@@ -219,7 +219,7 @@ class _Receiver(_Side):
 
 
 def delayed_send(number: int) -> bytes:
-    """One message of delay level 1, stamped with its number and the time."""
+    """Build a message of delay level 1, stamped with its number and the time."""
     now = time.time_ns()
     fields = {
         "a": "BenchmarkDelayProducer",
@@ -242,7 +242,7 @@ def delayed_send(number: int) -> bytes:
 
 
 def waiting_pull(queue: int, offset: int) -> bytes:
-    """A pull that waits up to 15 s for the next message of a queue."""
+    """Build a pull that waits up to 15 s for the next message of a queue."""
     fields = {
         "consumerGroup": "BenchmarkDelayConsumer",
         "topic": _TOPIC,
@@ -260,7 +260,7 @@ def waiting_pull(queue: int, offset: int) -> bytes:
 
 
 def render(medians: dict[str, Figures], seconds: float) -> tuple[str, bool]:
-    """The figures as text, and whether the bounds are kept."""
+    """Return the figures as text, and whether the bounds are met."""
     lines = [
         f"lateness at a waiting consumer, {RATE:,} delayed messages/s of 1 s, {seconds:g} s",
         f"{'':32}" + "".join(f"{name:>12}" for name in medians),
@@ -272,7 +272,7 @@ def render(medians: dict[str, Figures], seconds: float) -> tuple[str, bool]:
         ("cpu_us", "server CPU µs per message"),
         ("server_cores", "cores the server used"),
         ("load_cores", "cores the load generator used"),
-        ("refused", "sends it was too busy for"),
+        ("refused", "sends refused as busy"),
     ):
         values = "".join(f"{figures[figure]:12,.2f}" for figures in medians.values())
         lines.append(f"{label:32}{values}")

@@ -1,16 +1,16 @@
-"""The frames of the benchmark, built before anything is timed.
+"""The benchmark's frames, built before the clock starts.
 
-Requests are written as RocketMQ's Java client writes them: the same fields, the same order, the
-same JSON. Nothing of pyromq is imported, so that the judge shares no code with what it judges.
-Called by bench/load.py (rings of requests) and bench/servers.py (single requests).
+Requests equal those of RocketMQ's Java client: same fields, same order, same JSON. This module
+imports nothing of pyromq: the benchmark shares no code with its subject. Called by bench/load.py
+(rings of requests) and bench/servers.py (single requests).
 
-A `Ring` is what one connection sends: requests back to back in one buffer, over and over. The
-opaque of a request is OPAQUE_BASE + its slot in the ring, so an answer names its request in
-whatever order answers come. Sends carry keys that are never repeated: `start_lap` writes the
-number of the lap into every key, at the same columns of every frame, in one numpy assignment.
+A connection sends a `Ring` repeatedly: requests back to back in one buffer. The opaque of a
+request is OPAQUE_BASE plus its slot in the ring, so responses may arrive in any order. Keys are
+unique: `start_lap` writes the lap number into every key, at the same columns of every frame, in
+one numpy assignment.
 
-Invariants: every frame of a ring of sends has the same length; a lap is patched only while no
-byte of the ring waits to be written.
+Invariants: all frames of a ring of sends have the same length; a lap is patched only while no
+byte of the ring is unwritten.
 """
 
 from __future__ import annotations
@@ -34,33 +34,35 @@ GET_MAX_OFFSET = 30
 QUEUES = 8
 PULL_SIZE = 32
 BATCH_SIZE = 32
-OPAQUE_BASE = 100_000  # every opaque has six digits, so frames have one length
+OPAQUE_BASE = 100_000  # all opaques have six digits, so all frames have the same length
 
 _PRODUCER_GROUP = "BenchmarkProducer"
 _CONSUMER_GROUP = "BenchmarkConsumer"
 _BROKER_NAME = "broker-a"
-_LAP = "LAPS"  # stands in each key where the lap's four hexadecimal digits go
+_LAP = "LAPS"  # placeholder in each key for the lap's four hexadecimal digits
 _PULL_SYS_FLAG_SUBSCRIPTION = 4
 _BATCH_HEAD = struct.Struct(">IIIII")  # total size, magic, body CRC, flag, body length
 
 
 @dataclass(slots=True)
 class Ring:
-    """The requests of one connection, back to back, and where each begins."""
+    """The requests of one connection, back to back, with the offset of each."""
 
     data: bytearray
-    starts: npt.NDArray[np.int64]  # one more than there are frames: the last is the end
+    starts: npt.NDArray[np.int64]  # one more than frames: the last is the end
     messages_per_frame: int
     lap_columns: tuple[int, ...] = ()
-    next_offsets: npt.NDArray[np.int64] | None = None  # of pulls: what each answer must say
+    next_offsets: npt.NDArray[np.int64] | None = (
+        None  # for pulls: the expected content of each response
+    )
 
     @property
     def frames(self) -> int:
-        """How many requests one lap has."""
+        """Return the number of requests of a lap."""
         return len(self.starts) - 1
 
     def start_lap(self, lap: int) -> None:
-        """Make all keys of the ring new."""
+        """Give all messages of the ring new keys."""
         if not self.lap_columns:
             return
         digits = np.frombuffer(f"{lap & 0xFFFF:04X}".encode(), dtype=np.uint8)
@@ -70,7 +72,7 @@ class Ring:
 
 
 def send_ring(topic: str, frames: int, body_size: int, connection: int, born: int) -> Ring:
-    """Single sends, spread over the queues in turn."""
+    """Build single sends, over the queues in turn."""
     bodies = random.Random(connection)
     encoded = [
         command(
@@ -85,7 +87,7 @@ def send_ring(topic: str, frames: int, body_size: int, connection: int, born: in
 
 
 def batch_ring(topic: str, frames: int, body_size: int, connection: int, born: int) -> Ring:
-    """Batches of BATCH_SIZE messages, each batch to the next queue."""
+    """Build batches of BATCH_SIZE messages, each to the next queue."""
     bodies = random.Random(connection)
     encoded = []
     for slot in range(frames):
@@ -101,7 +103,7 @@ def batch_ring(topic: str, frames: int, body_size: int, connection: int, born: i
 
 
 def pull_ring(topic: str, connection: int, connections: int, stored_per_queue: int) -> Ring:
-    """Pulls of PULL_SIZE messages; each connection reads its own queues from end to end."""
+    """Build pulls of PULL_SIZE messages; each connection reads its own queues completely."""
     queues = range(connection, QUEUES, connections)
     offsets = range(0, stored_per_queue - PULL_SIZE + 1, PULL_SIZE)
     places = [(queue, offset) for offset in offsets for queue in queues]
@@ -115,7 +117,7 @@ def pull_ring(topic: str, connection: int, connections: int, stored_per_queue: i
 
 
 def pull_request(topic: str, queue: int, offset: int, opaque: int) -> bytes:
-    """One pull with its subscription in the header and no long polling."""
+    """Build a pull with its subscription in the header, without long polling."""
     fields = {
         "queueId": str(queue),
         "maxMsgNums": str(PULL_SIZE),
@@ -133,7 +135,7 @@ def pull_request(topic: str, queue: int, offset: int, opaque: int) -> bytes:
 
 
 def create_topic_request(topic: str) -> bytes:
-    """Create a topic with QUEUES queues."""
+    """Build a request that creates a topic with QUEUES queues."""
     fields = {
         "topic": topic,
         "defaultTopic": "TBW102",
@@ -148,14 +150,14 @@ def create_topic_request(topic: str) -> bytes:
 
 
 def max_offset_request(topic: str, queue: int) -> bytes:
-    """Ask how many messages a queue's consume queue holds."""
+    """Build a request for the number of messages in a consume queue."""
     return command(
         GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue)}, b"", OPAQUE_BASE + queue
     )
 
 
 def command(code: int, fields: dict[str, str], body: bytes, opaque: int) -> bytes:
-    """One whole frame with a JSON header, its fields in the order of Java's serializer."""
+    """Build a frame with a JSON header, its fields in the order of Java's serializer."""
     header: dict[str, Any] = {
         "code": code,
         "extFields": fields,
@@ -206,7 +208,7 @@ def _send_header(topic: str, queue: int, properties: str, batch: bool, born: int
 
 
 def _properties(connection: int, number: int) -> str:
-    """What a Java producer sends along: keys, its unique id of 32 hexadecimal digits, tags."""
+    """Build a Java producer's properties: keys, unique id of 32 hexadecimal digits, tags."""
     return (
         f"KEYS\x01order-{connection:02d}{number:08d}{_LAP}\x02"
         f"UNIQ_KEY\x017F000001{connection:04X}18B4AAC2{number:08X}{_LAP}\x02"

@@ -1,18 +1,18 @@
-"""The load generator: one case against one server, in a process of its own.
+"""The load generator: runs one case against one server, in its own process.
 
 `python -m bench.load '<json of LoadOrder>'`, started by bench/__main__.py, prints one line of
-JSON. One thread, raw sockets, one epoll: everything that arrived on a socket is read in one
-call, its answers are counted, and as many new requests leave in one write. Per answer there is
-one step over its length prefix and one match of a compiled expression; times are kept per chunk
-and turned into latencies afterwards, so that the generator stays well below one core.
+JSON. One thread, raw sockets, one epoll: each wake-up reads everything that arrived on a socket in
+one call, counts the responses, and writes as many new requests in one call. A response costs one
+step over its length prefix and one match of a compiled expression; times are kept per chunk and
+converted to latencies afterwards, so that the generator stays well below one core.
 
 Invariants:
-1. Never more than `in_flight` unanswered requests on a connection.
-2. Every answer must say success and, for pulls, that the full number of messages came; else the
-   run fails with the answer's header. Only "busy", with which a broker defends itself, lets the
-   run go on: it is counted, reported, and its messages are no part of the rate.
-3. A latency runs from just before the write of the request's bunch to just after the read of the
-   chunk that completed its answer.
+1. A connection never has more than `in_flight` unanswered requests.
+2. Every response must be a success and every pull must return the full number of messages,
+   otherwise the run fails with the response's header. Only "busy", a broker's flow control, lets
+   the run continue: it is counted and reported, and its messages do not count for the rate.
+3. A latency starts just before the write that contains the request and ends just after the read
+   of the chunk that completed its response.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ _PREFIX = struct.Struct(">II")
 
 
 class LoadError(RuntimeError):
-    """An answer was not a success, or none came."""
+    """A response was not a success, or did not arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """What to run: a case by name, where, and how much of it."""
+    """The order for the load's process: case, server, amounts."""
 
     case: str
     host: str
     port: int
     server_pid: int
     messages: int
-    lead_in: int  # messages before the measured ones, of the same kind, not measured
-    stored_per_queue: int = 0  # pulls: how many messages each queue of the topic holds
+    lead_in: int  # unmeasured messages of the same kind, sent first
+    stored_per_queue: int = 0  # for pulls: messages per queue of the topic
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What one case measured, in the units its names say."""
+    """The figures of a case, in the units of their names."""
 
     messages: int  # accepted
     refused: int
@@ -93,7 +93,7 @@ class LoadResult:
 def main() -> None:
     """Run the order given on the command line."""
     order = LoadOrder(**orjson.loads(sys.argv[1]))
-    gc.disable()  # nothing here makes cycles, and a pause would look like the server's
+    gc.disable()  # nothing here creates cycles, and a pause would count as the server's
     try:
         result = run(order)
     except (LoadError, OSError) as error:
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def run(order: LoadOrder) -> LoadResult:
-    """Connect, lead in, measure, wait until the server rests."""
+    """Connect, run the lead-in, measure, wait until the server is idle."""
     case = next(case for case in (WARM_UP, *CASES, SYNC) if case.name == order.case)
     with ExitStack() as connections:
         clients = []
@@ -133,7 +133,7 @@ def _measure(clients: Sequence[Client], order: LoadOrder) -> LoadResult:
     refused = sum(client.refused for client in clients) * per_frame
     messages = frames * per_frame - refused
     if not messages:
-        raise LoadError("the server was too busy for every single request")
+        raise LoadError("the server refused every request as busy")
     reads = sum(len(client.answered) for client in clients)
     p50, p99, p999 = np.percentile(measured, (50, 99, 99.9)).tolist()
     return LoadResult(
@@ -165,7 +165,7 @@ def _ring(case: Case, connection: int, order: LoadOrder) -> Ring:
 
 
 def drive(clients: Sequence[Client], frames: int) -> None:
-    """Send `frames` requests over all clients, each sending when it may; return when answered."""
+    """Send `frames` requests over all clients; return when all are answered."""
     poll = select.epoll(len(clients))
     by_descriptor = {client.socket.fileno(): client for client in clients}
     for descriptor in by_descriptor:
@@ -186,7 +186,7 @@ def drive(clients: Sequence[Client], frames: int) -> None:
 
 
 class Client:
-    """One connection: its ring, how far it is, and when what happened."""
+    """A connection: its ring, its position, and the times of its writes and reads."""
 
     def __init__(self, connection: socket.socket, ring: Ring, in_flight: int) -> None:
         self.ring = ring
@@ -194,7 +194,7 @@ class Client:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self.socket.setblocking(False)
-        #: (time in ns, how many requests), (time in ns, opaques as text), in order
+        #: (time in ns, number of requests), (time in ns, opaques as text), in order.
         self.sent: list[tuple[int, int]] = []
         self.answered: list[tuple[int, list[bytes]]] = []
         self.refused = 0
@@ -211,7 +211,7 @@ class Client:
         ring.start_lap(0)
 
     def forget_times(self) -> None:
-        """Begin to measure here."""
+        """Start measuring."""
         self.sent.clear()
         self.answered.clear()
         self.refused = 0
@@ -219,7 +219,7 @@ class Client:
         self._first_slot = self._slot
 
     def fill(self, available: int) -> int:
-        """Send as many requests as are available and may be in flight; return how many."""
+        """Send as many requests as available and allowed in flight; return their number."""
         wanted = min(self._free, available)
         left = wanted
         while left:
@@ -237,7 +237,7 @@ class Client:
         return wanted
 
     def receive(self) -> int:
-        """Read what there is; return how many answers it completed."""
+        """Read available bytes; return the number of completed responses."""
         count = self.socket.recv_into(self._view[self._filled :])
         now = time.perf_counter_ns()
         if count == 0:
@@ -280,7 +280,7 @@ class Client:
                 select.select((), (self.socket,), (), _STALL_SECONDS)
 
     def latencies(self) -> npt.NDArray[np.int64]:
-        """Nanoseconds from each request to its answer, since `forget_times`."""
+        """Return the latency of each request since `forget_times`, in nanoseconds."""
         slots = np.fromiter(
             (int(opaque) for _, opaques in self.answered for opaque in opaques), dtype=np.int64
         )
@@ -305,11 +305,11 @@ def latencies(
     first_slot: int,
     frames: int,
 ) -> npt.NDArray[np.int64]:
-    """Match answers with requests and subtract their times.
+    """Match responses with requests and subtract their times.
 
-    `sent` and `answered` are (time, how many) in order; requests took the slots of a ring of
-    `frames` one after the other from `first_slot`, answers came in the order of `slots`. A slot
-    is sent again only after its answer, so its n-th answer belongs to its n-th request.
+    `sent` and `answered` are (time, number) in order. Requests use the slots of a ring of `frames`
+    in order from `first_slot`; responses arrive in the order of `slots`. A slot is reused only
+    after its response, so its n-th response belongs to its n-th request.
     """
     if len(slots) == 0:
         return np.zeros(0, dtype=np.int64)
@@ -327,9 +327,9 @@ def latencies(
 
 
 def _read_slowly(heads: Sequence[memoryview]) -> tuple[list[bytes], int]:
-    """Read headers that are not laid out as the quick expressions expect, or that refuse.
+    """Parse headers that the fast expressions do not match: another layout, or a refusal.
 
-    Returns their opaques and how many said "busy".
+    Returns their opaques and the number of "busy" responses.
     """
     opaques = []
     busy = 0
@@ -344,7 +344,7 @@ def _read_slowly(heads: Sequence[memoryview]) -> tuple[list[bytes], int]:
 
 
 def own_cpu() -> float:
-    """User and system time of this process."""
+    """Return user and system time of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 

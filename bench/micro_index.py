@@ -1,11 +1,10 @@
-"""What the key index costs per message, for batches of several sizes.
+"""Measures the cost of the key index per message, for several batch sizes.
 
     .venv/bin/python bench/micro_index.py
 
-Builds a stretch of log with 50,000 messages of two keys each (properties of about 140
-bytes, as a Java producer's), puts it into fresh index files in ten rounds and prints
-the time per message of the fastest round and of the middle one; then the parts of it
-by themselves. Not part of `make bench`.
+Builds a section of log with 50,000 messages of two keys each (properties of about 140 bytes, as a
+Java producer's), adds it to new index files in ten rounds, and prints the time per message of the
+fastest and the median round, for the whole and for each step. Not part of `make bench`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from pyromq.protocol.message.bulk import JoinedProperties, Longs, read_columns, record_starts
+from pyromq.protocol.message.bulk import Longs, read_columns, record_starts
+from pyromq.protocol.message.joined_properties import JoinedProperties
 from pyromq.protocol.message.record import MessageRecord, encode_record
 from pyromq.store.index.index import KeyIndex
 
@@ -36,7 +36,7 @@ def main() -> None:
     size = MESSAGES // ROUNDS
     rounds = [starts[at : at + size] for at in range(0, MESSAGES, size)]
     print(f"{MESSAGES} messages, {len(log) / MESSAGES:.0f} bytes each, two keys")
-    print("µs per message                       fastest  middle")
+    print("µs per message                       fastest  median")
     for batch in BATCHES:
         with tempfile.TemporaryDirectory() as directory:
             index = KeyIndex(Path(directory))
@@ -53,13 +53,13 @@ def main() -> None:
 
 
 def put(index: KeyIndex, log: bytes, batch: int, starts: Longs) -> None:
-    """Put these records in batches of a size."""
+    """Index records in batches of a size."""
     for at in range(0, starts.size, batch):
         index.put(log, starts[at : at + batch])
 
 
 def make_log(count: int) -> bytes:
-    """`count` records one behind the other."""
+    """Build `count` consecutive records."""
     records = []
     offset = 0
     for number in range(count):
@@ -98,7 +98,7 @@ def make_log(count: int) -> bytes:
 
 
 def report(name: str, inputs: Sequence[T], work: Callable[[T], object]) -> None:
-    """Do the work for each round's input and print how long it took."""
+    """Run the work on each round's input and print the time per message."""
     times = []
     for value in inputs:
         begin = time.perf_counter()

@@ -1,11 +1,10 @@
-"""What the Spark sink's tasks cost per row without Spark: encoding, and encoding with sending.
+"""Measures the Spark sink's cost per row without Spark: encoding, then encoding and sending.
 
     .venv/bin/python -m bench.micro_sink [--rows 1000000]
 
 Encodes Arrow batches of 8,192 rows with bodies of 256 bytes and several sets of columns, then
-stores rows by the sink's own `write` in a pyromq broker, a process of its own. Prints the
-task's processor time per row, and rows per second where a broker is waited for. Not part of
-`make bench-spark`.
+stores rows in a pyromq broker, a separate process, through the sink's own `write`. Prints the
+task's CPU time per row and, with a broker, rows per second. Not part of `make bench-spark`.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ def main() -> None:
         finally:
             server.stop()
     print(f"write of {options.rows} rows: {options.rows / seconds:,.0f} rows/s, ", end="")
-    print(f"{busy / options.rows * 1e6:.2f} µs of the task per row")
+    print(f"{busy / options.rows * 1e6:.2f} µs of task CPU per row")
 
 
 def batches() -> dict[str, pa.RecordBatch]:
-    """Batches by what they have."""
+    """Return batches by their columns."""
     rows = range(BATCH_ROWS)
     body = pa.array([os.urandom(BODY_SIZE) for _ in rows])
     keys = pa.array([f"key-{row}" for row in rows])
@@ -74,7 +73,7 @@ def batches() -> dict[str, pa.RecordBatch]:
 
 
 def encoding_time(batch: pa.RecordBatch) -> float:
-    """Microseconds of processor time per row, of the fastest of several rounds."""
+    """Return CPU microseconds per row of the fastest of several rounds."""
     encoder = RowEncoder(
         Limits(512 * 1024, 4 * 1024 * 1024),
         UniqueRows.random(),
@@ -91,7 +90,7 @@ def encoding_time(batch: pa.RecordBatch) -> float:
 
 
 def write(server: PyromqServer, batch: pa.RecordBatch, rows: int) -> tuple[float, float]:
-    """Seconds for so many rows, and how many of them this process was busy."""
+    """Write rows; return elapsed seconds and CPU seconds of this process."""
     schema = StructType([StructField("body", BinaryType())])
     options = {"nameserver": server.namesrv, "topic": "micro"}
     task = BatchWriter(options, schema, overwrite=False)
@@ -103,7 +102,7 @@ def write(server: PyromqServer, batch: pa.RecordBatch, rows: int) -> tuple[float
 
 
 def take(batch: pa.RecordBatch, rows: int) -> Iterator[pa.RecordBatch]:
-    """So many rows, in batches."""
+    """Yield rows in batches."""
     for first in range(0, rows, batch.num_rows):
         yield batch.slice(0, min(batch.num_rows, rows - first))
 

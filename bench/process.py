@@ -1,5 +1,4 @@
-"""What /proc says of a server: processor time and memory of a process and its descendants;
-and what the disk can do.
+"""Measures CPU time and memory of a process and its descendants, from /proc, and the disk.
 
 Called by bench/load.py and bench/__main__.py.
 """
@@ -12,21 +11,21 @@ import time
 from pathlib import Path
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_RESTING_SHARE = 0.15  # of one core: an idle Java broker keeps its timers with 0.05 to 0.1
+_RESTING_SHARE = 0.15  # of a core: an idle Java broker uses 0.05 to 0.1 for its timers
 _REST_STEP_SECONDS = 0.5
 _REST_LIMIT_SECONDS = 20.0
 
 
 def cpu_seconds(pid: int, *, with_ended: bool = False) -> float:
-    """User and system time of all threads, living and ended, since the process began.
+    """Return user and system time of all threads, past and present.
 
-    Descendants that live count; `with_ended` counts those that have ended, too.
+    Includes running descendants; `with_ended` adds descendants that have exited.
     """
     return sum(_cpu_ticks(member, with_ended) for member in _family(pid)) / _TICKS_PER_SECOND
 
 
 def memory_mib(pid: int) -> dict[str, float]:
-    """Resident memory: all of it, and its anonymous and file-backed parts."""
+    """Return resident memory: total, anonymous and file-backed."""
     names = {"VmRSS": "rss_mib", "RssAnon": "anonymous_mib", "RssFile": "file_mib"}
     sums = dict.fromkeys(names.values(), 0.0)
     for member in _family(pid):
@@ -38,11 +37,11 @@ def memory_mib(pid: int) -> dict[str, float]:
 
 
 def wait_until_resting(pid: int) -> float:
-    """Block until the server has done what it put off; return its CPU seconds when it came to rest.
+    """Block until the server is idle; return its CPU seconds at that moment.
 
-    Work that a server does after it answered (flushing, consume queues, the key index) belongs
-    to the messages that caused it, so the clock of a case runs until the server rests. What it
-    spends on its timers while it rests is not counted.
+    Work deferred until after the response (flushing, consume queues, the key index) belongs to the
+    messages that caused it, so the CPU time of a case counts until the server is idle. The timers
+    of an idle server do not count.
     """
     deadline = time.monotonic() + _REST_LIMIT_SECONDS
     before = cpu_seconds(pid)
@@ -60,24 +59,24 @@ def _family(pid: int) -> list[int]:
         for task in Path(f"/proc/{member}/task").iterdir():
             try:
                 members += [int(child) for child in (task / "children").read_text().split()]
-            except OSError:  # the thread ended meanwhile
+            except OSError:  # the thread has exited
                 continue
     return members
 
 
 def _cpu_ticks(pid: int, with_ended: bool) -> int:
-    # The command's name may hold blanks and brackets: count fields after its last bracket.
+    # The command's name may contain spaces and brackets: count fields after the last bracket.
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
-        if with_ended:  # a child that ended this moment is among its parent's
+        if with_ended:  # a child that has just exited counts in its parent
             return 0
         raise
     return sum(map(int, fields[11 : 15 if with_ended else 13]))
 
 
 def syncs_per_second(directory: Path, seconds: float = 2.0, size: int = 20_000) -> float:
-    """How often the disk can append so many bytes to a file and have them synced."""
+    """Return how many appends of a size the disk can fsync per second."""
     directory.mkdir(parents=True, exist_ok=True)
     data = bytes(size)
     with tempfile.TemporaryFile(dir=directory) as file:

@@ -1,8 +1,8 @@
-"""The RocketMQ clients on PyPI, each in a virtual environment of its own below .cache.
+"""Installs the RocketMQ clients of PyPI, each in its own virtual environment in .cache.
 
 Both packages install a module `rocketmq` around the C++ client, so they cannot share an
-environment. What does not install or load says why; it is left out of the comparison.
-Called by bench/client.py.
+environment. A package that does not install or load is skipped with its reason. Called by
+bench/client.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-#: Versions as they were when this was written: the last ones.
+#: The latest versions.
 PACKAGES = ("rocketmq==0.4.4", "rocketmq-client-python==2.0.0")
 
 _INSTALL_SECONDS = 300.0
@@ -22,14 +22,14 @@ _INSTALL_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """One package: the interpreter that has it, or why there is none."""
+    """A package: the interpreter that has it, or the reason why there is none."""
 
     python: Path
     problem: str | None = None
 
 
 def install(directory: Path, console: Console) -> dict[str, Installed]:
-    """Install what is not there yet; by name of the package."""
+    """Install missing packages; return all by name."""
     found = {}
     for package in PACKAGES:
         name = package.partition("==")[0]
@@ -58,7 +58,7 @@ def _make(home: Path, package: str) -> str | None:
 
 
 def _failure(command: list[str]) -> str | None:
-    """Run it; the last line that it said if it failed."""
+    """Run a command; return its last line of output if it failed."""
     try:
         done = subprocess.run(
             command,

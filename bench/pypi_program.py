@@ -1,9 +1,8 @@
-"""A client of PyPI (`rocketmq`) under the load of bench/client.py.
+"""Runs a PyPI client (`rocketmq`) for bench/client.py.
 
-Runs in an environment that has only that package: imports nothing else. Arguments and output
-are those of bench/client_program.py: the first message is sent synchronously, the others
-asynchronously with so many in flight (where the package has no asynchronous send, by as many
-threads).
+Runs in an environment with that package only, so it imports nothing else. Arguments and output
+match bench/client_program.py. The first message is sent synchronously, the others asynchronously
+with a fixed number in flight, or by as many threads if the package has no asynchronous send.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any
 def produce(
     namesrv: str, topic: str, lead_in: int, messages: int, in_flight: int, size: int
 ) -> None:
-    """Send with so many sends under way."""
+    """Send with a fixed number of sends in flight."""
     from rocketmq.client import Message, Producer  # type: ignore[import-not-found]
 
     body = b"x" * size
@@ -69,7 +68,7 @@ def produce(
 
 
 def consume(namesrv: str, topic: str, lead_in: int, messages: int) -> None:
-    """Consume in a group of its own until so many were handled."""
+    """Consume in a new group until all messages are handled."""
     from rocketmq.client import PushConsumer
 
     consumer = PushConsumer(f"PypiBenchConsumer{time.time_ns()}")
@@ -125,5 +124,5 @@ if __name__ == "__main__":
         produce(name_servers, of_topic, int(lead), int(count), int(others[0]), int(others[1]))
     else:
         consume(name_servers, of_topic, int(lead), int(count))
-    # Its threads do not always end: no destructor shall wait for them.
+    # Its threads do not always exit: skip destructors that would wait for them.
     os._exit(0)

@@ -1,11 +1,11 @@
-"""The case `recovery`: how fast a killed broker's log is checked and dispatched again.
+"""The case `recovery`: measure how fast a killed broker's log is checked and dispatched.
 
-A store is written once with pyromq, without a broker, and left as a kill leaves it: with the
-abort mark, without a checkpoint, so that everything is to be checked. Each server starts on a
-copy of it, in turn, consume queues and key index left out. How long recovery took is what the
-servers' own logs say; the whole start, up to the first accepted send, is shown beside it.
-Java builds its key index meanwhile, pyromq behind its first answers: so the time until every
-key is in the index is shown too, and counted from the same moment. Called by bench/__main__.py.
+pyromq writes a store once, without a broker, and leaves it as a kill would: with the abort file
+and without a checkpoint, so that recovery must check everything. Each server starts on a copy, in
+turn, without consume queues and key index. The recovery time comes from the servers' own logs; the
+table also shows the whole start up to the first accepted send. Java builds its key index during
+recovery, pyromq after its first responses, so the table shows the time until every key is indexed
+as well, counted from the same moment. Called by bench/__main__.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pyromq.store.message_store import MessageStore
 
 DEFAULT_SIZE = 4 * 1024**3
 QUICK_SIZE = 512 * 1024**2
-#: pyromq's speed divided by Java's.
+#: Minimum ratio of pyromq's speed to Java's.
 BOUND = 2.0
 
 _BODY_SIZE = 1024
@@ -47,7 +47,7 @@ Figures = dict[str, float]
 def measure_recovery(
     servers: Sequence[Server], data: Path, size: int, rounds: int, console: Console
 ) -> tuple[str, bool]:
-    """Time each server's start on the same killed store; returns a table, and if it is enough."""
+    """Time each server's start on the same killed store; return a table and the verdict."""
     written = data / f"recovery-{os.getpid()}"
     try:
         console.print(f"writing a log of {size / 1e6:,.0f} MB")
@@ -67,7 +67,7 @@ def measure_recovery(
 
 
 def write_killed_store(root: Path, size: int) -> tuple[int, int]:
-    """Write a store whose log has at least `size` bytes; returns how many messages and bytes."""
+    """Write a store with a log of at least `size` bytes; return its messages and bytes."""
     config = MessageStoreConfig(store_path_root_dir=str(root), message_index_enable=False)
     store = MessageStore(config, encode_host("127.0.0.1", 10911))
     store.start()
@@ -101,7 +101,7 @@ def write_killed_store(root: Path, size: int) -> tuple[int, int]:
 
 
 def render(medians: dict[str, Figures], size: int, messages: int) -> tuple[str, bool]:
-    """The figures as text, and whether the bound is kept."""
+    """Return the figures as text, and whether the bound is met."""
     lines = [
         f"crash recovery of {size / 1e6:,.0f} MB, {messages:,} messages, CRCs and queues and index",
         f"{'':32}" + "".join(f"{name:>12}" for name in medians),
@@ -128,11 +128,11 @@ def render(medians: dict[str, Figures], size: int, messages: int) -> tuple[str, 
 
 def _measure(server: Server, written: Path, messages: int, size: int) -> Figures:
     data = written.with_name(f"{written.name}-{server.name}")
-    # pyromq's store is a folder below the one that it is given, Java's is that itself.
+    # Java's store is the data directory itself, pyromq's a directory below it.
     store = data if isinstance(server, JavaServer) else data / "store"
     try:
         _copy(written, store)
-        os.sync()  # neither shall pay for the copy
+        os.sync()  # neither server must pay for the copy
         began = time.perf_counter()
         pid = server.start(data)
         wait_for_first_send(server, pid)
@@ -143,7 +143,7 @@ def _measure(server: Server, written: Path, messages: int, size: int) -> Figures
         return {
             "recovery_s": recovery,
             "rate": size / 1e6 / recovery,
-            # What Java does between its recovery and its first answer is no indexing.
+            # Java does no indexing between recovery and its first response.
             "indexed_s": recovery + (0.0 if isinstance(server, JavaServer) else indexed - started),
             "start_s": started,
         }
@@ -154,7 +154,7 @@ def _measure(server: Server, written: Path, messages: int, size: int) -> Figures
 
 
 def _copy(written: Path, store: Path) -> None:
-    """A copy with the holes that the killed broker's last segment has."""
+    """Copy a store, with the holes of the killed broker's last segment."""
     store.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cp", "-r", "--sparse=always", written, store], check=True)
 
@@ -168,7 +168,7 @@ def _wait_for_keys(server: Server, keys: int) -> None:
 
 
 def _seconds_in_log(server: Server) -> float:
-    """How long recovery took, by the server's own account."""
+    """Return the recovery time from the server's log."""
     text = server.log()
     if not isinstance(server, JavaServer):
         found = re.search(r"recovered in ([0-9.]+) s", text)
@@ -180,4 +180,4 @@ def _seconds_in_log(server: Server) -> float:
         if begin and end:
             times = [datetime.strptime(line[1], "%Y-%m-%d %H:%M:%S,%f") for line in (begin, end)]
             return (times[1] - times[0]).total_seconds()
-    raise ServerError(f"{server.name} does not say how long it recovered:\n{text[-2000:]}")
+    raise ServerError(f"{server.name}: no recovery time in its log:\n{text[-2000:]}")

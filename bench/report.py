@@ -1,6 +1,6 @@
-"""Figures to text: medians over rounds, ratios to Java, verdicts, and the kept files.
+"""Turns figures into text: medians over rounds, ratios to Java, verdicts, saved files.
 
-Pure but for `environment` and `save`. Called by bench/__main__.py.
+Pure except for `environment` and `save`. Called by bench/__main__.py and bench/spark/__main__.py.
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ _CASE_FIGURES = {
 _RUN_FIGURES = {
     "startup_s": ("start to first accepted send, s", "{:.2f}"),
     "rss_mib": ("server RSS at the end, MiB", "{:,.0f}"),
-    "anonymous_mib": ("  of it anonymous", "{:,.0f}"),
-    "file_mib": ("  of it mapped files", "{:,.0f}"),
+    "anonymous_mib": ("  anonymous", "{:,.0f}"),
+    "file_mib": ("  mapped files", "{:,.0f}"),
 }
 _LOAD_LIMIT_CORES = 0.85
 _WARM_SENDS = 500_000
+#: Marks the commit of a tree with uncommitted changes.
+_CHANGED = "+changes"
 _BASE = "java"
 _SUBJECT = "pyromq"
 
 
 def medians(rounds: Sequence[ServerRun]) -> ServerRun:
-    """Return the median of every figure over the rounds; of refusals the most, to hide none."""
+    """Return the median of every figure over the rounds, but the maximum of refusals."""
     return {
         case: {
             name: (max if name == "refused" else median)(each[case][name] for each in rounds)
@@ -59,7 +61,7 @@ def medians(rounds: Sequence[ServerRun]) -> ServerRun:
 def render(
     figures: Mapping[str, ServerRun], cases: Sequence[Case], facts: Mapping[str, object]
 ) -> tuple[str, list[str]]:
-    """Return the report as text, and the bounds that were missed."""
+    """Return the report as text, and the missed bounds."""
     servers = list(figures)
     table = Table(show_edge=False)
     table.add_column("case")
@@ -96,11 +98,11 @@ def render(
     console.print(table)
     console.print(_notes(facts))
     if isinstance(sends := facts.get("warm_up"), int) and sends < _WARM_SENDS:
-        console.print(f"NOTE  only {sends:,} sends of warm-up: Java's figures are not its best")
+        console.print(f"NOTE  only {sends:,} warm-up sends: Java is not fully compiled")
     for line in _busy_generators(figures, cases):
         console.print(line)
     for server, case, count in _refusals(figures, cases):
-        line = f"{server} was too busy for {count:,.0f} messages in {case.title!r}"
+        line = f"{server} refused {count:,.0f} messages as busy in {case.title!r}"
         if server == _SUBJECT:
             missed.append(line)
         else:
@@ -111,7 +113,7 @@ def render(
 
 
 def ratio_to_java(figures: Mapping[str, ServerRun], case: str, figure: str) -> float | None:
-    """Pyromq's figure divided by Java's, where both were measured."""
+    """Return pyromq's figure divided by Java's, or None unless both were measured."""
     if _BASE not in figures or _SUBJECT not in figures:
         return None
     base = figures[_BASE][case][figure]
@@ -129,7 +131,7 @@ def _limit(bound: Bound) -> str:
 def _busy_generators(figures: Mapping[str, ServerRun], cases: Sequence[Case]) -> list[str]:
     return [
         f"NOTE  the load generator used {used:.2f} cores against {server} in "
-        f"{case.title!r}: it may have been the limit"
+        f"{case.title!r} and may have been the bottleneck"
         for server in figures
         for case in cases
         if (used := figures[server][case.name]["load_cores"]) > _LOAD_LIMIT_CORES
@@ -151,22 +153,23 @@ def _notes(facts: Mapping[str, object]) -> str:
     return (
         "\n"
         + ", ".join(f"{key} {value}" for key, value in facts.items())
-        + "\nCPU and RSS are of the broker's process; Java's NameServer is a second process and is"
-        "\nnot counted, pyromq's is in the same process and is. CPU is counted until the server"
-        "\nrests after the last answer, so work put off counts. Start: from spawning the processes"
-        "\n(Java: NameServer and broker together) until a send is answered with success. Java"
-        "\nlogs warnings only. Latencies are per request (a batch or a pull is one request).\n"
+        + "\nCPU and RSS are those of the broker's process, without Java's NameServer (a second"
+        "\nprocess) but with pyromq's (the same process). CPU counts until the server is idle after"
+        "\nthe last response and includes deferred work. Start-up lasts from spawning the processes"
+        "\n(Java: NameServer and broker together) until a send succeeds. Java logs warnings only."
+        "\nLatencies are per request (a batch or a pull is one request).\n"
     )
 
 
 def environment(repository: Path, **settings: int) -> dict[str, object]:
-    """What a reader must know to compare two runs."""
+    """Return the facts needed to compare two runs: tree, machine, settings."""
     commit = _output(["git", "rev-parse", "--short", "HEAD"], repository)
     changed = _output(["git", "status", "--porcelain", "--", "src", "bench"], repository)
     java = _output(["java", "-version"], repository).splitlines()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": (commit or "unknown") + ("+changes" if changed else ""),
+        "commit": (commit or "unknown") + (_CHANGED if changed else ""),
+        "machine": platform.machine(),
         "cores": os.cpu_count() or 0,
         "kernel": platform.release(),
         "python": platform.python_version(),
@@ -175,21 +178,32 @@ def environment(repository: Path, **settings: int) -> dict[str, object]:
     }
 
 
+def is_committed(facts: Mapping[str, object]) -> bool:
+    """Return whether the measured tree is a commit: a baseline must be reproducible."""
+    return not str(facts["commit"]).endswith(_CHANGED)
+
+
 def save(
-    directory: Path,
-    facts: Mapping[str, object],
-    figures: Mapping[str, ServerRun],
-    runs: Mapping[str, Sequence[ServerRun]],
-    table: str,
-) -> tuple[Path, Path]:
-    """Keep a run as JSON and as text, named by date and commit."""
+    repository: Path, benchmark: str, content: Mapping[str, object], text: str, *, is_baseline: bool
+) -> list[Path]:
+    """Write a run as JSON and text; return the files.
+
+    Runs go to .cache/bench-results, named after date and commit. A baseline goes to bench/results,
+    which is under version control, and replaces the one of the same kind of machine.
+    """
+    facts = content["environment"]
+    assert isinstance(facts, Mapping)
+    if is_baseline:
+        directory = repository / "bench" / "results"
+        name = f"{benchmark}-{facts['machine']}-{facts['cores']}-cores"
+    else:
+        directory = repository / ".cache" / "bench-results"
+        name = f"{facts['date']}-{facts['commit']}-{benchmark}"
     directory.mkdir(parents=True, exist_ok=True)
-    stem = directory / f"{facts['date']}-{facts['commit']}"
-    as_json, as_text = stem.with_suffix(".json"), stem.with_suffix(".txt")
-    content = {"environment": facts, "medians": figures, "rounds": runs}
+    as_json, as_text = directory / f"{name}.json", directory / f"{name}.txt"
     as_json.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
-    as_text.write_text(table)
-    return as_json, as_text
+    as_text.write_text(text)
+    return [as_json, as_text]
 
 
 def _output(command: Sequence[str], directory: Path) -> str:

@@ -1,8 +1,8 @@
-"""The two servers under test: started the way their users start them, in their own processes.
+"""The two servers under test, started as users start them, in their own processes.
 
-Called by bench/__main__.py. Both write below the directory they are given. The broker's process
-is the one that is measured: Java's NameServer is a process of its own and is left out, pyromq's
-lives in the broker's process and is counted.
+Both write below the given directory. The benchmark measures the broker's process: without Java's
+NameServer, a separate process, but with pyromq's, which is part of the broker's. Called by
+bench/__main__.py.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tests.support.apache_rocketmq import (
     free_port,
 )
 
-#: As RocketMQ's runbroker.sh asks for on Java 9 and later, with the heap cut from 8 GiB to what
-#: fits beside the page cache. Its AlwaysPreTouch is left out: it would make Java's start slower
-#: and its memory larger than what Java uses.
+#: The options of RocketMQ's runbroker.sh for Java 9 and later, with a smaller heap than its 8 GiB
+#: to leave room for the page cache, and without AlwaysPreTouch, which would slow down Java's start
+#: and inflate its memory.
 JAVA_OPTIONS = (
     "-server",
     "-Xms4g",
@@ -53,31 +53,31 @@ _FIRST_SEND_TOPIC = "BenchmarkFirst"
 
 
 class ServerError(RuntimeError):
-    """A server did not start, did not answer or answered wrongly."""
+    """A server did not start, did not respond, or responded wrongly."""
 
 
 class Server(Protocol):
-    """What the benchmark needs of a server."""
+    """A server under test."""
 
     name: str
     port: int
     namesrv: str
-    store: Path  # RocketMQ's store layout is below this, for both
+    store: Path  # root of RocketMQ's store layout
 
     def prepare(self) -> None:
-        """Do what an installation would have done before the start."""
+        """Install the server."""
 
     def start(self, data: Path) -> int:
-        """Start the processes and return at once with the pid to measure."""
+        """Start the processes and return the pid to measure, without waiting."""
 
     def output(self) -> str:
-        """Return the end of what the processes printed."""
+        """Return the end of the processes' output."""
 
     def log(self) -> str:
-        """Return the broker's own log, all of it."""
+        """Return the broker's whole log."""
 
     def stop(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
 
 
 class JavaServer:
@@ -115,7 +115,7 @@ class JavaServer:
         return self._java.broker_pid
 
     def output(self) -> str:
-        """Return the end of what both printed."""
+        """Return the end of both outputs."""
         return _tail(self._java.output_log) if self._java else ""
 
     def log(self) -> str:
@@ -123,7 +123,7 @@ class JavaServer:
         return self._java.broker_log.read_text(errors="replace") if self._java else ""
 
     def stop(self) -> None:
-        """End both."""
+        """Stop both processes."""
         if self._java is not None:
             self._java.stop()
             self._java = None
@@ -142,10 +142,10 @@ class PyromqServer:
         self._process: ChildProcess | None = None
 
     def prepare(self) -> None:
-        """Nothing: it is installed where this runs."""
+        """Do nothing: pyromq is installed."""
 
     def start(self, data: Path) -> int:
-        """Start the one process."""
+        """Start the process."""
         self.port = free_port(-2, 1)
         namesrv_port = free_port()
         self.namesrv = f"127.0.0.1:{namesrv_port}"
@@ -169,15 +169,15 @@ class PyromqServer:
         return self._process.process.pid
 
     def output(self) -> str:
-        """Return the end of what it printed."""
+        """Return the end of the output."""
         return _tail(self.store.with_name("output.log"))
 
     def log(self) -> str:
-        """Return all that it printed."""
+        """Return the whole output."""
         return self.store.with_name("output.log").read_text(errors="replace")
 
     def stop(self) -> None:
-        """End it as an operator would."""
+        """Stop the process with SIGTERM, as an operator would."""
         process, self._process = self._process, None
         if process is not None and not process.end(signal.SIGTERM, _STOP_LIMIT_SECONDS):
             raise ServerError(
@@ -190,7 +190,7 @@ def _tail(log: Path) -> str:
 
 
 def wait_for_first_send(server: Server, pid: int) -> None:
-    """Return as soon as a send to a topic that does not exist yet is answered with success."""
+    """Wait until a send to a new topic succeeds."""
     frame = bytes(send_ring(_FIRST_SEND_TOPIC, 1, 128, 99, int(time.time() * 1000)).data)
     deadline = time.monotonic() + _START_LIMIT_SECONDS
     last: object = "nothing accepted the connection"
@@ -203,7 +203,7 @@ def wait_for_first_send(server: Server, pid: int) -> None:
         except OSError as error:
             last = error
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-            raise ServerError(f"{server.name} ended while starting:\n{server.output()}")
+            raise ServerError(f"{server.name} exited during start-up:\n{server.output()}")
         time.sleep(_POLL_SECONDS)
     raise ServerError(
         f"{server.name} accepted no send within {_START_LIMIT_SECONDS:g} s; last: {last}\n"
@@ -219,7 +219,7 @@ def create_topic(port: int, topic: str) -> None:
 
 
 def stored_per_queue(port: int, topic: str) -> list[int]:
-    """How many messages the consume queue of each queue holds."""
+    """Return the number of messages in each consume queue."""
     counts = []
     for queue in range(QUEUES):
         answer = exchange(port, max_offset_request(topic, queue))
@@ -230,17 +230,17 @@ def stored_per_queue(port: int, topic: str) -> list[int]:
 
 
 def indexed_keys(store: Path) -> int:
-    """How many keys the key index holds, as the heads of its files say."""
+    """Return the number of keys in the key index, from its file headers."""
     total = 0
     for file in (store / "index").glob("*"):
         with file.open("rb") as head:
             (count,) = struct.unpack_from(">I", head.read(_INDEX_HEAD_SIZE), _INDEX_COUNT_AT)
-        total += max(0, count - 1)  # the count of a file begins at 1
+        total += max(0, count - 1)  # a file's count starts at 1
     return total
 
 
 def exchange(port: int, frame: bytes) -> dict[str, Any]:
-    """Send one request on a connection of its own and return the header of its answer."""
+    """Send a request on a new connection and return the response's header."""
     with (
         socket.create_connection(("127.0.0.1", port), timeout=5.0) as connection,
         connection.makefile("rb") as answers,
@@ -248,7 +248,7 @@ def exchange(port: int, frame: bytes) -> dict[str, Any]:
         connection.sendall(frame)
         prefix = answers.read(8)
         if len(prefix) < 8:
-            raise ConnectionError("closed before the answer came")
+            raise ConnectionError("closed before the response arrived")
         _, header = struct.unpack(">II", prefix)
         decoded: dict[str, Any] = orjson.loads(answers.read(header & 0xFFFFFF))
         return decoded

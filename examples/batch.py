@@ -1,4 +1,4 @@
-"""Many messages in few requests: a batch of one's own, or batches that form by themselves."""
+"""Send many messages in few requests: as an explicit batch, or batched by the producer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ NAMESRV = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
 
 async def main() -> None:
     async with Producer(NAMESRV, group="shop") as producer:
-        # One topic, one queue, one behind the other; split where it is too large for a request.
+        # A batch goes to one queue, in order; the producer splits it at the size limit.
         results = await producer.send_batch(
             Message("batch", f"order-{number}".encode()) for number in range(100)
         )
         print("batch of", len(results), "on", len({result.queue for result in results}), "queue")
 
-    # Single sends that come close together share a request.
+    # With a linger time, concurrent single sends share requests.
     async with Producer(NAMESRV, group="shop", batching=Batching(linger=0.005)) as producer:
         results = await asyncio.gather(
             *(producer.send(Message("batch", f"order-{number}".encode())) for number in range(500))

@@ -1,4 +1,4 @@
-"""A message that consumers get later: level 1 is one second, 2 five, 3 ten, up to two hours."""
+"""Delay a message: level 1 is one second, 2 is five, 3 is ten, up to two hours."""
 
 from __future__ import annotations
 

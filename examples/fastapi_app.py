@@ -1,12 +1,12 @@
-"""A web service that publishes what it is told, and keeps what others publish.
+"""A web service that publishes orders and keeps the orders published by others.
 
     NAMESRV_ADDR=127.0.0.1:9876 uvicorn examples.fastapi_app:app
     curl -X POST localhost:8000/orders/order-17
     curl localhost:8000/orders
 
-Producer and consumer live as long as the application, on its own event loop. With several
-workers (gunicorn -w 4 -k uvicorn.workers.UvicornWorker) each has its own clients, and they
-share the queues of the group.
+Producer and consumer live as long as the application, on its event loop. With several workers
+(gunicorn -w 4 -k uvicorn.workers.UvicornWorker), each has its own clients, and the consumers share
+the queues of their group.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     orders: dict[str, int] = {}
 
     async def handle(message: ReceivedMessage) -> None:
-        # At least once: the same message may come again, so that must change nothing.
+        # Delivery is at least once, so the handler must be idempotent.
         orders[message.keys] = message.store_timestamp
 
     async with (

@@ -1,4 +1,4 @@
-"""Reading at one's own pace: loops, lists, seeking, and commits by hand."""
+"""Read at your own pace: loops, lists, seeking, and manual commits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ async def main() -> None:
         for number in range(10):
             await producer.send(Message("lite-pull", b"%d" % number), queue)
 
-    # As a member of a group. A message counts as consumed when the next one is asked for, or
-    # when the block ends well.
+    # As a member of a group. A message counts as consumed when the loop requests the next one, or
+    # when the block ends without an error.
     async with LitePullConsumer(NAMESRV, group="reports", start_from=StartFrom.FIRST) as consumer:
         await consumer.subscribe("lite-pull")
         async for message in consumer:
@@ -25,7 +25,7 @@ async def main() -> None:
             if message.body == b"2":
                 break
 
-    # The next member goes on where that one ended; here it says itself what is consumed.
+    # The next member resumes there; this one commits explicitly.
     async with LitePullConsumer(NAMESRV, group="reports", auto_commit=False) as consumer:
         await consumer.subscribe("lite-pull")
         read: list[str] = []
@@ -34,7 +34,7 @@ async def main() -> None:
         print("lists", *read)
         await consumer.commit()
 
-    # Without a group: any queue from any offset, nothing is remembered.
+    # Without a group: read any queue from any offset, without commits.
     async with LitePullConsumer(NAMESRV) as consumer:
         await consumer.assign([queue])
         await consumer.seek(queue, 8)

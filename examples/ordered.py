@@ -1,4 +1,4 @@
-"""Messages of one order stay in order: the same ordering key means the same queue."""
+"""Keep the messages of an order in sequence: the same ordering key goes to the same queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def main() -> None:
         for step in STEPS:
             for order in ("order-1", "order-2"):
                 body = f"{order} {step}".encode()
-                # Wait for each answer: sends that are under way at once may overtake.
+                # Await each send: concurrent sends may overtake each other.
                 await producer.send(Message("ordered", body, ordering_key=order))
 
     seen: dict[str, list[str]] = {}

@@ -1,7 +1,7 @@
-"""A handler that gets each queue's messages one after the other.
+"""Handle the messages of each queue strictly in order.
 
-Whoever has a queue has its lock at the broker. A message that fails holds up its queue until
-it succeeds, so nothing overtakes it.
+The consumer holds a lock on each of its queues at the broker. A failing message blocks its queue
+until it succeeds, so no other message overtakes it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def main() -> None:
         if step == "paid" and failures < 2:
             failures += 1
             print("paid failed")
-            return Retry(suspend=0.05)  # again in 50 ms; what follows waits
+            return Retry(suspend=0.05)  # retry in 50 ms; later messages wait
         print(step)
         if step == "sent":
             done.set()

@@ -1,4 +1,4 @@
-"""Send a message, and consume it with a handler.
+"""Send a message and consume it with a handler.
 
 pyromq standalone &
 python examples/quick_start.py
@@ -18,7 +18,7 @@ async def main() -> None:
     arrived = asyncio.Event()
 
     async def handle(message: ReceivedMessage) -> None:
-        # Returning means: consumed. Raising means: again, later.
+        # Return to acknowledge the message; raise to have it redelivered later.
         print("consumed", message.tags, message.keys, message.body.decode())
         arrived.set()
 

@@ -1,4 +1,4 @@
-"""A question by message, and its answer: calls through the broker."""
+"""Send a request and wait for its reply: remote calls through the broker."""
 
 from __future__ import annotations
 

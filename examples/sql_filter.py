@@ -1,6 +1,6 @@
-"""Messages selected by the broker, by their properties.
+"""Let the broker filter messages by their properties.
 
-Brokers need `enablePropertyFilter=true`.
+The broker needs `enablePropertyFilter=true`.
 """
 
 from __future__ import annotations

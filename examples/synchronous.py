@@ -1,7 +1,7 @@
-"""The same without asyncio: for scripts, threads, Django, Celery, notebooks.
+"""Use the clients without asyncio: in scripts, threads, Django, Celery, notebooks.
 
-One background thread of the process serves all synchronous clients. They may be made before
-a fork: each process has its own connections.
+One background thread per process serves all synchronous clients. They may be created before a
+fork: each process opens its own connections.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def main() -> None:
     lock, bodies, enough = threading.Lock(), [], threading.Event()
 
     def handle(message: ReceivedMessage) -> None:
-        # A plain function runs in a thread; several run at once.
+        # Plain functions run in threads, several at a time.
         with lock:
             bodies.append(message.body.decode())
             if len(bodies) == 4:
@@ -27,7 +27,7 @@ def main() -> None:
     with Producer.sync(NAMESRV, group="shop") as producer:
         result = producer.send(Message("synchronous", b"1"))
         print("sent", result.status.name)
-        # Many at once: futures of concurrent.futures.
+        # Send concurrently with futures of concurrent.futures.
         futures = [producer.submit(Message("synchronous", b"%d" % n)) for n in (2, 3, 4)]
         print("submitted", {future.result().status.name for future in futures})
 

@@ -1,9 +1,9 @@
-"""Tests of an application against a real cluster, in the test's own process.
+"""Test an application against a real cluster in the test's own process.
 
     pytest examples/test_with_fixture.py
 
-The fixtures `rocketmq` and `rocketmq_topic` are there as soon as pyromq is installed. Each
-test has a cluster of its own, which takes a few dozen milliseconds.
+Installing pyromq provides the fixtures `rocketmq` and `rocketmq_topic`. Each test gets its own
+cluster, which starts in a few dozen milliseconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyromq.testing import Cluster
 
 
 def place_order(namesrv: str, topic: str, order: str) -> None:
-    """The code under test."""
+    """Publish an order; the code under test."""
     with Producer.sync(namesrv, group="shop") as producer:
         producer.send(Message(topic, b"ordered", keys=order))
 
@@ -33,12 +33,14 @@ def test_an_order_is_published(rocketmq: Cluster, rocketmq_topic: str) -> None:
 
 
 def bill(message: ReceivedMessage) -> Retry | None:
-    """The code under test: an order without a customer cannot be billed."""
+    """Refuse an order without a customer; the code under test."""
     return None if "customer" in message.properties else Retry()
 
 
 @pytest.mark.rocketmq(settings={"messageDelayLevel": " ".join(["10ms"] * 18)})
-def test_an_order_without_a_customer_is_given_up(rocketmq: Cluster, rocketmq_topic: str) -> None:
+def test_an_order_without_a_customer_becomes_a_dead_letter(
+    rocketmq: Cluster, rocketmq_topic: str
+) -> None:
     with PushConsumer.sync(
         rocketmq.namesrv,
         group="billing",
@@ -56,7 +58,7 @@ def test_orders_survive_the_loss_of_a_broker(rocketmq: Cluster, rocketmq_topic: 
     place_order(rocketmq.namesrv, rocketmq_topic, "order-18")
 
 
-def test_without_any_broker_the_application_is_told(rocketmq: Cluster) -> None:
+def test_without_a_broker_the_application_gets_an_error(rocketmq: Cluster) -> None:
     rocketmq.brokers[0].stop()
     with pytest.raises(RocketMQError):
         place_order(rocketmq.namesrv, "orders", "order-19")

@@ -1,7 +1,7 @@
-"""A message that is delivered only if a database transaction was committed.
+"""Deliver a message only if a database transaction commits.
 
-The table of orders is the truth. If this program dies between the two, brokers ask any
-producer of the group what became of it: `check` looks into the table.
+The orders table is the source of truth. If this program dies between commit and send, the broker
+asks any producer of the group for the outcome, and `check` looks it up in the table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a wheel holds: Spark finds the format by a module at the top, beside the package."""
+"""The content of a wheel: Spark finds the format through a top-level module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_the_wheel_has_the_module_that_spark_looks_for() -> None:
+def test_the_wheel_contains_the_module_that_spark_imports() -> None:
     packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert packages == ["src/pyromq", "src/pyspark_rocketmq.py"]
     assert all((ROOT / package).exists() for package in packages)
@@ -29,7 +29,7 @@ def test_spark_and_java_are_extras() -> None:
 
 
 @pytest.mark.soak
-def test_a_wheel_that_is_built(tmp_path: Path) -> None:
+def test_a_built_wheel(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
     subprocess.run([*command, tmp_path, ROOT], check=True)
     (wheel,) = tmp_path.glob("*.whl")

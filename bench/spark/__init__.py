@@ -1,1 +1,1 @@
-"""`make bench-spark`: topics on Spark, beside Spark's own Kafka connector."""
+"""`make bench-spark`: compare pyromq on Spark with Spark's own Kafka connector."""

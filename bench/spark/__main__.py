@@ -1,10 +1,10 @@
-"""`make bench-spark`: the same work with Spark's Kafka connector and with pyromq, in one run.
+"""`make bench-spark`: compare Spark's Kafka connector and pyromq on the same work.
 
-Both brokers run on this machine, on empty stores. In each round a process of its own makes a
-session for one side, then one for the other (`program`): the sink writes a topic, the other cases
-read it. Seconds are medians over the rounds; the ratio is of rows per second, with the one that
-is asked for beside it. Several sizes (`--messages 1,4,16`, in millions) show how costs grow. Full
-runs are kept under bench/results/. The exit status is 1 when a ratio is missed.
+Both brokers run on this machine, on empty stores. Each round starts one process per side
+(`program`), with its own session: the sink writes a topic, the other cases read it. Seconds are
+medians over the rounds; the table shows the ratio of rows per second and its bound. Several
+sizes (`--messages 1,4,16`, in millions) show how costs grow. Runs are saved in
+.cache/bench-results, with --baseline in bench/results. The exit status is 1 if a ratio is missed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from bench.report import environment
+from bench.report import environment, is_committed, save
 from bench.servers import PyromqServer, ServerError, create_topic, wait_for_first_send
 from bench.spark.cases import BODY_SIZE, CASES, KAFKA, KAFKA_CASES, PYROMQ, WARM_UP
 from bench.spark.kafka import KafkaBroker, connector_jars, kafka_classpath
@@ -33,23 +33,26 @@ from bench.spark.program import Order
 from bench.spark.rebuild import measure_rebuild
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-#: Beside the code and not in the system's temporary directory, which may be memory.
+#: Not in the system's temporary directory, which may be in memory.
 DATA = REPOSITORY / ".cache" / "bench-spark"
 _REBUILD = "rebuild"
 _MILLION = 1_000_000
 _WIDTH = 130
 
-#: By case: seconds, and seconds of processor time.
+#: Elapsed and CPU seconds by case.
 Figures = Mapping[str, Mapping[str, float]]
 #: Rounds by side.
 Rounds = dict[str, list[Figures]]
 
 
 def main() -> int:
-    """Measure, print, keep."""
+    """Measure, print and save; return the exit status."""
     options = _options()
     console = Console(stderr=True, soft_wrap=True)
-    kafka_classpath(), connector_jars()  # fetched before anything is measured
+    facts = environment(REPOSITORY, messages=max(options.messages), rounds=options.rounds)
+    if options.baseline and not is_committed(facts):
+        raise SystemExit("bench.spark: commit src and bench first: a baseline must be reproducible")
+    kafka_classpath(), connector_jars()  # download before measuring
     measured: dict[int, Rounds] = {}
     for messages in options.messages if options.cases != [_REBUILD] else ():
         shutil.rmtree(DATA, ignore_errors=True)
@@ -57,7 +60,6 @@ def main() -> int:
             measured[messages] = _measure(messages, options, console)
         finally:
             shutil.rmtree(DATA, ignore_errors=True)
-    facts = environment(REPOSITORY, messages=max(options.messages), rounds=options.rounds)
     text, missed = _render(measured, facts)
     rebuilt: dict[str, Any] = {}
     if _REBUILD in options.cases:
@@ -66,8 +68,14 @@ def main() -> int:
         rebuilt = measure_rebuild(directory=DATA)
         text += "\n" + rebuilt["text"]
     sys.stdout.write(text)
-    if options.keep:
-        _save(facts, measured, rebuilt, text)
+    if options.save:
+        content = {
+            "environment": facts,
+            "rounds": {str(messages): rounds for messages, rounds in measured.items()},
+            "rebuild": {key: value for key, value in rebuilt.items() if key != "text"},
+        }
+        for path in save(REPOSITORY, "spark", content, text, is_baseline=options.baseline):
+            console.print(f"saved {path.relative_to(REPOSITORY)}")
     return 1 if missed else 0
 
 
@@ -78,27 +86,36 @@ def _options() -> argparse.Namespace:
         type=lambda text: [int(float(part) * _MILLION) for part in text.split(",")],
         default=[_MILLION],
         metavar="MILLIONS",
-        help="how many, in millions; several with commas (1,4,16)",
+        help="Set the number of messages, in millions; 1,4,16 measures three sizes.",
     )
     names = [*(case.name for case in CASES), _REBUILD]
     parser.add_argument(
         "--cases",
         type=lambda text: text.split(","),
         default=names,
-        help=f"some of {','.join(names)}; the sink always runs, since it writes what is read",
+        help=f"Run these cases, separated by commas: {','.join(names)}. The sink always runs, "
+        "because it writes the topic that the others read.",
     )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="Set the number of rounds (3).")
     parser.add_argument(
-        "--master", default=f"local[{os.cpu_count()},4]", help="of both sides' sessions"
+        "--master", default=f"local[{os.cpu_count()},4]", help="Set the Spark master of both sides."
     )
-    parser.add_argument("--only", choices=(KAFKA, PYROMQ), help="one side")
+    parser.add_argument("--only", choices=(KAFKA, PYROMQ), help="Measure one side only.")
     parser.add_argument(
-        "--no-keep", dest="keep", action="store_false", help="do not keep the results"
+        "--no-save", dest="save", action="store_false", help="Do not save the results."
+    )
+    parser.add_argument(
+        "--baseline",
+        action="store_true",
+        help="Save a full run as this kind of machine's baseline in bench/results.",
     )
     options = parser.parse_args()
     unknown = set(options.cases) - set(names)
     if unknown:
-        parser.error(f"--cases: there is no {', '.join(sorted(unknown))}, only {', '.join(names)}")
+        parser.error(f"unknown cases {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
+    is_full = options.save and options.only is None and set(options.cases) == set(names)
+    if options.baseline and not is_full:
+        parser.error("--baseline needs a full run: without --only, --cases and --no-save")
     return options
 
 
@@ -252,25 +269,6 @@ def _growth(measured: Mapping[int, Rounds]) -> Table:
                 ),
             )
     return table
-
-
-def _save(
-    facts: Mapping[str, object],
-    measured: Mapping[int, Rounds],
-    rebuilt: Mapping[str, object],
-    text: str,
-) -> None:
-    directory = REPOSITORY / "bench" / "results"
-    directory.mkdir(parents=True, exist_ok=True)
-    stem = directory / f"{facts['date']}-{facts['commit']}-spark"
-    content = {
-        "environment": facts,
-        "rounds": {str(messages): rounds for messages, rounds in measured.items()},
-        "rebuild": {key: value for key, value in rebuilt.items() if key != "text"},
-    }
-    as_json = orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n"
-    stem.with_name(stem.name + ".json").write_bytes(as_json)
-    stem.with_name(stem.name + ".txt").write_text(text)
 
 
 if __name__ == "__main__":

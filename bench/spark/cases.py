@@ -1,6 +1,7 @@
-"""What is measured on each side, and which speed is asked of ours against which of Kafka's.
+"""The cases of both sides, and the speed ours must reach relative to Kafka's.
 
-Used by bench/spark/__main__.py, which orders, and bench/spark/program.py, which measures.
+Used by bench/spark/__main__.py, which gives the orders, and bench/spark/program.py, which
+measures.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ KAFKA: Final = "kafka"
 PYROMQ: Final = "pyromq"
 
 BODY_SIZE: Final = 256
-#: Queues of a topic, partitions of Kafka's.
+#: Queues of our topic, partitions of Kafka's.
 QUEUES: Final = 8
-#: Messages of the unmeasured run of every case that comes first in each process.
+#: Messages of the unmeasured first run of every case in each process.
 WARM_UP: Final = 100_000
 
 
 @dataclass(frozen=True)
 class Case:
-    """One figure of ours, the case of Kafka's that it stands beside, and the ratio asked for."""
+    """A case of ours, the Kafka case it is compared with, and the required ratio."""
 
     name: str
     title: str
@@ -33,7 +34,7 @@ NOOP: Final = "noop"
 PARQUET: Final = "parquet"
 ARCHIVE: Final = "archive"
 STORE: Final = "store"
-#: The same reads with the columns that Kafka's rows have, too, and no others.
+#: Reads with only the columns that Kafka's rows have.
 NOOP_AS_KAFKA: Final = "noop-as-kafka"
 PARQUET_AS_KAFKA: Final = "parquet-as-kafka"
 STORE_AS_KAFKA: Final = "store-as-kafka"
@@ -42,13 +43,13 @@ KAFKAS_COLUMNS: Final = (
     "properties STRING, storeTimestamp TIMESTAMP"
 )
 
-#: Kafka's own, in the order in which they run: the sink writes what the others read.
+#: Kafka's cases in running order: the sink writes the topic that the others read.
 KAFKA_CASES: Final = {
     SINK: "sink",
     NOOP: "read with headers -> noop",
     PARQUET: "read with headers -> Parquet",
 }
-#: Ours, in the order in which they run.
+#: Our cases in running order.
 CASES: Final = (
     Case(SINK, "sink", SINK, 1.0),
     Case(NOOP, "TCP read, 18 columns -> noop", NOOP, 2.0),

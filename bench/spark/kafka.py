@@ -1,10 +1,10 @@
-"""Apache Kafka, one broker in KRaft mode, and Spark's connector for it, from Maven Central.
+"""Runs Apache Kafka, one broker in KRaft mode; fetches it and Spark's connector from Maven Central.
 
     with KafkaBroker(directory) as kafka:
         read_from(kafka.address)
 
-Called by bench/spark/__main__.py; every call blocks. Default settings, and the options of the
-JVM that Kafka's own start script takes.
+Kafka runs with default settings and the JVM options of its own start script. Called by
+bench/spark/__main__.py; every call blocks.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from bench.spark.cases import QUEUES
 from tests.support.apache_rocketmq import ChildProcess, classpath, free_port
 
 KAFKA_VERSION: Final = "4.3.1"
-#: The newest that Maven Central has; it runs on Spark 4.3, too.
+#: The newest version on Maven Central; it also runs on Spark 4.3.
 CONNECTOR_VERSION: Final = "4.2.0"
-#: The connector's own dependencies, without those that Spark has. Its token provider is not
-#: there in the same version.
+#: The connector's dependencies that Spark does not contain. The token provider is not available
+#: in the same version.
 CONNECTOR: Final = (
     f"org.apache.spark:spark-sql-kafka-0-10_2.13:{CONNECTOR_VERSION}",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
@@ -35,7 +35,7 @@ CONNECTOR: Final = (
     "org.apache.commons:commons-pool2:2.13.1",
 )
 
-#: As kafka-server-start.sh and kafka-run-class.sh ask for.
+#: The options of kafka-server-start.sh and kafka-run-class.sh.
 _JVM_OPTIONS: Final = (
     "-server",
     "-Xms1g",
@@ -49,21 +49,21 @@ _LIMIT_SECONDS: Final = 120.0
 
 
 class KafkaError(RuntimeError):
-    """Kafka did not start; the text is the end of what it said."""
+    """Kafka did not start; the text is the end of its output."""
 
 
 def connector_jars() -> list[str]:
-    """The jars that a session needs for the format "kafka"."""
+    """Return the jars that a session needs for the format "kafka"."""
     return classpath(*CONNECTOR, is_whole=True).split(os.pathsep)
 
 
 def kafka_classpath() -> str:
-    """The jars of a broker."""
+    """Return the jars of a broker."""
     return classpath(f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}")
 
 
 class KafkaBroker:
-    """A broker that is its own controller, with its files below a directory."""
+    """A broker that is its own controller, with its files in a directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -84,7 +84,7 @@ class KafkaBroker:
 
     @property
     def pid(self) -> int:
-        """Of the broker's process."""
+        """Return the pid of the broker."""
         assert self._child is not None
         return self._child.process.pid
 
@@ -130,7 +130,7 @@ class KafkaBroker:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """End the process."""
+        """Stop the process."""
         child, self._child = self._child, None
         if child is not None:
             child.end(signal.SIGTERM, _LIMIT_SECONDS)

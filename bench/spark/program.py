@@ -1,11 +1,11 @@
-"""One side of the comparison, in a process of its own: a session, a warm-up, the cases in turn.
+"""Runs one side of the comparison in its own process: a session, a warm-up, the cases in turn.
 
     python -m bench.spark.program ORDER        # JSON; prints {case: figures} as its last line
 
-Both sides have the same session: two settings apart, Kafka's jars and nothing else. Every case
-runs once with fewer messages before, so that the JVM has compiled what it needs and Python's
-workers live. The clock runs around the whole statement of a user: `load`, planning, tasks,
-commit. What was read and written is counted afterwards, outside of the clock.
+Both sides use the same session, except for Kafka's jars and two settings. Every case first runs
+with fewer messages, so that the JVM compiles its code and Python workers start. The clock covers
+the user's whole statement: `load`, planning, tasks, commit. Messages read and written are counted
+after the clock stops.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ from pyromq.spark.session import build_session
 
 @dataclass(frozen=True)
 class Order:
-    """What to measure, where."""
+    """The order for the process: what to measure, and where."""
 
     side: str
     master: str
-    #: Of Kafka's broker, or of the NameServer.
+    #: Address of Kafka's broker, or of the NameServer.
     address: str
     topic: str
     warm_up_topic: str
     messages: int
     warm_up: int
-    #: For what is written.
+    #: Directory for output.
     directory: str
-    #: Of our broker.
+    #: Store directory of our broker.
     store: str
     cases: list[str]
     jars: list[str]
-    #: Of the broker, whose processor time counts as well.
+    #: Pid of the broker, whose CPU time counts as well.
     broker_pid: int
 
 
 def main() -> None:
-    """Measure, print."""
+    """Measure and print."""
     order = Order(**orjson.loads(sys.argv[1]))
     conf = {"spark.driver.memory": "3g"}
     if order.jars:
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 class Side:
-    """What both have in common."""
+    """Base of both sides."""
 
     def __init__(self, spark: SparkSession, order: Order) -> None:
         self.spark = spark
@@ -91,7 +91,7 @@ class Side:
         self.directory = Path(order.directory)
 
     def run(self, case: str, topic: str, messages: int) -> dict[str, float]:
-        """Seconds of one case, and of processor time: of the session and of the broker."""
+        """Return elapsed seconds of a case, and CPU seconds of session and broker."""
         target = self.directory / f"{case}-{topic}"
         shutil.rmtree(target, ignore_errors=True)
         action = self.action(case, topic, messages, target)
@@ -108,12 +108,12 @@ class Side:
         return {"seconds": seconds, "cpu_seconds": used}
 
     def _cpu_seconds(self) -> float:
-        # The JVM and Python's workers are below this process.
+        # The JVM and the Python workers are descendants of this process.
         session = cpu_seconds(os.getpid(), with_ended=True)
         return session + cpu_seconds(self.order.broker_pid, with_ended=True)
 
     def action(self, case: str, topic: str, messages: int, target: Path) -> Callable[[], object]:
-        """What a case does between two looks at the clock."""
+        """Run the timed part of a case."""
         if case == SINK:
             return lambda: self.write(self.rows(messages), topic)
         if case == NOOP:
@@ -122,7 +122,7 @@ class Side:
         return lambda: self.frame(topic).write.parquet(str(target))
 
     def rows(self, messages: int) -> DataFrame:
-        """What is sent: a body, a key that is never repeated, one of 16 tags."""
+        """Return the rows to send: a body, a unique key, one of 16 tags."""
         return self.spark.range(messages).select(
             f.rpad(f.col("id").cast("string"), BODY_SIZE, "x").cast("binary").alias("body"),
             f.concat(f.lit("key-"), f.col("id").cast("string")).alias("keys"),
@@ -130,7 +130,7 @@ class Side:
         )
 
     def count(self, topic: str) -> int:
-        """How many messages there are."""
+        """Return the number of messages."""
         return self.frame(topic).count()
 
     def write(self, rows: DataFrame, topic: str) -> None:
@@ -138,7 +138,7 @@ class Side:
         raise NotImplementedError
 
     def frame(self, topic: str) -> DataFrame:
-        """Everything of a topic."""
+        """Return all rows of a topic."""
         raise NotImplementedError
 
 
@@ -146,7 +146,7 @@ class Kafka(Side):
     """Spark's own connector."""
 
     def write(self, rows: DataFrame, topic: str) -> None:
-        """The tag goes into a header, as it is a property with us."""
+        """Write rows; the tag is a header, as it is a property in RocketMQ."""
         header = f.struct(f.lit("TAGS").alias("key"), f.col("tags").cast("binary").alias("value"))
         rows.select(
             f.col("body").alias("value"),
@@ -155,14 +155,14 @@ class Kafka(Side):
         ).write.format("kafka").options(**self._options()).option("topic", topic).save()
 
     def frame(self, topic: str) -> DataFrame:
-        """All columns, headers among them."""
+        """Read all columns, including headers."""
         reader = self.spark.read.format("kafka").options(**self._options())
         return reader.option("includeHeaders", "true").option("subscribe", topic).load()
 
     def _options(self) -> dict[str, Any]:
         return {
             "kafka.bootstrap.servers": self.order.address,
-            # Of what waits to be sent; two minutes are not enough on a crowded machine.
+            # Delivery timeout: the default of two minutes is too short on a busy machine.
             "kafka.delivery.timeout.ms": "900000",
         }
 
@@ -171,16 +171,16 @@ class Pyromq(Side):
     """The format "rocketmq", and the archive job."""
 
     def write(self, rows: DataFrame, topic: str) -> None:
-        """Body, keys, tags."""
+        """Write body, keys and tags."""
         writer = rows.write.format("rocketmq").option("nameserver", self.order.address)
         writer.option("topic", topic).mode("append").save()
 
     def frame(self, topic: str) -> DataFrame:
-        """All columns."""
+        """Read all columns."""
         return self._read(topic)
 
     def action(self, case: str, topic: str, messages: int, target: Path) -> Callable[[], object]:
-        """The archive and the store's files, which Kafka's side has not, and what both have."""
+        """Run the archive and store-file cases, which Kafka does not have, or a common case."""
         if case == ARCHIVE:
             source = BrokerSource(ConnectionSettings((self.order.address,)))
             options = ArchiveOptions(Topics((topic,)))

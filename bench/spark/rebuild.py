@@ -1,10 +1,10 @@
-"""How fast `rebuild` makes consume queues and indexes, and how that grows with cores and stores.
+"""Measures how fast `rebuild` writes consume queues and indexes, by cores and stores.
 
     python -m bench.spark.rebuild --mib 1024 --cores 1 2 --stores 1 2 4
 
-Beside it stands what the broker's own recovery needs for the same log, in seconds of processor
-time, since it uses more than one core too. Stores are written once; copies of them share the
-log's files. Used by `make bench-spark`, and by itself.
+The table also shows the broker's own recovery of the same log, with its CPU time, because recovery
+uses more than one core as well. Stores are written once; copies share the log's files. Used by
+`make bench-spark`, and by itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def measure_rebuild(
     stores: Sequence[int] = (1, 2, 4),
     directory: Path | None = None,
 ) -> dict[str, Any]:
-    """Figures of all combinations; `text` shows them as a table."""
+    """Return the figures of all combinations, and a table as `text`."""
     cores = cores or sorted({1, os.cpu_count() or 1})
     data = Path(tempfile.mkdtemp(prefix="bench-rebuild-", dir=directory))
     try:
@@ -54,7 +54,7 @@ def measure_rebuild(
 
 
 def render(figures: dict[str, Any]) -> str:
-    """The figures as a table."""
+    """Return the figures as a table."""
     recovery = figures["recovery"]
     lines = [
         f"rebuild of logs of {figures['log_mb']:,.0f} MB, {figures['messages']:,} messages each",
@@ -74,7 +74,7 @@ def render(figures: dict[str, Any]) -> str:
 
 
 def _measure_recovery(data: Path, size: int) -> dict[str, float]:
-    """A broker's start on the killed store, until every key is in the index."""
+    """Time a broker's start on the killed store until every key is indexed."""
     root = _copy(data, 0)
     store = MessageStore(
         MessageStoreConfig(store_path_root_dir=str(root)), encode_host("127.0.0.1", 10911)
@@ -88,7 +88,7 @@ def _measure_recovery(data: Path, size: int) -> dict[str, float]:
         seconds = time.perf_counter() - began
     finally:
         store.stop()
-    # A stop has little left to do, but its processes' time is known only then.
+    # Stop first: the CPU time of child processes is known only after they exit.
     cpu = _own_cpu() - before
     shutil.rmtree(root)
     return {"seconds": seconds, "rate": size / 1e6 / seconds, "per_cpu_second": size / 1e6 / cpu}
@@ -131,7 +131,7 @@ def _measure_cores(
 
 
 def _warm_up(session: Any, data: Path) -> None:
-    """Start Python workers, let them import everything, and let the JVM compile."""
+    """Start Python workers with all imports, and let the JVM compile."""
     from pyromq.spark.jobs.rebuild import rebuild_stores
 
     root = data / "warm-up"
@@ -144,7 +144,7 @@ def _warm_up(session: Any, data: Path) -> None:
 
 
 def _copy(data: Path, number: int) -> Path:
-    """A store of its own with the written log, whose files are only read."""
+    """Create a store that shares the written log's files, which are only read."""
     root = data / f"store-{number}"
     shutil.copytree(
         data / "written", root, copy_function=os.link, ignore=shutil.ignore_patterns("abort")
@@ -159,19 +159,19 @@ def _own_cpu() -> float:
 
 
 def _children_cpu() -> float:
-    """Processor time of the Python processes below this one; the JVM between is left out."""
+    """Return the CPU time of Python descendants, without the JVM between them."""
     parents: dict[int, int] = {}
     used: dict[int, float] = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
             name, _, rest = (path / "stat").read_text().rpartition(")")
         except OSError:
-            continue  # it has just ended
+            continue  # it has just exited
         fields = rest.split()
         process = int(path.name)
         parents[process] = int(fields[1])
         if "python" in name:
-            # With those of its children that have ended.
+            # Include its children that have exited.
             used[process] = sum(map(int, fields[11:15])) / _TICKS
     own = os.getpid()
 

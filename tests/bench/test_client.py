@@ -55,7 +55,7 @@ def test_what_does_not_install_is_named_and_costs_nothing() -> None:
     del made["send"]["rocketmq"], made["push"]["rocketmq"]
     text, kept = render(made, "java", {"rocketmq": "no such library"})
     assert kept
-    assert "rocketmq (PyPI) cannot be compared with here: no such library" in text
+    assert "rocketmq (PyPI) is missing from the comparison: no such library" in text
 
 
 def test_a_package_that_cannot_be_installed_says_why(

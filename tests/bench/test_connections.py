@@ -39,7 +39,7 @@ def test_the_stall_is_the_factor_between_the_two_p99() -> None:
     figures = Figures(idle_p99_ms=2.0, busy_p99_ms=5.0)
 
     assert figures.stall == 2.5
-    assert dict(figures.rows())["  p99 divided by idle's"] == "2.50"
+    assert dict(figures.rows())["  p99 divided by idle p99"] == "2.50"
 
 
 @pytest.mark.soak

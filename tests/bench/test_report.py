@@ -6,7 +6,7 @@ import orjson
 
 from bench.cases import BOUNDS, SYNC, Bound
 from bench.cases import CASES as DEFAULT_CASES
-from bench.report import ServerRun, medians, ratio_to_java, render, save
+from bench.report import ServerRun, is_committed, medians, ratio_to_java, render, save
 
 CASES = (*DEFAULT_CASES, SYNC)
 
@@ -77,26 +77,44 @@ def test_a_busy_load_generator_is_pointed_out() -> None:
 
 def test_a_cold_java_is_pointed_out() -> None:
     figures = {"java": _run(1.0)}
-    assert "not its best" in render(figures, CASES, {"warm_up": 100_000})[0]
-    assert "not its best" not in render(figures, CASES, {"warm_up": 500_000})[0]
+    assert "not fully compiled" in render(figures, CASES, {"warm_up": 100_000})[0]
+    assert "not fully compiled" not in render(figures, CASES, {"warm_up": 500_000})[0]
 
 
-def test_refusals_of_any_round_are_told_and_those_of_pyromq_fail() -> None:
+def test_refusals_are_reported_and_those_of_pyromq_fail() -> None:
     refusing = _run(1.0)
     refusing["batch"]["refused"] = 64
     figures = {"java": medians([_run(1.0), refusing, _run(1.0)]), "pyromq": _run(0.1)}
     text, missed = render(figures, CASES, {})
-    assert "NOTE  java was too busy for 64 messages" in text
+    assert "NOTE  java refused 64 messages as busy" in text
     assert len(missed) == 2
     text, missed = render({"pyromq": figures["java"]}, CASES, {})
-    assert missed == ["pyromq was too busy for 64 messages in 'batch 32 x 128 B, 4 x 8 in flight'"]
+    assert missed == ["pyromq refused 64 messages as busy in 'batch 32 x 128 B, 4 x 8 in flight'"]
     assert missed[0] in text
 
 
-def test_kept_files_hold_rounds_and_table(tmp_path: Path) -> None:
-    run = _run(1.0)
-    facts = {"date": "2026-01-02", "commit": "abc1234"}
-    as_json, as_text = save(tmp_path / "results", facts, {"java": run}, {"java": [run]}, "table\n")
-    assert as_json.name == "2026-01-02-abc1234.json"
-    assert orjson.loads(as_json.read_bytes())["rounds"]["java"] == [run]
+FACTS = {"date": "2026-01-02", "commit": "abc1234", "machine": "x86_64", "cores": 2}
+
+
+def test_saved_files_hold_rounds_and_table(tmp_path: Path) -> None:
+    content = {"environment": FACTS, "rounds": {"java": [_run(1.0)]}}
+    as_json, as_text = save(tmp_path, "broker", content, "table\n", is_baseline=False)
+    assert as_json == tmp_path / ".cache/bench-results/2026-01-02-abc1234-broker.json"
+    assert orjson.loads(as_json.read_bytes())["rounds"]["java"] == [_run(1.0)]
     assert as_text.read_text() == "table\n"
+
+
+def test_a_baseline_replaces_the_one_of_the_same_kind_of_machine(tmp_path: Path) -> None:
+    for commit, cores in (("first", 2), ("second", 2), ("third", 64)):
+        content = {"environment": {**FACTS, "commit": commit, "cores": cores}}
+        save(tmp_path, "broker", content, commit, is_baseline=True)
+    saved = {path.name: path.read_text() for path in (tmp_path / "bench/results").glob("*.txt")}
+    assert saved == {
+        "broker-x86_64-2-cores.txt": "second",
+        "broker-x86_64-64-cores.txt": "third",
+    }
+
+
+def test_only_a_commit_can_be_a_baseline() -> None:
+    assert is_committed({"commit": "abc1234"})
+    assert not is_committed({"commit": "abc1234+changes"})

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from bench.spark.__main__ import _growth, _medians, _render, _table
+from bench.spark.__main__ import Figures, Rounds, _growth, _medians, _render, _table
 from bench.spark.cases import CASES, KAFKA, KAFKA_CASES, PYROMQ
 
 
-def figures(seconds: float, *names: str) -> dict[str, dict[str, float]]:
+def figures(seconds: float, *names: str) -> Figures:
     return {name: {"seconds": seconds, "cpu_seconds": 2 * seconds} for name in names}
 
 
@@ -40,7 +40,7 @@ def test_medians_are_over_the_rounds() -> None:
 
 
 def test_the_report_shows_rates_ratios_and_growth() -> None:
-    sizes = {
+    sizes: dict[int, Rounds] = {
         messages: {KAFKA: [figures(s, *KAFKA_CASES)], PYROMQ: [figures(s / 4, *OURS)]}
         for messages, s in ((1_000_000, 4.0), (4_000_000, 16.0))
     }

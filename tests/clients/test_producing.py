@@ -114,8 +114,8 @@ async def test_an_ordering_key_keeps_its_queue_and_order(
     stored = await case.wait_stored(60)
     found = defaultdict(list)
     for message in stored:
-        key, number = message.body.decode().split("/")
-        found[key].append((message.queue, int(number)))
+        key, text = message.body.decode().split("/")
+        found[key].append((message.queue, int(text)))
         assert message.ordering_key == key
     for key in keys:
         # As Java's SelectMessageQueueByHash: members of both languages agree.

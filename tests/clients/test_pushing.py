@@ -167,8 +167,8 @@ async def test_in_order(case: Case) -> None:
         await inbox.until_count(32)
     found = defaultdict(list)
     for body in inbox.bodies:
-        key, number = body.decode().split("-")
-        found[key].append(int(number))
+        key, text = body.decode().split("-")
+        found[key].append(int(text))
     assert found["a"] == [0, 1, 2, 3, 4, 4, 4, 5, 6, 7, 8, 9]
     assert found["b"] == found["c"] == list(range(10))
 

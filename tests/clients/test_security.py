@@ -6,6 +6,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ ACCOUNTS = """accounts:
   topicPerms:
   - forbidden=DENY
 """
-WORKER: ClientOptions = {"access_key": "worker-key", "secret_key": "worker-secret-äöü"}
+WORKER: dict[str, Any] = {"access_key": "worker-key", "secret_key": "worker-secret-äöü"}
 
 
 @pytest.fixture(scope="module")

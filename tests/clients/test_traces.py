@@ -175,5 +175,5 @@ async def test_mqadmin_shows_them(case: Case, admin: ClientDriver) -> None:
         return outcome.out if has_all else None
 
     for result in results:
-        text = await eventually(lambda msg_id=result.msg_id: shown(msg_id))
+        text = await eventually(lambda msg_id=result.msg_id: shown(msg_id))  # type: ignore[misc]
         assert "success" in text

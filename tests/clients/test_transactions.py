@@ -159,8 +159,8 @@ async def test_the_same_as_those_of_java(case: Case, java_clients: ClientDriver)
             await asyncio.to_thread(java.send, "java", case.topic, [line], "transaction")
         lines = await asyncio.to_thread(java.wait_reports, "reader", lambda lines: len(lines) >= 4)
     by_group: dict[str, list[dict[str, str]]] = {"of_java": [], "of_python": []}
-    for line in sorted(lines, key=lambda line: str(line["body"])):
-        properties = dict(line["properties"])
+    for report in sorted(lines, key=lambda report: str(report["body"])):
+        properties: dict[str, str] = dict(report["properties"])
         for name in ("UNIQ_KEY", "REAL_QID", "CONSUME_START_TIME", "MIN_OFFSET", "MAX_OFFSET"):
             properties.pop(name, None)
         by_group[properties.pop("PGROUP")].append(properties)

@@ -11,6 +11,7 @@ import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,13 +33,13 @@ BALLAST = 4 * 1024 * 1024
 TOPIC = "orders"
 BODY = b"x" * 4000
 #: Nothing is deleted to make room, unless a test says so.
-KEEP_ALL = {
+KEEP_ALL: dict[str, Any] = {
     "cleanFileForciblyEnable": "false",
     "cleanResourceInterval": 20,
     "diskMaxUsedSpaceRatio": 95,
     "flushConsumerOffsetInterval": 20,
 }
-NEVER_REFUSE = {**KEEP_ALL, "diskSpaceWarningLevelRatio": 100}
+NEVER_REFUSE: dict[str, Any] = {**KEEP_ALL, "diskSpaceWarningLevelRatio": 100}
 
 
 @pytest.fixture

@@ -27,6 +27,8 @@ FOR_READERS = ROOT / "docs" / "for-rocketmq-readers.md"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
 LIMITS = ROOT / "docs" / "limits.md"
 GUIDE = ROOT / "docs" / "client.md"
+FRONT_DOOR = ROOT / "docs" / "README.md"
+JAVA_GUIDE = ROOT / "docs" / "java.md"
 REFERENCE = ROOT / "docs" / "reference" / "client.md"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench/README.md"])
 
@@ -56,12 +58,25 @@ def test_the_expected_documents_are_there() -> None:
         "ARCHITECTURE.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
+        "docs/README.md",
+        "docs/features.md",
         "docs/for-rocketmq-readers.md",
+        "docs/glossary.md",
         "docs/configuration.md",
         "docs/client.md",
         "docs/reference/client.md",
         "docs/adr/README.md",
     }
+
+
+def test_the_front_door_leads_to_every_page() -> None:
+    linked = {(FRONT_DOOR.parent / target).resolve() for target in LINK.findall(prose(FRONT_DOOR))}
+    pages = {path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "adr"}
+    assert pages - linked - {FRONT_DOOR} == set()
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 250
 
 
 @every_document
@@ -182,10 +197,10 @@ def test_the_guide_s_snippets_are_whole(number: int, rocketmq: Cluster) -> None:
 
 
 @pytest.mark.interop
-def test_readme_s_java_client_compiles(tmp_path: Path) -> None:
+def test_the_java_guide_s_client_compiles(tmp_path: Path) -> None:
     java_or_skip()
     javac_or_skip()
-    (snippet,) = snippets(README, "java")
+    (snippet,) = snippets(JAVA_GUIDE, "java")
     (tmp_path / "Hello.java").write_text(snippet)
     compiled(tmp_path, CLIENT)
 

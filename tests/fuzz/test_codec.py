@@ -101,7 +101,7 @@ json_values = st.recursive(
     | st.booleans()
     | st.integers(-(2**63), 2**64 - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
     | st.sampled_from([text for text in ABSURD if len(text) < 100]),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
     max_leaves=12,
@@ -204,7 +204,7 @@ class Known(list[str]):
         known = self
 
         class Spy(dict[str, str]):
-            def get(self, name: str, default: object = None) -> str:  # type: ignore[override]
+            def get(self, name: str, default: object = None) -> str:
                 known.append(name)
                 return "1"
 
@@ -339,7 +339,8 @@ def test_damaged_records(data: st.DataObject) -> None:
         position = data.draw(st.integers(0, len(records) - 1))
         records[position] = data.draw(st.integers(0, 255))
     offset = data.draw(st.integers(0, len(records)))
-    for decode in (lambda: decode_records(bytes(records)), lambda: decode_record(records, offset)):
+    damaged = bytes(records)
+    for decode in (lambda: decode_records(damaged), lambda: decode_record(damaged, offset)):
         try:
             decode()
         except RecordError as error:

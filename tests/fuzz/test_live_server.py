@@ -370,7 +370,18 @@ NAMESERVER_REQUESTS: dict[int, tuple[Header, bytes]] = {
     ),
 }
 #: Values that JSON has beside text.
-NOT_TEXT: Final = (0, -1, 2**63, 1.5, True, None, [], {}, [[1]], {"a": {"b": None}})
+NOT_TEXT: tuple[object, ...] = (
+    0,
+    -1,
+    2**63,
+    1.5,
+    True,
+    None,
+    [],
+    {},
+    [[1]],
+    {"a": {"b": None}},
+)
 
 
 def absurd_requests(code: int, header: Header, body: bytes) -> Iterator[tuple[bytes, int]]:
@@ -400,7 +411,8 @@ def absurd_requests(code: int, header: Header, body: bytes) -> Iterator[tuple[by
         yield command.encode(), opaque
     for bad in (b"", b"\x00", b"[]", b"null", b"{", b"\xff" * 50, b"[" * 10_000, bytes(1000)):
         yield frame(fields, bad)
-    for language in ("KLINGON", 5, None, []):
+    languages: tuple[object, ...] = ("KLINGON", 5, None, [])
+    for language in languages:
         yield frame(fields, language=language)
     for version in (-1, 0, 2**31 - 1):
         yield frame(fields, version=version)

@@ -41,5 +41,5 @@ def unpack_store(name: str, target: Path) -> None:
     """Unpack a store directory."""
     with tarfile.open(DATA / f"{name}.tar.gz") as archive:
         # The filter came with 3.11.4; what is unpacked here is our own.
-        safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         archive.extractall(target, **safely)

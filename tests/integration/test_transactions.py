@@ -105,7 +105,8 @@ async def test_every_way_in_which_a_transaction_ends(tmp_path: Path, producer: P
     await producer.prepare(broker, 4, UNKNOWN, UNKNOWN, COMMIT)
 
     assert broker.store is not None
-    await until(lambda: broker.transactions.next_open(0) == broker.store.max_offset(*HALVES))
+    store = broker.store
+    await until(lambda: broker.transactions.next_open(0) == store.max_offset(*HALVES))
 
     assert sorted(await producer.delivered(broker)) == [b"body 0", b"body 2", b"body 4"]
     asked = [record.properties["UNIQ_KEY"] for record in producer.asked]
@@ -142,7 +143,8 @@ async def test_transactions_outlive_restarts(tmp_path: Path, producer: Producer)
     await producer.end(broker, first, COMMIT)
     await producer.join(broker)
     assert broker.store is not None
-    await until(lambda: broker.transactions.next_open(0) == broker.store.max_offset(*HALVES))
+    store = broker.store
+    await until(lambda: broker.transactions.next_open(0) == store.max_offset(*HALVES))
     assert sorted(await producer.delivered(broker)) == [b"body 0", b"body 1", b"body 2"]
     await broker.stop()
     assert broker.offsets.query(TRANSACTION_GROUP, TRANSACTION_OP_TOPIC, 0) is not None

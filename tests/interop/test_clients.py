@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_every_kind_of_send_arrives_once(case: Case, request: pytest.FixtureRequ
     case.producer()
     sent = {}
     for mode in modes:
-        messages = [
+        messages: list[dict[str, Any]] = [
             {
                 "body": f"{mode}-{number} äöü 消息 🚀",
                 "tags": ("TagA", "TagB")[number % 2],
@@ -128,7 +129,7 @@ def test_broadcast_reaches_every_consumer(case: Case) -> None:
 def test_shards_stay_in_order(case: Case) -> None:
     case.producer()
     # ali-ons takes any queue for a shard that it counts as queue 0; these three it does not.
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"body": f"{number}", "properties": {"shard": str(2 + number % 3)}} for number in range(50)
     ]
     case.send(messages, "ordered")
@@ -254,7 +255,7 @@ def test_namespaces_are_apart(case: Case) -> None:
     assert [line["body"] for line in outside] == ["outside"]
 
 
-def orderly(case: Case) -> dict[str, bool]:
+def orderly(case: Case) -> dict[str, Any]:
     """Node's only consumer takes the messages of a queue one after the other anyway."""
     return {} if "node" in case.topic else {"orderly": True}
 

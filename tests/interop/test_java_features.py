@@ -189,10 +189,10 @@ def test_two_brokers_serve_one_topic(two_brokers: Cluster, java: ClientDriver) -
     case.consumer("second")
     java.consumer("orderly", case.namesrv, "orderly_group", case.topic, orderly=True)
     case.producer()
+    bodies = [f"{n}" for n in range(80)]
     messages = [{"body": f"{n}", "properties": {"shard": f"{n % 8}"}} for n in range(80)]
     sent = case.send(messages, "ordered")
     assert Counter(result["broker"] for result in sent) == {"broker-a": 40, "broker-b": 40}
-    bodies = [message["body"] for message in messages]
     received = java.wait_bodies("orderly", bodies)
     for shard in range(8):
         found = [line["body"] for line in received if line["properties"]["shard"] == str(shard)]

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pyromq.broker import config as broker_config
-from pyromq.nameserver import config as nameserver_config
+from pyromq.base import unsupported_settings
 from pyromq.protocol.message.message_id import encode_host, encode_message_id
 from pyromq.protocol.names import retry_topic
 from pyromq.protocol.wire.bodies import (
@@ -32,7 +31,6 @@ from pyromq.protocol.wire.headers import (
     GetConsumerListByGroupRequestHeader,
 )
 from pyromq.remoting.client import RemotingClient
-from pyromq.store import config as store_config
 from tests.interop import mqadmin
 from tests.interop.client_driver import ClientDriver
 from tests.interop.client_programs import java_driver
@@ -302,9 +300,9 @@ def test_every_command_is_tried() -> None:
 def test_the_settings_are_java_s(runs: dict[Kind, Run]) -> None:
     java, ours = runs["apache"].config, runs["pyromq"].config
 
-    without_effect = broker_config.KNOWN_WITHOUT_EFFECT | store_config.KNOWN_WITHOUT_EFFECT
+    unsupported = {**unsupported_settings.BROKER, **unsupported_settings.STORE}
     # Java's was started with a path for its log, which has no default.
-    assert java.keys() - ours.keys() - without_effect == {"storePathCommitLog"}
+    assert java.keys() - ours.keys() - unsupported.keys() == {"storePathCommitLog"}
     common = java.keys() & ours.keys() - SET_BY_PLACE
     assert {key: ours[key] for key in common} == {key: java[key] for key in common}
     assert runs["pyromq"].changed_config["fileReservedTime"] == "49"
@@ -315,8 +313,8 @@ def test_the_nameserver_s_settings_are_java_s(runs: dict[Kind, Run]) -> None:
     java, ours = runs["apache"].namesrv_config, runs["pyromq"].namesrv_config
 
     # Java's was started with a home, which has no default.
-    without_effect = nameserver_config.KNOWN_WITHOUT_EFFECT
-    assert java.keys() - ours.keys() - without_effect == {"rocketmqHome"}
+    unsupported = unsupported_settings.NAMESERVER
+    assert java.keys() - ours.keys() - unsupported.keys() == {"rocketmqHome"}
 
 
 def test_the_status_has_java_s_fields(runs: dict[Kind, Run]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -51,15 +52,16 @@ def test_every_kind_of_client_at_work(cluster: Cluster, how: str) -> None:
                 for n in range(COUNT)
             ],
         )
+        kinds: list[tuple[str, dict[str, Any]]] = [
+            ("async", {}),
+            ("batch", {}),
+            ("delayed", {"delay": 1}),
+            ("retried", {"properties": {"fail": "1"}}),
+            ("pulled", {}),
+        ]
         broadcast, batch, delayed, retried, pulled = (
             run.topic(name, [{"body": f"{name} {number}", **extra} for number in range(COUNT)])
-            for name, extra in [
-                ("async", {}),
-                ("batch", {}),
-                ("delayed", {"delay": 1}),
-                ("retried", {"properties": {"fail": "1"}}),
-                ("pulled", {}),
-            ]
+            for name, extra in kinds
         )
         asked = run.topic("asked", [])
         ordered = run.topic(

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from pyromq.client import Message
 from pyromq.spark.jobs import report as job
+from pyromq.spark.report.data import STAGES
 from pyromq.testing import Cluster
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def test_report(
     )
     stages: list[str] = []
     data = job.report(frame, since_ms=0, on_stage=stages.append)
-    assert tuple(stages) == job.STAGES
+    assert tuple(stages) == STAGES
     (figures,) = data.topics
     assert (figures.topic, figures.messages, figures.bytes) == (topic, 300, 150 * (10 + 1010))
     assert 0 <= figures.delay_p50 <= figures.delay_p99 <= figures.delay_max

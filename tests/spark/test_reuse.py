@@ -72,7 +72,7 @@ class ToyReader(DataSourceReader):
     def __init__(self) -> None:
         self._numbers = list(range(10))
 
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # type: ignore[override]  # noqa: N802
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
         for condition in filters:
             if isinstance(condition, EqualTo):
                 self._numbers = [condition.value]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pyromq.client import (
-    HalfMessage,
     Message,
     Producer,
     PushConsumer,
@@ -112,7 +111,7 @@ def test_a_copy_of_a_topic_delivers_every_message(
     cluster.create_topic(copy)
     group = f"group-of-{topic}"
 
-    def commit(half: HalfMessage) -> TransactionState:
+    def commit(_: object) -> TransactionState:
         return TransactionState.COMMIT
 
     def refuse_once(message: ReceivedMessage) -> Retry | None:

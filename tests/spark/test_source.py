@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -396,7 +397,8 @@ def test_a_stream_outlives_a_restart_of_all_servers(spark: SparkSession, tmp_pat
         send(namesrv, range(100))
         stream = Stream(spark, namesrv, topic, tmp_path / "checkpoint")
         # Four attempts of which each waits a moment were all there was.
-        query = stream.start(**{"fetchOffset.retryInterval": "100ms", "requestTimeout": "1s"})
+        quick: dict[str, Any] = {"fetchOffset.retryInterval": "100ms", "requestTimeout": "1s"}
+        query = stream.start(**quick)
         try:
             wait_for(lambda: stream.bodies == texts(range(100)), query)
             assert servers.end(signal.SIGINT) == 0
@@ -463,10 +465,12 @@ def remove_first_segment(cluster: Cluster, topic: str) -> int:
     async def remove() -> int:
         broker = cluster.brokers[0]._broker
         assert broker is not None
-        log = broker.store._log
+        store = broker.store
+        assert store is not None
+        log = store._log
         log.segments.files.pop(0).delete()
-        await broker.store.retention._trim(log.min_offset)
-        return int(broker.store.queue(topic, 0).min_offset)
+        await store.retention._trim(log.min_offset)
+        return int(store.queue(topic, 0).min_offset)
 
     return cluster._run(remove())
 
@@ -484,6 +488,7 @@ def test_damaged_records(spark: SparkSession) -> None:
         async def damage() -> None:
             broker = cluster.brokers[0]._broker
             assert broker is not None
+            assert broker.store is not None
             entry = broker.store.queue(topic, 0).entry(42)
             assert entry is not None
             log = min((cluster.brokers[0].directory / "commitlog").iterdir())

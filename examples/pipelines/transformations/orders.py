@@ -1,4 +1,4 @@
-"""The topic `orders` as a streaming table: each run appends what has come since the last one."""
+"""Reads the topic `orders` as a streaming table; each run appends new messages."""
 
 import os
 

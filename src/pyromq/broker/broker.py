@@ -137,7 +137,7 @@ class Broker:
         self.delay: DelayService | None = None
         self.transactions = TransactionTable()
         self.transaction_check: TransactionCheck | None = None
-        self._client = RemotingClient()
+        self._client = RemotingClient(connect_timeout=config.connect_timeout_millis / 1000)
         self._registration: Registration | None = None
         self._servers: list[RemotingServer] = []
         self._periodic: list[asyncio.Task[None]] = []

@@ -1,12 +1,12 @@
 """The broker's configuration: RocketMQ's BrokerConfig and the server part of its network keys.
 
-Defaults are those of RocketMQ 4.9.7, in its units. Keys that RocketMQ knows and that
-mean nothing here are in `KNOWN_WITHOUT_EFFECT`: files of running brokers load without
-noise. One file holds the keys of broker and store: `load_broker_properties` reads it
-into both and applies the rules that tie them together.
+Defaults and units are RocketMQ 4.9.7's. Limits that RocketMQ does not have are inherited from
+`limit_settings`; RocketMQ's keys without a field are listed in `base.unsupported_settings`.
+One file holds the keys of broker and store: `load_broker_properties` reads both and applies the
+rules that tie them together.
 
-Read at start-up by the command line. While the broker runs only its live settings change, and
-only by `services.live_config`, on the loop.
+Loaded at start-up by the command line. At run time only `services.live_config` changes a
+configuration, only its live settings, and only on the loop.
 """
 
 from __future__ import annotations
@@ -24,35 +24,45 @@ from pyromq.base.settings import (
     ConfigError,
     format_settings,
     load_settings,
+    refuse_unsupported,
     setting,
+    setting_warnings,
     settings_of,
-    unknown_key_hint,
+    shown,
 )
+from pyromq.base.unsupported_settings import BROKER, STORE
+from pyromq.broker.limit_settings import LimitSettings
 from pyromq.protocol.names import MAX_TOPIC_LENGTH, REPLY_TOPIC_SUFFIX, topic_fault
 from pyromq.remoting.address import AddressError, parse_addresses
-from pyromq.remoting.limits import PeerSettings
-from pyromq.store import config as store_config
+from pyromq.remoting.socket_options import SocketSettings, check_water_marks
 from pyromq.store.config import BrokerRole, MessageStoreConfig
 
 #: brokerId of a master; replicas have greater numbers.
 MASTER_ID = 0
 
-#: Queues of a topic: clients and tools, which look at each of them, cannot cope with more.
+#: RocketMQ's keys that the file may hold and that have no field.
+UNSUPPORTED = {**BROKER, **STORE}
+
+#: Maximum queues of a topic: clients and tools visit each queue, and cannot handle more.
 MAX_QUEUES = 65_536
-#: How far below listenPort the second port is.
+#: Distance from listenPort down to the second client port.
 _FAST_PORT_DISTANCE = 2
 _MAX_HOST_NAME = 253
-#: It is in the answer to every send.
+#: Maximum characters of regionId, which is part of every send response.
 _MAX_REGION_LENGTH = 255
-#: Names of brokers and clusters are topics, too: folders of the store.
+#: Names of brokers and clusters double as topics, and thus as directories of the store.
 _NAME = re.compile(r"(?!\.)[!-.0-\[\]-~]+")
 _HOST_NAME = re.compile(r"[a-zA-Z0-9_]([a-zA-Z0-9_.-]*[a-zA-Z0-9_])?\.?")
 
-_PEERS = PeerSettings(received=256 << 20, unsent=512 << 20)
+_SOCKETS = SocketSettings()
+
+_OVERLOAD = "The broker answers SYSTEM_BUSY with [OVERLOAD]; clients retry or use another broker."
+_TIMEOUT = "The broker answers SYSTEM_BUSY with [TIMEOUT_CLEAN_QUEUE]."
+_NOTHING_QUEUES = "such requests are handled at once on the event loop and never queue up"
 
 
 class BrokerProperties(NamedTuple):
-    """A broker's file as values, and one line for each key in it that nothing knows."""
+    """A loaded broker file, with a warning for each key in it that has no effect."""
 
     broker: BrokerConfig
     store: MessageStoreConfig
@@ -60,49 +70,73 @@ class BrokerProperties(NamedTuple):
 
 
 def load_broker_properties(properties: Mapping[str, str]) -> BrokerProperties:
-    """Read the keys of broker and store from one table, as a broker's start does.
+    """Read the keys of broker and store from one table.
 
-    A master's brokerId is always 0, a replica's must be greater; the replication port is
-    always the one after listenPort.
+    Raise ConfigError for an invalid value and for a setting that must not be ignored. As in
+    RocketMQ, the brokerId of a master is 0 and the replication port is listenPort + 1.
     """
+    warnings = setting_warnings(properties, (BrokerConfig, MessageStoreConfig), UNSUPPORTED)
     broker, _ = BrokerConfig.load(properties)
     store, _ = MessageStoreConfig.load(properties)
-    if store.broker_role is not BrokerRole.SLAVE:
-        broker = dataclasses.replace(broker, broker_id=MASTER_ID)
-    elif broker.broker_id <= MASTER_ID:
-        raise ConfigError(
-            f"brokerId={broker.broker_id}: expected a number above 0, as brokerRole is SLAVE"
+    _refuse_misleading(properties, broker, store)
+    if store.broker_role is BrokerRole.SYNC_MASTER:
+        warnings.append(
+            "brokerRole=SYNC_MASTER acts as ASYNC_MASTER: there is no replication, so sends do "
+            "not wait for a replica"
         )
+    if broker.broker_id != MASTER_ID:
+        warnings.append(
+            f"brokerId={broker.broker_id} has no effect: the brokerId of a master is {MASTER_ID}"
+        )
+        broker = dataclasses.replace(broker, broker_id=MASTER_ID)
     if broker.listen_port:
-        store = dataclasses.replace(store, ha_listen_port=min(broker.listen_port + 1, 65535))
-    known = known_keys()
-    warnings = [
-        f"unknown setting {key}{unknown_key_hint(key, known)}: it is ignored"
-        for key in properties
-        if key not in known
-    ]
+        port = min(broker.listen_port + 1, 65535)
+        if "haListenPort" in properties and store.ha_listen_port != port:
+            warnings.append(
+                f"haListenPort={store.ha_listen_port} has no effect: the replication port is "
+                f"listenPort + 1, {port}"
+            )
+        store = dataclasses.replace(store, ha_listen_port=port)
     return BrokerProperties(broker, store, warnings)
+
+
+def _refuse_misleading(
+    properties: Mapping[str, str], broker: BrokerConfig, store: MessageStoreConfig
+) -> None:
+    """Raise ConfigError for settings with which the broker would not do its job."""
+    if store.broker_role is BrokerRole.SLAVE:
+        raise ConfigError(
+            "brokerRole=SLAVE: expected ASYNC_MASTER or SYNC_MASTER; this broker cannot replicate "
+            "a master, so it would stay empty while its operator counts on a second copy"
+        )
+    fetches = BROKER["fetchNamesrvAddrByAddressServer"]
+    value = properties.get(fetches.key, "false")
+    if fetches.matters(value) and not broker.name_servers:
+        raise ConfigError(
+            f"{fetches.key}={shown(value)}: expected false and namesrvAddr; {fetches.reason}, so "
+            "the broker would register nowhere"
+        )
 
 
 def format_broker_properties(
     broker: BrokerConfig, store: MessageStoreConfig, *, only_important: bool = False
 ) -> str:
-    """All settings (or the important ones) as `key=value` lines: the output of `-p` and `-m`."""
+    """Return all settings (or the important ones) as `key=value` lines, for `-p` and `-m`."""
     return format_settings(broker, only_important=only_important) + format_settings(
         store, only_important=only_important
     )
 
 
 def known_keys() -> set[str]:
-    """Every key that a broker's file may hold without a warning."""
+    """Return every key that is not reported as unknown in a broker's file."""
     own = {item.key for kind in (BrokerConfig, MessageStoreConfig) for item in settings_of(kind)}
-    return own | KNOWN_WITHOUT_EFFECT | store_config.KNOWN_WITHOUT_EFFECT
+    return own | UNSUPPORTED.keys()
 
 
 def local_address() -> str:
-    """The address under which other machines most likely reach this one."""
+    """Return the address under which other machines most likely reach this one."""
     for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
-        # Connecting a datagram socket sends nothing: it only asks for the outgoing interface.
+        # Connecting a datagram socket sends nothing; it only selects the outgoing interface.
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect((elsewhere, 9))
@@ -113,62 +147,66 @@ def local_address() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerConfig:
+class BrokerConfig(LimitSettings):
     """Settings of the broker around its store."""
 
     bind_address: str = setting(
         "bindAddress",
         "0.0.0.0",  # noqa: S104 clients are on other machines
-        "Local address to listen on.",
+        "Listen on this local address.",
     )
     listen_port: int = setting(
         "listenPort",
         10911,
-        "Port for clients. listenPort - 2 serves them too, listenPort + 1 serves replicas.",
+        "Serve clients on this port and on listenPort - 2; listenPort + 1 is the replication port. "
+        "0 takes any free port.",
         minimum=0,
         maximum=65535,
     )
     namesrv_addr: str | None = setting(
         "namesrvAddr",
-        doc="NameServers as host:port, separated by semicolons; by default NAMESRV_ADDR "
-        "of the environment.",
+        doc="Register with these NameServers, given as host:port and separated by semicolons. The "
+        "default comes from the NAMESRV_ADDR environment variable.",
         default_factory=lambda: os.environ.get("NAMESRV_ADDR"),
         important=True,
     )
     broker_ip1: str = setting(
         "brokerIP1",
-        doc="Address under which clients reach the broker; by default that of the machine.",
+        doc="Announce this address or host name to clients. The default is the address of the "
+        "machine.",
         default_factory=local_address,
         important=True,
     )
     broker_ip2: str = setting(
         "brokerIP2",
-        doc="Address under which replicas reach the broker; by default that of the machine.",
+        doc="Announce this address or host name to replicas. The default is the address of the "
+        "machine.",
         default_factory=local_address,
     )
     broker_name: str = setting(
         "brokerName",
-        doc="Name of the master and its replicas together; by default the host name.",
+        doc="Register under this name, which a master shares with its replicas. The default is the "
+        "host name.",
         default_factory=lambda: socket.gethostname() or "DEFAULT_BROKER",
         important=True,
     )
     broker_cluster_name: str = setting(
         "brokerClusterName",
         "DefaultCluster",
-        "Name of the cluster that the broker belongs to.",
+        "Join the cluster of this name.",
         important=True,
     )
     broker_id: int = setting(
         "brokerId",
         MASTER_ID,
-        "0 for a master; each replica of a broker has its own number above 0.",
+        "Tell the brokers of one name apart. The id of a master is always 0.",
         important=True,
         bits=64,
     )
     broker_permission: int = setting(
         "brokerPermission",
         6,
-        "What clients may do here: 4 read, 2 write, 6 both.",
+        "Allow clients to read (4), to write (2) or both (6).",
         minimum=0,
         maximum=7,
         live=True,
@@ -176,14 +214,14 @@ class BrokerConfig:
     default_topic_queue_nums: int = setting(
         "defaultTopicQueueNums",
         8,
-        "Most queues of a topic that is created by sending to it.",
+        "Give an automatically created topic at most this many queues.",
         minimum=1,
         maximum=MAX_QUEUES,
     )
     auto_create_topic_enable: bool = setting(
         "autoCreateTopicEnable",
         True,
-        "Create a topic when it is first sent to.",
+        "Create a topic on the first send to it.",
         important=True,
         live=True,
     )
@@ -196,14 +234,14 @@ class BrokerConfig:
     auto_create_subscription_group: bool = setting(
         "autoCreateSubscriptionGroup",
         True,
-        "Create a consumer group when it first appears.",
+        "Create a consumer group when it first connects.",
         important=True,
         live=True,
     )
     msg_trace_topic_name: str = setting(
         "msgTraceTopicName",
         "RMQ_SYS_TRACE_TOPIC",
-        "Topic of the message traces.",
+        "Store message traces in this topic.",
         important=True,
     )
     trace_topic_enable: bool = setting(
@@ -212,7 +250,7 @@ class BrokerConfig:
     flush_consumer_offset_interval: int = setting(
         "flushConsumerOffsetInterval",
         5000,
-        "Milliseconds between writes of the consumer offsets to disk.",
+        "Save consumer offsets at this interval, in milliseconds.",
         minimum=1,
     )
     reject_transaction_message: bool = setting(
@@ -225,65 +263,59 @@ class BrokerConfig:
     send_thread_pool_queue_capacity: int = setting(
         "sendThreadPoolQueueCapacity",
         10_000,
-        "Messages to send back, read from the disk, that may wait before [OVERLOAD].",
+        "Queue at most this many messages that consumers sent back and that must be read from "
+        "disk.",
         minimum=1,
-        limit="SYSTEM_BUSY with [OVERLOAD] in the remark; clients try another broker or ask again.",
+        limit=_OVERLOAD,
     )
     pull_thread_pool_queue_capacity: int = setting(
         "pullThreadPoolQueueCapacity",
         100_000,
-        "Pulls, of messages on the disk, that may wait before [OVERLOAD].",
+        "Queue at most this many pulls of messages that must be read from disk.",
         minimum=1,
-        limit="SYSTEM_BUSY with [OVERLOAD] in the remark; clients try another broker or ask again.",
+        limit=_OVERLOAD,
     )
     reply_thread_pool_queue_capacity: int = setting(
         "replyThreadPoolQueueCapacity",
         10_000,
-        "Replies that may wait for their requesters before [OVERLOAD].",
+        "Queue at most this many replies for their requesters.",
         minimum=1,
-        limit="SYSTEM_BUSY with [OVERLOAD] in the remark; clients try another broker or ask again.",
+        limit=_OVERLOAD,
     )
     query_thread_pool_queue_capacity: int = setting(
         "queryThreadPoolQueueCapacity",
         20_000,
-        "Queries that may wait before more are answered [OVERLOAD].",
+        "Queue at most this many queries.",
         minimum=1,
-        limit="SYSTEM_BUSY with [OVERLOAD] in the remark; clients try another broker or ask again.",
+        limit=_OVERLOAD,
     )
     client_manager_thread_pool_queue_capacity: int = setting(
         "clientManagerThreadPoolQueueCapacity",
         1_000_000,
-        "Client requests other than heartbeats that may wait before [OVERLOAD].",
+        "Queue at most this many client requests other than heartbeats.",
         minimum=1,
+        ignored=_NOTHING_QUEUES,
     )
     consumer_manager_thread_pool_queue_capacity: int = setting(
         "consumerManagerThreadPoolQueueCapacity",
         1_000_000,
-        "Offset requests that may wait before more are answered [OVERLOAD].",
+        "Queue at most this many offset requests.",
         minimum=1,
+        ignored=_NOTHING_QUEUES,
     )
     heartbeat_thread_pool_queue_capacity: int = setting(
         "heartbeatThreadPoolQueueCapacity",
         50_000,
-        "Very large heartbeats that may wait before more are answered [OVERLOAD].",
+        "Queue at most this many very large heartbeats.",
         minimum=1,
-        limit="SYSTEM_BUSY with [OVERLOAD] in the remark; clients try another broker or ask again.",
+        limit=_OVERLOAD,
     )
     end_transaction_pool_queue_capacity: int = setting(
         "endTransactionPoolQueueCapacity",
         100_000,
-        "Ends of transactions, with halves on the disk, that may wait before [OVERLOAD].",
+        "Queue at most this many commits and rollbacks whose half message must be read from disk.",
         minimum=1,
-        limit="SYSTEM_BUSY with [OVERLOAD] in the remark; clients try another broker or ask again.",
-    )
-    bulk_pull_max_bytes: int = setting(
-        "bulkPullMaxBytes",
-        4 * 1024 * 1024,
-        "Bytes that a pull may carry when it asks for more than usual (maxMsgBytes); 0: never.",
-        minimum=0,
-        maximum=15 * 1024 * 1024,
-        live=True,
-        limit="The answer carries fewer messages than were asked for.",
+        limit=_OVERLOAD,
     )
     long_polling_enable: bool = setting(
         "longPollingEnable",
@@ -294,147 +326,121 @@ class BrokerConfig:
     short_polling_time_mills: int = setting(
         "shortPollingTimeMills",
         1000,
-        "Milliseconds for which a pull is held when long polling is off.",
+        "Hold a pull for this many milliseconds if long polling is off.",
         bits=64,
         minimum=1,
         live=True,
     )
-    max_suspend_timeout_millis: int = setting(
-        "maxSuspendTimeoutMillis",
-        300_000,
-        "Milliseconds for which a pull is held at most, whatever its client asks for.",
-        minimum=1,
-        live=True,
-        limit="The pull is answered PULL_NOT_FOUND when this time is over.",
-    )
-    max_parked_pulls: int = setting(
-        "maxParkedPulls",
-        400_000,
-        "Pulls that may wait for messages at the same time.",
-        minimum=1,
-        live=True,
-        limit="The pull is answered SYSTEM_BUSY; clients ask again some seconds later.",
-    )
-    max_parked_pulls_per_connection: int = setting(
-        "maxParkedPullsPerConnection",
-        100_000,
-        "Pulls of one connection that may wait for messages at the same time.",
-        minimum=1,
-        live=True,
-        limit="The pull is answered SYSTEM_BUSY; clients ask again some seconds later.",
-    )
-    max_parked_expression_size: int = setting(
-        "maxParkedExpressionSize",
-        64 * 1024 * 1024,
-        "Characters of all expressions that waiting pulls bring along.",
-        minimum=0,
-        live=True,
-        limit="A pull that brings an expression is answered SYSTEM_BUSY.",
-    )
     notify_consumer_ids_changed_enable: bool = setting(
         "notifyConsumerIdsChangedEnable",
         True,
-        "Tell the members of a group when its membership changes.",
+        "Notify the members of a group when its membership changes.",
         live=True,
     )
     region_id: str = setting(
         "regionId",
         "DefaultRegion",
-        "Region that answers to sends name, for message traces.",
+        "Name this region in send responses, for message traces.",
         live=True,
     )
     register_broker_timeout_mills: int = setting(
         "registerBrokerTimeoutMills",
         6000,
-        "Milliseconds for a NameServer to answer a registration.",
+        "Wait this many milliseconds for a NameServer to answer a registration.",
         minimum=1,
         live=True,
     )
     slave_read_enable: bool = setting(
-        "slaveReadEnable", False, "Send consumers that lag far behind to a replica.", live=True
+        "slaveReadEnable",
+        False,
+        "Redirect consumers that lag far behind to a replica.",
+        live=True,
     )
     broker_fast_failure_enable: bool = setting(
-        "brokerFastFailureEnable", True, "Refuse requests that waited too long.", live=True
+        "brokerFastFailureEnable",
+        True,
+        "Refuse requests that waited longer than the waitTimeMillsIn... settings allow.",
+        live=True,
     )
     wait_time_mills_in_send_queue: int = setting(
         "waitTimeMillsInSendQueue",
         200,
-        "Milliseconds a send may wait before it is refused.",
+        "Let a send wait for at most this many milliseconds.",
         bits=64,
         minimum=1,
         live=True,
-        limit="SYSTEM_BUSY with [TIMEOUT_CLEAN_QUEUE] in the remark.",
+        limit=_TIMEOUT,
     )
     wait_time_mills_in_pull_queue: int = setting(
         "waitTimeMillsInPullQueue",
         5000,
-        "Milliseconds a pull may wait for its turn before it is refused.",
+        "Let a pull wait for at most this many milliseconds.",
         bits=64,
         minimum=1,
         live=True,
-        limit="SYSTEM_BUSY with [TIMEOUT_CLEAN_QUEUE] in the remark.",
+        limit=_TIMEOUT,
     )
     wait_time_mills_in_heartbeat_queue: int = setting(
         "waitTimeMillsInHeartbeatQueue",
         31_000,
-        "Milliseconds a heartbeat may wait before it is refused.",
+        "Let a heartbeat wait for at most this many milliseconds.",
         bits=64,
         minimum=1,
         live=True,
-        limit="SYSTEM_BUSY with [TIMEOUT_CLEAN_QUEUE] in the remark.",
+        limit=_TIMEOUT,
     )
     wait_time_mills_in_transaction_queue: int = setting(
         "waitTimeMillsInTransactionQueue",
         3000,
-        "Milliseconds the end of a transaction may wait before it is refused.",
+        "Let a commit or rollback wait for at most this many milliseconds.",
         bits=64,
         minimum=1,
         live=True,
-        limit="SYSTEM_BUSY with [TIMEOUT_CLEAN_QUEUE] in the remark.",
+        limit=_TIMEOUT,
     )
     start_accept_send_request_time_stamp: int = setting(
         "startAcceptSendRequestTimeStamp",
         0,
-        "Milliseconds since 1970 before which sends are refused.",
+        "Refuse sends until this time, in milliseconds since 1970.",
         bits=64,
         minimum=0,
         live=True,
     )
     trace_on: bool = setting(
-        "traceOn", True, "Tell producers that message traces are wanted.", live=True
+        "traceOn", True, "Ask producers in send responses for message traces.", live=True
     )
     enable_calc_filter_bit_map: bool = setting(
         "enableCalcFilterBitMap",
         False,
-        "Evaluate filters when a message is stored and keep the result as a bit map "
-        "(with enableConsumeQueueExt).",
+        "Evaluate SQL92 filters when a message is stored and save the result as a bit map; needs "
+        "enableConsumeQueueExt.",
     )
     expect_consumer_num_use_filter: int = setting(
         "expectConsumerNumUseFilter",
         32,
-        "Consumer groups with filters that the bit map is sized for.",
+        "Size the bit map for this many consumer groups with SQL92 filters.",
         minimum=1,
     )
     max_error_rate_of_bloom_filter: int = setting(
         "maxErrorRateOfBloomFilter",
         20,
-        "Percent of wrong hits that the bit map may have.",
+        "Size the bit map for at most this percentage of false positives.",
         minimum=1,
         maximum=99,
     )
     filter_data_clean_time_span: int = setting(
         "filterDataCleanTimeSpan",
         24 * 3600 * 1000,
-        "Milliseconds for which the filter of a vanished consumer is kept.",
+        "Keep the SQL92 filter of a disconnected group for this many milliseconds.",
         bits=64,
         minimum=0,
         live=True,
     )
     filter_support_retry: bool = setting(
-        "filterSupportRetry", False, "Apply property filters to retried messages too.", live=True
+        "filterSupportRetry", False, "Apply SQL92 filters to retried messages too.", live=True
     )
     enable_property_filter: bool = setting(
-        "enablePropertyFilter", False, "Let consumers filter by SQL92 over properties.", live=True
+        "enablePropertyFilter", False, "Let consumers filter by SQL92 expressions.", live=True
     )
     compressed_register: bool = setting(
         "compressedRegister", False, "Compress the topics in a registration."
@@ -442,18 +448,19 @@ class BrokerConfig:
     force_register: bool = setting(
         "forceRegister",
         True,
-        "Register each time; otherwise only at NameServers that have another data version.",
+        "Register in every period; false registers only with NameServers whose data version "
+        "differs.",
         live=True,
     )
     register_name_server_period: int = setting(
         "registerNameServerPeriod",
         30_000,
-        "Milliseconds between registrations; used from 10,000 to 60,000.",
+        "Register at this interval, in milliseconds, clamped to 10,000 to 60,000.",
     )
     transaction_time_out: int = setting(
         "transactionTimeOut",
         6000,
-        "Milliseconds after which an unresolved transaction is first checked.",
+        "Check an open transaction after this many milliseconds for the first time.",
         important=True,
         bits=64,
         minimum=0,
@@ -462,7 +469,7 @@ class BrokerConfig:
     transaction_check_max: int = setting(
         "transactionCheckMax",
         15,
-        "Checks after which an unresolved transaction is given up.",
+        "Abandon an open transaction after this many checks.",
         important=True,
         minimum=0,
         live=True,
@@ -470,7 +477,7 @@ class BrokerConfig:
     transaction_check_interval: int = setting(
         "transactionCheckInterval",
         60_000,
-        "Milliseconds between checks of unresolved transactions.",
+        "Check open transactions at this interval, in milliseconds.",
         important=True,
         bits=64,
         minimum=1,
@@ -479,164 +486,33 @@ class BrokerConfig:
     store_reply_message_enable: bool = setting(
         "storeReplyMessageEnable",
         True,
-        "Store the replies of request-reply messages too.",
+        "Store the replies of request-reply messages.",
         live=True,
     )
     auto_delete_unused_stats: bool = setting(
         "autoDeleteUnusedStats",
         False,
-        "Forget the statistics of a topic or group when it is deleted.",
+        "Drop the statistics of a topic or group when it is deleted.",
         live=True,
     )
-    max_topics: int = setting(
-        "maxTopics",
-        # Below what a NameServer takes of one broker: topics of the system are exempt here.
-        90_000,
-        "Topics that the broker may have, retry and dead-letter topics included.",
-        minimum=0,
-        live=True,
-        limit="A request that needs a new topic gets SYSTEM_ERROR; topics that exist work on.",
-    )
-    max_subscription_groups: int = setting(
-        "maxSubscriptionGroups",
-        100_000,
-        "Consumer groups that the broker may know.",
-        minimum=0,
-        live=True,
-        limit="A request that needs a new group gets SUBSCRIPTION_GROUP_NOT_EXIST with the reason.",
-    )
-    max_groups_per_heartbeat: int = setting(
-        "maxGroupsPerHeartbeat",
-        5_000,
-        "Consumer and producer groups that one heartbeat may name.",
+    connect_timeout_millis: int = setting(
+        "connectTimeoutMillis",
+        3000,
+        "Wait this many milliseconds for a connection to a NameServer.",
         minimum=1,
-        live=True,
-        limit="The heartbeat gets SYSTEM_ERROR, and nothing of it counts.",
-    )
-    max_groups_per_connection: int = setting(
-        "maxGroupsPerConnection",
-        10_000,
-        "Consumer and producer groups, and so client ids, of one connection.",
-        minimum=1,
-        live=True,
-        limit="A heartbeat with more gets SYSTEM_ERROR, and nothing of it counts.",
-    )
-    max_subscriptions_per_heartbeat: int = setting(
-        "maxSubscriptionsPerHeartbeat",
-        20_000,
-        "Subscriptions that the groups of one heartbeat may have together.",
-        minimum=1,
-        live=True,
-        limit="The heartbeat gets SYSTEM_ERROR, and nothing of it counts.",
-    )
-    max_subscription_bytes: int = setting(
-        "maxSubscriptionBytes",
-        256 * 1024 * 1024,
-        "Bytes of memory that the subscriptions of all connected groups may take.",
-        bits=64,
-        minimum=0,
-        live=True,
-        limit="A heartbeat with larger subscriptions gets SYSTEM_ERROR; its group does not join.",
-    )
-    max_consumer_filters: int = setting(
-        "maxConsumerFilters",
-        10_000,
-        "Subscriptions by SQL92 that the broker remembers.",
-        minimum=0,
-        live=True,
-        limit="A subscription more has no filter: its pulls get FILTER_DATA_NOT_EXIST.",
-    )
-    max_consumer_filter_bytes: int = setting(
-        "maxConsumerFilterBytes",
-        16 * 1024 * 1024,
-        "Bytes that the SQL92 expressions of all subscriptions may have together.",
-        bits=64,
-        minimum=0,
-        live=True,
-        limit="A subscription more has no filter: its pulls get FILTER_DATA_NOT_EXIST.",
-    )
-    max_queues_per_lock_request: int = setting(
-        "maxQueuesPerLockRequest",
-        65_536,
-        "Queues that one request may lock or unlock for orderly consumption.",
-        minimum=1,
-        live=True,
-        limit="The request gets SYSTEM_ERROR, and no queue is locked or unlocked.",
-    )
-    max_queue_locks: int = setting(
-        "maxQueueLocks",
-        500_000,
-        "Locks of queues that the broker keeps: for orderly consumers, and for pyromq's others, "
-        "which hand queues over by them.",
-        minimum=1,
-        live=True,
-        limit="The queues that are over the limit are not locked; the client asks again.",
-    )
-    max_consumer_offsets: int = setting(
-        "maxConsumerOffsets",
-        200_000,
-        "Pairs of topic and group whose offsets the broker keeps; groups that it does not know "
-        "may take a tenth of them.",
-        minimum=1,
-        live=True,
-        limit="The first commit of another pair gets SYSTEM_ERROR.",
-    )
-    max_request_body_size: int = setting(
-        "maxRequestBodySize",
-        1024 * 1024,
-        "Bytes of the body of a request that is no message, heartbeat or lock, and of a client's "
-        "answer about its status.",
-        minimum=0,
-        live=True,
-        limit="The request gets SYSTEM_ERROR before its body is parsed; the answer is ignored.",
-    )
-    max_heartbeat_body_size: int = setting(
-        "maxHeartbeatBodySize",
-        8 * 1024 * 1024,
-        "Bytes of the body of a heartbeat, or of a request to lock or unlock queues.",
-        minimum=0,
-        live=True,
-        limit="The request gets SYSTEM_ERROR before its body is parsed.",
     )
     server_channel_max_idle_time_seconds: int = setting(
         "serverChannelMaxIdleTimeSeconds",
         120,
-        "Seconds of silence after which a connection is closed.",
+        "Close a connection after this many seconds without traffic.",
         minimum=1,
-        limit="The connection is closed.",
+        limit="The broker closes the connection.",
     )
-    server_socket_snd_buf_size: int = setting(
-        "serverSocketSndBufSize",
-        0,
-        "Bytes of a connection's send buffer; 0 leaves it to the system.",
-        minimum=0,
-    )
-    server_socket_rcv_buf_size: int = setting(
-        "serverSocketRcvBufSize",
-        0,
-        "Bytes of a connection's receive buffer; 0 leaves it to the system.",
-        minimum=0,
-    )
-    write_buffer_high_water_mark: int = setting(
-        "writeBufferHighWaterMark",
-        0,
-        "Unsent bytes above which a connection is not read from; 0 takes the default.",
-        minimum=0,
-    )
-    write_buffer_low_water_mark: int = setting(
-        "writeBufferLowWaterMark",
-        0,
-        "Unsent bytes below which a connection is read from again; 0 takes the default.",
-        minimum=0,
-    )
-    max_connections: int = _PEERS.max_connections
-    max_connections_per_address: int = _PEERS.max_connections_per_address
-    max_received_bytes: int = _PEERS.max_received_bytes
-    max_unsent_bytes: int = _PEERS.max_unsent_bytes
-    max_frame_seconds: int = _PEERS.max_frame_seconds
-    server_socket_backlog: int = setting(
-        "serverSocketBacklog", 1024, "Connections that may wait to be accepted.", minimum=1
-    )
+    server_socket_snd_buf_size: int = _SOCKETS.server_socket_snd_buf_size
+    server_socket_rcv_buf_size: int = _SOCKETS.server_socket_rcv_buf_size
+    write_buffer_high_water_mark: int = _SOCKETS.write_buffer_high_water_mark
+    write_buffer_low_water_mark: int = _SOCKETS.write_buffer_low_water_mark
+    server_socket_backlog: int = _SOCKETS.server_socket_backlog
 
     def __post_init__(self) -> None:
         if self.namesrv_addr:
@@ -666,7 +542,7 @@ class BrokerConfig:
             if len(value) > length or not _NAME.fullmatch(value):
                 raise ConfigError(
                     f"{key}={value!r:.100}: expected at most {length} visible ASCII characters "
-                    "without / and \\, the first one not a dot"
+                    "without / and \\, not starting with a dot"
                 )
         fault = topic_fault(self.msg_trace_topic_name)
         if fault is not None:
@@ -684,24 +560,21 @@ class BrokerConfig:
         if 0 < self.listen_port <= _FAST_PORT_DISTANCE:
             raise ConfigError(
                 f"listenPort={self.listen_port}: expected 0 or a number above "
-                f"{_FAST_PORT_DISTANCE}, as listenPort - {_FAST_PORT_DISTANCE} is a port too"
+                f"{_FAST_PORT_DISTANCE}, since the broker also listens on listenPort - "
+                f"{_FAST_PORT_DISTANCE}"
             )
+        check_water_marks(self)
 
     @classmethod
     def load(cls, properties: Mapping[str, str]) -> tuple[Self, list[str]]:
-        """Build from a properties table; also returns the keys that are not the broker's."""
+        """Build from a properties table; also return the keys that are not the broker's."""
+        refuse_unsupported(properties, BROKER)
         config, others = load_settings(cls, properties)
-        if properties.get("aclEnable", "false").strip().lower() == "true":
-            # Ignoring this key would leave open a broker that its owner believes closed.
-            raise ConfigError(
-                "aclEnable=true: expected false; this broker cannot check access keys, so it "
-                "must be protected by the network"
-            )
-        return config, [key for key in others if key not in KNOWN_WITHOUT_EFFECT]
+        return config, [key for key in others if key not in BROKER]
 
     @property
     def name_servers(self) -> list[str]:
-        """The NameServers' addresses; empty when none is set."""
+        """The addresses of the NameServers; empty if none is set."""
         return parse_addresses(self.namesrv_addr) if self.namesrv_addr else []
 
 
@@ -711,62 +584,3 @@ def _is_host(text: str) -> bool:
     except ValueError:
         return len(text) <= _MAX_HOST_NAME and _HOST_NAME.fullmatch(text) is not None
     return True
-
-
-#: Keys of RocketMQ's broker and its network layer that mean nothing here: sizes of thread
-#: pools that this broker does not have, knobs of Netty, and parts of RocketMQ's own
-#: surroundings (address server, filter server, commercial statistics, log directories).
-KNOWN_WITHOUT_EFFECT = frozenset(
-    {
-        "aclEnable",
-        "adminBrokerThreadPoolNums",
-        "channelNotActiveInterval",
-        "clientAsyncSemaphoreValue",
-        "clientCallbackExecutorThreads",
-        "clientChannelMaxIdleTimeSeconds",
-        "clientCloseSocketIfTimeout",
-        "clientManageThreadPoolNums",
-        "clientOnewaySemaphoreValue",
-        "clientPooledByteBufAllocatorEnable",
-        "clientSocketRcvBufSize",
-        "clientSocketSndBufSize",
-        "clientWorkerThreads",
-        "commercialBaseCount",
-        "commercialBigCount",
-        "commercialEnable",
-        "commercialTimerCount",
-        "commercialTransCount",
-        "connectTimeoutMillis",
-        "consumerFallbehindThreshold",
-        "consumerManageThreadPoolNums",
-        "disableConsumeIfConsumerReadSlowly",
-        "enableDetailStat",
-        "endTransactionThreadPoolNums",
-        "fetchNamesrvAddrByAddressServer",
-        "filterServerNums",
-        "flushConsumerOffsetHistoryInterval",
-        "heartbeatThreadPoolNums",
-        "highSpeedMode",
-        "isolateLogEnable",
-        "maxDelayTime",
-        "messageStorePlugIn",
-        "processReplyMessageThreadPoolNums",
-        "pullMessageThreadPoolNums",
-        "putMessageFutureThreadPoolNums",
-        "putThreadPoolQueueCapacity",
-        "queryMessageThreadPoolNums",
-        "rmqAddressServerDomain",
-        "rmqAddressServerSubGroup",
-        "rocketmqHome",
-        "sendMessageThreadPoolNums",
-        "serverAsyncSemaphoreValue",
-        "serverCallbackExecutorThreads",
-        "serverOnewaySemaphoreValue",
-        "serverPooledByteBufAllocatorEnable",
-        "serverSelectorThreads",
-        "serverWorkerThreads",
-        "transferMsgByHeap",
-        "useEpollNativeSelector",
-        "useTLS",
-    }
-)

@@ -1,1 +1,1 @@
-"""The command line: `pyromq` and its subcommands, one module each."""
+"""The `pyromq` command line, one module per subcommand."""

@@ -1,50 +1,36 @@
-"""`pyromq broker`: one broker, with the options of RocketMQ's mqbroker."""
+"""`pyromq broker`: run a broker, with the options of RocketMQ's mqbroker."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from pyromq.base.settings import ConfigError
+from pyromq.broker.broker import Broker
+from pyromq.broker.config import BrokerProperties, format_broker_properties, load_broker_properties
+from pyromq.broker.state.persistence import PersistenceError
 from pyromq.cli.running import (
     ServerOptions,
     Servers,
     bad_setting,
+    config_options,
     read_properties,
     run_servers,
     server_options,
 )
-
-if TYPE_CHECKING:
-    from pyromq.broker.config import BrokerProperties
+from pyromq.store.results import StoreError
 
 
 @click.command()
-@click.option(
-    "-c",
-    "--config-file",
-    "--configFile",
-    metavar="FILE",
-    help="Settings: a .properties file with RocketMQ's keys.",
-)
+@config_options
 @click.option(
     "-n",
     "--namesrv",
     "--namesrvAddr",
     metavar="ADDRESSES",
-    help="NameServers to register with, as host:port[;host:port].",
-)
-@click.option(
-    "-p", "--print-config", "--printConfigItem", is_flag=True, help="Print all settings and exit."
-)
-@click.option(
-    "-m",
-    "--print-important",
-    "--printImportantConfig",
-    is_flag=True,
-    help="Print important settings and exit.",
+    help="Register with these NameServers, given as host:port[;host:port].",
 )
 @server_options
 def broker(
@@ -54,20 +40,17 @@ def broker(
     print_important: bool,
     options: ServerOptions,
 ) -> None:
-    """Run a broker: it stores messages and serves producers and consumers.
+    """Run a broker, which stores messages and serves producers and consumers.
 
     The store is in storePathRootDir, by default `store` in the home directory.
 
     \b
     Examples
         pyromq broker -n 127.0.0.1:9876
-        pyromq broker -m                          what is usually set
-        pyromq broker -p > broker.properties      everything that can be set
+        pyromq broker -m                          print the important settings
+        pyromq broker -p > broker.properties      save all settings
         pyromq broker -c broker.properties --log-dir /var/log/pyromq
     """
-    from pyromq.base.settings import ConfigError
-    from pyromq.broker.config import format_broker_properties, load_broker_properties
-
     properties = read_properties(config_file)
     if namesrv is not None:
         properties["namesrvAddr"] = namesrv
@@ -87,6 +70,7 @@ def broker(
         ),
         options,
         ("store.log", "broker.log"),
+        loaded.warnings,
     )
 
 
@@ -97,13 +81,7 @@ async def start_broker(
     config_file: str | None,
     announce: Callable[[str], object] = click.echo,
 ) -> None:
-    """Start a broker with these settings, from this file, and announce it with its boot line."""
-    from pyromq.broker.broker import Broker
-    from pyromq.broker.state.persistence import PersistenceError
-    from pyromq.store.results import StoreError
-
-    for warning in loaded.warnings:
-        click.echo(f"Warning: {warning}", err=True)
+    """Start a broker and announce it with its boot line."""
     server = Broker(
         loaded.broker, loaded.store, config_file=Path(config_file) if config_file else None
     )

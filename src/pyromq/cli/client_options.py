@@ -1,36 +1,40 @@
-"""The options of every command that is a client: which cluster, as whom, how connected.
+"""The options of every client command: cluster, identity, encryption.
 
-`client_options` adds them; the command gets them as `cluster`. Secrets can come from the
-environment: a command line is for everybody on the machine to see. Used when a command
-starts, on the main thread.
+`client_options` adds them to a command and passes them on as `cluster`. Called while a command
+is parsed, on the main thread.
 """
 
 from __future__ import annotations
 
 import functools
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from pyromq.cli.running import namesrv_option
-
-if TYPE_CHECKING:
-    from pyromq.client import ClientOptions
+from pyromq.base.command_options import (
+    Command,
+    access_key_option,
+    add_options,
+    namesrv_option,
+    secret_key_option,
+    security_token_option,
+    tls_option,
+)
+from pyromq.client import ClientOptions
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where the NameServers are, and what every client is told."""
+    """The NameServers' addresses and the options every client takes."""
 
     namesrv: str
     options: ClientOptions
 
 
-def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--namesrv`, `--namespace`, keys and TLS."""
+def client_options(command: Command) -> Command:
+    """Add `--namesrv`, `--namespace`, keys and TLS; pass them on as `cluster`."""
 
     @functools.wraps(command)
     def with_options(
@@ -52,54 +56,28 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
         }
         return command(cluster=Cluster(namesrv, options), **others)
 
-    for option in reversed(
-        (
-            namesrv_option,
-            click.option(
-                "--namespace", default="", help="The tenant whose topics and groups are meant."
-            ),
-            click.option(
-                "--access-key",
-                envvar="ROCKETMQ_ACCESS_KEY",
-                show_envvar=True,
-                default="",
-                help="Who signs the requests, where brokers want that.",
-            ),
-            click.option(
-                "--secret-key",
-                envvar="ROCKETMQ_SECRET_KEY",
-                show_envvar=True,
-                default="",
-                help="The key that signs; better in the environment than here.",
-            ),
-            click.option(
-                "--security-token",
-                envvar="ROCKETMQ_SECURITY_TOKEN",
-                show_envvar=True,
-                default="",
-                help="The token of temporary keys.",
-            ),
-            click.option(
-                "--tls", is_flag=True, help="Encrypt; the server's certificate is not checked."
-            ),
-            click.option(
-                "--tls-ca",
-                metavar="FILE",
-                help="Encrypt; the server needs a certificate of this authority (PEM).",
-            ),
-        )
-    ):
-        with_options = option(with_options)
-    return with_options
+    return add_options(
+        namesrv_option,
+        click.option("--namespace", default="", help="Use the topics and groups of this tenant."),
+        access_key_option,
+        secret_key_option,
+        security_token_option,
+        tls_option,
+        click.option(
+            "--tls-ca",
+            metavar="FILE",
+            help="Encrypt connections and require a certificate signed by this authority (PEM).",
+        ),
+    )(with_options)
 
 
 def _context(authority: str) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=authority)
     except (OSError, ssl.SSLError) as error:
-        # An SSLError is an OSError too, with words of its own.
+        # An SSLError is an OSError without strerror.
         reason = error.strerror or str(error)
-        raise click.ClickException(f"--tls-ca {authority} cannot be used: {reason}") from error
-    # Brokers are known by addresses, as NameServers give them; certificates name hosts.
+        raise click.ClickException(f"cannot load --tls-ca {authority}: {reason}") from error
+    # NameServers hand out broker addresses, but certificates name hosts.
     context.check_hostname = False
     return context

@@ -1,4 +1,7 @@
-"""`pyromq consume`: a topic's messages on the screen or in a pipe, as they come."""
+"""`pyromq consume`: print the messages of a topic as they arrive.
+
+Messages go to stdout: plain lines into a pipe, or lines above a live rate on a terminal.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +10,42 @@ import base64
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import click
 import orjson
 
 from pyromq.cli.client_options import Cluster, client_options
 from pyromq.cli.running import run_client
+from pyromq.client import (
+    LitePullConsumer,
+    ReceivedMessage,
+    StartFrom,
+    Subscription,
+    TopicNotFoundError,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyromq.client import LitePullConsumer, ReceivedMessage, StartFrom
-
-_TOPIC_PAUSE_SECONDS = 1.0
-_RATE_SECONDS = 1.0
+_TOPIC_POLL_SECONDS = 1.0
+_RATE_REFRESH_SECONDS = 1.0
 
 
 @click.command()
 @click.argument("topic")
-@click.option("--group", help="Read as a member of this consumer group and commit its offsets.")
+@click.option("--group", help="Join this consumer group and commit its offsets.")
 @click.option(
     "--from",
     "start",
     metavar="first|last|TIME",
     default="last",
     show_default=True,
-    help="Begin with the first message, with those that come from now on, or with those since "
-    "a time as 2026-11-01T12:30. A group with committed offsets goes on from those.",
+    help="Start with the first message, with messages that arrive from now on, or with messages "
+    "since a time such as 2026-11-01T12:30. A group resumes from its committed offsets.",
 )
-@click.option("--tags", default="*", help="Only messages with these tags, as 'a || b'.")
-@click.option("--sql", help="Only messages whose properties make this SQL92 expression true.")
-@click.option("--count", type=click.IntRange(1), help="End after so many messages.")
+@click.option("--tags", default="*", help="Print messages with these tags only, as in 'a || b'.")
+@click.option("--sql", help="Print messages whose properties match this SQL92 expression only.")
+@click.option("--count", type=click.IntRange(1), help="Exit after this many messages.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
 @client_options
 def consume(
@@ -54,13 +58,13 @@ def consume(
     as_json: bool,
     cluster: Cluster,
 ) -> None:
-    """Print the messages of TOPIC as they come; Ctrl-C ends, and so does the end of a pipe.
+    """Print the messages of TOPIC as they arrive, until Ctrl-C or a closed pipe.
 
-    Each line begins with the time at which the message was stored, and its time zone.
+    Each line starts with the time at which the message was stored, with its time zone.
 
-    Without --group every message of every queue is printed and nothing is remembered. With
-    --group the topic's queues are divided among all members of the group, whatever program
-    they are, and what was printed is not printed again.
+    Without --group, the command reads all queues and commits no offsets. With --group, it shares
+    the queues with all other members of the group, in any language, and a later run resumes after
+    the last printed message.
 
     \b
     Examples
@@ -79,9 +83,7 @@ def consume(
 
 
 def start_of(text: str) -> StartFrom | datetime:
-    """What `--from` means; also of `pyromq bench`."""
-    from pyromq.client import StartFrom
-
+    """Parse the value of `--from`; `pyromq bench` calls this as well."""
     try:
         return StartFrom(text)
     except ValueError:
@@ -90,7 +92,7 @@ def start_of(text: str) -> StartFrom | datetime:
         return datetime.fromisoformat(text)
     except ValueError:
         raise click.UsageError(
-            f"--from {text!r}: expected first, last or a time as 2026-11-01T12:30"
+            f"--from {text!r}: expected first, last or a time such as 2026-11-01T12:30"
         ) from None
 
 
@@ -104,8 +106,6 @@ async def _consume(
     count: int | None,
     as_json: bool,
 ) -> None:
-    from pyromq.client import LitePullConsumer, StartFrom, Subscription, TopicNotFoundError
-
     subscription = Subscription.of(tags) if sql is None else Subscription.sql(sql)
     is_waiting = False
     while True:
@@ -116,14 +116,14 @@ async def _consume(
                 await consumer.subscribe({topic: subscription})
             except TopicNotFoundError:
                 if not is_waiting:
-                    click.echo(f"Topic {topic} does not exist yet: waiting for it.", err=True)
+                    click.echo(f"Topic {topic} does not exist yet, waiting for it.", err=True)
                 is_waiting = True
-                # Everything in it will have come from now on.
+                # Once the topic exists, all of its messages are new.
                 start = StartFrom.FIRST
             else:
                 await _print(consumer, count, as_json)
                 return
-        await asyncio.sleep(_TOPIC_PAUSE_SECONDS)
+        await asyncio.sleep(_TOPIC_POLL_SECONDS)
 
 
 async def _print(consumer: LitePullConsumer, count: int | None, as_json: bool) -> None:
@@ -138,7 +138,7 @@ async def _print(consumer: LitePullConsumer, count: int | None, as_json: bool) -
 
 @contextmanager
 def _printing() -> Iterator[Callable[[str], None]]:
-    """Gives what prints a line: plain into a pipe, above a live rate line on a terminal."""
+    """Yield a function that prints a line, on a terminal above a live rate."""
     if not sys.stdout.isatty():
         yield click.echo
         return
@@ -157,28 +157,28 @@ def _printing() -> Iterator[Callable[[str], None]]:
 
 
 class _Rate:
-    """Messages per second, worked out anew each second."""
+    """Messages per second, recomputed each second."""
 
     def __init__(self) -> None:
         self._total = self._since = 0
         self._rate = 0.0
-        self._looked_at = time.monotonic()
+        self._updated_at = time.monotonic()
 
     def count(self) -> bool:
-        """Count one message; whether there is a new rate to show."""
+        """Count a message; return whether the rate has changed."""
         self._total += 1
         self._since += 1
-        elapsed = time.monotonic() - self._looked_at
-        if elapsed < _RATE_SECONDS and self._total > 1:
+        elapsed = time.monotonic() - self._updated_at
+        if elapsed < _RATE_REFRESH_SECONDS and self._total > 1:
             return False
         self._rate = self._since / max(elapsed, 0.001)
         self._since = 0
-        self._looked_at += elapsed
+        self._updated_at += elapsed
         return True
 
     def text(self) -> str:
-        """The rate line."""
-        return f"{self._total:,} messages, {self._rate:,.0f}/s, waiting for more (Ctrl-C ends)"
+        """Return the rate line."""
+        return f"{self._total:,} messages, {self._rate:,.0f}/s, waiting for more (Ctrl-C to stop)"
 
 
 def _as_text(message: ReceivedMessage) -> str:
@@ -190,7 +190,7 @@ def _as_text(message: ReceivedMessage) -> str:
     parts += [f"tags={message.tags}"] if message.tags else []
     parts += [f"keys={message.keys}"] if message.keys else []
     if not message.is_readable:
-        return f"{' '.join(parts)} (compressed, cannot be read: {message.body_size} bytes)"
+        return f"{' '.join(parts)} (cannot decompress the body of {message.body_size} bytes)"
     return f"{' '.join(parts)} {message.body.decode(errors='backslashreplace')}"
 
 

@@ -1,8 +1,8 @@
-"""Groups of commands that are a table: names and help lines are known without any import.
+"""Command groups that list their commands without importing them.
 
-A command's module is loaded when the command is asked for, so that help and every start are
-quick. Used by `main` and by groups with many commands below it; smaller groups are
-`HelpfulGroup`, so that all of them answer a wrong name with the nearest one.
+A command's module is imported when the command runs, which keeps `--help` and every start fast.
+`main` and groups with many commands use `LazyGroup`; smaller groups use `HelpfulGroup`. Both
+suggest the nearest name for an unknown command or option.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Any
 
 import click
 
-#: name -> module and attribute of the command ("package.module:attribute"), its line of help
+#: Name to the command's location ("package.module:attribute") and its line of help.
 Commands = Mapping[str, tuple[str, str]]
 
-#: Where a context keeps the words of the command line.
+#: Key of the command line's words in a context's `meta`.
 _WORDS = f"{__name__}.words"
 
 
 class HelpfulGroup(click.Group):
-    """A group that answers names that do not exist, its own and those below it, with the nearest.
+    """A group that suggests the nearest name for unknown commands and options below it.
 
-    click does so for some; here it is the same for commands and options of every kind.
+    click does this for some of them only.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the words as they were typed: click tells only the part that it stumbled over."""
+        """Keep the words as typed: click reports only the fragment it failed on."""
         ctx.meta.setdefault(_WORDS, list(args))
         return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command."""
+        """Find a command, or suggest the nearest name."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             hint = _hint(name, self.list_commands(ctx))
@@ -43,7 +43,7 @@ class HelpfulGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command."""
+        """Run a command; suggest the nearest name for an unknown option."""
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
@@ -62,19 +62,19 @@ class HelpfulGroup(click.Group):
 
 
 class LazyGroup(HelpfulGroup):
-    """A group that knows its commands' names and help lines without importing them."""
+    """A group whose names and help lines come from a table."""
 
     def __init__(self, *arguments: Any, table: Commands, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of the table."""
+        """Return the names in the order of the table."""
         del ctx
         return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one command."""
+        """Import and return a command."""
         del ctx
         if cmd_name not in self.table:
             return None
@@ -90,7 +90,7 @@ class LazyGroup(HelpfulGroup):
 
 
 def _as_typed(option: str, words: Sequence[str]) -> str:
-    """The whole word: of `-tags`, click says `-t`; of `-help`, that there is no `-e`."""
+    """Return the whole word: for `-tags`, click reports `-t`; for `-help`, `-e`."""
     if option.startswith("--"):
         return option
     short = (word for word in words if word.startswith("-") and not word.startswith("--"))
@@ -98,7 +98,7 @@ def _as_typed(option: str, words: Sequence[str]) -> str:
 
 
 def _hint(name: str, names: Sequence[str]) -> str:
-    """The nearest of these names, as a question; nothing when none is near."""
+    """Return "Did you mean ...?" with the nearest names, or nothing if none is close."""
     plain = {_plain(known): known for known in names}
     nearest = [repr(plain[near]) for near in get_close_matches(_plain(name), plain)]
     return f" Did you mean {' or '.join(nearest)}?" if nearest else ""

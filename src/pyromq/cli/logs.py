@@ -1,15 +1,15 @@
-"""Log lines of a server: to stderr, or to files that are rotated by size.
+"""Server logging: to stderr, or to files rotated by size.
 
-With a directory there is a file for each part, under RocketMQ's names: `store.log` has what the
-store says, `namesrv.log` the NameServer, `broker.log` everything else of a broker. A file that is
-full becomes FILE.1, FILE.1 becomes FILE.2, and the oldest one goes. Warnings go to stderr, too.
+With a log directory, each component has its own file under RocketMQ's name: `store.log` for the
+store, `namesrv.log` for the NameServer, `broker.log` for the rest of a broker. A full file
+becomes FILE.1, FILE.1 becomes FILE.2, and the oldest is deleted. Warnings also go to stderr.
 
-Much of a line's text comes from peers, so every line is cut and escaped, and a crowd of lines of
-one kind becomes a few and a count (`protocol.log_lines`). A traceback is indented: none of its
-lines can pass for a log line.
+Much of the text comes from peers, so every line is truncated and escaped, and a burst of similar
+lines becomes a few lines and a count (`base.log_lines`). Tracebacks are indented: a peer
+cannot forge a log line.
 
-Lines are written by a thread of their own: a slow disk for logs must not hold up the loop.
-Called by `cli.running` on the main thread.
+A thread writes the files: a slow log disk must not block the loop. `cli.running` calls this
+module on the main thread.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ from pyromq.base.log_lines import (
 )
 
 MIB: Final = 1024 * 1024
-#: Characters of one line, of one value in it, and of a line of a traceback.
+#: Maximum characters of a line.
 MAX_LINE: Final = 4096
+#: Maximum characters of a value, and of a line of a traceback.
 MAX_VALUE: Final = 1024
-#: Lines of a traceback: the first and the last ones stay.
+#: Maximum lines of a traceback; the middle is cut.
 MAX_TRACEBACK: Final = 100
 _FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s - %(message)s"
-#: Whose lines go to a file of their own, by the logger's name.
+#: Log files of components, by logger name.
 _PARTS: Final = {"pyromq.store": "store.log", "pyromq.nameserver": "namesrv.log"}
 
 
 @contextmanager
 def logging_to_stderr(level: str) -> Iterator[None]:
-    """Log lines for people, to stderr."""
+    """Log to stderr."""
     output = logging.StreamHandler()
     output.setFormatter(_OneLine(_FORMAT))
     with _few_of_a_kind(output):
@@ -61,9 +62,9 @@ def logging_to_stderr(level: str) -> Iterator[None]:
 def logging_to_files(
     level: str, directory: Path, names: Sequence[str], max_bytes: int, max_files: int
 ) -> Iterator[None]:
-    """Log lines to the files `names` in `directory`; the last of them takes what has none.
+    """Log to the files `names` in `directory`; the last one gets all other components.
 
-    Raises click.ClickException when the directory cannot be written to.
+    Raises click.ClickException if the directory is not writable.
     """
     files = {name: _open(directory / name, max_bytes, max_files) for name in names}
     for name, file in files.items():
@@ -75,7 +76,7 @@ def logging_to_files(
         output.setFormatter(logging.Formatter(_FORMAT))
     lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     entry = QueueHandler(lines)
-    # Here, as it joins a message and its traceback to one text.
+    # Format here: QueueHandler merges message and traceback into one text.
     entry.setFormatter(_OneLine())
     writer = QueueListener(lines, *outputs, respect_handler_level=True)
     root = logging.getLogger()
@@ -93,10 +94,10 @@ def logging_to_files(
 
 
 class _OneLine(logging.Formatter):
-    """Formats a record so that no text of a peer can look like a line of its own."""
+    """Formats records so that a peer's text cannot pass for a log line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record's text; its traceback is indented, whoever formatted it before."""
+        """Return the record's text with an indented traceback, ignoring a cached one."""
         before, record.exc_text = record.exc_text, None
         try:
             return super().format(record)
@@ -121,21 +122,21 @@ class _OneLine(logging.Formatter):
 
 @contextmanager
 def _few_of_a_kind(output: logging.Handler) -> Iterator[None]:
-    """Let a handler write few lines of each kind, and tell how many there were."""
-    crowd = _Crowds(output)
-    output.addFilter(crowd)
+    """Limit the lines of each kind that a handler writes; report the number dropped."""
+    limiter = _RateLimit(output)
+    output.addFilter(limiter)
     try:
         yield
     finally:
-        crowd.close()
-        output.removeFilter(crowd)
+        limiter.close()
+        output.removeFilter(limiter)
 
 
-class _Crowds(logging.Filter):
-    """Drops lines of a kind that comes too often and writes their number later.
+class _RateLimit(logging.Filter):
+    """Drops lines of a kind that is too frequent and logs the number dropped.
 
-    A kind is a logger, a level and the text before its values are filled in. Called on any
-    thread. Debug lines are not counted: they are only there when somebody looks for them.
+    A kind is a logger, a level and an unformatted message. Called on any thread. DEBUG lines
+    always pass: an operator who enables DEBUG wants all of them.
     """
 
     def __init__(self, output: logging.Handler) -> None:
@@ -147,7 +148,7 @@ class _Crowds(logging.Filter):
         self._closed = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line is written; cuts its values before they are put into its text."""
+        """Return whether to write a line; truncate its values before they are formatted."""
         if isinstance(record.args, tuple):
             record.args = tuple(
                 shortened(value, MAX_VALUE) if isinstance(value, str) else value
@@ -161,15 +162,15 @@ class _Crowds(logging.Filter):
             counts = self._repeats.ended()
             wanted = self._repeats.is_wanted(kind, getattr(record, "lines", MAX_LINES_OF_A_KIND))
             if not wanted and self._timer is None and not self._closed:
-                # So that the last count is told, too, when no other line comes.
-                self._timer = threading.Timer(self._repeats.seconds, self._tell)
+                # Report the last count even if no further line arrives.
+                self._timer = threading.Timer(self._repeats.seconds, self._report)
                 self._timer.daemon = True
                 self._timer.start()
         self._write(counts)
         return wanted
 
     def close(self) -> None:
-        """Tell what was not told yet."""
+        """Report the remaining counts."""
         with self._lock:
             self._closed = True
             if self._timer is not None:
@@ -177,7 +178,7 @@ class _Crowds(logging.Filter):
             counts = self._repeats.ended(all_of_them=True)
         self._write(counts)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         with self._lock:
             self._timer = None
             counts = self._repeats.ended(all_of_them=True)
@@ -189,7 +190,7 @@ class _Crowds(logging.Filter):
 
 
 class _Kind(NamedTuple):
-    """What lines that are counted together have in common."""
+    """The properties that lines counted together share."""
 
     name: str
     level: int
@@ -198,13 +199,13 @@ class _Kind(NamedTuple):
 
 
 class _Count(logging.LogRecord):
-    """The line that stands for those that were not written."""
+    """The line that reports how many lines were dropped."""
 
     def __init__(self, dropped: Dropped) -> None:
         kind = dropped.kind
         if not isinstance(kind, _Kind):
             kind = _Kind("pyromq", logging.WARNING, str(kind), None)
-        message = "... and %s more like it in the last %.0f s: %s"
+        message = "%s similar lines dropped in the last %.0f s: %s"
         values = (f"{dropped.lines:,}", dropped.seconds, kind.text)
         super().__init__(kind.name, kind.level, "", 0, message, values, None)
 
@@ -217,8 +218,8 @@ def _open(path: Path, max_bytes: int, max_files: int) -> RotatingFileHandler:
         )
     except OSError as error:
         raise click.ClickException(
-            f"log file {path} cannot be written: {error.strerror or error}; choose another "
-            "directory with --log-dir"
+            f"cannot write log file {path}: {error.strerror or error}; choose another directory "
+            "with --log-dir"
         ) from error
 
 

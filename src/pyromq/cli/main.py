@@ -1,7 +1,6 @@
-"""The command `pyromq`: a table of subcommands, each loaded only when it is asked for.
+"""The `pyromq` command: a table of subcommands, each imported only when it runs.
 
-A subcommand's module imports what it needs (a broker, a client) only when the
-subcommand runs, so that `pyromq --help` and every start are quick.
+This module imports no subcommand, so `pyromq --help` is fast and a client never loads the broker.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import click
 from pyromq import __version__
 from pyromq.cli.lazy_group import LazyGroup
 
-#: name -> module and attribute of the command, its line in `pyromq --help`
+#: Name to the command's module and attribute, and its line in `pyromq --help`.
 COMMANDS = {
     "standalone": (
         "pyromq.cli.standalone:standalone",
@@ -20,9 +19,9 @@ COMMANDS = {
     "namesrv": ("pyromq.cli.namesrv:namesrv", "Run a NameServer."),
     "broker": ("pyromq.cli.broker:broker", "Run a broker."),
     "send": ("pyromq.cli.send:send", "Send messages to a topic."),
-    "consume": ("pyromq.cli.consume:consume", "Read a topic's messages as they come."),
-    "bench": ("pyromq.cli.bench.command:bench", "Make load on a cluster and measure it."),
-    "store": ("pyromq.cli.store:store", "Look into the files of a broker's store."),
+    "consume": ("pyromq.cli.consume:consume", "Print the messages of a topic as they arrive."),
+    "bench": ("pyromq.cli.bench.command:bench", "Load a cluster and measure rates and latencies."),
+    "store": ("pyromq.cli.store:store", "Inspect, check and rebuild the files of a store."),
     "spark": ("pyromq.cli.spark:spark", "Archive, replay, audit and rebuild with Spark."),
 }
 
@@ -37,8 +36,8 @@ def main() -> None:
     """Apache RocketMQ's system in Python: servers, clients and tools.
 
     \b
-    Begin with
-        pyromq standalone                 in one shell, then in another
+    Start with
+        pyromq standalone                 in one shell, and in another
         pyromq send greetings 'hello'
         pyromq consume greetings --from first
     """

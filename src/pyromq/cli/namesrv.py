@@ -1,54 +1,38 @@
-"""`pyromq namesrv`: one NameServer, with the options of RocketMQ's mqnamesrv."""
+"""`pyromq namesrv`: run a NameServer, with the options of RocketMQ's mqnamesrv."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 
+from pyromq.base.settings import ConfigError, format_settings
 from pyromq.cli.running import (
     ServerOptions,
     Servers,
     bad_setting,
+    config_options,
     read_properties,
     run_servers,
     server_options,
 )
+from pyromq.nameserver.config import NamesrvConfig
+from pyromq.nameserver.kv_config import KVConfigFileError
+from pyromq.nameserver.server import NameServer
 from pyromq.protocol.message.message_id import format_address
-
-if TYPE_CHECKING:
-    from pyromq.nameserver.config import NamesrvConfig
-    from pyromq.nameserver.server import NameServer
 
 
 @click.command()
-@click.option(
-    "-c",
-    "--config-file",
-    "--configFile",
-    metavar="FILE",
-    help="Settings: a .properties file with RocketMQ's keys.",
-)
+@config_options
 @click.option(
     "-n",
     "--namesrvAddr",
     "_namesrv",
     metavar="ADDRESSES",
     expose_value=False,
-    help="Accepted, as by mqnamesrv, and of no use: NameServers do not know each other.",
+    help="Accepted for compatibility with mqnamesrv and ignored: NameServers are independent.",
 )
-@click.option(
-    "-p", "--print-config", "--printConfigItem", is_flag=True, help="Print all settings and exit."
-)
-@click.option(
-    "-m",
-    "--print-important",
-    "--printImportantConfig",
-    is_flag=True,
-    help="Print important settings and exit.",
-)
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on [default: 9876].")
+@click.option("--port", type=click.IntRange(0, 65535), help="Listen on this port [default: 9876].")
 @server_options
 def namesrv(
     config_file: str | None,
@@ -57,10 +41,10 @@ def namesrv(
     port: int | None,
     options: ServerOptions,
 ) -> None:
-    """Run a NameServer: it tells clients which brokers have a topic.
+    """Run a NameServer, which tells clients which brokers serve a topic.
 
-    Brokers register themselves (pyromq broker -n ADDRESS). Several NameServers know nothing of
-    each other; brokers register with each of them.
+    Brokers register themselves (pyromq broker -n ADDRESS). NameServers do not talk to each other:
+    a broker registers with every one of them.
 
     \b
     Examples
@@ -69,41 +53,31 @@ def namesrv(
         pyromq namesrv -p > namesrv.properties
         pyromq namesrv -c namesrv.properties
     """
-    from pyromq.base.settings import format_settings
-
     config, warnings = load_namesrv_config(config_file, port)
     if print_config or print_important:
         click.echo(format_settings(config, only_important=not print_config), nl=False)
         return
-    for warning in warnings:
-        click.echo(f"Warning: {warning}", err=True)
     run_servers(
         lambda servers: start_namesrv(servers, config, "choose another one with --port"),
         options,
         ("namesrv.log",),
+        warnings,
     )
 
 
 def load_namesrv_config(
     config_file: str | None, port: int | None
 ) -> tuple[NamesrvConfig, list[str]]:
-    """The settings of a file and the options above it, with a line for each unknown key."""
-    from pyromq.base.settings import ConfigError, settings_of, unknown_key_hint
-    from pyromq.nameserver.config import KNOWN_WITHOUT_EFFECT, NamesrvConfig
-
+    """Load the settings of a file, overridden by options, with warnings about them."""
     properties = read_properties(config_file)
     if config_file is not None:
         properties.setdefault("configStorePath", config_file)
     if port is not None:
         properties["listenPort"] = str(port)
     try:
-        config, unknown = NamesrvConfig.load(properties)
+        return NamesrvConfig.load(properties)
     except ConfigError as error:
         raise bad_setting(error, config_file) from error
-    known = {item.key for item in settings_of(NamesrvConfig)} | KNOWN_WITHOUT_EFFECT
-    return config, [
-        f"unknown setting {key}{unknown_key_hint(key, known)}: it is ignored" for key in unknown
-    ]
 
 
 async def start_namesrv(
@@ -113,9 +87,6 @@ async def start_namesrv(
     announce: Callable[[str], object] = click.echo,
 ) -> NameServer:
     """Start a NameServer and announce it with its boot line."""
-    from pyromq.nameserver.kv_config import KVConfigFileError
-    from pyromq.nameserver.server import NameServer
-
     server = NameServer(config)
     await servers.start("NameServer", server, other_port, failures=(KVConfigFileError,))
     announce(

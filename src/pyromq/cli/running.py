@@ -1,11 +1,9 @@
-"""How commands run: event loop, signals, logging, and errors as one clear line.
+"""Runs commands: event loop, signals, logging, and errors as one line.
 
-`run_servers` is for commands that run until they are told to stop, `run_client`
-for those that do their work and end. The first SIGINT or SIGTERM asks for a
-clean stop, the second one ends the process at once (a broker's store then
-recovers at its next start). Everything that can be seen before a server starts
-(settings, log and pid files) is looked at first: a start that fails leaves
-nothing behind. Called on the main thread.
+`run_servers` runs until a signal stops it, `run_client` until its work is done. The first SIGINT
+or SIGTERM requests a clean stop, the second ends the process at once (a broker's store then
+recovers at its next start). Settings, log files and pid files are checked before a server
+starts, so a failed start leaves nothing behind. Called on the main thread.
 """
 
 from __future__ import annotations
@@ -24,37 +22,38 @@ from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, n
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import click
 
+from pyromq.base.command_options import Command, add_options
 from pyromq.base.process_memory import return_excess
 from pyromq.base.settings import ConfigError
 from pyromq.cli.logs import MIB, logging_to_files, logging_to_stderr
 from pyromq.cli.tuning import allow_open_files, settle
 from pyromq.protocol.java.properties import PropertiesError, parse_properties
 
-#: Exit codes of a process that a signal ended, as shells know them.
+logger = logging.getLogger(__name__)
+
+#: Added to the number of the signal that ended the process, as shells do.
 _EXIT_BY_SIGNAL = 128
-#: Between looks at whether stdout is still read.
-_HANG_UP_SECONDS = 0.1
-#: Between looks at how much free memory the process keeps.
-_MEMORY_SECONDS = 10.0
+_HANG_UP_POLL_SECONDS = 0.1
+_RETURN_MEMORY_SECONDS = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Server(Protocol):
-    """What a NameServer and a broker have in common."""
+    """A NameServer or a broker."""
 
     async def start(self) -> None:
-        """Begin to serve."""
+        """Start serving."""
 
     async def stop(self) -> None:
-        """End cleanly."""
+        """Stop cleanly."""
 
 
 class Servers:
-    """The servers of one command; those that were started are stopped in reverse order."""
+    """The servers of one command, stopped in reverse order of their start."""
 
     def __init__(self, running: AsyncExitStack) -> None:
         self._running = running
@@ -62,12 +61,12 @@ class Servers:
     async def start(
         self, name: str, server: Server, other_port: str, failures: tuple[type[Exception], ...]
     ) -> None:
-        """Start one.
+        """Start `server`.
 
-        `other_port` says how to give it another port if its own is taken; `failures` are the
-        errors of its start that need no more than their own words.
+        `other_port` tells the user how to choose another port if this one is taken; `failures`
+        are start-up errors whose message is enough, without a traceback.
         """
-        # Before its start: one that fails half-way has something to give back, too.
+        # Registered before the start: a half-started server has resources to release.
         self._running.push_async_callback(server.stop)
         try:
             await server.start()
@@ -76,7 +75,7 @@ class Servers:
             if error.filename is not None:
                 reason = f"{error.filename}: {reason}"
             if error.errno == errno.EADDRINUSE:
-                reason = f"{reason}; stop the program that has it, or {other_port}"
+                reason = f"{reason}; stop the program that uses it, or {other_port}"
             raise click.ClickException(f"{name} cannot start: {reason}") from error
         except failures as error:
             raise click.ClickException(f"{name} cannot start: {error}") from error
@@ -84,7 +83,7 @@ class Servers:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What every server's command can be told about its process."""
+    """Process options of every server command."""
 
     log_level: str = "INFO"
     log_dir: str | None = None
@@ -101,8 +100,8 @@ class ServerOptions:
         )
 
 
-def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of every server; the command gets them as `options`."""
+def server_options(command: Command) -> Command:
+    """Add the options of every server; the command receives them as `options`."""
 
     @functools.wraps(command)
     def with_options(
@@ -116,73 +115,81 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
         options = ServerOptions(log_level, log_dir, log_size, log_files, pid_file)
         return command(options=options, **others)
 
-    for option in reversed(
-        (
-            click.option(
-                "--log-level",
-                type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-                default="INFO",
-                show_default=True,
-                help="Least important log lines to write.",
-            ),
-            click.option(
-                "--log-dir",
-                metavar="DIR",
-                help="Write log lines to files in DIR, not to stderr.",
-            ),
-            click.option(
-                "--log-size",
-                metavar="MIB",
-                type=click.IntRange(1),
-                default=128,
-                show_default=True,
-                help="A log file of this size is rotated.",
-            ),
-            click.option(
-                "--log-files",
-                metavar="COUNT",
-                type=click.IntRange(1),
-                default=10,
-                show_default=True,
-                help="How many files of each log are kept.",
-            ),
-            click.option(
-                "--pid-file",
-                metavar="FILE",
-                help="Write the process id to FILE; it is removed at the end.",
-            ),
-        )
-    ):
-        with_options = option(with_options)
-    return with_options
+    return add_options(
+        click.option(
+            "--log-level",
+            type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+            default="INFO",
+            show_default=True,
+            help="Set the minimum log level.",
+        ),
+        click.option(
+            "--log-dir", metavar="DIR", help="Write log files to DIR instead of logging to stderr."
+        ),
+        click.option(
+            "--log-size",
+            metavar="MIB",
+            type=click.IntRange(1),
+            default=128,
+            show_default=True,
+            help="Rotate a log file when it reaches this size.",
+        ),
+        click.option(
+            "--log-files",
+            metavar="COUNT",
+            type=click.IntRange(1),
+            default=10,
+            show_default=True,
+            help="Keep at most this many files of each log.",
+        ),
+        click.option(
+            "--pid-file",
+            metavar="FILE",
+            help="Write the process id to FILE and remove it when the server stops.",
+        ),
+    )(with_options)
 
 
-def namesrv_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--namesrv` to a client's command."""
-    return click.option(
-        "--namesrv",
-        metavar="ADDRESSES",
-        envvar="NAMESRV_ADDR",
-        default="127.0.0.1:9876",
-        show_default=True,
-        help="NameServers as host:port[;host:port]; also from NAMESRV_ADDR in the environment.",
-    )(command)
+#: The options that mqnamesrv and mqbroker have in common.
+config_options: Final = add_options(
+    click.option(
+        "-c",
+        "--config-file",
+        "--configFile",
+        metavar="FILE",
+        help="Read settings from FILE, a .properties file with RocketMQ's keys.",
+    ),
+    click.option(
+        "-p",
+        "--print-config",
+        "--printConfigItem",
+        is_flag=True,
+        help="Print all settings and exit.",
+    ),
+    click.option(
+        "-m",
+        "--print-important",
+        "--printImportantConfig",
+        is_flag=True,
+        help="Print the important settings and exit.",
+    ),
+)
 
 
 def read_properties(path: str | None) -> dict[str, str]:
-    """The table of a `.properties` file; empty without one."""
+    """Parse a `.properties` file; without a path, return an empty table."""
     if path is None:
         return {}
     try:
         return parse_properties(Path(path).read_bytes())
     except OSError as error:
-        raise click.ClickException(f"{path} cannot be read: {error.strerror}") from error
+        raise click.ClickException(f"cannot read {path}: {error.strerror}") from error
     except PropertiesError as error:
         raise click.ClickException(f"{path}: {error}") from error
 
 
 def bad_setting(error: ConfigError, path: str | None) -> click.ClickException:
-    """A setting that cannot be used, as the command's error."""
+    """Turn an invalid setting into the command's error, which names the file."""
     return click.ClickException(f"{path}: {error}" if path else str(error))
 
 
@@ -190,19 +197,22 @@ def run_servers(
     start: Callable[[Servers], Awaitable[object]],
     options: ServerOptions | None = None,
     log_names: Sequence[str] = ("broker.log",),
+    warnings: Sequence[str] = (),
 ) -> None:
-    """Let `start` start servers, wait for a signal, stop them."""
+    """Log warnings about settings, start servers with `start`, stop them at a signal."""
     options = options or ServerOptions()
     pid_file = nullcontext() if options.pid_file is None else _pid_file(Path(options.pid_file))
     with pid_file, options.logging(log_names):
+        for warning in warnings:
+            logger.warning(warning)
         _run(_serve(start))
 
 
 def run_client(work: Coroutine[Any, Any, None], *, watch_stdout: bool = False) -> None:
-    """Run a command's work to its end, or until a signal cancels it.
+    """Run `work` until it ends or a signal cancels it.
 
-    With `watch_stdout`, it ends as well when nobody reads stdout any more (`| head -1`), also
-    while there is nothing to print.
+    With `watch_stdout`, also end when the reader of stdout goes away (`| head -1`), even while
+    there is nothing to print.
     """
     from pyromq.client.errors import ClientError, NameServerError
     from pyromq.remoting.address import AddressError
@@ -225,16 +235,16 @@ def run_client(work: Coroutine[Any, Any, None], *, watch_stdout: bool = False) -
 
 @contextmanager
 def _pid_file(path: Path) -> Iterator[None]:
-    """The process's id in a file, which is locked while the process lives."""
+    """Keep the process id in a file, locked while the process lives."""
     try:
-        # Not emptied before it is ours: another process may be named in it.
+        # Opened for appending: until it is locked, the id in it may be another process's.
         with path.open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
                 raise click.ClickException(
-                    f"{path} belongs to process {file.read().strip() or '?'}, which is running: "
+                    f"{path} belongs to running process {file.read().strip() or '?'}: "
                     "stop it, or choose another file with --pid-file"
                 ) from None
             file.truncate(0)
@@ -248,8 +258,7 @@ def _pid_file(path: Path) -> Iterator[None]:
         if error.filename != str(path):
             raise
         raise click.ClickException(
-            f"pid file {path} cannot be written: {error.strerror}; choose another one with "
-            "--pid-file"
+            f"cannot write pid file {path}: {error.strerror}; choose another one with --pid-file"
         ) from error
 
 
@@ -261,7 +270,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
-    except ImportError:  # it is not built for every platform
+    except ImportError:  # not available on every platform
         return None
     return uvloop.new_event_loop
 
@@ -273,16 +282,16 @@ async def _serve(start: Callable[[Servers], Awaitable[object]]) -> None:
             allow_open_files()
             await start(Servers(running))
             settle()
-            looking = asyncio.create_task(_return_memory_forever())
+            returning_memory = asyncio.create_task(_return_memory_forever())
             await stopping.wait()
-            looking.cancel()
+            returning_memory.cancel()
             click.echo("Stopping; a second signal ends the process at once.", err=True)
 
 
 async def _return_memory_forever() -> None:
-    """Give back what peers have made a server hold for a while; off the loop, as it takes time."""
+    """Return memory that peers made the server allocate; off the loop, because it is slow."""
     while True:
-        await asyncio.sleep(_MEMORY_SECONDS)
+        await asyncio.sleep(_RETURN_MEMORY_SECONDS)
         await asyncio.to_thread(return_excess)
 
 
@@ -296,7 +305,7 @@ async def _until_signal(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _descriptor_of_stdout() -> int | None:
-    """None where stdout is closed, or is something else than a file."""
+    """Return stdout's descriptor, or None if stdout is closed or not a file."""
     try:
         return sys.stdout.fileno()
     except (AttributeError, OSError):
@@ -304,35 +313,35 @@ def _descriptor_of_stdout() -> int | None:
 
 
 async def _until_hang_up(work: Coroutine[Any, Any, None], descriptor: int) -> None:
-    """Do the work; raise BrokenPipeError when nobody reads this descriptor any more."""
+    """Do the work; raise BrokenPipeError when the other end of `descriptor` closes."""
     task = asyncio.ensure_future(work)
     hang_up = asyncio.create_task(_hang_up(descriptor))
-    is_left = False
+    has_hung_up = False
     try:
         done, _ = await asyncio.wait((task, hang_up), return_when=asyncio.FIRST_COMPLETED)
-        is_left = task not in done
+        has_hung_up = task not in done
     finally:
         hang_up.cancel()
-        if not task.done():  # nobody reads on, or a signal came: let it clean up
+        if not task.done():  # hang-up or signal: let the work clean up
             task.cancel()
             await asyncio.wait((task,))
             if not task.cancelled():
-                task.exception()  # seen; nobody wants to know it any more
-    if is_left:
+                task.exception()  # retrieve it: asyncio would log it otherwise
+    if has_hung_up:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
     await task
 
 
 async def _hang_up(descriptor: int) -> None:
-    """Come back when the other end is closed; never for a file or a living terminal."""
+    """Return when the other end closes; never for a file or an open terminal."""
     poller = select.poll()
-    poller.register(descriptor, 0)  # errors and hang-ups are always told
-    while not poller.poll(0):  # noqa: ASYNC110 - nothing sets an event at a hang-up
-        await asyncio.sleep(_HANG_UP_SECONDS)
+    poller.register(descriptor, 0)  # poll reports errors and hang-ups in any case
+    while not poller.poll(0):  # noqa: ASYNC110 - a hang-up sets no event
+        await asyncio.sleep(_HANG_UP_POLL_SECONDS)
 
 
 def _forget_stdout() -> None:
-    """Let what is left in the buffer go nowhere: at its end the interpreter would complain."""
+    """Discard buffered output, which the interpreter would fail to flush at exit."""
     descriptor = _descriptor_of_stdout()
     if descriptor is not None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -344,8 +353,8 @@ def _forget_stdout() -> None:
 def _reacting_to_signals(react: Callable[[], object]) -> Iterator[list[int]]:
     """Call `react` on the loop at the first signal; end the process at the second.
 
-    Gives the signals that came. Handlers of the interpreter, not of the loop: they also run
-    while the loop is busy with a long recovery.
+    Yields the list of received signals. Uses the interpreter's handlers rather than the loop's:
+    they also run while a long recovery blocks the loop.
     """
     loop = asyncio.get_running_loop()
     received: list[int] = []
@@ -353,7 +362,7 @@ def _reacting_to_signals(react: Callable[[], object]) -> Iterator[list[int]]:
     def handle(number: int, _frame: FrameType | None) -> None:
         received.append(number)
         if len(received) > 1:
-            # Nothing that could wait: no lock, no buffer.
+            # Write without taking a lock or filling a buffer: neither may block here.
             os.write(2, b"Ended at once; a broker's store recovers at its next start.\n")
             os._exit(_EXIT_BY_SIGNAL + number)
         loop.call_soon_threadsafe(react)

@@ -1,6 +1,7 @@
-"""`pyromq spark`: the jobs of `pyromq.spark.jobs`, each loaded only when it is asked for.
+"""`pyromq spark`: the jobs of `pyromq.spark.jobs`, each imported only when it runs.
 
-A start costs nothing of Spark; where its packages are not installed, every job says so.
+Listing the jobs does not import Spark. If its packages are missing, a job says how to install
+them.
 """
 
 from __future__ import annotations
@@ -9,33 +10,39 @@ import click
 
 from pyromq.cli.lazy_group import LazyGroup
 
-#: name -> module and attribute of the command, its line in `pyromq spark --help`
+#: Name to the command's module and attribute, and its line in `pyromq spark --help`.
 JOBS: dict[str, tuple[str, str]] = {
-    "archive": ("pyromq.spark.jobs.archive:command", "Write topics to Parquet, each message once."),
-    "compact": ("pyromq.spark.jobs.compact:command", "Join the small files of an archive."),
+    "archive": (
+        "pyromq.spark.jobs.archive:command",
+        "Write topics to Parquet, each message exactly once.",
+    ),
+    "compact": ("pyromq.spark.jobs.compact:command", "Merge the small files of an archive."),
     "replay": (
         "pyromq.spark.jobs.replay:command",
-        "Send messages of an archive or of a cluster again.",
+        "Resend messages from an archive or a cluster.",
     ),
-    "sql": ("pyromq.spark.jobs.sql:command", "A shell, or statements, over topics as tables."),
+    "sql": ("pyromq.spark.jobs.sql:command", "Run SQL over topics, in a shell or from statements."),
     "rebuild": (
         "pyromq.spark.jobs.rebuild:command",
-        "Make consume queues and key indexes of stores again.",
+        "Rebuild the consume queues and key indexes of stores.",
     ),
     "verify": (
         "pyromq.spark.jobs.verify:command",
         "Compare consume queues and key indexes with their logs.",
     ),
-    "audit": ("pyromq.spark.jobs.audit:command", "Find gaps, duplicates, damage, dead letters."),
-    "report": ("pyromq.spark.jobs.report:command", "Write a page about topics, with charts."),
+    "audit": ("pyromq.spark.jobs.audit:command", "Find gaps, duplicates, damage and dead letters."),
+    "report": (
+        "pyromq.spark.jobs.report:command",
+        "Write an HTML report about topics, with charts.",
+    ),
 }
 
 
 class JobGroup(LazyGroup):
-    """The jobs; one that cannot be loaded says which packages it wants."""
+    """The group of jobs; names the missing package if a job cannot be imported."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one job's command."""
+        """Import and return a job's command."""
         try:
             return super().get_command(ctx, cmd_name)
         except ModuleNotFoundError as error:
@@ -49,8 +56,8 @@ class JobGroup(LazyGroup):
 
 @click.group(cls=JobGroup, table=JOBS)
 def spark() -> None:
-    """Bulk work on messages, with Spark.
+    """Process messages in bulk with Spark.
 
-    Jobs run on this machine, with all of its cores, or with --master on a cluster. Java 17 or
-    newer is taken where it is found; where there is none, pip install 'pyromq[java]' brings it.
+    Jobs run on all cores of this machine or, with --master, on a cluster. They need Java 17 or
+    newer; if none is installed, pip install 'pyromq[java]' provides it.
     """

@@ -1,19 +1,24 @@
-"""`pyromq store`: looking into the files of a broker's store, checking and rebuilding them."""
+"""`pyromq store`: inspect, check and rebuild the files of a broker's store."""
 
 from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import orjson
 
+from pyromq.base.command_options import store_config_option
+from pyromq.base.progress import byte_progress
+from pyromq.base.settings import ConfigError
 from pyromq.cli.lazy_group import HelpfulGroup
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
-    from pyromq.store.config import MessageStoreConfig
+from pyromq.protocol.java.properties import parse_properties
+from pyromq.store.config import MessageStoreConfig
+from pyromq.store.index.file import IndexFileError
+from pyromq.store.offline.check import check_store, guess_config, is_unclean
+from pyromq.store.offline.dump import DumpError, StoreFile, StoreFileKind, describe
+from pyromq.store.offline.rebuild import rebuild_store
+from pyromq.store.results import StoreError
 
 _KINDS = (
     "commit-log",
@@ -28,21 +33,25 @@ _KINDS = (
 
 @click.group(cls=HelpfulGroup)
 def store() -> None:
-    """Look into the files of a broker's store, check them, make some of them again."""
+    """Inspect, check and rebuild the files of a broker's store."""
 
 
 @store.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--kind", type=click.Choice(_KINDS), help="What FILE is, if it cannot be recognised.")
+@click.option(
+    "--kind", type=click.Choice(_KINDS), help="Set the kind of FILE if it is not recognised."
+)
 @click.option(
     "--offset",
     type=click.IntRange(0),
-    help="Where to begin: a physical offset in a commit log, a queue offset in a consume queue, "
-    "a place in a queue's extension, an entry's number in an index.",
+    help="Start here: a physical offset in a commit log, a queue offset in a consume queue, a "
+    "position in a queue's extension, an entry number in an index.",
 )
-@click.option("--limit", type=click.IntRange(1), help="Show so many pieces at most.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per piece.")
-@click.option("--hash-slots", type=click.IntRange(1), help="maxHashSlotNum of an index.")
+@click.option("--limit", type=click.IntRange(1), help="Print at most this many entries.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per entry.")
+@click.option(
+    "--hash-slots", type=click.IntRange(1), help="Read an index written with this maxHashSlotNum."
+)
 def dump(
     file: Path,
     kind: str | None,
@@ -51,9 +60,9 @@ def dump(
     as_json: bool,
     hash_slots: int | None,
 ) -> None:
-    """Print what is in FILE, a file of a store written by pyromq or Apache RocketMQ.
+    """Print the content of FILE, a store file written by pyromq or Apache RocketMQ.
 
-    Knows segments of the commit log, of consume queues and of their extensions, the key index,
+    Reads segments of the commit log, of consume queues and of their extensions, the key index,
     the checkpoint and the tables under config/. A broker may be running on the store.
 
     \b
@@ -63,63 +72,46 @@ def dump(
         pyromq store dump data/config/topics.json
         pyromq store dump data/checkpoint
     """
-    import orjson
-
-    from pyromq.store.offline.dump import DumpError, StoreFile, StoreFileKind, describe
-
     known_kind = StoreFileKind[kind.upper().replace("-", "_")] if kind else None
     try:
         with StoreFile.open(file, known_kind) as opened:
             if not as_json:
                 click.echo(f"{file}: {opened.kind.value}, {opened.size} bytes", err=True)
-            for piece in islice(opened.pieces(offset, hash_slots), limit):
-                click.echo(orjson.dumps(piece).decode() if as_json else describe(piece))
+            for item in islice(opened.items(offset, hash_slots), limit):
+                click.echo(orjson.dumps(item).decode() if as_json else describe(item))
     except DumpError as error:
         raise click.ClickException(str(error)) from error
 
 
-_config_option = click.option(
-    "-c",
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The broker's properties file, for the sizes of files and other directories.",
-)
-
-
 @store.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@_config_option
+@store_config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per violation.")
 def check(directory: Path, config_file: Path | None, as_json: bool) -> None:
-    """Check that the store in DIRECTORY keeps every rule, and name each violation.
+    """Check every invariant of the store in DIRECTORY and print each violation.
 
-    Reads the whole log with its CRCs, every consume-queue entry and its extension, the key
-    index, the checkpoint and the JSON tables. Changes nothing. Without --config, sizes are taken
-    from the files. Ends with exit code 1 when there is a violation.
+    Reads the whole log and verifies its CRCs, every consume-queue entry and its extension, the
+    key index, the checkpoint and the JSON tables. Changes nothing. Without --config, sizes are
+    taken from the files. The exit code is 1 if there is a violation.
 
-    A broker may be running on the store, or on the one that it is a copy of: the tail moves
-    then, and what the next start would cut off or make again there is not a violation.
+    A broker may be running on the store, or on the original of a copied store. The tail moves in
+    that case, and data that the next start would truncate or rebuild is not a violation.
 
     \b
     Examples
         pyromq store check data
         pyromq store check data --json | head
     """
-    import orjson
-
-    from pyromq.store.offline.check import check_store, is_unclean
-
     _require_directory(directory)
     config = _load_config(config_file, directory) if config_file else None
     if is_unclean(directory):
         click.echo(
-            f"{directory}: a broker runs here, or the last stop was not clean: "
-            "the tail may move while it is checked",
+            f"{directory}: a broker is running here or was not stopped cleanly: the tail may move "
+            "during the check",
             err=True,
         )
     count = 0
-    with _progress_bar() as progress:
+    with byte_progress() as progress:
         task = progress.add_task("checking", total=None)
         for violation in check_store(
             directory,
@@ -145,33 +137,28 @@ def check(directory: Path, config_file: Path | None, as_json: bool) -> None:
 
 @store.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@_config_option
-@click.option("--queues", is_flag=True, help="Only the consume queues.")
-@click.option("--index", is_flag=True, help="Only the key index.")
+@store_config_option
+@click.option("--queues", is_flag=True, help="Rebuild the consume queues only.")
+@click.option("--index", is_flag=True, help="Rebuild the key index only.")
 def rebuild(directory: Path, config_file: Path | None, queues: bool, index: bool) -> None:
-    """Make the consume queues and the key index in DIRECTORY again from the commit log.
+    """Rebuild the consume queues and the key index in DIRECTORY from the commit log.
 
-    The broker must be stopped. The files come out as Apache RocketMQ makes them; without --config
-    they get the sizes of those that are there. The queues of a topic that was deleted come back
-    as long as the log has its messages.
+    The broker must be stopped. The files are identical to those of Apache RocketMQ; without
+    --config they keep the sizes of the present files. Queues of a deleted topic reappear as long
+    as the log contains its messages.
 
     \b
     Examples
         pyromq store rebuild data
         pyromq store rebuild data --index -c broker.conf
     """
-    from pyromq.store.index.file import IndexFileError
-    from pyromq.store.offline.check import guess_config
-    from pyromq.store.offline.rebuild import rebuild_store
-    from pyromq.store.results import StoreError
-
     _require_directory(directory)
     config = _load_config(config_file, directory) if config_file else guess_config(directory)
     both = queues == index
     try:
-        with _progress_bar() as progress:
+        with byte_progress() as progress:
             task = progress.add_task("rebuilding", total=None)
-            made = rebuild_store(
+            rebuilt = rebuild_store(
                 config,
                 queues=both or queues,
                 index=both or index,
@@ -180,49 +167,22 @@ def rebuild(directory: Path, config_file: Path | None, queues: bool, index: bool
     except (StoreError, IndexFileError, OSError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(
-        f"{directory}: log from {made.log_begin} to {made.log_end}; "
-        f"{made.queues} consume queues with {made.entries} entries, {made.keys} keys in the index"
+        f"{directory}: log from {rebuilt.log_begin} to {rebuilt.log_end}; {rebuilt.queues} consume "
+        f"queues with {rebuilt.entries} entries, {rebuilt.keys} keys in the index"
     )
 
 
 def _require_directory(directory: Path) -> None:
     if not directory.is_dir():
-        raise click.ClickException(f"{directory} is no directory: name that of a broker's store")
+        raise click.ClickException(
+            f"{directory} is not a directory: give the root of a broker's store"
+        )
 
 
 def _load_config(file: Path, directory: Path) -> MessageStoreConfig:
-    """The store's settings; `directory` is where it is, whatever the file says."""
-    from pyromq.base.settings import ConfigError
-    from pyromq.protocol.java.properties import parse_properties
-    from pyromq.store.config import MessageStoreConfig
-
+    """Load the store's settings; `directory` overrides the file's storePathRootDir."""
     try:
         properties = parse_properties(file.read_bytes())
         return MessageStoreConfig.load({**properties, "storePathRootDir": str(directory)})[0]
     except (OSError, ValueError, ConfigError) as error:
         raise click.ClickException(f"{file}: {error}") from error
-
-
-def _progress_bar() -> Progress:
-    """On standard error, and only on a terminal."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )

@@ -1,6 +1,7 @@
-"""What a process that is a server for good does to itself, and an embedded one must not.
+"""Process-wide tuning for dedicated servers.
 
-Called once by the server commands, when everything is started.
+Not for a broker embedded in another program. The server commands call `allow_open_files` before
+and `settle` after they start their servers, once.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from typing import Final
 
 from pyromq.base.process_memory import keep_memory
 
-#: The key index and the flush thread hold the interpreter for moments only; a send must
-#: not wait five milliseconds, Python's default, until one of them lets it go.
+#: The key index and the flush thread hold the GIL only briefly; with Python's default of 5 ms, a
+#: send would wait that long for them to release it.
 _SWITCH_INTERVAL: Final = 0.0005
-#: Objects made on the hot path die by themselves; looking for cycles is for the rest.
+#: Reference counting frees the objects of the hot path, so the cycle collector can run rarely.
 _GC_THRESHOLDS: Final = (100_000, 50, 100)
 
 
 def allow_open_files() -> None:
-    """Raise the limit of open files as far as it may be, for connections and mapped files."""
+    """Raise the open-file limit to its hard limit, for connections and mapped files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def settle() -> None:
-    """Keep the collector away from what start-up made, and memory for the next bulk pull."""
+    """Exempt start-up objects from garbage collection; keep freed memory for bulk pulls."""
     keep_memory()
     sys.setswitchinterval(_SWITCH_INTERVAL)
     gc.collect()

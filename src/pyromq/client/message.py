@@ -42,6 +42,7 @@ _BLANK = re.compile(r"\s")
 _FLAG_LIMIT = 1 << 31
 #: Fewer characters than that never make properties too long.
 _SHORT_TAGS = 1024
+_UNIQ_KEY_START = property_names.UNIQ_KEY_START
 _WAIT = property_names.PROPERTY_SEPARATOR + property_names.WAIT_TRUE
 _WAIT_AND_TAGS_START = _WAIT + property_names.PROPERTY_SEPARATOR + property_names.TAGS_START
 
@@ -110,9 +111,9 @@ class Message:
         if not (self.properties or self.keys or self.delay_level or self.ordering_key):
             tags = self.tags
             if not tags:
-                return property_names.UNIQ_KEY_START + unique_key + _WAIT
+                return f"{_UNIQ_KEY_START}{unique_key}{_WAIT}"
             if type(tags) is str and _are_plain_tags(tags):
-                return property_names.UNIQ_KEY_START + unique_key + _WAIT_AND_TAGS_START + tags
+                return f"{_UNIQ_KEY_START}{unique_key}{_WAIT_AND_TAGS_START}{tags}"
         names = property_names
         try:
             # Joined with +, which takes the text of an enum's member, and refuses what is none.

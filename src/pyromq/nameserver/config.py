@@ -1,27 +1,40 @@
-"""The NameServer's configuration: RocketMQ's NamesrvConfig and its server's listening keys.
+"""The NameServer's configuration: RocketMQ's NamesrvConfig and its NettyServerConfig.
 
-Names and defaults are those of RocketMQ 4.9.7. Keys that RocketMQ knows and that mean
-nothing here are in `KNOWN_WITHOUT_EFFECT`: files of running NameServers load without noise.
+Names and defaults are RocketMQ 4.9.7's. RocketMQ's keys without a field are listed in
+`base.unsupported_settings`.
 
-Read at start-up by the command line. Immutable; an administrator's change over the wire
-(`changed`) makes a new one.
+Loaded at start-up by the command line. Immutable: an administrator's change over the wire
+(`changed`) makes a new instance.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from pyromq.base.settings import load_settings, setting, settings_of
+from pyromq.base.settings import (
+    ineffective_warnings,
+    load_settings,
+    refuse_unsupported,
+    setting,
+    setting_warnings,
+    settings_of,
+)
+from pyromq.base.unsupported_settings import NAMESERVER
 from pyromq.remoting.limits import PeerSettings
+from pyromq.remoting.socket_options import SocketSettings, check_water_marks
 
-#: Where RocketMQ keeps a NameServer's files unless it is told otherwise.
+#: RocketMQ's directory for the NameServer's files, in the home directory.
 _HOME_FOLDER = "namesrv"
 
 _PEERS = PeerSettings(received=128 << 20, unsent=256 << 20)
+_SOCKETS = SocketSettings()
+_REGISTRATION_REFUSED = (
+    "The registration fails with SYSTEM_ERROR; registered brokers stay registered."
+)
+_PUT_REFUSED = "PUT_KV_CONFIG fails with SYSTEM_ERROR."
 
 
 def _default_path(name: str) -> str:
@@ -30,24 +43,29 @@ def _default_path(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NamesrvConfig:
-    """Everything that can be set about a NameServer."""
+    """Settings of a NameServer."""
 
     listen_port: int = setting(
         "listenPort",
         9876,
-        "TCP port to listen on; 0 takes any free one.",
+        "Listen on this TCP port; 0 takes any free port.",
         minimum=0,
         maximum=65535,
         important=True,
     )
-    bind_address: str = setting("bindAddress", "0.0.0.0", "Local address to listen on.")  # noqa: S104 brokers and clients are on other machines
+    bind_address: str = setting("bindAddress", "0.0.0.0", "Listen on this local address.")  # noqa: S104 brokers and clients are on other machines
     server_channel_max_idle_time_seconds: int = setting(
         "serverChannelMaxIdleTimeSeconds",
         120,
-        "A connection that was silent for this many seconds is closed.",
+        "Close a connection after this many seconds without traffic.",
         minimum=1,
-        limit="The connection is closed.",
+        limit="The NameServer closes the connection.",
     )
+    server_socket_snd_buf_size: int = _SOCKETS.server_socket_snd_buf_size
+    server_socket_rcv_buf_size: int = _SOCKETS.server_socket_rcv_buf_size
+    write_buffer_high_water_mark: int = _SOCKETS.write_buffer_high_water_mark
+    write_buffer_low_water_mark: int = _SOCKETS.write_buffer_low_water_mark
+    server_socket_backlog: int = _SOCKETS.server_socket_backlog
     max_connections: int = _PEERS.max_connections
     max_connections_per_address: int = _PEERS.max_connections_per_address
     max_received_bytes: int = _PEERS.max_received_bytes
@@ -55,150 +73,136 @@ class NamesrvConfig:
     max_frame_seconds: int = _PEERS.max_frame_seconds
     kv_config_path: str = setting(
         "kvConfigPath",
-        doc="File of the key-value configuration.",
+        doc="Keep the key-value configuration in this file.",
         default_factory=lambda: _default_path("kvConfig.json"),
         important=True,
+        path=True,
     )
     config_store_path: str = setting(
         "configStorePath",
-        doc="File that an administrator's changes of these settings are written to.",
+        doc="Save settings that an administrator changes at run time in this file.",
         default_factory=lambda: _default_path("namesrv.properties"),
         important=True,
+        path=True,
     )
     order_message_enable: bool = setting(
         "orderMessageEnable",
         False,
-        "Whether a route carries the order configuration of its topic.",
+        "Return the order configuration of a topic with its route.",
         live=True,
     )
     cluster_test: bool = setting(
         "clusterTest",
         False,
-        "Ask the NameServers in NAMESRV_ADDR of the environment, those of production, for "
-        "topics that are not known here; also as orderMessageEnable.",
+        "Ask the production NameServers, given by the NAMESRV_ADDR environment variable, for the "
+        "routes of unknown topics; implies orderMessageEnable.",
         live=True,
     )
     product_env_name: str = setting(
         "productEnvName",
         "center",
-        "Name of the production environment for RocketMQ's address server; without effect.",
+        "Ask the address server for the NameServers of this production environment.",
+        ignored="production NameServers come from NAMESRV_ADDR (clusterTest)",
     )
     rocketmq_home: str | None = setting(
-        "rocketmqHome", None, "Directory of the installation; without effect."
+        "rocketmqHome",
+        None,
+        "Find RocketMQ's logging configuration in this directory.",
+        ignored="logging is configured on the command line (--log-dir, --log-level)",
     )
     max_brokers: int = setting(
         "maxBrokers",
         5_000,
-        "Maximum number of brokers; a broker counts once for each of its addresses.",
+        "Register at most this many brokers; a broker counts once for each of its addresses.",
         minimum=1,
-        limit="SYSTEM_ERROR to the registration; brokers that are registered stay.",
+        limit=_REGISTRATION_REFUSED,
     )
     max_brokers_per_connection: int = setting(
         "maxBrokersPerConnection",
         256,
-        "Maximum number of brokers that register over one connection, and at one address.",
+        "Register at most this many brokers over one connection, and at one address.",
         minimum=1,
-        limit="SYSTEM_ERROR to the registration; brokers that are registered stay.",
+        limit=_REGISTRATION_REFUSED,
     )
     max_registration_size: int = setting(
         "maxRegistrationSize",
         16 * 1024 * 1024,
-        "Maximum bytes of a registration, after decompression.",
+        "Accept registrations of at most this many bytes, after decompression.",
         minimum=1024,
-        limit="SYSTEM_ERROR to the registration.",
+        limit="The registration fails with SYSTEM_ERROR.",
     )
     max_topics_per_broker: int = setting(
         "maxTopicsPerBroker",
         100_000,
-        "Maximum number of topics of one broker name.",
+        "Keep at most this many topics of one broker name.",
         minimum=1,
-        limit="SYSTEM_ERROR to a registration that names more; topics beyond the limit that a "
-        "broker adds bit by bit get no route.",
+        limit="A registration with more topics fails with SYSTEM_ERROR; topics above the limit "
+        "that a broker adds over time get no route.",
     )
     max_topics: int = setting(
         "maxTopics",
         500_000,
-        "Maximum number of topics; a topic counts once for each broker name that has it.",
+        "Keep at most this many topics; a topic counts once for each broker name that has it.",
         minimum=1,
-        limit="A new topic gets no route, with a line in the log; the broker stays registered.",
+        limit="A new topic gets no route, with a log line; the broker stays registered.",
     )
     max_kv_name_size: int = setting(
         "maxKvNameSize",
         1024,
-        "Maximum bytes of a namespace or key of the key-value configuration, as JSON.",
+        "Accept namespaces and keys of at most this many bytes of JSON in the key-value "
+        "configuration.",
         minimum=1,
-        limit="SYSTEM_ERROR to PUT_KV_CONFIG.",
+        limit=_PUT_REFUSED,
     )
     max_kv_value_size: int = setting(
         "maxKvValueSize",
         64 * 1024,
-        "Maximum bytes of a value of the key-value configuration, as JSON.",
+        "Accept values of at most this many bytes of JSON in the key-value configuration.",
         minimum=1,
-        limit="SYSTEM_ERROR to PUT_KV_CONFIG.",
+        limit=_PUT_REFUSED,
     )
     max_kv_config_size: int = setting(
         "maxKvConfigSize",
         4 * 1024 * 1024,
-        "Maximum bytes of the whole key-value configuration, as JSON.",
+        "Keep at most this many bytes of JSON in the key-value configuration.",
         minimum=1,
-        limit="SYSTEM_ERROR to PUT_KV_CONFIG; deleting always works.",
+        limit=f"{_PUT_REFUSED} Deleting always works.",
     )
+
+    def __post_init__(self) -> None:
+        check_water_marks(self)
 
     @classmethod
     def load(cls, properties: Mapping[str, str]) -> tuple[Self, list[str]]:
-        """Build from a properties table; also returns the keys that nothing knows.
+        """Build from a properties table; also return a warning for each key without effect.
 
-        Raises `ConfigError` for a value that cannot be used.
+        Raise ConfigError for an invalid value and for a setting that must not be ignored.
         """
-        config, others = load_settings(
-            cls, {key: _expand(key, value) for key, value in properties.items()}
-        )
-        return config, [key for key in others if key not in KNOWN_WITHOUT_EFFECT]
+        warnings = setting_warnings(properties, [cls], NAMESERVER)
+        return load_settings(cls, properties, str(Path.home()))[0], warnings
 
     def changed(self, properties: Mapping[str, str]) -> Self:
-        """This configuration with some keys changed; keys that nothing knows are left out.
+        """Return this configuration with some keys changed; skip keys without a field.
 
-        Raises `ConfigError` for a value that cannot be used.
+        Raise ConfigError for an invalid value and for a setting that must not be ignored.
         """
+        refuse_unsupported(properties, NAMESERVER)
         changes = {
-            item.attribute: item.parse(_expand(item.key, properties[item.key]))
+            item.attribute: item.parse(properties[item.key], str(Path.home()))
             for item in settings_of(type(self))
             if item.key in properties
         }
         return replace(self, **changes)
 
+    @classmethod
+    def ineffective(cls, properties: Mapping[str, str]) -> list[str]:
+        """Return a warning for each reason why keys of RocketMQ have no effect."""
+        return ineffective_warnings(properties, [cls], NAMESERVER)
+
     def to_properties(self) -> dict[str, str]:
-        """All settings as the table of a `.properties` file; unset ones are left out."""
+        """Return the table of a `.properties` file, without unset settings."""
         return {
             item.key: item.format(value)
             for item in settings_of(type(self))
             if (value := getattr(self, item.attribute)) is not None
         }
-
-
-_PATH_KEYS = ("kvConfigPath", "configStorePath")
-_HOME = re.compile(r"^\s*(?:~|\$\{user\.home\}|\$\{HOME\}|\$HOME)(?=/|$)")
-
-
-def _expand(key: str, value: str) -> str:
-    return _HOME.sub(lambda _: str(Path.home()), value) if key in _PATH_KEYS else value
-
-
-#: Keys of RocketMQ's network layer that mean nothing here: thread pools and knobs of Netty.
-KNOWN_WITHOUT_EFFECT = frozenset(
-    {
-        "serverAsyncSemaphoreValue",
-        "serverCallbackExecutorThreads",
-        "serverOnewaySemaphoreValue",
-        "serverPooledByteBufAllocatorEnable",
-        "serverSelectorThreads",
-        "serverSocketBacklog",
-        "serverSocketRcvBufSize",
-        "serverSocketSndBufSize",
-        "serverWorkerThreads",
-        "useEpollNativeSelector",
-        "useTLS",
-        "writeBufferHighWaterMark",
-        "writeBufferLowWaterMark",
-    }
-)

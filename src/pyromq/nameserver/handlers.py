@@ -1,12 +1,12 @@
-"""What a NameServer answers: one method per request, and the table of codes.
+"""Handle the NameServer's requests: one method per request, and the table of codes.
 
-Every method has the `Handler` signature of `remoting.server`. What cannot be answered is a
-`RequestError` (code and remark as RocketMQ gives them), a `HeaderError` or a `BodyError`;
-the server turns each into an error answer.
+Every method is a `Handler`. It raises `RequestError` (with RocketMQ's code and remark),
+`HeaderError` or `BodyError` for a request that it cannot serve; the server turns each into an error
+response.
 
-Runs on the loop. Changes of the KV configuration and of the settings wait for the disk, so
-they are coroutines. So is a large registration, which is read in slices; registrations and
-goodbyes of its broker that come meanwhile wait for their turn.
+Runs on the loop. Changes of the KV configuration and of settings wait for the disk, so they are
+coroutines. A large registration is a coroutine too and is read in slices; later requests of the
+same broker wait until it has been applied.
 """
 
 from __future__ import annotations
@@ -77,18 +77,18 @@ VERSION_4_9_4 = 401
 
 _NO_ROUTE_HELP = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
-#: Whoever may change settings must not be able to make the server write files anywhere.
+#: A client that may change settings must not choose where the server writes files.
 _FIXED_KEYS = ("kvConfigPath", "configStorePath")
 
-#: Bytes of a registration from which on it is compared with the last one before it is read.
+#: Registrations of at least this many bytes are compared with the last one before parsing.
 _LARGE_BODY: Final = 16 * 1024
-#: Bytes of a registration from which on it is read in slices; a compressed one always is.
+#: Registrations of at least this many bytes are read in slices; compressed ones always are.
 _SLICED_BODY: Final = 256 * 1024
-#: Bytes of registrations that wait for their turn; beyond, brokers are told to try again.
+#: Cap on the bytes of queued registrations; beyond it brokers get SYSTEM_BUSY and retry.
 MAX_WAITING_SIZE: Final = 128 * 1024 * 1024
-#: Bytes of a data version and of changed settings; a few hundred are common.
+#: Cap on the body of a data version or a settings change; a few hundred bytes are common.
 MAX_SMALL_BODY: Final = 64 * 1024
-#: Bytes of a frame that a registration's answer leaves to its header.
+#: Bytes reserved for the header of a registration's response.
 _HEADER_ROOM: Final = 64 * 1024
 
 
@@ -103,7 +103,7 @@ class NameServerHandlers:
         clock: Callable[[], float] = time.monotonic,
         production: ProductionRoutes | None = None,
     ) -> None:
-        """`production` is asked for unknown topics while `clusterTest` is set."""
+        """Ask `production` for unknown topics while `clusterTest` is set."""
         self.config = config
         self._production = production
         self._routes = routes
@@ -113,14 +113,14 @@ class NameServerHandlers:
         self._reader = RegistrationReader(
             config.max_registration_size, config.max_topics_per_broker, routes.unknown_topics
         )
-        #: Held while a registration is read in slices; others wait in FIFO order.
+        #: Held while a registration is read in slices; waiters are served in FIFO order.
         self._turn = asyncio.Lock()
-        #: Requests of a broker that wait or are being read, by its address.
+        #: Queued and running requests per broker address.
         self._in_turn: Counter[str] = Counter()
         self._waiting_size = 0
 
     def table(self) -> Mapping[int, Handler]:
-        """Request code -> handler."""
+        """Return the handler of each request code."""
         return {
             RequestCode.REGISTER_BROKER: self.register_broker,
             RequestCode.UNREGISTER_BROKER: self.unregister_broker,
@@ -149,7 +149,7 @@ class NameServerHandlers:
     def register_broker(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
-        """A broker says that it lives and what it has."""
+        """Register a broker and its topics; brokers repeat this every 30 seconds."""
         header = RegisterBrokerRequestHeader.decode(request.ext_fields)
         if header.body_crc32 not in (0, crc32(request.body) & CRC_MASK):
             logger.warning("registration from %s: CRC does not match", connection.remote_address)
@@ -164,7 +164,7 @@ class NameServerHandlers:
     def unregister_broker(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
-        """A broker says goodbye."""
+        """Remove a broker that shuts down."""
         header = UnRegisterBrokerRequestHeader.decode(request.ext_fields)
         steps = self._goodbye(request, header)
         if header.broker_addr in self._in_turn:
@@ -176,7 +176,7 @@ class NameServerHandlers:
     ) -> Generator[None, None, RemotingCommand]:
         identity = _identity(header)
         digest = _digest(identity, request.body) if len(request.body) >= _LARGE_BODY else b""
-        # A broker says the same every 30 seconds: then nothing needs to be read.
+        # Most registrations repeat the previous one: skip parsing those.
         version = self._routes.repeated(identity, digest) if digest else None
         if version is not None:
             read = Registration(TopicConfigSerializeWrapper(data_version=version), None)
@@ -235,14 +235,14 @@ class NameServerHandlers:
         size: int,
         steps: Generator[None, None, RemotingCommand],
     ) -> Awaitable[RemotingCommand | None]:
-        """Run these steps after all that came before, with other peers' requests in between."""
+        """Run steps after all queued ones, yielding to other requests between steps."""
         if self._waiting_size + size > MAX_WAITING_SIZE and self._waiting_size:
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY,
-                f"registrations of {self._waiting_size} bytes wait to be read,"
-                f" limit {MAX_WAITING_SIZE}: try again",
+                f"{self._waiting_size} bytes of registrations are queued,"
+                f" limit {MAX_WAITING_SIZE}: retry later",
             )
-        # At once, not when the coroutine begins: the same broker's next request may come before.
+        # Count now: the broker's next request may arrive before the coroutine starts.
         self._in_turn[address] += 1
         self._waiting_size += size
         return self._steps_in_turn(connection, address, size, steps)
@@ -271,7 +271,7 @@ class NameServerHandlers:
         return None
 
     def query_data_version(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """A broker asks whether it must register its topics again; if not, it is alive."""
+        """Tell a broker whether to register its topics again; if not, note that it is alive."""
         header = QueryDataVersionRequestHeader.decode(request.ext_fields)
         _check_small(request)
         changed = self._routes.is_changed(header.broker_addr, DataVersion.decode(request.body))
@@ -288,7 +288,7 @@ class NameServerHandlers:
     def route_by_topic(
         self, _: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """A client asks where a topic lives."""
+        """Return the route of a topic."""
         header = GetRouteInfoRequestHeader.decode(request.ext_fields)
         route = self._routes.route(header.topic)
         if route is None:
@@ -309,34 +309,34 @@ class NameServerHandlers:
         return request.answer(body=route)
 
     def cluster_info(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """All brokers and clusters."""
+        """Return all brokers and clusters."""
         return request.answer(body=self._routes.cluster_info().encode())
 
     def all_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """All topics."""
+        """Return all topics."""
         return _topic_list(request, self._routes.all_topics())
 
     def topics_by_cluster(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """The topics of one cluster."""
+        """Return the topics of one cluster."""
         header = GetTopicsByClusterRequestHeader.decode(request.ext_fields)
         return _topic_list(request, self._routes.topics_of_cluster(header.cluster))
 
     def system_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Topics named after clusters and brokers."""
+        """Return the topics named after clusters and brokers."""
         return _topic_list(request, self._routes.system_topics())
 
     def unit_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Topics of a unit."""
+        """Return the topics of a unit."""
         return _topic_list(request, self._routes.unit_topics())
 
     def unit_subscribed_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Topics that a unit subscribes to."""
+        """Return the topics that a unit subscribes to."""
         return _topic_list(request, self._routes.unit_subscribed_topics())
 
     def unit_subscribed_common_topics(
         self, _: Connection, request: RemotingCommand
     ) -> RemotingCommand:
-        """Topics that a unit subscribes to and that are no unit's own."""
+        """Return the topics that a unit subscribes to but does not own."""
         return _topic_list(request, self._routes.unit_subscribed_common_topics())
 
     # Administration of routes
@@ -344,33 +344,33 @@ class NameServerHandlers:
     def wipe_write_permission(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
-        """Take a broker out of the producers' choice."""
+        """Stop producers from choosing a broker."""
         header = WipeWritePermOfBrokerRequestHeader.decode(request.ext_fields)
         count = self._routes.wipe_write_permission(header.broker_name)
         logger.info(
-            "write permission of broker %s wiped by %s: %d topics",
+            "write permission wiped: broker %s, %d topics, by %s",
             shorten(header.broker_name),
-            connection.remote_address,
             count,
+            connection.remote_address,
         )
         return request.answer(ext_fields=WipeWritePermOfBrokerResponseHeader(count).encode())
 
     def add_write_permission(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
-        """Put a broker back into the producers' choice."""
+        """Let producers choose a broker again."""
         header = AddWritePermOfBrokerRequestHeader.decode(request.ext_fields)
         count = self._routes.add_write_permission(header.broker_name)
         logger.info(
-            "write permission of broker %s given by %s: %d topics",
+            "write permission restored: broker %s, %d topics, by %s",
             shorten(header.broker_name),
-            connection.remote_address,
             count,
+            connection.remote_address,
         )
         return request.answer(ext_fields=AddWritePermOfBrokerResponseHeader(count).encode())
 
     def delete_topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Forget a topic, everywhere or in one cluster."""
+        """Delete a topic from all clusters or from one."""
         header = DeleteTopicFromNamesrvRequestHeader.decode(request.ext_fields)
         self._routes.delete_topic(header.topic, header.cluster_name)
         logger.info("topic %s deleted by %s", shorten(header.topic), connection.remote_address)
@@ -379,7 +379,7 @@ class NameServerHandlers:
     # KV configuration
 
     async def put_kv_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Set a key."""
+        """Set a key of the KV configuration."""
         header = PutKVConfigRequestHeader.decode(request.ext_fields)
         try:
             await self._kv_config.put(header.namespace, header.key, header.value)
@@ -390,7 +390,7 @@ class NameServerHandlers:
         return request.answer()
 
     def get_kv_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """The value of a key."""
+        """Return the value of a key."""
         header = GetKVConfigRequestHeader.decode(request.ext_fields)
         value = self._kv_config.get(header.namespace, header.key)
         if value is None:
@@ -402,7 +402,7 @@ class NameServerHandlers:
         return request.answer(ext_fields=GetKVConfigResponseHeader(value).encode())
 
     async def delete_kv_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Remove a key."""
+        """Delete a key."""
         header = DeleteKVConfigRequestHeader.decode(request.ext_fields)
         try:
             await self._kv_config.delete(header.namespace, header.key)
@@ -411,7 +411,7 @@ class NameServerHandlers:
         return request.answer()
 
     def kv_list_by_namespace(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """All keys of a namespace."""
+        """Return all keys of a namespace."""
         header = GetKVListByNamespaceRequestHeader.decode(request.ext_fields)
         table = self._kv_config.namespace(header.namespace)
         if table is None:
@@ -426,7 +426,7 @@ class NameServerHandlers:
     async def update_config(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
-        """Change live settings and save them; keys that this server does not have are ignored."""
+        """Change live settings and save them; the remark names settings without effect."""
         _check_small(request)
         try:
             properties = parse_properties(request.body)
@@ -438,7 +438,7 @@ class NameServerHandlers:
             config = self.config.changed(properties)
         except ConfigError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        # Anybody may ask: nothing may change that the next start could fail by, and no limit.
+        # Any client may send this, so it must not change a limit or break the next start.
         changed = [
             item
             for item in settings_of(NamesrvConfig)
@@ -463,15 +463,15 @@ class NameServerHandlers:
                 await asyncio.to_thread(_save_settings, path, self.config.to_properties())
         except OSError as error:
             raise _not_saved(str(path), error) from error
-        return request.answer()
+        return request.answer(remark="; ".join(NamesrvConfig.ineffective(properties)) or None)
 
     def get_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """All settings."""
+        """Return all settings."""
         return request.answer(body=format_properties(self.config.to_properties()).encode())
 
 
 def _run(steps: Generator[None, None, RemotingCommand]) -> RemotingCommand:
-    """Run all steps at once."""
+    """Run all steps without yielding."""
     while True:
         try:
             next(steps)
@@ -510,17 +510,17 @@ def _check_small(request: RemotingCommand) -> None:
 
 
 def _echoed(name: str) -> str:
-    """Return a name for an answer, cut if it is longer than any real one."""
+    """Return a name for a response, cut if it is longer than any real one."""
     return name if len(name) <= MAX_NAME_LENGTH else shorten(name)
 
 
 def _save_settings(path: Path, settings: dict[str, str]) -> None:
-    """Write the settings, and keep what else is in the file: other programs' keys."""
+    """Save the settings and keep other keys that the file has."""
     content = read_file(path)
     try:
         before = {} if content is None else parse_properties(content)
     except PropertiesError as error:
-        logger.warning("%s is replaced, it cannot be read: %s", path, error)
+        logger.warning("replacing %s, which cannot be read: %s", path, error)
         before = {}
     write_file(path, format_properties({**before, **settings}).encode(), backup=True)
 
@@ -549,9 +549,9 @@ def _topic_list(request: RemotingCommand, topics: TopicList) -> RemotingCommand:
     if size > MAX_FRAME:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            f"{len(names)} topics have names of {size} bytes, a frame at most {MAX_FRAME}",
+            f"the names of {len(names)} topics have {size} bytes, limit {MAX_FRAME} per frame",
         )
-    # Unsorted: sorting hundreds of thousands of names takes longer than everything else.
+    # Unsorted: sorting hundreds of thousands of names would dominate the cost.
     value = {**TopicList(set(), topics.broker_addr).to_value(), "topicList": list(names)}
     return request.answer(body=dump_json(value))
 
@@ -559,5 +559,5 @@ def _topic_list(request: RemotingCommand, topics: TopicList) -> RemotingCommand:
 def _not_saved(path: str, error: OSError) -> RequestError:
     return RequestError(
         ResponseCode.SYSTEM_ERROR,
-        f"the change is in effect but will be lost at a restart: cannot write {path}: {error}",
+        f"the change is in effect but will be lost on restart: cannot write {path}: {error}",
     )

@@ -1,17 +1,17 @@
-"""The key-value configuration that a NameServer keeps for administrators.
+"""The key-value configuration that a NameServer stores for administrators.
 
-Namespaces of string tables; the namespace `ORDER_TOPIC_CONFIG` says for ordered topics which
-broker has how many queues. Kept in memory and, after every change, in one JSON file in
-RocketMQ's form: `{"configTable":{"namespace":{"key":"value"}}}`.
+A table of strings per namespace. The namespace `ORDER_TOPIC_CONFIG` fixes the number of queues per
+broker for ordered topics. Every change is saved to one JSON file in RocketMQ's form:
+`{"configTable":{"namespace":{"key":"value"}}}`.
 
 Invariants:
-1. `_size` is the size of the table as JSON, give or take its brackets. A put that would take
-   it above its limit is refused. A file above the limit loads; then only puts are refused.
-2. A namespace is encoded at most once per change, and never above the size asked for.
+1. `_size` is the size of the table as JSON, without its outer brackets. A put that would exceed the
+   limit is refused. A file above the limit still loads; then only puts are refused.
+2. A namespace is encoded at most once per change, and never above the requested size.
 
-Called by `handlers` on the loop; files are encoded and written in a worker thread, one at a
-time and always the newest content. Changes that come while a file is being written share the
-next one, so a slow disk delays the answer to a change and nothing else.
+Called by `handlers` on the loop. A worker thread encodes and writes files, one at a time and always
+the newest content. Changes that arrive during a write share the next one, so a slow disk delays
+only the responses to changes.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 
 class KVConfigFileError(Exception):
-    """The file and its backup exist but cannot be read."""
+    """Neither the file nor its backup can be read."""
 
 
 class KVLimitError(Exception):
-    """A change that is larger than a limit allows; says which."""
+    """A change exceeds a limit, which the message names."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVLimits:
-    """How large the table and its parts may be, in bytes as JSON."""
+    """Maximum sizes of names, values and the whole table, in bytes as JSON."""
 
     name: int = sys.maxsize
     value: int = sys.maxsize
@@ -58,19 +58,19 @@ class KVConfigSerializeWrapper(Body):
 
 
 class KVConfig:
-    """All namespaces, and the file behind them."""
+    """All namespaces, and their file."""
 
     def __init__(self, path: Path, limits: KVLimits | None = None) -> None:
         self._path = path
         self._limits = limits or KVLimits()
         self._table: dict[str, dict[str, str]] = {}
         self._size = 0
-        self._encoded: dict[str, bytes] = {}  # the last namespace that was asked for
+        self._encoded: dict[str, bytes] = {}  # cache of the last namespace
         self._saving = asyncio.Lock()
         self._next_save: asyncio.Task[None] | None = None
 
     def load(self) -> None:
-        """Read the file, or its backup. Raises `KVConfigFileError` when both are damaged."""
+        """Read the file, or its backup. Raises `KVConfigFileError` if both are damaged."""
         failures = []
         for path in (self._path, backup_of(self._path)):
             try:
@@ -82,7 +82,7 @@ class KVConfig:
                 failures.append(f"{path}: {error}")
                 continue
             if failures:
-                logger.warning("KV configuration read from the backup: %s", failures[0])
+                logger.warning("KV configuration loaded from the backup: %s", failures[0])
             self._measure()
             return
         if failures:
@@ -92,16 +92,17 @@ class KVConfig:
             )
 
     def get(self, namespace: str, key: str) -> str | None:
-        """The value, or None."""
+        """Return a value, or None."""
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
-        """All keys of a namespace; None when it was never used."""
+        """Return all keys of a namespace, or None if it does not exist."""
         return self._table.get(namespace)
 
     def encoded(self, namespace: str, max_size: int) -> bytes | None:
-        """Encode a namespace as a `KVTable`, without the keys that do not fit; return None when
-        it was never used.
+        """Encode a namespace as a `KVTable`, leaving out keys that do not fit.
+
+        Returns None if the namespace does not exist.
         """
         table = self._table.get(namespace)
         if table is None:
@@ -115,8 +116,7 @@ class KVConfig:
     async def put(self, namespace: str, key: str, value: str) -> None:
         """Set a key and save.
 
-        Raises `KVLimitError` when it is too large, `OSError` when it is set but could not be
-        saved.
+        Raises `KVLimitError` if it is too large, `OSError` if it is set but could not be saved.
         """
         self._make_room(namespace, key, value)
         self._size += _added_size(self._table, namespace, key, value)
@@ -126,7 +126,7 @@ class KVConfig:
         await self._save()
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Remove a key and save. Raises `OSError` when it is gone but could not be saved."""
+        """Delete a key and save. Raises `OSError` if it is deleted but could not be saved."""
         value = self._table.get(namespace, {}).pop(key, None)
         if value is not None:
             self._size -= _entry_size(key, value)
@@ -135,7 +135,7 @@ class KVConfig:
         await self._save()
 
     async def close(self) -> None:
-        """Wait until every change is in the file, or could not be saved."""
+        """Wait until every change is saved or has failed to be."""
         if self._next_save is not None:
             await asyncio.wait([self._next_save])
         async with self._saving:
@@ -148,7 +148,7 @@ class KVConfig:
         )
         if self._size > self._limits.table:
             logger.warning(
-                "%s has %d bytes, limit %d (maxKvConfigSize): keys can only be deleted",
+                "%s has %d bytes, limit %d (maxKvConfigSize): only deletions are accepted",
                 self._path,
                 self._size,
                 self._limits.table,
@@ -171,8 +171,8 @@ class KVConfig:
             added = _added_size(self._table, namespace, key, value)
             if self._size + added > self._limits.table:
                 raise KVLimitError(
-                    f"no room for {shorten(namespace)}/{shorten(key)}: with it the KV"
-                    f" configuration has {self._size + added} bytes,"
+                    f"no room for {shorten(namespace)}/{shorten(key)}: the KV configuration"
+                    f" would have {self._size + added} bytes,"
                     f" limit {self._limits.table} (maxKvConfigSize)"
                 )
 
@@ -183,7 +183,7 @@ class KVConfig:
             self._encoded.clear()
 
     async def _save(self) -> None:
-        """Return once a write that began after this call is on the disk."""
+        """Wait for a write that starts after this call."""
         if self._next_save is None:
             self._next_save = asyncio.create_task(self._write(), name="save KV configuration")
             self._next_save.add_done_callback(_retrieve)
@@ -191,7 +191,7 @@ class KVConfig:
 
     async def _write(self) -> None:
         async with self._saving:
-            self._next_save = None  # what changes from now on is for the next one
+            self._next_save = None  # later changes belong to the next write
             table = {namespace: dict(entries) for namespace, entries in self._table.items()}
             await asyncio.to_thread(_encode_and_save, self._path, table)
 
@@ -201,7 +201,7 @@ def _encode_and_save(path: Path, table: dict[str, dict[str, str]]) -> None:
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """Mark an error as retrieved: all its waiters may be gone."""
+    """Mark an error as retrieved, in case all waiters are gone."""
     if not task.cancelled():
         task.exception()
 
@@ -218,7 +218,7 @@ def _fitting(namespace: str, table: dict[str, str], max_size: int) -> dict[str, 
             room += _entry_size(key, value)
     if len(fitting) < len(table):
         logger.warning(
-            "namespace %s does not fit into an answer of %d bytes: %d of %d keys left out",
+            "namespace %s exceeds a response of %d bytes: left out %d of %d keys",
             shorten(namespace),
             max_size,
             len(table) - len(fitting),
@@ -228,7 +228,7 @@ def _fitting(namespace: str, table: dict[str, str], max_size: int) -> dict[str, 
 
 
 def _added_size(table: dict[str, dict[str, str]], namespace: str, key: str, value: str) -> int:
-    """Return by how many bytes the table grows; negative when it shrinks."""
+    """Return by how many bytes the table grows; negative if it shrinks."""
     entries = table.get(namespace)
     if entries is None:
         return _namespace_size(namespace) + _entry_size(key, value)

@@ -1,11 +1,11 @@
-"""Routes of the production environment, for a NameServer of a test cluster.
+"""Look up unknown topics in the production environment, for a NameServer of a test cluster.
 
-With `clusterTest` a NameServer asks the production environment's NameServers for topics that it
-does not know, so that programs under test can use production's topics beside their own. Which
-those are says NAMESRV_ADDR of the environment, as it does to RocketMQ.
+With `clusterTest` a NameServer forwards lookups of unknown topics to production's NameServers, so
+that programs under test can use production's topics beside their own. Their addresses come from the
+`NAMESRV_ADDR` environment variable, as in RocketMQ.
 
-A request that was forwarded once is not forwarded again: NameServers that name each other, or
-themselves, do not ask in circles. Runs on the loop.
+A forwarded request is not forwarded again, so NameServers that name each other cannot loop. Runs on
+the loop.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from pyromq.remoting.errors import RemotingError
 
 logger = logging.getLogger(__name__)
 
-#: In the header of a request that a NameServer has passed on.
+#: Header field of a request that a NameServer forwarded.
 _FORWARDED: Final = "forwardedByNameServer"
 _TIMEOUT_SECONDS: Final = 3.0
 
 
 def was_forwarded(request: RemotingCommand) -> bool:
-    """Whether a NameServer asks, on behalf of somebody else."""
+    """Return whether another NameServer forwarded this request."""
     return _FORWARDED in request.ext_fields
 
 
 class ProductionRoutes:
-    """Asks the NameServers of the production environment."""
+    """A client of production's NameServers."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._environment = environment
         self._client: RemotingClient | None = None
 
     async def route(self, topic: str) -> bytes | None:
-        """The encoded route, from the first NameServer that knows it; None when none does."""
+        """Return the encoded route from the first NameServer that knows it, or None."""
         named = self._environment.get("NAMESRV_ADDR", "")
         try:
             addresses = parse_addresses(named) if named else []
         except AddressError as error:
-            logger.warning("no route of the production environment: NAMESRV_ADDR: %s", error)
+            logger.warning("production lookup failed: NAMESRV_ADDR: %s", error)
             return None
         if self._client is None:
             self._client = RemotingClient()
@@ -59,7 +59,7 @@ class ProductionRoutes:
             try:
                 answer = await self._client.request(address, request, _TIMEOUT_SECONDS)
             except RemotingError as error:
-                logger.info("route of %s from the production environment: %s", topic, error)
+                logger.info("production lookup of topic %s failed: %s", topic, error)
                 continue
             if answer.code == ResponseCode.SUCCESS and answer.body:
                 return answer.body

@@ -1,10 +1,10 @@
-"""Reads what a broker registers: all its topics, as JSON or compressed.
+"""Read a broker's registration: all its topics, as JSON or compressed.
 
-A registration is the largest request of a NameServer. So reading one is bounded (bytes after
-decompression, values, topics, filter servers), and it is a generator: it yields between
-slices of `SLICE_TOPICS` topics, and the caller decides whether others get their turn then.
+Registrations are the largest requests a NameServer gets. Reading one is bounded (bytes after
+decompression, values, topics, filter servers) and yields between slices of `SLICE_TOPICS` topics,
+so that the caller can serve other requests meanwhile.
 
-Pure but for the table that knows topics already. Called by `handlers` on the loop.
+Pure, except that `unknown_topics` looks into the route table. Called by `handlers` on the loop.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from pyromq.protocol.wire.bodies import (
     TopicConfigSerializeWrapper,
 )
 
-#: Topics that are read in one go, which takes some milliseconds.
+#: Topics per slice, which takes a few milliseconds.
 SLICE_TOPICS: Final = 1000
-#: Filter servers of one broker. RocketMQ gave them up long ago; few brokers ever had one.
+#: Filter servers of a broker. RocketMQ abandoned them; few brokers ever had one.
 MAX_FILTER_SERVERS: Final = 64
 #: Characters of a filter server's address.
 MAX_FILTER_SERVER_LENGTH: Final = 512
 
-#: JSON values of a topic: seven, and room for fields that later versions add.
+#: JSON values per topic: seven, plus room for fields of later versions.
 _VALUES_PER_TOPIC: Final = 12
 _OTHER_VALUES: Final = 1000
 
 
 class Registration(NamedTuple):
-    """What a broker says; `filter_servers` is None when it says nothing about them."""
+    """A broker's registration; `filter_servers` is None if it names none."""
 
     topics: TopicConfigSerializeWrapper
     filter_servers: list[str] | None
@@ -45,17 +45,17 @@ class Registration(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RegistrationReader:
-    """Reads registrations of at most `max_size` bytes and `max_topics` topics."""
+    """Read registrations of at most `max_size` bytes and `max_topics` topics."""
 
     max_size: int
     max_topics: int
-    #: Of a part of a broker's parsed topic table, the topics that say something new.
+    #: Filters a slice of a broker's parsed topic table: returns new and changed topics.
     unknown_topics: Callable[[str, Mapping[str, Any]], dict[str, Any]]
 
     def read(
         self, broker_name: str, body: bytes, *, compressed: bool, topics_only: bool
     ) -> Generator[None, None, Registration]:
-        """Read a registration, without the topics that are known as they are.
+        """Read a registration, skipping topics that are known and unchanged.
 
         `topics_only` is the form of brokers before 3.0.11. Raises `BodyError`.
         """
@@ -77,7 +77,7 @@ class RegistrationReader:
     def _parsed(self, body: bytes) -> Any:
         if len(body) > self.max_size:
             raise RegistrationTooLargeError(f"{len(body)} bytes, limit {self.max_size}")
-        # A body of tiny values takes fifty times its size, and a second to parse.
+        # Tiny JSON values take fifty times their size in memory: count before parsing.
         count = body.count(b",") + body.count(b"{") + body.count(b"[")
         limit = _VALUES_PER_TOPIC * self.max_topics + _OTHER_VALUES
         if count > limit:
@@ -87,7 +87,7 @@ class RegistrationReader:
     def _read_value(
         self, broker_name: str, value: Any
     ) -> Generator[None, None, RegisterBrokerBody]:
-        """The same as `RegisterBrokerBody.from_value`, in slices."""
+        """Do what `RegisterBrokerBody.from_value` does, in slices."""
         wrapper = value.get("topicConfigSerializeWrapper") if isinstance(value, dict) else None
         if not isinstance(wrapper, dict) or not isinstance(
             table := wrapper.get("topicConfigTable"), dict
@@ -98,7 +98,7 @@ class RegistrationReader:
         topics: dict[str, TopicConfig] = {}
         items = iter(table.items())
         while part := dict(islice(items, SLICE_TOPICS)):
-            # A topic that cannot be compared is named, if it is wrong, by the next step.
+            # A malformed topic is reported by the decoder below.
             with contextlib.suppress(KeyError, TypeError, AttributeError):
                 part = self.unknown_topics(broker_name, part)
             topics |= TopicConfigSerializeWrapper.from_value(

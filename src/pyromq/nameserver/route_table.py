@@ -1,26 +1,25 @@
-"""What a NameServer knows: which brokers live, where they are and which topics they have.
+"""The route table: live brokers, their addresses and their topics.
 
-RocketMQ's RouteInfoManager as a pure table: no IO, and the clock is handed in (`now`, in
-seconds, of any clock that only goes forward). Connections are opaque objects, compared by
-identity.
+RocketMQ's RouteInfoManager as a pure table: no IO, and time is an argument (`now`, in seconds of
+any monotonic clock). Connections are opaque objects, compared by identity.
 
 Invariants:
 1. Within one broker name an address has at most one broker id. (A replica that becomes
    master registers its address under id 0; the old id goes away.)
-2. A broker name is in the table as long as it has at least one address; with its last
-   address it leaves its cluster, and its queues leave every topic.
-3. A topic is in the table as long as at least one broker name has queues for it; a cluster
-   as long as it has a broker name.
-4. Queues of a broker name change only through its master (id 0), and only when its data
-   version differs from the last one seen, or when another address was master before.
-5. Every address of a broker name has an entry that says when it was last heard of, and no
-   other address has one. A broker that was silent for `BROKER_EXPIRY` seconds, or whose
-   connection broke, is removed.
-6. Indexes find everything that leaves (connection -> addresses -> broker names -> topics and
-   clusters): a removal costs what it removes, however large the rest of the table is.
-7. The table never outgrows its `RouteLimits`. A broker above a limit is refused; topics above
-   a limit are left out of a registration, and its data version counts as unknown, so that
-   the broker is heard again when there is room.
+2. A broker name is in the table while it has an address. With its last address it leaves its
+   cluster, and its queues leave every topic.
+3. A topic is in the table while a broker name has queues for it; a cluster while it has a broker
+   name.
+4. Only its master (id 0) changes the queues of a broker name, and only if its data version differs
+   from the last one or the master's address changed.
+5. Every address of a broker name, and no other address, has an entry with the time of its last
+   registration. A broker that is silent for `BROKER_EXPIRY` seconds, or whose connection breaks, is
+   removed.
+6. Indexes (connection -> addresses -> broker names -> topics and clusters) make the cost of a
+   removal proportional to what it removes, not to the size of the table.
+7. The table never outgrows its `RouteLimits`. A broker above a limit is refused. Topics above a
+   limit are left out of a registration, whose data version then counts as unknown, so that the
+   broker registers them again.
 
 Called by `handlers` and `server`, on the loop only: nothing here needs a lock.
 """
@@ -51,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 ConnectionT = TypeVar("ConnectionT")
 
-#: A broker that did not register for this many seconds is taken for dead.
+#: Seconds without a registration after which a broker is considered dead.
 BROKER_EXPIRY = 120.0
 
 #: Bits of a topic's sysFlag.
@@ -60,14 +59,14 @@ UNIT_SUB_FLAG = 0x2
 
 #: Longest name of a topic, broker or cluster, and longest address: twice RocketMQ's longest.
 MAX_NAME_LENGTH: Final = 512
-#: A broker name may be in this many clusters. Real ones are in one.
+#: Clusters per broker name. Real brokers are in one.
 MAX_CLUSTERS_PER_BROKER: Final = 16
-#: A log line names at most this many topics or brokers.
+#: Topics or brokers that a log line names.
 _MAX_NAMES_SHOWN: Final = 3
 
 
 class RouteLimitError(Exception):
-    """A broker that the table has no room for; says which limit was reached."""
+    """The table has no room for a broker; the message names the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class RouteLimits:
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """Who a broker says it is."""
+    """The identity a broker registers with."""
 
     cluster_name: str
     broker_name: str
@@ -93,7 +92,7 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationResult:
-    """What a replica learns about its master; nothing for a master."""
+    """A replica's master; empty for a master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -102,7 +101,7 @@ class RegistrationResult:
 @dataclass(slots=True)
 class _LiveBroker(Generic[ConnectionT]):
     last_seen: float
-    data_version: DataVersion | None  # None: some of its topics were left out
+    data_version: DataVersion | None  # None if some of its topics were left out
     connection: ConnectionT
     ha_server_addr: str
     body_digest: bytes
@@ -118,7 +117,7 @@ class RouteTable(Generic[ConnectionT]):
         self._clusters: dict[str, set[str]] = {}  # cluster name -> broker names
         self._live: dict[str, _LiveBroker[ConnectionT]] = {}  # by broker address
         self._filter_servers: dict[str, list[str]] = {}  # by broker address
-        # Indexes: each table above, by what it is removed by.
+        # Indexes for removals.
         self._addresses_on: dict[ConnectionT, set[str]] = {}
         self._names_at: dict[str, set[str]] = {}  # address -> broker names
         self._topics_of: dict[str, set[str]] = {}  # by broker name
@@ -138,10 +137,9 @@ class RouteTable(Generic[ConnectionT]):
         now: float,
         body_digest: bytes = b"",
     ) -> RegistrationResult:
-        """Take in what a broker says about itself; `filter_servers` None leaves them alone.
+        """Add or update a broker and its topics; `filter_servers=None` keeps the known ones.
 
-        `body_digest` is kept for `repeated`. Raises `RouteLimitError`, and then nothing
-        has changed.
+        `body_digest` is kept for `repeated`. Raises `RouteLimitError` without any change.
         """
         self._check_room(identity, connection)
         address, broker_id = identity.broker_addr, identity.broker_id
@@ -188,10 +186,10 @@ class RouteTable(Generic[ConnectionT]):
         return self._master_of(broker) if broker_id != MASTER_ID else RegistrationResult()
 
     def unregister(self, identity: BrokerIdentity) -> None:
-        """Forget a broker that says goodbye.
+        """Remove a broker that shuts down.
 
-        A late goodbye of a process whose name and id another address has taken over meanwhile
-        changes nothing for the successor.
+        A late request of a process whose name and id another address has taken over changes
+        nothing.
         """
         address = identity.broker_addr
         broker = self._brokers.get(identity.broker_name)
@@ -202,25 +200,23 @@ class RouteTable(Generic[ConnectionT]):
             self._drop_broker_without_address(broker)
 
     def remove_connection(self, connection: ConnectionT) -> list[str]:
-        """Forget every broker whose latest registration came over this connection, which
-        broke. Returns their addresses. A broker that registered again over another
-        connection meanwhile stays.
+        """Remove every broker whose last registration came over a broken connection.
+
+        Returns their addresses. A broker that has registered over another connection stays.
         """
         addresses = list(self._addresses_on.get(connection, ()))
         for address in addresses:
             self._remove_address(address)
         if addresses:
             logger.info(
-                "a connection broke, the routes of its %d brokers are removed: %s",
+                "connection lost, removed the routes of its %d brokers: %s",
                 len(addresses),
                 _some_of(addresses),
             )
         return addresses
 
     def remove_expired(self, now: float) -> list[ConnectionT]:
-        """Forget brokers that were silent for too long. Returns their connections, those that
-        no other broker uses.
-        """
+        """Remove silent brokers. Returns their connections, unless another broker uses them."""
         expired = [
             (address, live.connection)
             for address, live in self._live.items()
@@ -230,7 +226,7 @@ class RouteTable(Generic[ConnectionT]):
             self._remove_address(address)
         if expired:
             logger.warning(
-                "%d brokers did not register for %d s, their routes are removed: %s",
+                "removed the routes of %d brokers that were silent for %d s: %s",
                 len(expired),
                 BROKER_EXPIRY,
                 _some_of([address for address, _ in expired]),
@@ -241,17 +237,18 @@ class RouteTable(Generic[ConnectionT]):
     # Versions of brokers' topic tables
 
     def data_version(self, broker_addr: str) -> DataVersion | None:
-        """The version of the topics that this broker registered last."""
+        """Return the version of the topics that a broker registered last."""
         live = self._live.get(broker_addr)
         return None if live is None else live.data_version
 
     def is_changed(self, broker_addr: str, data_version: DataVersion) -> bool:
-        """Whether a broker at this version would tell us something new."""
+        """Return whether a broker at this version has something new to register."""
         return self.data_version(broker_addr) != data_version
 
     def repeated(self, identity: BrokerIdentity, body_digest: bytes) -> DataVersion | None:
-        """The version that this broker registered with a body of the same digest, if that was
-        its last registration and no other address has taken its name and id over since.
+        """Return the data version if a registration repeats the broker's last one, else None.
+
+        None also if another address has taken over the broker's name and id since.
         """
         broker = self._brokers.get(identity.broker_name)
         live = self._live.get(identity.broker_addr)
@@ -265,15 +262,15 @@ class RouteTable(Generic[ConnectionT]):
         return live.data_version
 
     def touch(self, broker_addr: str, now: float) -> None:
-        """Note that a broker is alive although it has nothing new."""
+        """Note that a broker is alive."""
         live = self._live.get(broker_addr)
         if live is not None:
             live.last_seen = now
 
     def unknown_topics(self, broker_name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-        """The part of a registration's `topicConfigTable`, as parsed, that says something new.
+        """Return the topics of a parsed `topicConfigTable` that are new or changed.
 
-        To compare takes a tenth of the time that it takes to read and register it all.
+        Comparing takes a tenth of the time of decoding and registering all of them.
         """
         known = self._topics
         nothing: dict[str, QueueData] = {}
@@ -291,10 +288,10 @@ class RouteTable(Generic[ConnectionT]):
                 unknown[name] = topic
         return unknown
 
-    # Questions
+    # Queries
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Where a topic lives; None when nobody has it or no broker of it is left."""
+        """Return a topic's route, or None if no live broker has it."""
         queues = self._topics.get(topic)
         if queues is None:
             return None
@@ -315,21 +312,22 @@ class RouteTable(Generic[ConnectionT]):
         )
 
     def cluster_info(self) -> ClusterInfo:
-        """Every broker and cluster. The tables are the live ones: to be encoded at once."""
+        """Return every broker and cluster. Encode the result now: it holds the live tables."""
         return ClusterInfo(self._brokers, self._clusters)
 
     def all_topics(self) -> TopicList:
-        """Every topic that some broker has."""
+        """Return every topic that some broker has."""
         return TopicList(set(self._topics))
 
     def topics_of_cluster(self, cluster_name: str) -> TopicList:
-        """The topics that a broker of this cluster has; none for an unknown cluster."""
+        """Return the topics of a cluster's brokers; none for an unknown cluster."""
         names = self._clusters.get(cluster_name, ())
         return TopicList(set().union(*(self._topics_of.get(name, ()) for name in names)))
 
     def system_topics(self) -> TopicList:
-        """Names that are topics by rule: clusters' and brokers'; and one broker's address,
-        where the caller can ask for more.
+        """Return the names of clusters and brokers, and one broker's address.
+
+        The caller asks that broker for more system topics.
         """
         names = set(self._clusters).union(*self._clusters.values())
         addresses = (
@@ -338,15 +336,15 @@ class RouteTable(Generic[ConnectionT]):
         return TopicList(names, next(addresses, None))
 
     def unit_topics(self) -> TopicList:
-        """Topics of a unit."""
+        """Return the topics of a unit."""
         return self._topics_by_flag(lambda flag: flag & UNIT_FLAG != 0)
 
     def unit_subscribed_topics(self) -> TopicList:
-        """Topics that a unit subscribes to."""
+        """Return the topics that a unit subscribes to."""
         return self._topics_by_flag(lambda flag: flag & UNIT_SUB_FLAG != 0)
 
     def unit_subscribed_common_topics(self) -> TopicList:
-        """Topics that a unit subscribes to and that are no unit's own."""
+        """Return the topics that a unit subscribes to but does not own."""
         return self._topics_by_flag(
             lambda flag: flag & (UNIT_FLAG | UNIT_SUB_FLAG) == UNIT_SUB_FLAG
         )
@@ -354,18 +352,18 @@ class RouteTable(Generic[ConnectionT]):
     # Administration
 
     def wipe_write_permission(self, broker_name: str) -> int:
-        """Stop producers from choosing this broker. Returns how many topics it has.
+        """Stop producers from choosing a broker. Returns how many topics it has.
 
-        Holds until the master registers a changed topic table.
+        Lasts until the master registers a changed topic table.
         """
         return self._change_permission(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_permission(self, broker_name: str) -> int:
-        """Let producers choose this broker again. Returns how many topics it has."""
+        """Let producers choose a broker again. Returns how many topics it has."""
         return self._change_permission(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
     def delete_topic(self, topic: str, cluster_name: str | None = None) -> None:
-        """Forget a topic, or with a cluster name only that cluster's part of it."""
+        """Delete a topic, or only its part in one cluster."""
         queues = self._topics.get(topic, {})
         if not cluster_name:
             names = list(queues)
@@ -376,7 +374,7 @@ class RouteTable(Generic[ConnectionT]):
             self._topics_of[name].discard(topic)
             self._remove_queues(topic, name)
 
-    # Inner workings
+    # Helpers
 
     def _check_room(self, identity: BrokerIdentity, connection: ConnectionT) -> None:
         name, address = identity.broker_name, identity.broker_addr
@@ -406,7 +404,7 @@ class RouteTable(Generic[ConnectionT]):
                 )
 
     def _take_address(self, broker: BrokerData, broker_id: int, address: str) -> None:
-        """Move an address to this id of its broker name; the id's old address leaves."""
+        """Give a broker id of a broker name to an address, which replaces the old one."""
         name = broker.broker_name
         names = self._names_at.setdefault(address, set())
         if name in names:
@@ -422,7 +420,7 @@ class RouteTable(Generic[ConnectionT]):
             self._leave_address(name, old_address)
 
     def _leave_address(self, name: str, address: str) -> None:
-        """Take a broker name off an address; with its last name the address is forgotten."""
+        """Remove a broker name from an address, and the address with its last name."""
         names = self._names_at[address]
         names.remove(name)
         self._broker_count -= 1
@@ -440,10 +438,10 @@ class RouteTable(Generic[ConnectionT]):
             del self._addresses_on[connection]
 
     def _update_topics(self, broker_name: str, topics: Iterable[TopicConfig]) -> bool:
-        """Take in a master's topics; return whether there was room for all."""
+        """Add or update a master's topics; return whether there was room for all."""
         own = self._topics_of.setdefault(broker_name, set())
         limits = self._limits
-        same: dict[tuple[int, int, int, int], QueueData] = {}  # most topics are alike
+        same: dict[tuple[int, int, int, int], QueueData] = {}  # most topics have equal values
         new_count = 0
         changed: list[str] = []
         left_out: list[str] = []
@@ -530,7 +528,7 @@ class RouteTable(Generic[ConnectionT]):
             self._remove_queues(topic, name)
 
     def _topics_by_flag(self, matches: Callable[[int], bool]) -> TopicList:
-        # A topic's flag is the same at every broker, so the first one speaks for all.
+        # A topic's flag is the same on every broker, so the first one is enough.
         return TopicList(
             {
                 topic
@@ -541,7 +539,7 @@ class RouteTable(Generic[ConnectionT]):
 
     def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> int:
         topics = self._topics_of.get(broker_name, ())
-        changed: dict[int, QueueData] = {}  # by the identity of the old one: many are shared
+        changed: dict[int, QueueData] = {}  # by id() of the old value: topics share values
         for topic in topics:
             queues = self._topics[topic]
             old = queues[broker_name]

@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pyromq.base.log_lines import RARELY
 from pyromq.base.settings import setting
+from pyromq.remoting.socket_options import SocketConfig, SocketOptions
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ class Refusal(NamedTuple):
     reason: str
 
 
-class PeerConfig(Protocol):
+class PeerConfig(SocketConfig, Protocol):
     """A server's configuration, as far as it is made of `PeerSettings`."""
 
     @property
@@ -173,6 +174,7 @@ class PeerLimits:
         max_received: int = MAX_RECEIVED,
         max_unsent: int = MAX_UNSENT,
         frame_seconds: float = FRAME_SECONDS,
+        sockets: SocketOptions | None = None,
     ) -> None:
         self.max_connections = max_connections
         self.max_per_address = max_connections_per_address
@@ -184,6 +186,7 @@ class PeerLimits:
             "unread answers", max_unsent, "maxUnsentBytes", lambda holder: holder.unsent
         )
         self.frame_seconds = frame_seconds
+        self.sockets = sockets or SocketOptions()
         self.connections = 0
         #: Bytes of the bodies of requests in progress.
         self.in_progress = 0
@@ -198,6 +201,7 @@ class PeerLimits:
             max_received=config.max_received_bytes,
             max_unsent=config.max_unsent_bytes,
             frame_seconds=config.max_frame_seconds,
+            sockets=SocketOptions.of(config),
         )
 
     def admit(self, address: str) -> Refusal | None:

@@ -69,7 +69,6 @@ _MAX_UNFINISHED: Final = 1024
 _MAX_UNFINISHED_SIZE: Final = 2 * MAX_FRAME
 #: A peer that leaves so much unread does not read at all.
 _MAX_BACKLOG: Final = 64 * 1024 * 1024
-_BACKLOG: Final = 1024
 #: About the memory that a parsed frame takes beside its body.
 _FRAME_COST: Final = 1024
 #: Connections are looked at so often within the time that they may be silent.
@@ -153,6 +152,7 @@ class RemotingServer:
         bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.limits.sockets.set_buffers(bound)
             bound.bind((self._host, self._port))
         except OSError as error:
             bound.close()
@@ -172,7 +172,7 @@ class RemotingServer:
         self._server = await loop.create_server(
             lambda: Connection(self, loop), sock=self._socket, backlog=1
         )
-        self._socket.listen(_BACKLOG)
+        self._socket.listen(self.limits.sockets.backlog)
         report_accept_faults(loop)
         self.lateness.start(loop)
         self._look_for_idle(loop)
@@ -458,6 +458,7 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self._admitted_from = peer[0]
+        self._server.limits.sockets.set_water_marks(self._transport)
         self.born_host = encode_host(peer[0], peer[1])
         self._server.connections.add(self)
 

@@ -132,7 +132,7 @@ class Chunk:
 
     # One message
 
-    def put(
+    def put(  # noqa: PLR0913 - the hot path: an object per message costs more than arguments
         self,
         queue: ConsumeQueue,
         body: bytes,

@@ -1,15 +1,11 @@
 """The store's configuration: RocketMQ's MessageStoreConfig, key for key.
 
-Defaults are those of RocketMQ 4.9.7, in its units (milliseconds, bytes, hours). Keys
-that RocketMQ knows and that mean nothing here are in `KNOWN_WITHOUT_EFFECT`: files of
-running brokers load without noise. Values are checked when an instance is made, so a
-`MessageStoreConfig` that exists is usable.
+Defaults and units (milliseconds, bytes, hours) are RocketMQ 4.9.7's. RocketMQ's keys without a
+field are listed in `base.unsupported_settings`. Values are checked on construction, so every
+`MessageStoreConfig` is usable.
 
-Paths may begin with `~`, `$HOME`, `${HOME}` or `${user.home}`, which stand for the home
-directory of the user who runs the broker.
-
-Read at start-up by the broker and by tools that open a store. While a broker runs only its
-live settings change.
+Loaded at start-up by the broker and by tools that open a store. At run time only the live
+settings of a broker's store change.
 """
 
 from __future__ import annotations
@@ -21,14 +17,19 @@ from enum import Enum
 from pathlib import Path
 from typing import Self
 
-from pyromq.base.settings import ConfigError, load_settings, setting
+from pyromq.base.settings import ConfigError, load_settings, refuse_unsupported, setting
+from pyromq.base.unsupported_settings import STORE
 
-#: Bytes of one consume-queue entry; a consume-queue file holds whole entries.
+#: Bytes of one consume-queue entry; a consume-queue segment holds whole entries.
 _CONSUME_QUEUE_ENTRY = 20
+
+_NO_REPLICATION = "there is no replication"
+_QUEUES_ARE_FLUSHED = "each flushIntervalConsumeQueue flushes all new entries, for a fast recovery"
+_FEWER = "The answer carries fewer messages than requested."
 
 
 class BrokerRole(Enum):
-    """How a broker takes part in replication."""
+    """The part of a broker in replication."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -36,7 +37,7 @@ class BrokerRole(Enum):
 
 
 class FlushDiskType(Enum):
-    """Whether a send waits until its bytes are on the disk."""
+    """Whether a send waits for the fsync of its bytes."""
 
     SYNC_FLUSH = "SYNC_FLUSH"
     ASYNC_FLUSH = "ASYNC_FLUSH"
@@ -49,63 +50,68 @@ class MessageStoreConfig:
     # ruff: noqa: RUF009 - `setting` returns a dataclass field
     store_path_root_dir: str = setting(
         "storePathRootDir",
-        doc="Directory of the whole store; by default `store` in the user's home directory.",
+        doc="Keep the store in this directory. The default is `store` in the home directory.",
         default_factory=lambda: str(Path.home() / "store"),
         important=True,
+        path=True,
     )
     store_path_commit_log: str | None = setting(
         "storePathCommitLog",
         None,
-        "Directory of the commit log; by default `commitlog` under storePathRootDir. Of several, "
-        "separated by commas, each new segment goes to the next one.",
+        "Keep the commit log in this directory, or spread its segments over several directories, "
+        "separated by commas. The default is `commitlog` under storePathRootDir.",
         important=True,
+        path=True,
     )
     read_only_commit_log_store_paths: str | None = setting(
         "readOnlyCommitLogStorePaths",
         None,
-        "Comma-separated commit-log directories whose segments are read, and never written to "
-        "or deleted.",
+        "Read, but never write or delete, the segments in these commit-log directories, separated "
+        "by commas.",
+        path=True,
     )
     mapped_file_size_commit_log: int = setting(
         "mappedFileSizeCommitLog",
         1024 * 1024 * 1024,
-        "Bytes of one commit-log segment. A store keeps the size it was made with.",
+        "Make commit-log segments this many bytes long. An existing store keeps its size.",
         minimum=4096,
     )
     max_mapped_files: int = setting(
         "maxMappedFiles",
         0,
-        "Files of the store that are mapped at a time, each with a descriptor: those used last. "
-        "0: a quarter of the process's limit of open files, 16384 at most.",
+        "Keep at most this many files of the store mapped, each with a descriptor. 0 takes a "
+        "quarter of the process's open-file limit, at most 16384.",
         minimum=0,
     )
     mapped_file_size_consume_queue: int = setting(
         "mappedFileSizeConsumeQueue",
         300_000 * _CONSUME_QUEUE_ENTRY,
-        "Bytes of one consume-queue segment, rounded up to whole entries of 20 bytes.",
+        "Make consume-queue segments this many bytes long, rounded up to whole 20-byte entries.",
         minimum=_CONSUME_QUEUE_ENTRY,
     )
     enable_consume_queue_ext: bool = setting(
         "enableConsumeQueueExt",
         False,
-        "Keep an extension file beside each consume queue for the filter bit map.",
+        "Keep the filter bit maps in an extension file next to each consume queue.",
     )
     mapped_file_size_consume_queue_ext: int = setting(
         "mappedFileSizeConsumeQueueExt",
         48 * 1024 * 1024,
-        "Bytes of one segment of the consume-queue extension.",
+        "Make segments of the consume-queue extension this many bytes long.",
         minimum=4096,
     )
     bit_map_length_consume_queue_ext: int = setting(
         "bitMapLengthConsumeQueueExt",
         64,
-        "Bits of the filter bit map in a consume-queue extension entry.",
+        "Make the filter bit map this many bits long.",
         minimum=0,
+        ignored="the length follows from expectConsumerNumUseFilter and maxErrorRateOfBloomFilter, "
+        "as in RocketMQ",
     )
     flush_interval_commit_log: int = setting(
         "flushIntervalCommitLog",
         500,
-        "Milliseconds between flushes of the commit log with ASYNC_FLUSH.",
+        "With ASYNC_FLUSH, flush the commit log at this interval, in milliseconds.",
         important=True,
         minimum=1,
         live=True,
@@ -113,74 +119,79 @@ class MessageStoreConfig:
     commit_interval_commit_log: int = setting(
         "commitIntervalCommitLog",
         200,
-        "Milliseconds between commits of the transient store pool to the file.",
+        "Commit the transient store pool to the log's file at this interval, in milliseconds.",
         important=True,
         minimum=1,
     )
     flush_commit_log_timed: bool = setting(
         "flushCommitLogTimed",
         True,
-        "Flush strictly by the interval instead of being woken by appends.",
+        "Flush the commit log only at flushIntervalCommitLog. false also flushes, within 10 ms, as "
+        "soon as flushCommitLogLeastPages are dirty.",
         important=True,
+        live=True,
     )
     flush_interval_consume_queue: int = setting(
         "flushIntervalConsumeQueue",
         1000,
-        "Milliseconds between flushes of the consume queues.",
+        "Flush the consume queues at this interval, in milliseconds.",
         minimum=1,
         live=True,
     )
     clean_resource_interval: int = setting(
         "cleanResourceInterval",
         10_000,
-        "Milliseconds between looks for files to delete.",
+        "Look for expired segments at this interval, in milliseconds.",
         minimum=1,
     )
     delete_commit_log_files_interval: int = setting(
         "deleteCommitLogFilesInterval",
         100,
-        "Milliseconds between the deletions of two commit-log segments.",
+        "Pause for this many milliseconds between deletions of commit-log segments.",
         minimum=0,
         live=True,
     )
     delete_consume_queue_files_interval: int = setting(
         "deleteConsumeQueueFilesInterval",
         100,
-        "Milliseconds between the deletions of two consume-queue segments.",
+        "Pause for this many milliseconds between deletions of consume-queue segments.",
         minimum=0,
         live=True,
     )
     destroy_maped_file_interval_forcibly: int = setting(
         "destroyMapedFileIntervalForcibly",
         120_000,
-        "Milliseconds after which a deleted segment that is still in use is let go anyway.",
+        "Unmap a deleted segment after this many milliseconds even if it is in use.",
         minimum=0,
+        ignored="the space of a deleted segment is freed when its last reader is done; nothing is "
+        "forced",
     )
     redelete_hanged_file_interval: int = setting(
         "redeleteHangedFileInterval",
         120_000,
-        "Milliseconds between attempts to delete a segment that could not be deleted.",
+        "Retry at this interval, in milliseconds, to delete a segment that could not be deleted.",
         minimum=0,
         live=True,
     )
     delete_when: str = setting(
         "deleteWhen",
         "04",
-        "Hours of the day at which expired segments are deleted, separated by semicolons.",
+        "Delete expired segments at these hours of the day, separated by semicolons.",
         important=True,
         live=True,
     )
     disk_max_used_space_ratio: int = setting(
         "diskMaxUsedSpaceRatio",
         75,
-        "Percent of the disk above which segments are deleted at any hour; used from 10 to 95.",
+        "Delete expired segments at any hour while the disk is fuller than this percentage, "
+        "clamped to 10 to 95.",
         live=True,
     )
     disk_space_clean_forcibly_ratio: int = setting(
         "diskSpaceCleanForciblyRatio",
         85,
-        "Percent of the disk above which cleanFileForciblyEnable deletes segments before their "
-        "time; in RocketMQ the system property of that name, a share of 1.",
+        "Delete even unexpired segments while the disk is fuller than this percentage "
+        "(cleanFileForciblyEnable). RocketMQ has a system property of this name, a fraction of 1.",
         minimum=1,
         maximum=100,
         live=True,
@@ -188,17 +199,17 @@ class MessageStoreConfig:
     disk_space_warning_level_ratio: int = setting(
         "diskSpaceWarningLevelRatio",
         90,
-        "Percent of the disk above which sends are refused; in RocketMQ the system property of "
-        "that name, a share of 1.",
+        "Refuse sends while the disk is fuller than this percentage. RocketMQ has a system "
+        "property of this name, a fraction of 1.",
         minimum=1,
         maximum=100,
         live=True,
-        limit="SERVICE_NOT_AVAILABLE to sends until there is room again; pulls go on.",
+        limit="Sends fail with SERVICE_NOT_AVAILABLE until there is room; pulls keep working.",
     )
     file_reserved_time: int = setting(
         "fileReservedTime",
         72,
-        "Hours for which a segment is kept after its last write.",
+        "Keep a segment for this many hours after its last write.",
         important=True,
         minimum=0,
         live=True,
@@ -206,255 +217,269 @@ class MessageStoreConfig:
     max_message_size: int = setting(
         "maxMessageSize",
         4 * 1024 * 1024,
-        "Largest body of a message in bytes.",
+        "Accept message bodies of at most this many bytes.",
         minimum=1,
-        limit="The send is refused with MESSAGE_ILLEGAL.",
+        limit="The send fails with MESSAGE_ILLEGAL.",
     )
     max_batch_messages: int = setting(
         "maxBatchMessages",
         65_536,
-        "Messages that one batch request may hold.",
+        "Accept at most this many messages in one batch.",
         minimum=1,
-        limit="The batch is refused as a whole with MESSAGE_ILLEGAL.",
+        limit="The whole batch fails with MESSAGE_ILLEGAL.",
     )
     max_batch_records_size: int = setting(
         "maxBatchRecordsSize",
         16 * 1024 * 1024,
-        "Bytes that the records of one batch request may take in the log: each message gets the "
-        "batch's properties.",
+        "Accept a batch whose records take at most this many bytes in the log. Each message gets "
+        "the properties of the batch.",
         minimum=1,
-        limit="The batch is refused as a whole with MESSAGE_ILLEGAL.",
+        limit="The whole batch fails with MESSAGE_ILLEGAL.",
     )
     check_crc_on_recover: bool = setting(
         "checkCRCOnRecover",
         True,
-        "Check the CRC of every body when records are checked at start-up.",
+        "Verify the CRC of each body that recovery reads.",
     )
     flush_commit_log_least_pages: int = setting(
         "flushCommitLogLeastPages",
         4,
-        "Dirty pages of 4 KiB that make a timed flush of the commit log worth while.",
+        "Skip a flush of the commit log with fewer dirty pages (4 KiB) than this.",
         minimum=0,
         live=True,
     )
     commit_commit_log_least_pages: int = setting(
         "commitCommitLogLeastPages",
         4,
-        "Dirty pages that make a commit of the transient store pool worth while.",
+        "Skip a commit of the transient store pool with fewer dirty pages (4 KiB) than this.",
         minimum=0,
     )
     flush_consume_queue_least_pages: int = setting(
         "flushConsumeQueueLeastPages",
         2,
-        "Dirty pages that make a timed flush of a consume queue worth while.",
+        "Skip a flush of a consume queue with fewer dirty pages (4 KiB) than this.",
         minimum=0,
+        ignored=_QUEUES_ARE_FLUSHED,
     )
     flush_commit_log_thorough_interval: int = setting(
         "flushCommitLogThoroughInterval",
         10_000,
-        "Milliseconds after which the commit log is flushed whatever is dirty.",
+        "Flush the commit log after this many milliseconds, however few pages are dirty.",
         minimum=0,
         live=True,
     )
     commit_commit_log_thorough_interval: int = setting(
         "commitCommitLogThoroughInterval",
         200,
-        "Milliseconds after which the transient store pool is committed whatever it holds.",
+        "Commit the transient store pool after this many milliseconds, however little it holds.",
         minimum=0,
     )
     flush_consume_queue_thorough_interval: int = setting(
         "flushConsumeQueueThoroughInterval",
         60_000,
-        "Milliseconds after which consume queues are flushed whatever is dirty.",
+        "Flush a consume queue after this many milliseconds, however few pages are dirty.",
         minimum=0,
+        ignored=_QUEUES_ARE_FLUSHED,
     )
     max_transfer_bytes_on_message_in_memory: int = setting(
         "maxTransferBytesOnMessageInMemory",
         256 * 1024,
-        "Bytes that end the batch of one pull when the messages are in memory.",
+        "Return at most this many bytes, but one message at least, to a pull from memory.",
         important=True,
         minimum=1,
-        limit="The answer carries fewer messages than were asked for.",
+        limit=_FEWER,
     )
     max_transfer_count_on_message_in_memory: int = setting(
         "maxTransferCountOnMessageInMemory",
         32,
-        "Messages that end the batch of one pull when they are in memory.",
+        "Return at most this many messages to a pull from memory.",
         important=True,
         minimum=1,
-        limit="The answer carries fewer messages than were asked for.",
+        limit=_FEWER,
     )
     max_transfer_bytes_on_message_in_disk: int = setting(
         "maxTransferBytesOnMessageInDisk",
         64 * 1024,
-        "Bytes that end the batch of one pull when the messages are on disk.",
+        "Return at most this many bytes, but one message at least, to a pull from disk.",
         important=True,
         minimum=1,
-        limit="The answer carries fewer messages than were asked for.",
+        limit=_FEWER,
     )
     max_transfer_count_on_message_in_disk: int = setting(
         "maxTransferCountOnMessageInDisk",
         8,
-        "Messages that end the batch of one pull when they are on disk.",
+        "Return at most this many messages to a pull from disk.",
         important=True,
         minimum=1,
-        limit="The answer carries fewer messages than were asked for.",
+        limit=_FEWER,
     )
     access_message_in_memory_max_ratio: int = setting(
         "accessMessageInMemoryMaxRatio",
         40,
-        "Percent of the machine's memory within which the newest messages count as in memory.",
+        "Assume that the newest messages are in memory, up to this percentage of the machine's "
+        "memory.",
         important=True,
         minimum=0,
         maximum=100,
     )
     message_index_enable: bool = setting(
-        "messageIndexEnable", True, "Build the index of message keys.", important=True
+        "messageIndexEnable", True, "Build the key index.", important=True
     )
     max_hash_slot_num: int = setting(
-        "maxHashSlotNum", 5_000_000, "Hash slots of one index file.", minimum=1
+        "maxHashSlotNum", 5_000_000, "Give an index file this many hash slots.", minimum=1
     )
-    max_index_num: int = setting("maxIndexNum", 20_000_000, "Entries of one index file.", minimum=2)
+    max_index_num: int = setting(
+        "maxIndexNum", 20_000_000, "Give an index file this many entries.", minimum=2
+    )
     max_msgs_num_batch: int = setting(
         "maxMsgsNumBatch",
         64,
-        "Most messages that one query by key returns.",
+        "Return at most this many messages to a query by key.",
         minimum=1,
-        limit="The answer carries fewer messages than were asked for.",
+        limit=_FEWER,
     )
     message_index_safe: bool = setting(
         "messageIndexSafe",
         False,
-        "Take the index into account when recovery chooses where to begin.",
+        "Let recovery start early enough to complete the key index too.",
         important=True,
     )
     ha_listen_port: int = setting(
         "haListenPort",
         10912,
-        "Port for replicas. A broker always uses its listenPort + 1, whatever the file says.",
+        "Serve replicas on this port. A broker always uses listenPort + 1.",
         minimum=0,
         maximum=65535,
     )
     ha_send_heartbeat_interval: int = setting(
         "haSendHeartbeatInterval",
         5000,
-        "Milliseconds of silence after which replication sends a heartbeat.",
+        "Send a heartbeat to a replica after this many milliseconds of silence.",
         minimum=1,
+        ignored=_NO_REPLICATION,
     )
     ha_housekeeping_interval: int = setting(
         "haHousekeepingInterval",
         20_000,
-        "Milliseconds of silence after which a replication connection is closed.",
+        "Close a replication connection after this many milliseconds of silence.",
         minimum=1,
+        ignored=_NO_REPLICATION,
     )
     ha_transfer_batch_size: int = setting(
         "haTransferBatchSize",
         32 * 1024,
-        "Most bytes of the log in one transfer to a replica.",
+        "Send at most this many bytes of the log to a replica at once.",
         minimum=1,
+        ignored=_NO_REPLICATION,
     )
     ha_master_address: str | None = setting(
         "haMasterAddress",
         None,
-        "host:port of the master's replication port; by default the NameServer tells it.",
+        "Replicate from the master at this host:port. The default comes from the NameServer.",
         important=True,
+        ignored=_NO_REPLICATION,
     )
     ha_slave_fallbehind_max: int = setting(
         "haSlaveFallbehindMax",
         256 * 1024 * 1024,
-        "Bytes by which a replica may lag and still count for SYNC_MASTER.",
+        "Ignore replicas that lag by more than this many bytes when a send waits for a replica.",
         minimum=0,
+        ignored=_NO_REPLICATION,
     )
     broker_role: BrokerRole = setting(
         "brokerRole",
         BrokerRole.ASYNC_MASTER,
-        "ASYNC_MASTER, SYNC_MASTER (a send waits for a replica) or SLAVE.",
+        "ASYNC_MASTER is the only role so far. SYNC_MASTER acts the same, with a warning: sends do "
+        "not wait for a replica. SLAVE is refused: a replica would stay empty.",
         important=True,
     )
     flush_disk_type: FlushDiskType = setting(
         "flushDiskType",
         FlushDiskType.ASYNC_FLUSH,
-        "SYNC_FLUSH (a send waits for the disk) or ASYNC_FLUSH.",
+        "SYNC_FLUSH makes a send wait for the fsync of its message, ASYNC_FLUSH does not.",
         important=True,
     )
     sync_flush_timeout: int = setting(
         "syncFlushTimeout",
         5000,
-        "Milliseconds a send waits for the disk before it answers FLUSH_DISK_TIMEOUT.",
+        "With SYNC_FLUSH, answer FLUSH_DISK_TIMEOUT to a send after this many milliseconds.",
         minimum=1,
         live=True,
     )
     slave_timeout: int = setting(
         "slaveTimeout",
         3000,
-        "Milliseconds a send waits for a replica before it answers FLUSH_SLAVE_TIMEOUT.",
+        "With SYNC_MASTER, answer FLUSH_SLAVE_TIMEOUT to a send after this many milliseconds.",
         minimum=1,
+        ignored=_NO_REPLICATION,
     )
     message_delay_level: str = setting(
         "messageDelayLevel",
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
-        "Delays of the delay levels 1, 2, ..., each a number and ms, s, m, h or d. "
-        "Apache's brokers know no ms: it is for tests.",
+        "Set the delays of levels 1, 2, ...: each is a number with the unit ms, s, m, h or d, "
+        "separated by spaces. RocketMQ does not know ms, which is for tests.",
     )
     flush_delay_offset_interval: int = setting(
         "flushDelayOffsetInterval",
         10_000,
-        "Milliseconds between writes of the delay progress to disk.",
+        "Save the progress of delayed messages at this interval, in milliseconds.",
         bits=64,
         minimum=1,
     )
     clean_file_forcibly_enable: bool = setting(
         "cleanFileForciblyEnable",
         True,
-        "Delete segments before their time when the disk is nearly full.",
+        "Delete unexpired segments while the disk is nearly full.",
         important=True,
         live=True,
     )
     offset_check_in_slave: bool = setting(
         "offsetCheckInSlave",
         False,
-        "Let a replica correct a consumer's offset that lies outside its own queue.",
+        "Let a replica correct consumer offsets that are outside its queue.",
+        ignored=_NO_REPLICATION,
     )
     os_page_cache_busy_time_out_mills: int = setting(
         "osPageCacheBusyTimeOutMills",
         1000,
-        "Milliseconds of one append above which the page cache counts as busy.",
+        "Treat the page cache as busy after an append of more than this many milliseconds.",
         bits=64,
         minimum=1,
     )
     default_query_max_num: int = setting(
         "defaultQueryMaxNum",
         32,
-        "Messages that a query by unique key returns at most.",
+        "Return at most this many messages to a query by unique key.",
         minimum=1,
         live=True,
-        limit="The answer carries fewer messages than were asked for.",
+        limit=_FEWER,
     )
     transient_store_pool_enable: bool = setting(
         "transientStorePoolEnable",
         False,
-        "Put messages into locked buffers, and from there to the log's file every "
-        "commitIntervalCommitLog; only with ASYNC_FLUSH on a master. A kill of the process then "
-        "loses what was acknowledged since.",
+        "Write messages to buffers in locked memory first, and commit them to the log's file every "
+        "commitIntervalCommitLog; only with ASYNC_FLUSH. A killed process loses the acknowledged "
+        "messages that are not committed.",
         important=True,
     )
     transient_store_pool_size: int = setting(
         "transientStorePoolSize",
         5,
-        "Buffers of the transient store pool, at least two, each as long as a segment of the log. "
-        "They take memory as they are filled, and keep it.",
+        "Use this many buffers, at least two, each as long as a commit-log segment. A buffer takes "
+        "memory as it fills up, and keeps it.",
         minimum=1,
     )
     warm_maped_file_enable: bool = setting(
         "warmMapedFileEnable",
         False,
-        "Map all pages of the commit-log segments in use ahead and lock them in memory.",
+        "Map all pages of the current and the next commit-log segment ahead and lock them in "
+        "memory.",
     )
     fast_fail_if_no_buffer_in_store_pool: bool = setting(
         "fastFailIfNoBufferInStorePool",
         False,
-        "Refuse a send that needs a new segment when the transient store pool has no free buffer; "
-        "else it waits for a commit.",
+        "Refuse sends while the transient store pool has no free buffer, instead of letting them "
+        "wait for a commit.",
     )
 
     def __post_init__(self) -> None:
@@ -479,18 +504,10 @@ class MessageStoreConfig:
 
     @classmethod
     def load(cls, properties: Mapping[str, str]) -> tuple[Self, list[str]]:
-        """Build from a properties table; also returns the keys that are not the store's."""
-        expanded = {
-            key: _expand_home(value) if key in _PATH_KEYS else value
-            for key, value in properties.items()
-        }
-        config, others = load_settings(cls, expanded)
-        if properties.get("enableDLegerCommitLog", "false").strip().lower() == "true":
-            raise ConfigError(
-                "enableDLegerCommitLog=true: expected false; DLedger's log has another format on "
-                "disk, which this store cannot read or write"
-            )
-        return config, [key for key in others if key not in KNOWN_WITHOUT_EFFECT]
+        """Build from a properties table; also return the keys that are not the store's."""
+        refuse_unsupported(properties, STORE)
+        config, others = load_settings(cls, properties, str(Path.home()))
+        return config, [key for key in others if key not in STORE]
 
     @property
     def root(self) -> Path:
@@ -499,12 +516,12 @@ class MessageStoreConfig:
 
     @property
     def commit_log_directory(self) -> Path:
-        """Directory of the commit-log segments; the first one where there are several."""
+        """Directory of the commit-log segments; the first one of several."""
         return self._writable_directories()[0]
 
     @property
     def more_commit_log_directories(self) -> tuple[Path, ...]:
-        """Further directories for commit-log segments."""
+        """The other directories for commit-log segments."""
         return self._writable_directories()[1:]
 
     @property
@@ -520,12 +537,12 @@ class MessageStoreConfig:
 
     @property
     def consume_queue_directory(self) -> Path:
-        """Directory that holds a folder per topic, with a folder per queue."""
+        """Directory of the consume queues: one folder per topic, with one folder per queue."""
         return self.root / "consumequeue"
 
     @property
     def consume_queue_ext_directory(self) -> Path:
-        """Directory of the consume queues' extensions, with folders as theirs."""
+        """Directory of the consume-queue extensions, with the same folders."""
         return self.root / "consumequeue_ext"
 
     @property
@@ -546,7 +563,7 @@ class MessageStoreConfig:
 
     @property
     def disk_cleaning_percent(self) -> int:
-        """Percent of the disk above which segments are deleted at any hour."""
+        """diskMaxUsedSpaceRatio, clamped to 10 to 95."""
         return min(max(self.disk_max_used_space_ratio, 10), 95)
 
     @property
@@ -556,7 +573,7 @@ class MessageStoreConfig:
 
     @property
     def uses_transient_store_pool(self) -> bool:
-        """Whether the pool is on: asked for, and neither SYNC_FLUSH nor a replica."""
+        """Whether the pool is enabled, and allowed: not with SYNC_FLUSH, not on a replica."""
         return (
             self.transient_store_pool_enable
             and self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
@@ -565,54 +582,16 @@ class MessageStoreConfig:
 
     @property
     def refuses_without_buffer(self) -> bool:
-        """Whether sends are refused as long as the pool has no free buffer.
+        """Whether sends are refused while the pool has no free buffer.
 
-        The segment that is written and the next one have two of them at any time: a pool of
-        no more would never have a free one.
+        The current segment and the next one always occupy two buffers, so a pool of two would
+        never have a free one.
         """
         return (
             self.uses_transient_store_pool
             and self.fast_fail_if_no_buffer_in_store_pool
             and self.transient_store_pool_size > 2
         )
-
-
-#: Keys of RocketMQ's MessageStoreConfig that mean nothing here: they tune locks, warm-up
-#: and queues of threads that this store does not have, or belong to DLedger.
-KNOWN_WITHOUT_EFFECT = frozenset(
-    {
-        "dLegerGroup",
-        "dLegerPeers",
-        "dLegerSelfId",
-        "debugLockEnable",
-        "diskFallRecorded",
-        "duplicationEnable",
-        "enableBatchPush",
-        "enableDLegerCommitLog",
-        "enableLmq",
-        "enableMultiDispatch",
-        "enableScheduleAsyncDeliver",
-        "enableScheduleMessageStats",
-        "flushLeastPagesWhenWarmMapedFile",
-        # The same key as RocketMQ writes it when it saves its settings.
-        "isEnableBatchPush",
-        "maxLmqConsumeQueueNum",
-        "preferredLeaderId",
-        "putMsgIndexHightWater",
-        "scheduleAsyncDeliverMaxPendingLimit",
-        "scheduleAsyncDeliverMaxResendNum2Blocked",
-        "storePathDLedgerCommitLog",
-        "useReentrantLockWhenPutMessage",
-    }
-)
-
-_PATH_KEYS = frozenset({"storePathRootDir", "storePathCommitLog", "readOnlyCommitLogStorePaths"})
-_HOME = re.compile(r"(?:^|(?<=,))\s*(?:~|\$\{user\.home\}|\$\{HOME\}|\$HOME)(?=/|,|$)")
-
-
-def _expand_home(value: str) -> str:
-    """Put the home directory in the place of its abbreviations, at the start of each path."""
-    return _HOME.sub(lambda _: str(Path.home()), value)
 
 
 def _split_paths(paths: str) -> tuple[Path, ...]:

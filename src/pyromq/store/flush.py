@@ -1,10 +1,10 @@
 """Fsync the commit log, the consume queues and the checkpoint, off the loop.
 
 Commit log, ASYNC_FLUSH: every flushIntervalCommitLog if at least flushCommitLogLeastPages are
-dirty, and everything every flushCommitLogThoroughInterval. SYNC_FLUSH: as soon as a chunk waits
-(`wait`). An fsync covers everything written before it starts, so chunks that arrive while one runs
-share the next: group commit. Consume queues: every flushIntervalConsumeQueue, each dirty queue.
-The checkpoint follows.
+dirty (without flushCommitLogTimed, within 10 ms of that), and everything every
+flushCommitLogThoroughInterval. SYNC_FLUSH: as soon as a chunk waits (`wait`). An fsync covers
+everything written before it starts, so chunks that arrive while one runs share the next: group
+commit. Consume queues: every flushIntervalConsumeQueue, each dirty queue. The checkpoint follows.
 
 An fsync that could not start, because no descriptor or memory was free, is retried soon; waiters
 keep waiting until their timeout. A log whose fsync failed is never synced again: the kernel may
@@ -37,6 +37,8 @@ from pyromq.store.queues.consume_queue import ConsumeQueue
 logger = logging.getLogger(__name__)
 
 _PAGE: Final = 4096
+#: Interval of the checks for dirty pages without flushCommitLogTimed.
+_UNTIMED_SECONDS: Final = 0.01
 #: Delay before a retry if no descriptor was free.
 _RETRY_SECONDS: Final = 0.05
 
@@ -145,6 +147,8 @@ class FlushService:
     def _run(self) -> None:
         while True:
             interval = self._config.flush_interval_commit_log / 1000
+            if not self._config.flush_commit_log_timed:
+                interval = min(interval, _UNTIMED_SECONDS)
             is_awaited = self._wake.wait(
                 min(interval, _RETRY_SECONDS) if self._must_retry else interval
             )

@@ -1,4 +1,4 @@
-"""For tests of programs that use RocketMQ: a cluster in the test's own process.
+"""A RocketMQ cluster inside your test process.
 
     from pyromq.testing import Cluster
 
@@ -6,8 +6,8 @@
         with Producer.sync(cluster.namesrv) as producer:
             ...
 
-With pytest, the fixtures `rocketmq` and `rocketmq_topic` are there once pyromq is installed
-(see `plugin`). The servers are those that run in production, with small files.
+pytest finds the fixtures `rocketmq` and `rocketmq_topic` once pyromq is installed (see `plugin`).
+The servers are the production ones, with small files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Cluster", "ClusterBroker"]
 
 
 def __getattr__(name: str) -> Any:
-    # Not before somebody wants it: pytest imports this package in every run.
+    # Load on first use: pytest imports this package in every run.
     if name in __all__:
         from pyromq.testing import cluster
 

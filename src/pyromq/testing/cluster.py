@@ -1,20 +1,20 @@
-"""A NameServer and brokers in the process of a test, on free ports, in a temporary directory.
+"""A NameServer and brokers in a test process, on free ports, in a temporary directory.
 
     with Cluster(brokers=2) as cluster:          # or: async with Cluster() as cluster
         cluster.create_topic("orders", queues=8)
         cluster.brokers[0].kill()
         cluster.brokers[0].start()
-        cluster.drain("orders", count=3)         # what was sent, in order
-        cluster.await_dead_letter("billing")     # what a consumer gave up
+        cluster.drain("orders", count=3)         # messages in the order they were stored
+        cluster.await_dead_letter("billing")     # a message that a consumer gave up on
 
-The servers run on an event loop in a thread of their own: a test that blocks its own loop
-does not block them, and a cluster may outlive the loops of the tests that use it. Methods
-wait; in coroutines, `async with` and the methods named `..._async` wait without blocking.
+The servers run on an event loop in their own thread: a test that blocks its loop does not block
+them, and a cluster may outlive the loops of its tests. Methods block; coroutines use `async with`
+and the methods named `..._async`.
 
-`kill` leaves a broker's files as the end of its process would at that instant: what was
-answered is in them, what a clean stop writes is not. The next start recovers them.
+`kill` leaves a broker's files as a killed process would: acknowledged messages are in them, what a
+clean stop writes is not. The next start recovers them.
 
-Used by tests, from any thread but the cluster's own.
+Call from any thread except the cluster's own.
 """
 
 from __future__ import annotations
@@ -50,18 +50,17 @@ from pyromq.testing.topics import TopicReader
 _Result = TypeVar("_Result")
 
 HOST: Final = "127.0.0.1"
-#: Every broker's, before the test's own.
+#: Defaults of every broker; the test's settings override them.
 _SETTINGS: Final = {
     "bindAddress": HOST,
     "brokerIP1": HOST,
     "brokerIP2": HOST,
     "enablePropertyFilter": "true",
-    # A test that keeps the interpreter busy, or a machine that stalls, is no reason to refuse
-    # its messages.
+    # Do not refuse messages because a test keeps the GIL or the machine stalls.
     "brokerFastFailureEnable": "false",
     "osPageCacheBusyTimeOutMills": str(10 * 60 * 1000),
     "syncFlushTimeout": str(10 * 60 * 1000),
-    # Small files are quick to make; a message of the largest size still fits.
+    # Small files are quick to create; the largest message still fits.
     "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
     "mappedFileSizeConsumeQueue": str(20 * 4096),
     "maxHashSlotNum": "4096",
@@ -72,9 +71,8 @@ _SETTINGS: Final = {
 class Cluster:
     """One NameServer and `brokers` brokers named `broker-0`, `broker-1` and so on.
 
-    `settings` are those of every broker, with RocketMQ's keys, as in
-    `{"messageDelayLevel": "100ms 1s"}`. Without a `directory` there is a temporary one, removed
-    by `stop`.
+    `settings` apply to every broker and use RocketMQ's keys: `{"messageDelayLevel": "100ms 1s"}`.
+    Without a `directory`, files go to a temporary one that `stop` removes.
     """
 
     def __init__(
@@ -85,7 +83,7 @@ class Cluster:
         directory: str | Path | None = None,
     ) -> None:
         if brokers < 0:
-            raise ValueError(f"brokers={brokers}: 0 or more are possible")
+            raise ValueError(f"brokers={brokers}: expected 0 or more")
         self._settings = dict(settings or {})
         _check(self._settings)
         self._count = brokers
@@ -99,7 +97,7 @@ class Cluster:
         self.directory = Path()
         self.brokers: list[ClusterBroker] = []
 
-    # Life
+    # Lifecycle
 
     def __enter__(self) -> Self:
         self.start()
@@ -126,7 +124,7 @@ class Cluster:
         await self.stop_async()
 
     def start(self) -> None:
-        """Start the NameServer and all brokers; come back when clients find them."""
+        """Start the NameServer and all brokers; return when clients can find them."""
         if self._thread is not None:
             return
         self._process = os.getpid()
@@ -138,10 +136,10 @@ class Cluster:
             raise
 
     def stop(self) -> None:
-        """Stop everything and remove the temporary directory. May be called twice."""
+        """Stop everything and remove the temporary directory. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is None or self._process != os.getpid():
-            return  # in a fork: the cluster is the parent's
+            return  # a fork: the cluster belongs to the parent
         try:
             thread.run(self._stop())
         finally:
@@ -157,16 +155,16 @@ class Cluster:
         """`stop` for coroutines."""
         await asyncio.to_thread(self.stop)
 
-    # What tests use
+    # For tests
 
     @property
     def namesrv(self) -> str:
-        """The NameServer's address, for clients."""
+        """Return the NameServer's address."""
         self._check_running()
         return self._namesrv
 
     def add_broker(self, settings: Mapping[str, str] | None = None) -> ClusterBroker:
-        """One more broker, started; `settings` go before the cluster's."""
+        """Start one more broker; `settings` override the cluster's."""
         return self._run(self._add_broker(dict(settings or {})))
 
     async def add_broker_async(self, settings: Mapping[str, str] | None = None) -> ClusterBroker:
@@ -174,9 +172,9 @@ class Cluster:
         return await self._run_from_loop(self._add_broker(dict(settings or {})))
 
     def create_topic(self, topic: str, *, queues: int = 4) -> None:
-        """Create a topic at every broker that runs, or change how many queues it has there.
+        """Create a topic on every running broker, or change its number of queues.
 
-        Topics that are not created get 4 queues at the first send, as everywhere.
+        Other topics get 4 queues on their first message, as usual.
         """
         self._run(self._create_topic(topic, queues))
 
@@ -187,11 +185,11 @@ class Cluster:
     def drain(
         self, topic: str, count: int | None = None, *, timeout: float = 10.0
     ) -> list[ReceivedMessage]:
-        """Return the messages of a topic in the order in which they were stored.
+        """Return a topic's messages in the order they were stored.
 
-        The next call returns only what came after them. With a `count` it waits until there are
-        as many (or more), and raises TimeoutError after `timeout` seconds; without one it returns
-        what is there now. It is no member of any group: consumers get the messages, too.
+        Each call returns the messages stored since the previous one. With `count` it waits until
+        there are at least that many and raises TimeoutError after `timeout` seconds; without, it
+        returns at once. It joins no group, so consumers still get the messages.
         """
         return self._run(self._drain(topic, count, timeout))
 
@@ -200,18 +198,18 @@ class Cluster:
         topic: str,
         count: int | None = None,
         *,
-        timeout: float = 10.0,  # noqa: ASYNC109 - told in its error
+        timeout: float = 10.0,  # noqa: ASYNC109 - part of its error
     ) -> list[ReceivedMessage]:
         """`drain` for coroutines."""
         return await self._run_from_loop(self._drain(topic, count, timeout))
 
     def await_dead_letter(self, group: str, *, timeout: float = 10.0) -> ReceivedMessage:
-        """Return the oldest dead letter of a consumer group that was not returned before.
+        """Return a consumer group's oldest dead letter that was not returned before.
 
-        Waits for one, and raises TimeoutError after `timeout` seconds. Its original topic is
-        `message.system_properties["RETRY_TOPIC"]`. A message is a dead letter after
-        `max_reconsume_times` of its consumer, or at once with `Retry(delay_level=-1)`; short
-        delays come from `settings={"messageDelayLevel": "10ms 10ms 10ms"}`.
+        Waits for one and raises TimeoutError after `timeout` seconds. Its original topic is
+        `message.system_properties["RETRY_TOPIC"]`. A message becomes a dead letter after its
+        consumer's `max_reconsume_times`, or at once with `Retry(delay_level=-1)`. For short delays
+        use `settings={"messageDelayLevel": "10ms 10ms 10ms"}`.
         """
         return self._run(self._await_dead_letter(group, timeout))
 
@@ -219,13 +217,13 @@ class Cluster:
         self,
         group: str,
         *,
-        timeout: float = 10.0,  # noqa: ASYNC109 - told in its error
+        timeout: float = 10.0,  # noqa: ASYNC109 - part of its error
     ) -> ReceivedMessage:
         """`await_dead_letter` for coroutines."""
         return await self._run_from_loop(self._await_dead_letter(group, timeout))
 
     def message_count(self, topic: str) -> int:
-        """Return how many messages a topic has at the brokers that run, drained or not."""
+        """Return how many messages the running brokers hold of a topic, drained or not."""
         return self._run(self._message_count(topic))
 
     async def message_count_async(self, topic: str) -> int:
@@ -233,11 +231,9 @@ class Cluster:
         return await self._run_from_loop(self._message_count(topic))
 
     def reset(self) -> None:
-        """Make all brokers empty: no topics, messages, groups or offsets; those that were
-        stopped or killed run again.
+        """Empty all brokers: no topics, messages, groups or offsets. Starts stopped ones.
 
-        Addresses stay, and clients that are open find the brokers again. For tests that share
-        a cluster.
+        Addresses stay the same, so open clients reconnect. For tests that share a cluster.
         """
         self._run(self._reset())
 
@@ -315,7 +311,7 @@ class Cluster:
         self,
         topic: str,
         count: int | None,
-        timeout: float,  # noqa: ASYNC109 - told in its error
+        timeout: float,  # noqa: ASYNC109 - part of its error
     ) -> list[ReceivedMessage]:
         check_topic(topic)
         if count is not None:
@@ -326,7 +322,7 @@ class Cluster:
     async def _await_dead_letter(
         self,
         group: str,
-        timeout: float,  # noqa: ASYNC109 - told in its error
+        timeout: float,  # noqa: ASYNC109 - part of its error
     ) -> ReceivedMessage:
         check_group(group)
         check_seconds("timeout", timeout, may_be_zero=True)
@@ -362,12 +358,14 @@ class Cluster:
 
     def _check_running(self) -> LoopThread:
         if self._thread is None:
-            raise RuntimeError("this cluster does not run: use it in `with`, or call start() first")
+            raise RuntimeError(
+                "the cluster is not running: use it in `with`, or call start() first"
+            )
         return self._thread
 
 
 class ClusterBroker:
-    """A broker of a cluster: stopped and killed in tests of faults. Its port stays the same."""
+    """A broker of a cluster, which tests can stop and kill. It keeps its port."""
 
     def __init__(self, cluster: Cluster, settings: Mapping[str, str], directory: Path) -> None:
         self.name = settings["brokerName"]
@@ -380,29 +378,29 @@ class ClusterBroker:
 
     @property
     def address(self) -> str:
-        """Where clients reach it; also while it is stopped."""
+        """Return its address, which stays the same while it is stopped."""
         return f"{HOST}:{self._port}"
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and not stopped or killed."""
+        """Return whether it is running."""
         return self._broker is not None
 
     @property
     def directory(self) -> Path:
-        """Where its store is."""
+        """Return its store directory."""
         return self._directory / str(self._lives)
 
     def start(self, settings: Mapping[str, str] | None = None) -> None:
-        """Start it again, on its own files; `settings` count from now on."""
+        """Start it again on its own files; `settings` apply from now on."""
         self._cluster._run(self._start(dict(settings or {})))
 
     def stop(self) -> None:
-        """Stop it cleanly: requests under way are answered, the NameServer forgets it."""
+        """Stop it cleanly: answer requests in flight, unregister from the NameServer."""
         self._cluster._run(self._stop())
 
     def kill(self) -> None:
-        """End it as a killed process ends: connections break, nothing is written any more."""
+        """End it like a killed process: connections break, nothing more is written."""
         self._cluster._run(self._kill())
 
     def restart(self, settings: Mapping[str, str] | None = None) -> None:
@@ -464,21 +462,21 @@ class ClusterBroker:
         await broker.cut_off()
         before = self.directory
         self._lives += 1
-        # On the loop itself, which is all that writes messages: the copy is of one instant.
+        # The loop is the only writer of messages, so this copy is consistent.
         shutil.copytree(before, self.directory)
-        # What is left of the old one ends in files that nobody reads.
+        # The old broker stops on files that nobody reads.
         await broker.stop()
         shutil.rmtree(before)
 
 
 def _remove(directory: Path, process: int) -> None:
-    # Forks run this at their end, too.
+    # Forks run this on exit too.
     if os.getpid() == process:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def _check(settings: Mapping[str, str]) -> None:
-    """Raise ConfigError for settings that do not exist: in a test that is a mistake."""
+    """Raise ConfigError for unknown or ignored settings: in a test that is a mistake."""
     warnings = load_broker_properties(settings).warnings
     if warnings:
-        raise ConfigError("; ".join(warnings).replace(": it is ignored", ""))
+        raise ConfigError("; ".join(warnings))

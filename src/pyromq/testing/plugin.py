@@ -1,4 +1,4 @@
-"""Fixtures of pytest: `rocketmq`, a cluster for one test, and `rocketmq_topic`.
+"""pytest fixtures: `rocketmq`, a cluster for one test, and `rocketmq_topic`.
 
     def test_order(rocketmq, rocketmq_topic):
         with Producer.sync(rocketmq.namesrv) as producer:
@@ -9,13 +9,11 @@
     def test_fail_over(rocketmq):
         rocketmq.brokers[0].kill()
 
-Each test gets a cluster of its own: nothing that a test leaves behind, or does to a broker,
-is seen by another one, and a start costs no more than a few dozen milliseconds. Where even
-that is too much, `rocketmq_session` is one cluster for all tests: they keep apart by
-`rocketmq_topic`, which is another one for every test, and by groups of their own, or call its
-`reset`.
+Each test gets its own cluster, so no test sees another's leftovers or stopped brokers; a start
+takes a few dozen milliseconds. If that is too much, `rocketmq_session` is one cluster for all
+tests: they use their own groups and `rocketmq_topic`, a new topic per test, or call `reset`.
 
-Loaded by pytest in every run where pyromq is installed, so it imports the servers only when
+pytest loads this module in every run where pyromq is installed, so it imports the servers only when
 a fixture is used.
 """
 
@@ -34,28 +32,28 @@ _MARKER = "rocketmq"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell pytest of the marker."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
-        f"{_MARKER}(brokers=1, settings=None): what the cluster of the fixture rocketmq has",
+        f"{_MARKER}(brokers=1, settings=None): options of the fixture rocketmq's cluster",
     )
 
 
 @pytest.fixture
 def rocketmq(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A RocketMQ cluster in this process, for this test only."""
+    """Yield a RocketMQ cluster in this process, for this test only."""
     yield from _cluster(_wanted(request.node))
 
 
 @pytest.fixture(scope="session")
 def rocketmq_session() -> Iterator[Cluster]:
-    """A RocketMQ cluster in this process, for all tests that ask for it."""
+    """Yield a RocketMQ cluster in this process, shared by all tests that use it."""
     yield from _cluster({})
 
 
 @pytest.fixture
 def rocketmq_topic(request: pytest.FixtureRequest) -> str:
-    """The name of a topic that no other test has; created in the test's cluster."""
+    """Create a topic that no other test has in the test's cluster; return its name."""
     topic = f"topic-{uuid4().hex[:12]}"
     names = request.fixturenames
     if "rocketmq_session" in names and _MARKER not in names:

@@ -1,8 +1,8 @@
-"""Reads a cluster's topics for assertions: what is in them, and what came since the last look.
+"""Read a cluster's topics for assertions: all messages, or those since the last call.
 
-Nobody else notices: it is in no group and commits nothing, so consumers of the test get every
-message all the same. `TopicReader` remembers how far each topic was drained; a call that fails
-or times out moves nothing. Used by `cluster`, on the loop of its servers.
+It joins no group and commits nothing, so the test's consumers still get every message.
+`TopicReader` remembers how far each topic was drained; a call that fails or times out changes
+nothing. Used by `cluster`, on the loop of its servers.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from pyromq.client.session.session import Session
 from pyromq.protocol.names import dead_letter_topic
 from pyromq.protocol.wire.bodies import HeartbeatData, MessageQueue
 
-#: Between looks at a topic whose messages are not there yet.
+#: Pause between polls for messages that have not arrived.
 _LOOK_SECONDS: Final = 0.02
 _MAX_MESSAGES: Final = 32
-#: How much of what came a time-out tells.
-_SHOWN: Final = 10
+#: Messages that a TimeoutError shows.
+_MAX_SHOWN: Final = 10
 
 _Offsets = dict[MessageQueue, int]
 
 
 class TopicReader:
-    """Reads topics through the NameServer `namesrv`."""
+    """Read topics through the NameServer `namesrv`."""
 
     def __init__(self, namesrv: str) -> None:
         self._namesrv = namesrv
@@ -46,13 +46,13 @@ class TopicReader:
         topic: str,
         brokers: Collection[str],
         count: int | None,
-        timeout: float,  # noqa: ASYNC109 - told in its error
+        timeout: float,  # noqa: ASYNC109 - part of its error
     ) -> list[ReceivedMessage]:
-        """Return what came since the last time, once there are `count` messages of it."""
+        """Return new messages, once there are at least `count`."""
         messages = await self._wait(topic, brokers, count or 0, timeout)
         if len(messages) < (count or 0):
             raise TimeoutError(
-                f"topic {topic}: {len(messages)} of {count} messages came within "
+                f"topic {topic}: {len(messages)} of {count} messages arrived within "
                 f"{timeout:g} s{_shown(messages)}"
             )
         self._note(messages)
@@ -62,12 +62,12 @@ class TopicReader:
         self,
         group: str,
         brokers: Collection[str],
-        timeout: float,  # noqa: ASYNC109 - told in its error
+        timeout: float,  # noqa: ASYNC109 - part of its error
     ) -> ReceivedMessage:
-        """Return a group's oldest dead letter that was not returned before, once there is one."""
+        """Return a group's oldest new dead letter, once there is one."""
         messages = await self._wait(dead_letter_topic(group), brokers, 1, timeout)
         if not messages:
-            raise TimeoutError(f"group {group}: no dead letter came within {timeout:g} s")
+            raise TimeoutError(f"group {group}: no dead letter arrived within {timeout:g} s")
         self._note(messages[:1])
         return messages[0]
 
@@ -82,7 +82,7 @@ class TopicReader:
             )
 
     def forget(self) -> None:
-        """Let every topic count as not drained: the brokers are empty again."""
+        """Forget what was drained, because the brokers are empty again."""
         self._drained.clear()
 
     # Helpers, in call order.
@@ -92,9 +92,9 @@ class TopicReader:
         topic: str,
         brokers: Collection[str],
         count: int,
-        timeout: float,  # noqa: ASYNC109 - no error: what is there then is returned
+        timeout: float,  # noqa: ASYNC109 - not an error: returns what has arrived
     ) -> list[ReceivedMessage]:
-        """What was not drained: `count` messages at least, or those that came in time."""
+        """Return new messages: at least `count`, or those that arrived in time."""
         deadline = time.monotonic() + timeout
         async with self._access() as (session, access):
             while True:
@@ -115,7 +115,7 @@ class TopicReader:
     async def _new(
         self, session: Session, access: QueueAccess, topic: str, brokers: Collection[str]
     ) -> list[ReceivedMessage]:
-        """Messages that were not drained, in the order in which they were stored."""
+        """Return new messages in the order they were stored."""
         found: list[ReceivedMessage] = []
         for queue in await _queues(session, access, topic, brokers):
             end = await access.max_offset(queue)
@@ -126,7 +126,7 @@ class TopicReader:
                 )
                 found += result.messages
                 if result.next_offset <= offset:
-                    break  # it was cut back meanwhile
+                    break  # the queue was truncated meanwhile
                 offset = result.next_offset
         return _in_order(found)
 
@@ -138,7 +138,7 @@ class TopicReader:
 async def _queues(
     session: Session, access: QueueAccess, topic: str, brokers: Collection[str]
 ) -> list[MessageQueue]:
-    """The topic's queues at these brokers; none while it does not exist."""
+    """Return the topic's queues on these brokers; none while it does not exist."""
     try:
         await session.routes.refresh(topic)
         queues = await access.queues(topic)
@@ -148,7 +148,7 @@ async def _queues(
 
 
 def _in_order(messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
-    """By their places in each broker's log, and of several brokers by time."""
+    """Sort messages by log position within a broker, and by store time across brokers."""
     broker_name = attrgetter("queue.broker_name")
     messages.sort(key=attrgetter("queue.broker_name", "physical_offset"))
     logs = [list(log) for _, log in groupby(messages, broker_name)]
@@ -158,6 +158,6 @@ def _in_order(messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
 def _shown(messages: list[ReceivedMessage]) -> str:
     if not messages:
         return ""
-    shown = ", ".join(f"{message.raw_body[:40]!r}" for message in messages[:_SHOWN])
-    more = "" if len(messages) <= _SHOWN else ", ..."
+    shown = ", ".join(f"{message.raw_body[:40]!r}" for message in messages[:_MAX_SHOWN])
+    more = "" if len(messages) <= _MAX_SHOWN else ", ..."
     return f": {shown}{more}"

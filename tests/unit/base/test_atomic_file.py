@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.base import atomic_file
 from pyromq.base.atomic_file import backup_of, read_file, sync_directory, sync_file, write_file
 
 
@@ -66,7 +65,7 @@ def test_a_failed_write_leaves_the_old_content(
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(atomic_file.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         write_file(path, b"two", backup=True)
     assert path.read_bytes() == b"one"

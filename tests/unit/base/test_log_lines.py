@@ -46,7 +46,8 @@ def test_the_first_lines_of_each_kind_are_wanted_and_the_others_counted() -> Non
     assert repeats.ended() == []
     clock.now += 0.2
     [dropped] = repeats.ended()
-    assert dropped == Dropped("a", 7, pytest.approx(10.1))
+    assert (dropped.kind, dropped.lines) == ("a", 7)
+    assert dropped.seconds == pytest.approx(10.1)
     assert repeats.is_wanted("a")
 
 

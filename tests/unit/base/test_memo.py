@@ -28,7 +28,7 @@ def test_a_failure_is_not_remembered() -> None:
 
 
 def test_none_is_a_value_like_others() -> None:
-    made = []
+    made: list[str] = []
     memo: Memo[str, None] = Memo(made.append)
 
     assert memo["a"] is memo["a"] is None

@@ -9,10 +9,15 @@ from hypothesis import strategies as st
 
 from pyromq.base.settings import (
     ConfigError,
+    Unsupported,
     format_settings,
+    ineffective_warnings,
     load_settings,
+    refuse_unsupported,
     setting,
+    setting_warnings,
     settings_of,
+    shown,
     unknown_key_hint,
 )
 
@@ -111,3 +116,79 @@ def test_any_text_is_a_value_or_a_config_error(text: str) -> None:
             continue
         assert isinstance(value, item.value_type) or (item.optional and value is None)
         assert item.parse(item.format(value)) == value
+
+
+@dataclass(frozen=True, slots=True)
+class Derived(Example):
+    wait: int = setting("slaveTimeout", 3000, "A time.", ignored="there is no replication")
+    home: str = setting("storePath", "/store", "A path.", path=True)
+    port: int = setting("listenPort", 1, "Another port.")
+
+
+TABLE = {
+    "useTLS": Unsupported("useTLS", "false", "there is no TLS", refused=True),
+    "threads": Unsupported("threads", None, "there are no pools"),
+    "workers": Unsupported("workers", "8", "there are no pools"),
+    "lock": Unsupported("lock", "true", "there is no lock"),
+}
+
+
+def test_base_classes_come_last_and_overridden_fields_once() -> None:
+    described = [item.key for item in settings_of(Derived)]
+    assert described == [
+        *("slaveTimeout", "storePath", "listenPort"),
+        *("name", "addressIP1", "maxSize", "traceOn", "speed"),
+    ]
+
+
+def test_paths_may_begin_with_the_home_directory() -> None:
+    for text in ("~/a", "$HOME/a", "${HOME}/a", "${user.home}/a"):
+        assert load_settings(Derived, {"storePath": text}, "/root")[0].home == "/root/a"
+    assert load_settings(Derived, {"storePath": "/b,~/a,/~"}, "/r")[0].home == "/b,/r/a,/~"
+    assert load_settings(Derived, {"name": "~/a"}, "/root")[0].name == "~/a"
+
+
+def test_settings_without_effect_share_a_warning_per_reason() -> None:
+    properties = {
+        "threads": "4",
+        "slaveTimeout": "1",
+        "lock": "False",
+        "workers": "9",
+        "listenport": "1",
+        "listenPort": "1",
+        "useTLS": "FALSE",
+        "zebra\n": "1",
+    }
+    effect = [
+        "threads=4, workers=9 have no effect: there are no pools",
+        "slaveTimeout=1 has no effect: there is no replication",
+        "lock=False has no effect: there is no lock",
+    ]
+    assert ineffective_warnings(properties, [Derived], TABLE) == effect
+    assert setting_warnings(properties, [Derived], TABLE) == [
+        "unknown setting listenport (did you mean listenPort?) is ignored",
+        "unknown setting zebra\\n is ignored",
+        *effect,
+    ]
+
+
+def test_defaults_of_settings_without_effect_are_not_mentioned() -> None:
+    defaults = {"workers": " 8", "lock": "TRUE", "slaveTimeout": "3000", "useTLS": "false"}
+    assert setting_warnings(defaults, [Derived], TABLE) == []
+
+
+def test_a_setting_that_must_not_be_ignored_is_refused() -> None:
+    message = "useTLS=true: expected false; there is no TLS"
+    for check in (
+        lambda table: setting_warnings(table, [Derived], TABLE),
+        lambda table: refuse_unsupported(table, TABLE),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            check({"threads": "1", "useTLS": "true"})
+        check({"threads": "1", "useTLS": "false"})
+
+
+def test_values_are_quoted_in_one_short_line() -> None:
+    assert shown("a\nb") == "a\\nb"
+    assert shown("ü") == "ü"
+    assert shown("x" * 101) == "x" * 100 + "..."

@@ -22,6 +22,7 @@ from pyromq.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
+from pyromq.remoting.server import RemotingServer
 from pyromq.store.message_store import MessageStore
 from pyromq.store.results import GetResult, StoreError
 from tests.support.brokers import local_broker, small_store
@@ -224,7 +225,7 @@ async def test_any_port_will_do_until_one_fits(
 ) -> None:
     """The fast port beside a free one may be taken."""
     attempts = []
-    bind = module.RemotingServer.bind
+    bind = RemotingServer.bind
 
     def refuse_some(server: Any) -> None:
         attempts.append(server.port)
@@ -232,7 +233,7 @@ async def test_any_port_will_do_until_one_fits(
             raise OSError(errno.EADDRINUSE, "in use", "somewhere")
         bind(server)
 
-    monkeypatch.setattr(module.RemotingServer, "bind", refuse_some)
+    monkeypatch.setattr(RemotingServer, "bind", refuse_some)
     broker = make_broker(tmp_path)
     await broker.start()
     assert len(attempts) >= 6

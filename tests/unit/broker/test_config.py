@@ -8,17 +8,16 @@ import pytest
 from pyromq.base.settings import ConfigError, format_settings, settings_of
 from pyromq.broker import config as broker_config
 from pyromq.broker.config import (
-    KNOWN_WITHOUT_EFFECT,
+    UNSUPPORTED,
     BrokerConfig,
     format_broker_properties,
     known_keys,
     load_broker_properties,
 )
 from pyromq.protocol.java.properties import parse_properties
-from pyromq.store.config import BrokerRole
+from pyromq.store.config import BrokerRole, MessageStoreConfig
 
-#: Key and default of RocketMQ 4.9.7's fields that have an effect here; bindAddress is of 5.
-#: Limits that protect the broker from its peers are its own.
+#: Key and default of RocketMQ 4.9.7's fields that are fields here; bindAddress is RocketMQ 5's.
 JAVA_DEFAULTS = """
 bindAddress=0.0.0.0 listenPort=10911 namesrvAddr= brokerIP1=10.0.0.1 brokerIP2=10.0.0.1
 brokerName=host brokerClusterName=DefaultCluster brokerId=0 brokerPermission=6
@@ -29,9 +28,8 @@ flushConsumerOffsetInterval=5000 rejectTransactionMessage=false sendThreadPoolQu
 pullThreadPoolQueueCapacity=100000 replyThreadPoolQueueCapacity=10000
 queryThreadPoolQueueCapacity=20000 clientManagerThreadPoolQueueCapacity=1000000
 consumerManagerThreadPoolQueueCapacity=1000000 heartbeatThreadPoolQueueCapacity=50000
-endTransactionPoolQueueCapacity=100000 bulkPullMaxBytes=4194304
-longPollingEnable=true shortPollingTimeMills=1000 maxSuspendTimeoutMillis=300000
-maxParkedPulls=400000 maxParkedPullsPerConnection=100000 maxParkedExpressionSize=67108864
+endTransactionPoolQueueCapacity=100000
+longPollingEnable=true shortPollingTimeMills=1000
 notifyConsumerIdsChangedEnable=true regionId=DefaultRegion registerBrokerTimeoutMills=6000
 slaveReadEnable=false brokerFastFailureEnable=true waitTimeMillsInSendQueue=200
 waitTimeMillsInPullQueue=5000 waitTimeMillsInHeartbeatQueue=31000
@@ -40,7 +38,8 @@ enableCalcFilterBitMap=false expectConsumerNumUseFilter=32 maxErrorRateOfBloomFi
 filterDataCleanTimeSpan=86400000 filterSupportRetry=false enablePropertyFilter=false
 compressedRegister=false forceRegister=true registerNameServerPeriod=30000
 transactionTimeOut=6000 transactionCheckMax=15 transactionCheckInterval=60000
-storeReplyMessageEnable=true autoDeleteUnusedStats=false serverChannelMaxIdleTimeSeconds=120
+storeReplyMessageEnable=true autoDeleteUnusedStats=false connectTimeoutMillis=3000
+serverChannelMaxIdleTimeSeconds=120
 serverSocketSndBufSize=0
 serverSocketRcvBufSize=0 writeBufferHighWaterMark=0 writeBufferLowWaterMark=0
 serverSocketBacklog=1024
@@ -66,6 +65,8 @@ brokerRole=ASYNC_MASTER
 flushDiskType=ASYNC_FLUSH
 namesrvAddr=10.0.0.8:9876;10.0.0.9:9876
 sendMessageThreadPoolNums=128
+adminBrokerThreadPoolNums=16
+pullMessageThreadPoolNums=64
 useReentrantLockWhenPutMessage=true
 listenPort=30911
 storePathRootDir=/data/rocketmq
@@ -79,7 +80,7 @@ def test_defaults_are_those_of_rocketmq(monkeypatch: pytest.MonkeyPatch) -> None
     java = {pair.split("=")[0] for pair in JAVA_DEFAULTS.split()}
     lines = [line for line in format_settings(config).split() if line.split("=")[0] in java]
     assert lines == JAVA_DEFAULTS.split()
-    # All that RocketMQ does not have are limits.
+    # Every setting that RocketMQ does not have is a limit.
     assert all(item.limit for item in settings_of(BrokerConfig) if item.key not in java)
     important = format_settings(config, only_important=True)
     assert [line.split("=")[0] for line in important.split()] == JAVA_IMPORTANT.split()
@@ -90,7 +91,7 @@ def test_attributes_follow_from_keys_and_each_has_a_doc() -> None:
         plain = item.key.replace("IP", "Ip")
         assert item.attribute == re.sub(r"[A-Z]", lambda m: "_" + m[0].lower(), plain)
         assert item.doc.endswith(".")
-        assert item.key not in KNOWN_WITHOUT_EFFECT
+        assert item.key not in UNSUPPORTED
 
 
 def test_environment_and_machine_give_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,13 +106,19 @@ def test_machine_without_network_uses_loopback(monkeypatch: pytest.MonkeyPatch) 
     def no_network(*_: object) -> socket.socket:
         raise OSError("no network")
 
-    monkeypatch.setattr(broker_config.socket, "socket", no_network)
+    monkeypatch.setattr(socket, "socket", no_network)
     assert broker_config.local_address() == "127.0.0.1"
 
 
-def test_a_real_file_loads_without_warnings() -> None:
+def test_a_real_file_loads_with_a_warning_per_reason() -> None:
     broker, store, warnings = load_broker_properties(parse_properties(REAL_FILE))
-    assert warnings == []
+    assert warnings == [
+        (
+            "sendMessageThreadPoolNums=128, pullMessageThreadPoolNums=64 have no effect: "
+            "requests run on one event loop; there are no thread pools to size"
+        ),
+        "transferMsgByHeap=false has no effect: pulled messages are always copied to memory first",
+    ]
     assert broker.broker_name == "broker-a"
     assert broker.name_servers == ["10.0.0.8:9876", "10.0.0.9:9876"]
     assert store.file_reserved_time == 48
@@ -119,8 +126,13 @@ def test_a_real_file_loads_without_warnings() -> None:
 
 
 def test_replication_port_follows_listen_port() -> None:
-    properties = {"listenPort": "30911", "haListenPort": "40000"}
-    assert load_broker_properties(properties).store.ha_listen_port == 30912
+    loaded = load_broker_properties({"listenPort": "30911", "haListenPort": "40000"})
+    assert loaded.store.ha_listen_port == 30912
+    assert loaded.warnings == [
+        "haListenPort=40000 has no effect: the replication port is listenPort + 1, 30912"
+    ]
+    fitting = load_broker_properties({"listenPort": "30911", "haListenPort": "30912"})
+    assert fitting.warnings == []
 
 
 def test_unknown_keys_are_named_with_the_nearest_known_one() -> None:
@@ -128,20 +140,49 @@ def test_unknown_keys_are_named_with_the_nearest_known_one() -> None:
         {"maxmessagesize": "1", "brokername": "x", "colour": "red"}
     ).warnings
     assert warnings == [
-        "unknown setting maxmessagesize (did you mean maxMessageSize?): it is ignored",
-        "unknown setting brokername (did you mean brokerName?): it is ignored",
-        "unknown setting colour: it is ignored",
+        "unknown setting maxmessagesize (did you mean maxMessageSize?) is ignored",
+        "unknown setting brokername (did you mean brokerName?) is ignored",
+        "unknown setting colour is ignored",
     ]
 
 
-def test_role_decides_the_broker_id() -> None:
-    master = load_broker_properties({"brokerId": "7", "brokerRole": "SYNC_MASTER"})
+def test_the_id_of_a_master_is_0() -> None:
+    master = load_broker_properties({"brokerId": "7"})
     assert master.broker.broker_id == 0
-    replica = load_broker_properties({"brokerId": "7", "brokerRole": "SLAVE"})
-    assert replica.broker.broker_id == 7
-    assert replica.store.broker_role is BrokerRole.SLAVE
-    with pytest.raises(ConfigError, match=r"^brokerId=0: .*SLAVE"):
-        load_broker_properties({"brokerRole": "SLAVE"})
+    assert master.warnings == ["brokerId=7 has no effect: the brokerId of a master is 0"]
+
+
+def test_a_sync_master_starts_with_a_warning() -> None:
+    master = load_broker_properties({"brokerId": "0", "brokerRole": "SYNC_MASTER"})
+    assert master.store.broker_role is BrokerRole.SYNC_MASTER
+    assert master.warnings == [
+        (
+            "brokerRole=SYNC_MASTER acts as ASYNC_MASTER: there is no replication, so sends do not "
+            "wait for a replica"
+        )
+    ]
+
+
+def test_a_replica_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^brokerRole=SLAVE: .* cannot replicate"):
+        load_broker_properties({"brokerRole": "SLAVE", "brokerId": "1"})
+
+
+def test_an_address_server_does_not_replace_namesrv_addr(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    fetching = {"fetchNamesrvAddrByAddressServer": "true"}
+    with pytest.raises(ConfigError, match=r"^fetchNamesrvAddrByAddressServer=true: .*nowhere"):
+        load_broker_properties(fetching)
+    loaded = load_broker_properties({**fetching, "namesrvAddr": "10.0.0.1:9876"})
+    assert loaded.warnings == [
+        (
+            "fetchNamesrvAddrByAddressServer=true has no effect: NameServers come from "
+            "namesrvAddr, not from an address server"
+        )
+    ]
+    assert load_broker_properties({"fetchNamesrvAddrByAddressServer": "false"}).warnings == []
 
 
 @pytest.mark.parametrize(
@@ -153,6 +194,9 @@ def test_role_decides_the_broker_id() -> None:
         ("brokerName", ""),
         ("brokerPermission", "rw"),
         ("aclEnable", "true"),
+        ("useTLS", "TRUE"),
+        ("messageStorePlugIn", "a.b.Plugin"),
+        ("enableLmq", "true"),
         ("autoCreateTopicEnable", "1"),
     ],
 )
@@ -164,7 +208,7 @@ def test_bad_values_are_refused_by_name(key: str, value: str) -> None:
 def test_printed_settings_load_to_the_same_settings() -> None:
     loaded = load_broker_properties(parse_properties(REAL_FILE))
     printed = format_broker_properties(loaded.broker, loaded.store)
-    assert load_broker_properties(parse_properties(printed)) == loaded
+    assert load_broker_properties(parse_properties(printed)) == loaded._replace(warnings=[])
     important = format_broker_properties(loaded.broker, loaded.store, only_important=True)
     assert set(important.split("\n")) < set(printed.split("\n"))
 
@@ -172,9 +216,8 @@ def test_printed_settings_load_to_the_same_settings() -> None:
 def test_no_key_is_listed_twice() -> None:
     assert len(known_keys()) == (
         len(list(settings_of(BrokerConfig)))
-        + len(list(settings_of(broker_config.MessageStoreConfig)))
-        + len(KNOWN_WITHOUT_EFFECT)
-        + len(broker_config.store_config.KNOWN_WITHOUT_EFFECT)
+        + len(list(settings_of(MessageStoreConfig)))
+        + len(UNSUPPORTED)
     )
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any, get_type_hints
 from unittest.mock import create_autospec
 
@@ -108,9 +109,8 @@ def test_no_handler_serves_a_code_twice_or_is_forgotten() -> None:
     handlers = families()
     routes = build_routes(handlers)
 
-    used = {
-        id(inspect.unwrap(handler)) for handler in (*routes.hot.values(), *routes.plain.values())
-    }
+    served: list[Callable[..., object]] = [*routes.hot.values(), *routes.plain.values()]
+    used = {id(inspect.unwrap(handler)) for handler in served}
     for family, kind in FAMILIES.items():
         for name, method in inspect.getmembers(kind, inspect.isfunction):
             if name.startswith("_") or "request" not in inspect.signature(method).parameters:

@@ -43,7 +43,7 @@ class Half:
         return cls(fields["tranStateTableOffset"], int(fields["commitLogOffset"]), fields["msgId"])
 
 
-def half_request(number: int = 0, *, properties: str = "", **values: str) -> RemotingCommand:
+def half_request(number: int = 0, *, properties: str = "", **values: Any) -> RemotingCommand:
     """A transactional send, as Java's client makes it."""
     more = f"\x02{properties}" if properties else ""
     return send_request(
@@ -128,7 +128,7 @@ class Transactional(Wired):
         """Send a half."""
         return Half.sent(self.fast.ask(half_request(number, **values)), f"key-{number}")
 
-    def end(self, half: Half, outcome: int, **values: str) -> RemotingCommand:
+    def end(self, half: Half, outcome: int, **values: Any) -> RemotingCommand:
         return self.fast.ask(end_request(half, outcome, **values))
 
     def pass_seconds(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""`pyromq` as a child process, always ended with the test."""
+"""Runs `pyromq` as a child process and kills it at the end of the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.patience import DEADLINE
 
 
 class Pyromq:
-    """A running command and what it has printed."""
+    """A running command and its output."""
 
     def __init__(self, process: subprocess.Popen[bytes], output: int) -> None:
         self.process = process
@@ -24,20 +24,20 @@ class Pyromq:
         self.printed = ""
 
     def wait_for(self, text: str) -> str:
-        """All that was printed, as soon as `text` is in it."""
+        """Wait until the output contains `text`; return the output."""
         deadline = time.monotonic() + DEADLINE
         while text not in self.printed:
             if not self._read(deadline):
-                raise AssertionError(f"{text!r} did not come, this did: {self.printed}")
+                raise AssertionError(f"{text!r} is not in the output: {self.printed}")
         return self.printed
 
     def end(self, number: int = signal.SIGINT) -> int:
-        """The exit code after this signal."""
+        """Send a signal and return the exit code."""
         self.process.send_signal(number)
         return self.exit_code()
 
     def exit_code(self) -> int:
-        """The exit code of a process that ends by itself."""
+        """Wait for the process to exit and return its exit code."""
         deadline = time.monotonic() + DEADLINE
         while self._read(deadline):
             pass
@@ -55,7 +55,7 @@ class Pyromq:
 
 @contextlib.contextmanager
 def running(*arguments: str, directory: Path, terminal: bool = False) -> Iterator[Pyromq]:
-    """`pyromq` with these arguments; stdout and stderr are read as one."""
+    """Run `pyromq` with these arguments; stdout and stderr share one stream."""
     reading, writing = os.openpty() if terminal else os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-m", "pyromq", *arguments],

@@ -48,10 +48,12 @@ def test_it_serves_until_a_signal_and_warns_of_unknown_settings(tmp_path: Path) 
     (tmp_path / "c").write_text(
         f"listenPort=0\nstorePathRootDir={tmp_path}/store\nbrokerName=broker-x\n"
         "brokerIP1=127.0.0.1\nmappedFileSizeCommitLog=1048576\nbrokerNam=y\n"
+        "pullMessageThreadPoolNums=9\n"
     )
     with running("broker", "-c", "c", directory=tmp_path) as command:
         printed = command.wait_for("boot success. serializeType=JSON")
-        assert "unknown setting brokerNam (did you mean brokerName?): it is ignored" in printed
+        assert "unknown setting brokerNam (did you mean brokerName?) is ignored" in printed
+        assert "pullMessageThreadPoolNums=9 has no effect: requests run on" in printed
         address = re.search(r"The broker\[broker-x, 127\.0\.0\.1:(\d+)\]", printed)
         assert address
         with socket.create_connection(("127.0.0.1", int(address[1])), timeout=10):
@@ -71,7 +73,7 @@ def test_a_store_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
         assert f"{tmp_path}/file" in line
 
 
-def test_java_s_own_option_names_are_taken(tmp_path: Path) -> None:
+def test_options_of_mqbroker_are_accepted(tmp_path: Path) -> None:
     file = tmp_path / "broker.properties"
     file.write_text("brokerName=broker-x\n")
     result = invoke("--configFile", str(file), "--namesrvAddr", "127.0.0.1:9876", "-m")
@@ -84,7 +86,7 @@ def test_java_s_own_option_names_are_taken(tmp_path: Path) -> None:
 def test_logs_and_pid_go_to_files(tmp_path: Path) -> None:
     (tmp_path / "c").write_text(
         f"listenPort=0\nstorePathRootDir={tmp_path}/store\nbrokerIP1=127.0.0.1\n"
-        "mappedFileSizeCommitLog=1048576\n"
+        "mappedFileSizeCommitLog=1048576\nfilterServerNums=1\n"
     )
     options = ("-c", "c", "--log-dir", "logs", "--pid-file", "pid")
     with running("broker", *options, directory=tmp_path) as command:
@@ -92,9 +94,12 @@ def test_logs_and_pid_go_to_files(tmp_path: Path) -> None:
         assert (tmp_path / "pid").read_text() == f"{command.process.pid}\n"
         with running("broker", *options, directory=tmp_path) as second:
             assert second.exit_code() == 1
-            assert f"belongs to process {command.process.pid}" in second.printed
+            assert f"belongs to running process {command.process.pid}" in second.printed
         assert command.end(signal.SIGTERM) == 0
         assert "INFO" not in command.printed
+        assert command.printed.count("filterServerNums=1 has no effect") == 1
+    assert "WARNING" in (log := (tmp_path / "logs" / "broker.log").read_text())
+    assert "filterServerNums=1 has no effect" in log
     assert not (tmp_path / "pid").exists()
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == [
         "broker.log",

@@ -27,13 +27,13 @@ def invoke(*arguments: str, environment: dict[str, str] | None = None) -> tuple[
     return result, given[0] if given else Cluster("", {})
 
 
-def test_without_options_everything_is_as_it_always_is() -> None:
+def test_defaults() -> None:
     _, cluster = invoke()
     assert cluster.namesrv == "127.0.0.1:9876"
     assert not any(cluster.options.values())
 
 
-def test_everything_from_the_command_line_and_from_the_environment() -> None:
+def test_options_come_from_the_command_line_and_the_environment() -> None:
     _, cluster = invoke(
         "--namesrv", "a:1;b:2", "--namespace", "tenant", "--access-key", "me", "--tls",
         environment={"ROCKETMQ_SECRET_KEY": "secret", "ROCKETMQ_SECURITY_TOKEN": "token"},
@@ -48,10 +48,10 @@ def test_everything_from_the_command_line_and_from_the_environment() -> None:
     }
 
 
-def test_an_authority_is_believed_whatever_the_host_is_called() -> None:
+def test_a_certificate_of_the_authority_is_accepted_for_any_host_name() -> None:
     authority = ssl.get_default_verify_paths().cafile
     if authority is None:
-        pytest.skip("no file of authorities on this machine")
+        pytest.skip("this machine has no CA bundle")
     _, cluster = invoke("--tls-ca", authority)
     context = cluster.options["tls"]
     assert isinstance(context, ssl.SSLContext)
@@ -60,14 +60,14 @@ def test_an_authority_is_believed_whatever_the_host_is_called() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"no certificate"])
-def test_an_authority_that_cannot_be_read(tmp_path: Path, content: bytes | None) -> None:
+def test_an_unreadable_authority_is_one_error_line(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "ca.pem"
     if content is not None:
         file.write_bytes(content)
     result, _ = invoke("--tls-ca", str(file))
     assert result.exit_code == 1
     (line,) = result.output.splitlines()
-    assert line.startswith(f"Error: --tls-ca {file} cannot be used: ")
+    assert line.startswith(f"Error: cannot load --tls-ca {file}: ")
 
 
 def test_send_and_consume_sign_and_stay_in_their_namespace() -> None:

@@ -56,16 +56,16 @@ def test_messages_as_json(cluster: FakeCluster) -> None:
     assert second["bodyBase64"] == "/w=="
 
 
-def test_a_body_that_cannot_be_read_is_told(cluster: FakeCluster) -> None:
+def test_an_undecodable_body_is_reported(cluster: FakeCluster) -> None:
     cluster.call(cluster.brokers[0].put("t", 0, b"no LZ4", sys_flag=0x101))
     result = invoke(cluster, "--from", "first", "--count", "1")
-    assert result.output.splitlines()[-1].endswith("(compressed, cannot be read: 6 bytes)")
+    assert result.output.splitlines()[-1].endswith("(cannot decompress the body of 6 bytes)")
     result = invoke(cluster, "--from", "first", "--count", "1", "--json")
     found = json.loads(result.output.splitlines()[-1])
     assert (found["bodyBase64"], found["bodyIsCompressed"]) == ("bm8gTFo0", True)
 
 
-def test_a_group_goes_on(cluster: FakeCluster) -> None:
+def test_a_group_resumes(cluster: FakeCluster) -> None:
     put(cluster, b"one", b"two", b"three")
     first = invoke(cluster, "--group", "g", "--from", "first", "--count", "2")
     assert [line.split()[-1] for line in first.output.splitlines()] == ["one", "two"]
@@ -118,7 +118,7 @@ def test_errors_are_one_line(cluster: FakeCluster) -> None:
     assert result.output.startswith("Error: topic 'no topic' is not possible")
 
 
-def test_it_waits_for_a_topic_and_ends_cleanly_at_ctrl_c(
+def test_it_waits_for_a_topic_and_stops_cleanly_at_ctrl_c(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
     arguments = ["consume", "new", "--namesrv", cluster.namesrv]
@@ -144,7 +144,7 @@ def test_a_terminal_gets_a_rate_line(cluster: FakeCluster, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("more", [0, 10])
 def test_a_closed_pipe_ends_it(cluster: FakeCluster, more: int) -> None:
-    """As in `pyromq consume t | head -1`: at once, not when the next message comes."""
+    """`pyromq consume t | head -1` ends at once, not at the next message."""
     put(cluster, *[b"line" * 1000] * (1 + 10 * more))
     command = [sys.executable, "-m", "pyromq", "consume", "t", "--from", "first"]
     process = subprocess.Popen(

@@ -19,12 +19,12 @@ def test_help_shows_the_table_and_imports_nothing() -> None:
     assert "gone  Is not there." in result.output
 
 
-def test_a_command_is_loaded_when_it_is_asked_for() -> None:
+def test_a_command_is_imported_when_it_runs() -> None:
     from pyromq.cli.send import send
 
     assert group.get_command(click.Context(group), "send") is send
     assert group.list_commands(click.Context(group)) == ["send", "gone"]
 
 
-def test_what_is_not_in_the_table_is_no_command() -> None:
+def test_a_name_outside_the_table_is_not_a_command() -> None:
     assert group.get_command(click.Context(group), "other") is None

@@ -22,7 +22,7 @@ def level() -> Iterator[None]:
     logging.getLogger().setLevel(before)
 
 
-def test_each_part_has_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_component_has_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with logging_to_files("info", tmp_path / "logs", NAMES, 1 << 20, 3):
         logging.getLogger("pyromq.store.flush").info("flushed %d", 7)
         logging.getLogger("pyromq.nameserver.server").warning("a broker is gone")
@@ -49,7 +49,7 @@ def test_each_part_has_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "served" not in errors
 
 
-def test_a_file_that_is_full_is_rotated_and_the_oldest_goes(tmp_path: Path) -> None:
+def test_a_full_file_is_rotated_and_the_oldest_deleted(tmp_path: Path) -> None:
     with logging_to_files("INFO", tmp_path, ("broker.log",), 1000, 3):
         for number in range(100):
             logging.getLogger("pyromq.broker").info(f"line {number}")
@@ -63,7 +63,7 @@ def test_a_file_that_is_full_is_rotated_and_the_oldest_goes(tmp_path: Path) -> N
     assert all(path.stat().st_size <= 1000 for path in tmp_path.iterdir())
 
 
-def test_without_a_file_of_its_own_a_part_logs_to_the_last_one(tmp_path: Path) -> None:
+def test_a_component_without_a_file_logs_to_the_last_one(tmp_path: Path) -> None:
     with logging_to_files("INFO", tmp_path, ("namesrv.log",), 1 << 20, 1):
         logging.getLogger("pyromq.store").info("here")
 
@@ -141,7 +141,7 @@ def test_long_values_and_tracebacks_are_cut(tmp_path: Path) -> None:
     assert 90 < len(lines) < 110
 
 
-def test_a_crowd_of_lines_becomes_a_few_and_a_count(tmp_path: Path) -> None:
+def test_a_burst_becomes_a_few_lines_and_a_count(tmp_path: Path) -> None:
     with logging_to_files("INFO", tmp_path, ("broker.log",), 1 << 20, 1):
         logger = logging.getLogger("pyromq.broker")
         for number in range(5000):
@@ -158,19 +158,19 @@ def test_a_crowd_of_lines_becomes_a_few_and_a_count(tmp_path: Path) -> None:
     assert "something else happened: here" in lines
     assert "request 7 failed: other" in lines
     assert sorted(line.replace("last 1 s", "last 0 s") for line in lines[-2:]) == [
-        "... and 4,950 more like it in the last 0 s: request %d failed: %s",
-        "... and 4,999 more like it in the last 0 s: refused %d",
+        "4,950 similar lines dropped in the last 0 s: request %d failed: %s",
+        "4,999 similar lines dropped in the last 0 s: refused %d",
     ]
 
 
-def test_the_count_is_told_although_no_other_line_comes(
+def test_the_count_is_logged_even_if_no_other_line_arrives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "PERIOD_SECONDS", 0.05)
     with logging_to_files("INFO", tmp_path, ("broker.log",), 1 << 20, 1):
         for _ in range(3):
             logging.getLogger("pyromq.broker").warning("refused", extra=RARELY)
-        wait_until(lambda: any("more like it" in line for line in lines_of(tmp_path)))
+        wait_until(lambda: any("similar lines dropped" in line for line in lines_of(tmp_path)))
 
 
 def test_debug_lines_are_all_written(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_debug_lines_are_all_written(tmp_path: Path) -> None:
     assert len(lines_of(tmp_path)) == 200
 
 
-def test_lines_on_stderr_are_as_safe(capfd: pytest.CaptureFixture[str]) -> None:
+def test_lines_on_stderr_are_escaped_as_well(capfd: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     before, root.handlers = root.handlers, []
     try:
@@ -193,4 +193,4 @@ def test_lines_on_stderr_are_as_safe(capfd: pytest.CaptureFixture[str]) -> None:
     lines = capfd.readouterr().err.splitlines()
     assert lines[0].endswith(r"INFO    pyromq.broker - topic a\nb")
     assert len(lines) == MAX_LINES_OF_A_KIND + 1
-    assert "... and 150 more like it" in lines[-1]
+    assert "150 similar lines dropped" in lines[-1]

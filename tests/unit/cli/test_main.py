@@ -56,7 +56,7 @@ def test_unknown_commands_are_refused() -> None:
 
 
 @pytest.mark.parametrize("path", commands_below(main), ids=" ".join)
-def test_unknown_names_are_answered_with_the_nearest(path: tuple[str, ...]) -> None:
+def test_the_nearest_name_is_suggested(path: tuple[str, ...]) -> None:
     *before, name = path
     said = CliRunner().invoke(main, [*before, misspelt(name)])
     assert said.exit_code == 2
@@ -82,7 +82,7 @@ def test_unknown_names_are_answered_with_the_nearest(path: tuple[str, ...]) -> N
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("-tags", "--tags"), ("-help", "--help")])
-def test_one_dash_is_one_too_few(typed: str, meant: str) -> None:
+def test_a_missing_second_dash_is_explained(typed: str, meant: str) -> None:
     said = CliRunner().invoke(main, ["send", "t", "x", typed])
     assert f"No such option '{typed}'. Did you mean '{meant}'?" in said.output
 

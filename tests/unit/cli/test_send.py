@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import asyncio
+import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
-from pyromq.cli.send import send
-from pyromq.client.message import MAX_DELAY_LEVEL
+from pyromq.cli.send import _MAX_LINES, send
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RemotingCommand
+from tests.unit.cli.processes import running
 from tests.unit.client.fake_cluster import FakeCluster, cluster_in_a_thread
 
 
@@ -59,12 +63,6 @@ def test_a_delay_level_and_an_ordering_key(cluster: FakeCluster, tmp_path: Path)
         assert record.properties["__SHARDINGKEY"] == "order-17"
 
 
-def test_the_highest_delay_level_is_that_of_producers() -> None:
-    (option,) = (each for each in send.params if each.name == "delay_level")
-    assert isinstance(option.type, click.IntRange)
-    assert option.type.max == MAX_DELAY_LEVEL
-
-
 def test_messages_of_one_ordering_key_share_a_queue() -> None:
     with cluster_in_a_thread({"t": {"b0": 4}}) as cluster:
         for key in ("a", "b", "c", "d"):
@@ -74,11 +72,153 @@ def test_messages_of_one_ordering_key_share_a_queue() -> None:
             assert again.output.split()[1] == queue
 
 
-def test_count_sends_more_than_one_window_and_prints_a_rate(cluster: FakeCluster) -> None:
+def refuse(cluster: FakeCluster, *, after: int, count: int) -> None:
+    """Let the broker refuse `count` sends after the first `after`."""
+    broker = cluster.brokers[0]
+    answer = broker._answer
+    seen = 0
+
+    async def refusing(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        nonlocal seen
+        if command.code == RequestCode.SEND_MESSAGE_V2:
+            seen += 1
+            if after < seen <= after + count:
+                broker.refusals[command.code].append((ResponseCode.MESSAGE_ILLEGAL, "no entry"))
+        await answer(command, writer)
+
+    broker._answer = refusing  # type: ignore[method-assign]
+
+
+def test_a_few_messages_print_a_line_each_and_a_summary(cluster: FakeCluster) -> None:
+    result = invoke(cluster, "t", "x", "--count", "20")
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 20
+    (summary,) = result.stderr.splitlines()
+    assert summary.startswith("sent 20 messages in ")
+    assert "latency p50 " in summary
+
+
+def test_many_messages_print_a_summary_only(cluster: FakeCluster) -> None:
     result = invoke(cluster, "t", "x", "--count", "150")
-    assert len(result.stdout.splitlines()) == 150
-    assert "150 messages in" in result.stderr
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    (summary,) = result.stderr.splitlines()
+    assert summary.startswith("sent 150 messages in ")
+    assert summary.isprintable()
     assert len(cluster.brokers[0].queues["t", 0]) == 150
+
+
+def test_verbose_prints_a_line_for_each_of_many_messages(cluster: FakeCluster) -> None:
+    result = invoke(cluster, "t", "x", "--count", "150", "--verbose")
+    offsets = [line.split()[2] for line in result.stdout.splitlines()]
+    assert offsets == [f"offset={number}" for number in range(150)]
+
+
+def test_json_of_one_message_is_one_object(cluster: FakeCluster) -> None:
+    result = invoke(cluster, "t", "x", "--json")
+    (record,) = cluster.brokers[0].queues["t", 0]
+    sent = json.loads(result.stdout)
+    assert sent.pop("offsetMsgId")
+    assert sent == {
+        "type": "message",
+        "topic": "t",
+        "brokerName": "b0",
+        "queueId": 0,
+        "queueOffset": 0,
+        "msgId": record.properties["UNIQ_KEY"],
+        "status": "SEND_OK",
+    }
+    assert result.stderr == ""
+
+
+def test_json_of_many_messages_ends_with_a_summary(cluster: FakeCluster) -> None:
+    result = invoke(cluster, "t", "x", "--count", "150", "--json")
+    *messages, summary = map(json.loads, result.stdout.splitlines())
+    assert [message["queueOffset"] for message in messages] == list(range(150))
+    assert {message["type"] for message in messages} == {"message"}
+    assert (summary["type"], summary["topic"], summary["count"]) == ("summary", "t", 150)
+    assert (summary["sent"], summary["failed"], summary["errors"]) == (150, 0, {})
+    assert summary["statuses"] == {"SEND_OK": 150}
+    assert summary["latencyMs"].keys() == {"p50", "p99", "max"}
+    assert summary["messagesPerSecond"] > 0
+    assert result.stderr == ""
+
+
+def test_failures_are_counted_and_make_the_exit_code_1(cluster: FakeCluster) -> None:
+    refuse(cluster, after=100, count=10)
+    result = invoke(cluster, "t", "x", "--count", "150")
+    assert result.exit_code == 1
+    summary, failures = result.stderr.splitlines()
+    assert summary.startswith("sent 140 of 150 messages in ")
+    assert failures.startswith("10 failed: ")
+    assert "no entry" in failures
+    assert len(cluster.brokers[0].queues["t", 0]) == 140
+
+
+def test_failures_as_json(cluster: FakeCluster) -> None:
+    refuse(cluster, after=3, count=2)
+    result = invoke(cluster, "t", "x", "--count", "10", "--json")
+    assert result.exit_code == 1
+    *lines, summary = map(json.loads, result.stdout.splitlines())
+    failures = [line for line in lines if line["type"] == "failure"]
+    assert len(lines) == 10
+    assert len(failures) == 2
+    assert "no entry" in failures[0]["error"]
+    assert (summary["sent"], summary["failed"]) == (8, 2)
+    assert sum(summary["errors"].values()) == 2
+
+
+def test_a_run_is_abandoned_when_every_send_fails(cluster: FakeCluster) -> None:
+    refuse(cluster, after=1, count=10_000)
+    result = invoke(cluster, "t", "x", "--count", "5000")
+    assert result.exit_code == 1
+    assert "sent 1 of 5,000 messages" in result.stderr
+    assert result.stderr.endswith("gave up after 64 failures in a row\n")
+    assert len(cluster.brokers[0].seen(RequestCode.SEND_MESSAGE_V2)) < 200
+
+
+def test_the_first_failure_ends_the_run_with_one_line(cluster: FakeCluster) -> None:
+    refuse(cluster, after=0, count=1)
+    result = invoke(cluster, "t", "x", "--count", "50")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: ")
+    assert "no entry" in line
+
+
+def test_help_states_how_many_messages_print_a_line_each() -> None:
+    text = " ".join(CliRunner().invoke(send, ["--help"]).output.split())
+    assert f"Up to {_MAX_LINES} print a line each" in text
+    assert f"even above {_MAX_LINES} messages" in text
+
+
+def test_a_terminal_shows_a_bar_and_then_the_summary(cluster: FakeCluster, tmp_path: Path) -> None:
+    arguments = ["send", "t", "x", "--count", "500", "--namesrv", cluster.namesrv]
+    with running(*arguments, directory=tmp_path, terminal=True) as command:
+        assert command.exit_code() == 0
+    bar, _, summary = command.printed.partition("sent 500 messages in ")
+    assert "sending" in bar
+    assert "/500" in bar
+    assert "latency p50" in summary
+    assert "msgId" not in command.printed
+
+
+def test_lines_on_a_terminal_replace_the_bar(cluster: FakeCluster, tmp_path: Path) -> None:
+    arguments = ["send", "t", "x", "--count", "50", "-v", "--namesrv", cluster.namesrv]
+    with running(*arguments, directory=tmp_path, terminal=True) as command:
+        assert command.exit_code() == 0
+    assert command.printed.count("msgId=") == 50
+    assert "\x1b" not in command.printed
+
+
+def test_ctrl_c_ends_a_run_with_its_summary(cluster: FakeCluster, tmp_path: Path) -> None:
+    arguments = ["send", "t", "x", "--count", "100000000", "-v", "--namesrv", cluster.namesrv]
+    with running(*arguments, directory=tmp_path) as command:
+        command.wait_for("offset=10 ")
+        assert command.end(signal.SIGINT) == 128 + signal.SIGINT
+    assert " of 100,000,000 messages in " in command.printed
+    assert "Traceback" not in command.printed
 
 
 @pytest.mark.parametrize(

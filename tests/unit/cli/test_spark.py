@@ -57,7 +57,7 @@ def test_a_missing_package_is_named_with_what_to_do(
     assert "pip install 'pyromq[spark]'" in result.output
 
 
-def test_a_mistake_of_our_own_is_not_hidden() -> None:
+def test_a_bug_of_ours_is_not_hidden() -> None:
     group = JobGroup("spark", table={"job": ("pyromq.spark.jobs.no_such_job:command", "A job.")})
     with pytest.raises(ModuleNotFoundError, match="no_such_job"):
         group.get_command(click.Context(group), "job")

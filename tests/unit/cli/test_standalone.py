@@ -68,7 +68,7 @@ def test_what_the_readme_says(tmp_path: Path) -> None:
 
 
 def test_boot_success_means_that_clients_work(tmp_path: Path) -> None:
-    """The first line that says so: the NameServer's too waits for the broker."""
+    """The first boot line, the NameServer's, waits for the broker as well."""
     with running("standalone", *ANY_PORTS, directory=tmp_path) as command:
         printed = command.wait_for("boot success")
         address = re.search(r"listening on (\S+)", printed)
@@ -102,10 +102,10 @@ def test_a_data_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> Non
         assert command.printed.splitlines()[-1].startswith("Error: ")
 
 
-def test_wrong_options_are_told(tmp_path: Path) -> None:
+def test_wrong_options_are_reported(tmp_path: Path) -> None:
     result = CliRunner().invoke(standalone, ["--host", "localhost"])
     assert result.exit_code == 2
-    assert "'localhost' is no IP address" in result.output
+    assert "'localhost' is not an IP address" in result.output
     file = tmp_path / "c"
     file.write_text("flushDiskType=NEVER\n")
     result = CliRunner().invoke(standalone, ["-c", str(file)])

@@ -69,7 +69,7 @@ def root(tmp_path: Path) -> Path:
     return written.config.root
 
 
-def test_a_right_store_passes(root: Path) -> None:
+def test_an_intact_store_passes(root: Path) -> None:
     result = CliRunner().invoke(store, ["check", str(root)])
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == f"{root}: no violation\n"
@@ -88,7 +88,7 @@ def test_violations_are_named(root: Path) -> None:
     assert (fields["kind"], fields["file"], fields["position"]) == ("QUEUE_ENTRY", str(queue), 0)
 
 
-def test_a_moving_tail_is_told(root: Path) -> None:
+def test_a_moving_tail_is_reported(root: Path) -> None:
     (root / "abort").touch()
     result = CliRunner().invoke(store, ["check", str(root)])
     assert result.exit_code == 0
@@ -100,7 +100,7 @@ def test_settings_come_from_a_file(root: Path, tmp_path: Path) -> None:
     settings.write_text("mappedFileSizeCommitLog=131072\n")
     result = CliRunner().invoke(store, ["check", str(root), "-c", str(settings)])
     assert result.exit_code == 1
-    assert "has 65536 bytes, not 131072" in result.stdout
+    assert "has 65536 bytes, expected 131072" in result.stdout
     settings.write_text("mappedFileSizeCommitLog=many\n")
     result = CliRunner().invoke(store, ["check", str(root), "-c", str(settings)])
     assert result.exit_code == 1
@@ -116,7 +116,7 @@ def test_rebuilding(root: Path) -> None:
     assert CliRunner().invoke(store, ["check", str(root)]).exit_code == 0
 
 
-def test_rebuilding_one_part(root: Path) -> None:
+def test_rebuilding_queues_or_index_only(root: Path) -> None:
     result = CliRunner().invoke(store, ["rebuild", str(root), "--index"])
     assert "0 consume queues with 0 entries, 30 keys in the index" in result.stdout
     result = CliRunner().invoke(store, ["rebuild", str(root), "--queues"])
@@ -125,10 +125,10 @@ def test_rebuilding_one_part(root: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "rebuild"])
-def test_a_folder_that_is_not_there(command: str, tmp_path: Path) -> None:
+def test_a_missing_directory(command: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(store, [command, str(tmp_path / "nowhere")])
     assert result.exit_code == 1
-    assert "is no directory" in result.stderr
+    assert "is not a directory" in result.stderr
 
 
 def test_a_running_store_is_not_rebuilt(root: Path) -> None:

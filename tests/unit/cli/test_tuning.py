@@ -15,7 +15,7 @@ from pyromq.cli.tuning import allow_open_files, settle
 def process_as_it_was() -> Iterator[None]:
     interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # A test before this one may have settled the process already.
+    # An earlier test may have settled the process already.
     sys.setswitchinterval(0.005)
     gc.set_threshold(700, 10, 10)
     yield
@@ -25,7 +25,7 @@ def process_as_it_was() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_all_open_files_that_may_be_are_allowed() -> None:
+def test_the_open_file_limit_is_raised_to_the_hard_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
 
@@ -36,7 +36,7 @@ def test_all_open_files_that_may_be_are_allowed() -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
 
 
-def test_a_settled_process_looks_for_garbage_rarely_and_switches_often() -> None:
+def test_a_settled_process_collects_rarely_and_switches_often() -> None:
     thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()
     interval = sys.getswitchinterval()
 

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from pyromq.base.settings import ConfigError, settings_of
-from pyromq.nameserver.config import KNOWN_WITHOUT_EFFECT, NamesrvConfig
+from pyromq.base.unsupported_settings import NAMESERVER
+from pyromq.nameserver.config import NamesrvConfig
 from pyromq.protocol.java.properties import format_properties, parse_properties
 
 
-def test_defaults_are_java_s() -> None:
+def test_defaults_are_those_of_rocketmq() -> None:
     config = NamesrvConfig()
     home = Path.home() / "namesrv"
     assert config.listen_port == 9876
@@ -22,16 +23,26 @@ def test_defaults_are_java_s() -> None:
 
 
 def test_load_a_java_file() -> None:
-    config, unknown = NamesrvConfig.load(
+    config, warnings = NamesrvConfig.load(
         parse_properties(
             b"listenPort=19876\norderMessageEnable = true\nkvConfigPath=/data/kv.json\n"
-            b"serverWorkerThreads=8\nlistenprot=1\n"
+            b"serverWorkerThreads=8\nserverSelectorThreads=4\nlistenprot=1\nrocketmqHome=/x\n"
         )
     )
     assert config.listen_port == 19876
     assert config.order_message_enable is True
     assert config.kv_config_path == "/data/kv.json"
-    assert unknown == ["listenprot"]
+    assert warnings == [
+        "unknown setting listenprot (did you mean listenPort?) is ignored",
+        (
+            "serverSelectorThreads=4 has no effect: requests run on one event loop; there are no "
+            "thread pools to size"
+        ),
+        (
+            "rocketmqHome=/x has no effect: logging is configured on the command line (--log-dir, "
+            "--log-level)"
+        ),
+    ]
 
 
 @pytest.mark.parametrize("home", ["~", "$HOME", "${HOME}", "${user.home}"])
@@ -43,7 +54,13 @@ def test_home_directory_in_paths(home: str) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("listenPort", "x"), ("listenPort", "65536"), ("listenPort", "-1"), ("clusterTest", "maybe")],
+    [
+        ("listenPort", "x"),
+        ("listenPort", "65536"),
+        ("listenPort", "-1"),
+        ("clusterTest", "maybe"),
+        ("useTLS", "true"),
+    ],
 )
 def test_bad_values_are_named(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"{key}={value}: expected"):
@@ -60,7 +77,7 @@ def test_changed_keeps_everything_else() -> None:
 
 
 def test_written_properties_read_back() -> None:
-    config = NamesrvConfig(listen_port=1, kv_config_path="C:\\a = b\tü", rocketmq_home="/x")
+    config = NamesrvConfig(listen_port=1, kv_config_path="C:\\a = b\tü")
     text = format_properties(config.to_properties())
     assert NamesrvConfig.load(parse_properties(text)) == (config, [])
     assert "rocketmqHome" not in NamesrvConfig().to_properties()
@@ -71,4 +88,4 @@ def test_every_setting_is_documented_and_its_key_is_its_name_in_camel_case() -> 
         assert item.doc.endswith((".", ".)"))
         head, *rest = item.attribute.split("_")
         assert item.key == head + "".join(word.capitalize() for word in rest)
-        assert item.key not in KNOWN_WITHOUT_EFFECT
+        assert item.key not in NAMESERVER

@@ -410,7 +410,7 @@ async def test_a_change_that_cannot_be_saved_is_said(server: NameServerInMemory)
         (RequestCode.DELETE_KV_CONFIG, DeleteKVConfigRequestHeader("n", "k"), b""),
         (RequestCode.UPDATE_NAMESRV_CONFIG, None, b"orderMessageEnable=true"),
     ):
-        with pytest.raises(RequestError, match="in effect but will be lost at a restart") as raised:
+        with pytest.raises(RequestError, match="in effect but will be lost on restart") as raised:
             await server.ask(code, header, body)
         assert raised.value.code is ResponseCode.SYSTEM_ERROR
     assert server.handlers.config.order_message_enable is True
@@ -428,6 +428,18 @@ async def test_settings_can_be_read_changed_and_are_saved(server: NameServerInMe
     saved = read_file(Path(server.config.config_store_path))
     assert saved is not None
     assert parse_properties(saved) == settings
+
+
+async def test_settings_without_effect_are_reported_or_refused(server: NameServerInMemory) -> None:
+    answer = await server.ask(
+        RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true\nserverWorkerThreads=16\n"
+    )
+    assert answer.remark == (
+        "serverWorkerThreads=16 has no effect: requests run on one event loop; there are no thread "
+        "pools to size"
+    )
+    with pytest.raises(RequestError, match="useTLS=true: expected false; this server has no TLS"):
+        await server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"useTLS=true")
 
 
 async def test_what_else_is_in_the_settings_file_is_kept(server: NameServerInMemory) -> None:

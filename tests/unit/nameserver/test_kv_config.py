@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.base.atomic_file import backup_of, read_file
+from pyromq.base.atomic_file import backup_of, read_file, write_file
 from pyromq.nameserver import kv_config
 from pyromq.nameserver.kv_config import KVConfig, KVConfigFileError
 
@@ -62,7 +62,7 @@ async def test_changes_while_a_file_is_written_share_the_next_one(
 ) -> None:
     config = loaded(path)
     saves = []
-    save = kv_config.write_file
+    save = write_file
 
     def counted(path: Path, content: bytes, *, backup: bool) -> None:
         assert threading.current_thread() is not threading.main_thread()

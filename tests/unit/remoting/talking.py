@@ -67,7 +67,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def serving(
-    handlers: dict[int, Any] | None = None, **options: Any
+    handlers: dict[Any, Any] | None = None, **options: Any
 ) -> AsyncIterator[RemotingServer]:
     server = RemotingServer(handlers or {ECHO: echo}, host="127.0.0.1", **options)
     await server.start()
@@ -97,7 +97,7 @@ def echo(_: Connection, request: RemotingCommand) -> RemotingCommand:
     return request.answer(body=request.body)
 
 
-def hot_echo(_: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
+def hot_echo(_connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
     for frame in frames:
         _, header, body = frame
         if wants_answer(frame):

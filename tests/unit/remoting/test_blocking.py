@@ -30,7 +30,8 @@ def server(*, requests: int, answers: Answers, close: bool = True) -> Iterator[s
     def serve() -> None:
         peer, _ = listening.accept()
         with peer:
-            reader, seen = FrameReader(), []
+            reader = FrameReader()
+            seen: list[RemotingCommand] = []
             while len(seen) < requests:
                 seen += reader.feed(peer.recv(65536))
             peer.sendall(answers(seen))

@@ -41,7 +41,7 @@ async def test_what_comes_behind_a_stall_of_the_same_turn_has_waited() -> None:
     # With uvloop the first long turn makes it watch the next ones.
     for turns in (1, 2):
         loop.call_soon(stalling_turn, lateness, told)
-        await until(lambda turns=turns: len(told) == turns)
+        await until(lambda turns=turns: len(told) == turns)  # type: ignore[misc]
 
     waited = told[1]
     assert waited is not None

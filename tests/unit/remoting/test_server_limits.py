@@ -249,7 +249,7 @@ async def test_unread_answers_are_bounded_together(caplog: Log) -> None:
             client = await peers.enter_async_context(slow_reader(server))
             connection = await connection_of(server, client)
             client.write(*(request(ECHO, number) for number in range(20)))
-            await until(lambda c=connection: c.closed or c._waiting)
+            await until(lambda c=connection: c.closed or c._waiting)  # type: ignore[misc]
             assert sum(each.unsent for each in server.connections) <= 6 * MIB
         await until(lambda: len(server.connections) < 9)
         assert limits.unsent.total <= 6 * MIB
@@ -273,7 +273,7 @@ async def test_a_peer_that_passes_a_limit_alone_is_closed_in_the_middle_of_a_wri
             async with slow_reader(server) as client:
                 connection = await connection_of(server, client)
                 client.write(*(request(code, number) for number in range(3)))
-                await until(lambda c=connection: c.closed)
+                await until(lambda c=connection: c.closed)  # type: ignore[misc]
             await until(lambda: not server.connections)
         async with connected(server) as good:
             assert (await good.ask(request(2, 5))).opaque == 5
@@ -289,7 +289,7 @@ async def test_frames_that_wait_for_a_slow_reader_are_counted() -> None:
             client = await peers.enter_async_context(slow_reader(server))
             connection = await connection_of(server, client)
             client.write(*(request(ECHO, number) for number in range(1000)))
-            await until(lambda c=connection: c.closed or c._waiting)
+            await until(lambda c=connection: c.closed or c._waiting)  # type: ignore[misc]
             assert limits.received.total <= 3 * MIB
         assert len(server.connections) < 6
         assert all(each._waiting for each in server.connections)

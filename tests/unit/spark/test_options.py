@@ -29,7 +29,7 @@ def parse(mode: Mode = Mode.BATCH, **options: str) -> ReadOptions:
     return ReadOptions.parse({**PLAIN, **options}, mode)
 
 
-def refused(mode: Mode = Mode.BATCH, **options: str) -> str:
+def refused(mode: Mode = Mode.BATCH, /, **options: str) -> str:
     with pytest.raises(OptionError) as caught:
         parse(mode, **options)
     return str(caught.value)

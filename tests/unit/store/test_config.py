@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from pyromq.base.settings import ConfigError, format_settings, settings_of
+from pyromq.base.unsupported_settings import STORE
 from pyromq.store.config import (
-    KNOWN_WITHOUT_EFFECT,
     BrokerRole,
     FlushDiskType,
     MessageStoreConfig,
 )
 
-#: Key and default of every field of RocketMQ 4.9.7's MessageStoreConfig that has an effect here.
+#: Key and default of the fields of RocketMQ 4.9.7's MessageStoreConfig that are fields here.
 JAVA_DEFAULTS = """
 storePathCommitLog= readOnlyCommitLogStorePaths= mappedFileSizeCommitLog=1073741824
 mappedFileSizeConsumeQueue=6000000 enableConsumeQueueExt=false
@@ -71,7 +71,7 @@ def test_attributes_follow_from_keys_and_each_has_a_doc() -> None:
         plain = re.sub(r"CRC", "Crc", item.key)
         assert item.attribute == re.sub(r"[A-Z]", lambda m: "_" + m[0].lower(), plain)
         assert item.doc.endswith(".")
-        assert item.key not in KNOWN_WITHOUT_EFFECT
+        assert item.key not in STORE
 
 
 def test_important_keys_are_printed_alone() -> None:
@@ -85,6 +85,7 @@ def test_load_takes_its_own_keys_and_ignores_those_without_effect() -> None:
             "brokerRole": "SYNC_MASTER",
             "flushDiskType": "SYNC_FLUSH",
             "warmMapedFileEnable": "true",
+            "debugLockEnable": "true",
             "listenPort": "1",
             "mapedFileSizeCommitLog": "1",
         }
@@ -110,6 +111,8 @@ def test_load_takes_its_own_keys_and_ignores_those_without_effect() -> None:
         ("messageDelayLevel", "1s 5sm"),
         ("storePathRootDir", ""),
         ("enableDLegerCommitLog", "true"),
+        ("enableLmq", "true"),
+        ("enableMultiDispatch", "true"),
     ],
 )
 def test_bad_values_are_refused_by_name(key: str, value: str) -> None:

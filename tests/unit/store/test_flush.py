@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,24 @@ def test_few_pages_wait_for_the_thorough_flush(opened: Opener) -> None:
     store.seal()
     store._flush._round()
     assert flushed(store)
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_dirty_pages_wait_for_the_interval_only_if_flushes_are_timed(
+    opened: Opener, timed: bool
+) -> None:
+    store = opened(**NEVER, flush_commit_log_timed=timed, flush_commit_log_least_pages=2)
+    put(store, b"x" * 4096)
+    store.seal()
+    time.sleep(0.1)
+    assert store._log.watermarks.flushed == 0
+    put(store, b"x" * 4096)
+    store.seal()
+    if timed:
+        time.sleep(0.1)
+        assert store._log.watermarks.flushed == 0
+    else:
+        wait_until(lambda: flushed(store))
 
 
 def test_an_idle_store_says_nothing_new(opened: Opener) -> None:

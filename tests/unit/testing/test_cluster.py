@@ -178,9 +178,9 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match="brokers=-1"):
         Cluster(brokers=-1)
     cluster = Cluster()
-    with pytest.raises(RuntimeError, match="does not run"):
+    with pytest.raises(RuntimeError, match="is not running"):
         _ = cluster.namesrv
-    with pytest.raises(RuntimeError, match="does not run"):
+    with pytest.raises(RuntimeError, match="is not running"):
         cluster.create_topic("orders")
     with Cluster() as running, pytest.raises(BrokerError):
         running.create_topic("not a topic")

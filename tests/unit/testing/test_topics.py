@@ -73,7 +73,7 @@ def test_a_time_out_says_what_came_and_drains_nothing() -> None:
         with pytest.raises(TimeoutError, match=r"2 of 3 messages .*: b'one', b'two'$"):
             cluster.drain("orders", count=3, timeout=0.05)
         assert bodies(cluster.drain("orders")) == [b"one", b"two"]
-        with pytest.raises(TimeoutError, match=r"orders: 0 of 1 messages came within 0\.05 s$"):
+        with pytest.raises(TimeoutError, match=r"orders: 0 of 1 messages arrived within 0\.05 s$"):
             cluster.drain("orders", count=1, timeout=0.05)
 
 
@@ -101,7 +101,7 @@ def test_dead_letters_are_awaited_one_by_one(verdict: Any) -> None:
         for message in dead:
             assert message.system_properties["RETRY_TOPIC"] == "orders"
             assert (message.keys, message.properties) == ("k", {"colour": "red"})
-        with pytest.raises(TimeoutError, match="group billing: no dead letter came within 0 s"):
+        with pytest.raises(TimeoutError, match="group billing: no dead letter arrived within 0 s"):
             cluster.await_dead_letter("billing", timeout=0)
 
 
@@ -153,13 +153,13 @@ async def test_in_coroutines() -> None:
 
 def test_mistakes_are_named() -> None:
     cluster = Cluster()
-    with pytest.raises(RuntimeError, match="does not run"):
+    with pytest.raises(RuntimeError, match="is not running"):
         cluster.drain("orders")
     with Cluster() as cluster:
         for wrong in ({"count": -1}, {"count": "3"}, {"timeout": -1}, {"timeout": None}):
             (name,) = wrong
             with pytest.raises(OptionError, match=name):
-                cluster.drain("orders", **wrong)  # type: ignore[arg-type]
+                cluster.drain("orders", **wrong)
         with pytest.raises(ValueError, match="topic 'no topic'"):
             cluster.message_count("no topic")
         with pytest.raises(ValueError, match="group ''"):

@@ -1,38 +1,50 @@
-"""Changes of a broker's settings while it runs.
+"""Changes of a broker's settings at run time.
 
-A change is checked by the rules of a start, as a whole: of several keys that come together,
-one that cannot be used refuses all. What passes is written to the broker's file first, and
-then takes effect: settings that are marked live (`protocol.settings`) at once, in the very
-instances that all parts of the broker hold; those of `NEXT_START` with the next start.
+A change is checked as a whole, by the rules of a start: one invalid key refuses all keys of the
+request. A valid change is written to the broker's file first and then takes effect: live settings
+(`base.settings`) at once, in the instances that all parts of the broker share; the settings
+of `NEXT_START` with the next start. RocketMQ's settings that have no effect here are saved too,
+and reported.
 
-Every other setting says who the broker is and where and how its store lies. Anybody can send a
-change, and one of these would let the next start fail, or begin with an empty store: they are
-changed in the file, by its owner.
+Every other setting defines the broker's identity, or where and how its store is kept. Anybody can
+send a change, and such a change could make the next start fail, or begin with an empty store: the
+operator changes these settings in the file.
 
-The file is the one that the broker was started with. Its other lines and comments stay.
-Without one, `config/broker.properties` in the store is written, as RocketMQ does; it counts
-when it is named at the next start. RocketMQ ignores keys that it does not know, and keeps
-the old value where the new one is none; here both are refused.
+The file is the one that the broker was started with; its other lines and comments stay. Without
+one, changes go to `config/broker.properties` in the store, as in RocketMQ, which counts if it is
+named at the next start. RocketMQ ignores unknown keys and keeps the old value if the new one is
+invalid; this broker refuses both.
 
 Invariants
-1. Either all of a change is in the file, and its live part in effect, or nothing is.
-2. A file is replaced by a complete one, in one step, and only by one that a start can load.
+1. Either the whole change is in the file and its live part in effect, or nothing is.
+2. The file is replaced atomically, and only by one that a start can load.
 
-Used by `handlers.admin.config`, on the loop; the file is written in a thread.
+Used by `handlers.admin.config` on the loop; a thread writes the file.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pyromq.base.settings import ConfigError, settings_of, unknown_key_hint
-from pyromq.broker.config import BrokerConfig, known_keys, load_broker_properties
+from pyromq.base.atomic_file import write_file
+from pyromq.base.clock import Clock, now_ms
+from pyromq.base.settings import (
+    ConfigError,
+    ineffective_warnings,
+    settings_of,
+    shown,
+    unknown_key_hint,
+)
+from pyromq.broker.config import (
+    UNSUPPORTED,
+    BrokerConfig,
+    known_keys,
+    load_broker_properties,
+)
 from pyromq.protocol.java.properties import (
     PropertiesError,
     parse_properties,
@@ -41,17 +53,15 @@ from pyromq.protocol.java.properties import (
 from pyromq.protocol.wire.bodies import DataVersion
 from pyromq.store.config import MessageStoreConfig
 
-#: Keys without effect here that RocketMQ's tools read: `mqadmin exportConfigs` fails without
-#: the first two, `exportMetrics` takes the last one for the number of processors.
+#: Keys without effect that RocketMQ's tools read: `mqadmin exportConfigs` fails without the first
+#: two, `exportMetrics` takes the last one for the number of processors.
 _FOR_TOOLS: Final = {
     "filterServerNums": "0",
     "useTLS": "false",
     "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
 }
-#: Characters of an unknown key that an answer shows, and for which a known one is looked for.
-_MAX_KEY_LENGTH: Final = 100
-#: Settings that may be changed over the wire and count from the next start: whatever their
-#: value, the broker starts, under its name and with its messages.
+#: Settings that may be changed over the wire and count from the next start: with any legal value
+#: the broker starts, under its name and with its messages.
 NEXT_START: Final = frozenset(
     {
         "accessMessageInMemoryMaxRatio",
@@ -69,7 +79,6 @@ NEXT_START: Final = frozenset(
         "destroyMapedFileIntervalForcibly",
         "endTransactionPoolQueueCapacity",
         "fastFailIfNoBufferInStorePool",
-        "flushCommitLogTimed",
         "flushConsumeQueueLeastPages",
         "flushConsumeQueueThoroughInterval",
         "flushConsumerOffsetInterval",
@@ -105,31 +114,17 @@ NEXT_START: Final = frozenset(
         "writeBufferLowWaterMark",
     }
 )
-#: Settings without effect here that would let RocketMQ's broker, started with the same file, run
-#: a command, load a class or take its store or its NameServers from somewhere else.
-_UNSAFE_WITHOUT_EFFECT: Final = frozenset(
-    {
-        "dLegerGroup",
-        "dLegerPeers",
-        "dLegerSelfId",
-        "enableDLegerCommitLog",
-        "fetchNamesrvAddrByAddressServer",
-        "filterServerNums",
-        "messageStorePlugIn",
-        "preferredLeaderId",
-        "rmqAddressServerDomain",
-        "rmqAddressServerSubGroup",
-        "rocketmqHome",
-        "storePathDLedgerCommitLog",
-    }
-)
 
 
 class Applied(NamedTuple):
-    """What became of a change: keys in effect now, and keys that count from the next start."""
+    """The outcome of a change."""
 
+    #: Keys that took effect at once.
     now: list[str]
+    #: Keys that count from the next start.
     later: list[str]
+    #: A warning for each reason why keys have no effect.
+    ineffective: list[str]
 
 
 class LiveConfig:
@@ -141,34 +136,33 @@ class LiveConfig:
         store: MessageStoreConfig,
         file: Path | None = None,
         *,
-        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now: Clock = now_ms,
     ) -> None:
         self._broker = broker
         self._store = store
         self._now = now
-        #: Where changes are written.
+        #: The file that changes are written to.
         self.file = file or store.config_directory / "broker.properties"
         self.version = DataVersion(now(), 0)
-        #: Told the keys that have changed, after they have.
+        #: Called with the keys that took effect, after the change.
         self.listeners: list[Callable[[list[str]], None]] = []
         self._changing = asyncio.Lock()
 
     def text(self) -> str:
-        """All settings that have a value, as they are in effect: `key=value` lines."""
+        """Return the settings in effect as `key=value` lines, without unset ones."""
         table = {**_FOR_TOOLS, **self._table()}
         return "".join(f"{key}={value}\n" for key, value in table.items() if value)
 
     async def update(self, changes: Mapping[str, str]) -> Applied:
-        """Check, write and apply. Raises ConfigError for a bad key or value, OSError for the file.
+        """Check, save and apply a change.
 
-        PropertiesError when the file, which was changed meanwhile, cannot be read.
+        Raise ConfigError for a bad key or value, OSError if the file cannot be written, and
+        PropertiesError if it was edited and cannot be parsed.
         """
         known = known_keys()
         for key in changes:
             if key not in known:
-                shown = repr(key)[1:-1][:_MAX_KEY_LENGTH]
-                hint = unknown_key_hint(key, known) if len(key) <= _MAX_KEY_LENGTH else ""
-                raise ConfigError(f"unknown setting {shown}{hint}")
+                raise ConfigError(f"unknown setting {shown(key)}{unknown_key_hint(key, known)}")
         async with self._changing:
             before = {**_FOR_TOOLS, **self._table()}
             loaded = load_broker_properties({**before, **changes})
@@ -179,14 +173,16 @@ class LiveConfig:
                         f"edit {self.file} and restart the broker"
                     )
             await asyncio.to_thread(_write, self.file, changes)
-            applied = Applied([], [])
+            kinds = (BrokerConfig, MessageStoreConfig)
+            applied = Applied([], [], ineffective_warnings(changes, kinds, UNSUPPORTED))
             for config, changed in ((self._broker, loaded.broker), (self._store, loaded.store)):
                 for item in settings_of(type(config)):
                     value = getattr(changed, item.attribute)
-                    if item.key not in changes or value == getattr(config, item.attribute):
+                    unchanged = value == getattr(config, item.attribute)
+                    if item.key not in changes or item.ignored or unchanged:
                         continue
                     if item.live:
-                        # Frozen for all others: this is the one place where they change.
+                        # The one place that changes a frozen configuration.
                         object.__setattr__(config, item.attribute, value)
                     (applied.now if item.live else applied.later).append(item.key)
             self.version = self.version.next(self._now())
@@ -195,15 +191,15 @@ class LiveConfig:
         return applied
 
     def _may_change(self, key: str) -> bool:
-        """Whether a setting is live, safe to change for the next start, or of no effect."""
+        """Return whether a setting is live, safe for the next start, or without effect."""
         for config in (self._broker, self._store):
             for item in settings_of(type(config)):
                 if item.key == key:
                     return item.live or key in NEXT_START
-        return key not in _UNSAFE_WITHOUT_EFFECT
+        return not UNSUPPORTED[key].file_only
 
     def _table(self) -> dict[str, str]:
-        """The settings in effect, as a file would have them."""
+        """Return the settings in effect as the table of a file."""
         return {
             item.key: item.format(getattr(config, item.attribute))
             for config in (self._broker, self._store)
@@ -212,9 +208,8 @@ class LiveConfig:
 
 
 def _write(path: Path, changes: Mapping[str, str]) -> None:
-    """In a thread: put changes into a file that need not exist."""
-    path = path.resolve()  # of a link, what it points at is replaced
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Apply changes to a file, which may not exist yet. Runs in a thread."""
+    path = path.resolve()  # replace the target of a link, not the link
     try:
         before = path.read_bytes()
         mode = path.stat().st_mode & 0o7777
@@ -222,26 +217,10 @@ def _write(path: Path, changes: Mapping[str, str]) -> None:
         before, mode = b"", 0o644
     try:
         content = update_properties(before, changes)
-        # The file may have been edited since the start: it must load at the next one.
+        # The file may have been edited since the start, and must load at the next one.
         load_broker_properties(parse_properties(content))
     except PropertiesError as error:
         raise PropertiesError(f"{path}: {error}") from error
     except ConfigError as error:
         raise ConfigError(f"{path} would not load: {error}") from error
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    write_file(path, content, mode=mode)

@@ -1,9 +1,9 @@
-"""`pyromq bench`: load on any cluster, made by this client, with rates and latencies.
+"""`pyromq bench`: load a cluster with this client and measure rates and latencies.
 
-One process runs its load on its own event loop. With `--processes`, children that are forked
-before anything runs do so, and send a `Sample` each half second through a pipe; the parent
-shows the sum. The end (count, time, Ctrl-C) is the parent's word: it tells the children with
-SIGTERM, they send what they have and end.
+A single process runs the load on its own event loop. With `--processes`, children are forked
+before a loop or thread exists; each sends a `Sample` through a pipe every half second, and the
+parent shows the sum. The parent ends the run (count, time, Ctrl-C): it sends SIGTERM to the
+children, which send their last sample and exit.
 """
 
 from __future__ import annotations
@@ -17,102 +17,102 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
 
 import click
+import orjson
 
+from pyromq.base.command_options import add_options
+from pyromq.cli.bench.figures import Recorder, Report, Sample
+from pyromq.cli.bench.load import ConsumeLoad, Load, ProduceLoad
+from pyromq.cli.bench.plot import plot as draw
 from pyromq.cli.client_options import Cluster, client_options
 from pyromq.cli.consume import start_of
 from pyromq.cli.lazy_group import HelpfulGroup
 from pyromq.cli.running import run_client
 
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
-    from pyromq.cli.bench.figures import Recorder, Report
-    from pyromq.cli.bench.load import Load
-
 _DEFAULT_SECONDS = 10.0
 _SAMPLE_SECONDS = 0.5
-#: How long children may take to end.
-_END_SECONDS = 15.0
+#: How long a load and its children may take to stop.
+_STOP_SECONDS = 15.0
 
 
 @click.group(cls=HelpfulGroup)
 def bench() -> None:
-    """Make load on a cluster and measure it."""
+    """Load a cluster and measure rates and latencies."""
 
 
-def _common(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of both commands."""
-    for option in reversed(
-        (
-            click.option("--count", type=click.IntRange(1), help="End after so many messages."),
-            click.option(
-                "--duration",
-                metavar="SECONDS",
-                type=click.FloatRange(0, min_open=True),
-                help=f"End after so long; {_DEFAULT_SECONDS:g} unless there is a --count.",
-            ),
-            click.option(
-                "--processes",
-                type=click.IntRange(1, 256),
-                default=1,
-                show_default=True,
-                help="Divide the load among so many processes: one uses one core at most.",
-            ),
-            click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON."),
-            click.option(
-                "--plot",
-                metavar="FILE",
-                help="Draw rate and latencies over time into FILE, an SVG.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+#: Options of both commands.
+_common_options = add_options(
+    click.option("--count", type=click.IntRange(1), help="Stop after this many messages."),
+    click.option(
+        "--duration",
+        metavar="SECONDS",
+        type=click.FloatRange(0, min_open=True),
+        help=f"Stop after this time [default: {_DEFAULT_SECONDS:g}, or none with --count].",
+    ),
+    click.option(
+        "--processes",
+        type=click.IntRange(1, 256),
+        default=1,
+        show_default=True,
+        help="Split the load across this many processes; each uses at most one core.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON."),
+    click.option(
+        "--plot",
+        metavar="FILE",
+        help="Plot rate and latencies over time to FILE, an SVG.",
+    ),
+)
 
 
 @bench.command()
 @click.argument("topic")
-@click.option("--size", type=click.IntRange(1), default=128, show_default=True, help="Of a body.")
+@click.option(
+    "--size",
+    type=click.IntRange(1),
+    default=128,
+    show_default=True,
+    help="Set the size of a body in bytes.",
+)
 @click.option(
     "--in-flight",
     type=click.IntRange(1),
     default=256,
     show_default=True,
-    help="How many sends are under way at once.",
+    help="Keep this many sends in flight.",
 )
 @click.option(
     "--connections",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="How many producers share the sends; each has a connection to each broker.",
+    help="Send through this many producers; each has its own connection to each broker.",
 )
 @click.option(
     "--batch",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Messages of one request.",
+    help="Send this many messages per request.",
 )
 @click.option(
     "--linger",
     metavar="MILLISECONDS",
     type=click.FloatRange(0),
-    help="Let the client batch single sends that come within so long.",
+    help="Let the producer batch single sends that arrive within this time.",
 )
 @click.option(
     "--rate",
     type=click.FloatRange(0, min_open=True),
-    help="Messages per second; without it, as many as the cluster takes.",
+    help="Send this many messages per second [default: as many as the cluster accepts].",
 )
-@click.option("--tags", default="", help="Of every message.")
-@click.option("--keys", is_flag=True, help="Give every message a key of its own.")
-@_common
+@click.option("--tags", default="", help="Set this tag on every message.")
+@click.option("--keys", is_flag=True, help="Give every message its own key.")
+@_common_options
 @client_options
 def produce(
     topic: str,
@@ -133,10 +133,10 @@ def produce(
 ) -> None:
     """Send messages with random bodies to TOPIC.
 
-    Without --rate, --in-flight sends are under way at all times. With it, a message is due
-    at its time and its latency counts from then, whether or not the send could begin: what
-    waits for a slow cluster is not left out. Failed sends are counted, and make the exit
-    status 1. Ctrl-C ends it, with the figures so far.
+    Without --rate, --in-flight sends are in flight at all times. With --rate, each message has a
+    due time, and its latency counts from then: time spent waiting for a slow cluster is included.
+    Failed sends are counted and make the exit code 1. Ctrl-C stops the load and prints the figures
+    so far.
 
     \b
     Examples
@@ -144,19 +144,17 @@ def produce(
         pyromq bench produce load --rate 5000 --plot load.svg
         pyromq bench produce load --linger 5 --in-flight 2048 --processes 2
     """
-    from pyromq.cli.bench.load import ProduceLoad
-
     if batch > 1 and linger is not None:
         raise click.UsageError("give --batch or --linger, not both")
     if in_flight < connections:
         raise click.UsageError(
-            f"--connections {connections} with --in-flight {in_flight}: each needs one at least"
+            f"--connections {connections} with --in-flight {in_flight}: each needs at least one"
         )
     if connections < processes:
         connections = processes
     if in_flight < processes:
         raise click.UsageError(
-            f"--processes {processes} with --in-flight {in_flight}: each needs one at least"
+            f"--processes {processes} with --in-flight {in_flight}: each needs at least one"
         )
     load = ProduceLoad(
         cluster,
@@ -180,7 +178,7 @@ def produce(
     "--group",
     default="PYROMQ_BENCH",
     show_default=True,
-    help="Consume as a member of this group, which commits its offsets.",
+    help="Join this consumer group and commit its offsets.",
 )
 @click.option(
     "--from",
@@ -188,12 +186,12 @@ def produce(
     metavar="first|last|TIME",
     default="last",
     show_default=True,
-    help="Where the group begins on queues of which it has consumed nothing yet.",
+    help="Start here on queues without a committed offset.",
 )
-@click.option("--tags", default="*", help="Only messages with these tags, as 'a || b'.")
-@click.option("--sql", help="Only messages whose properties make this SQL92 expression true.")
-@click.option("--lists", is_flag=True, help="Take lists of messages, not one after the other.")
-@_common
+@click.option("--tags", default="*", help="Consume messages with these tags only, as in 'a || b'.")
+@click.option("--sql", help="Consume messages whose properties match this SQL92 expression only.")
+@click.option("--lists", is_flag=True, help="Handle messages in lists instead of one by one.")
+@_common_options
 @client_options
 def consume(
     topic: str,
@@ -209,18 +207,16 @@ def consume(
     plot: str | None,
     cluster: Cluster,
 ) -> None:
-    """Consume TOPIC with a push consumer that does nothing with the messages.
+    """Consume TOPIC with a push consumer that discards the messages.
 
-    Latencies are from the time at which a producer made a message, by its clock, until it
-    was consumed. Ctrl-C ends it, with the figures so far.
+    Latency is the time from the creation of a message, by the producer's clock, until it was
+    consumed. Ctrl-C stops the load and prints the figures so far.
 
     \b
     Examples
         pyromq bench consume load --from first --count 1000000 --lists
         pyromq bench consume load --group audit --duration 60 --json
     """
-    from pyromq.cli.bench.load import ConsumeLoad
-
     if sql is not None and tags != "*":
         raise click.UsageError("give --tags or --sql, not both")
     load = ConsumeLoad(cluster, topic, group, start_of(start), tags, sql, lists, count)
@@ -235,8 +231,6 @@ def _bench(
     as_json: bool,
     plot: str | None,
 ) -> None:
-    from pyromq.cli.bench.figures import Report
-
     if plot is not None:
         _check_plot(Path(plot))
     if duration is None and count is None:
@@ -253,16 +247,16 @@ def _bench(
 
 
 def _check_plot(file: Path) -> None:
-    """Before the load runs: its figures must not be lost to a wrong name."""
+    """Check the file before the load runs: a wrong name must not cost its figures."""
     if file.suffix.lower() != ".svg":
-        raise click.UsageError(f"--plot {file}: the picture is an SVG, name it FILE.svg")
+        raise click.UsageError(f"--plot {file}: only SVG is supported, use FILE.svg")
     if not os.access(file.parent, os.W_OK) or file.is_dir():
-        raise click.UsageError(f"--plot {file}: cannot be written")
+        raise click.UsageError(f"--plot {file}: the file is not writable")
 
 
 @contextmanager
 def _live_line(report: Report) -> Iterator[Callable[[], None]]:
-    """Gives what shows how it goes: one line on a terminal, nothing elsewhere."""
+    """Yield a function that refreshes a live line; it does nothing without a terminal."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -277,28 +271,22 @@ def _print(report: Report, as_json: bool, plot: str | None) -> None:
     from rich.console import Console
 
     if as_json:
-        import orjson
-
         click.echo(orjson.dumps(report.json(), option=orjson.OPT_INDENT_2).decode())
     else:
         Console(file=sys.stdout, soft_wrap=True).print(report.table())
     if plot is not None:
-        from pyromq.cli.bench.plot import plot as draw
-
         try:
             Path(plot).write_text(draw(report))
         except OSError as error:
-            raise click.ClickException(f"{plot} cannot be written: {error.strerror}") from error
+            raise click.ClickException(f"cannot write {plot}: {error.strerror}") from error
 
 
-# In this process
+# A load in this process
 
 
 async def _measure_here(
     load: Load, duration: float | None, report: Report, show: Callable[[], None]
 ) -> None:
-    from pyromq.cli.bench.figures import Recorder
-
     began = time.perf_counter()
 
     def take(recorder: Recorder) -> None:
@@ -314,7 +302,7 @@ async def _run_load(
     recorder: Recorder,
     take: Callable[[Recorder], None],
 ) -> bool:
-    """Run a load and have samples taken; False when a signal has ended it."""
+    """Run a load and take samples; return False if a signal ended it."""
     stopping = asyncio.Event()
     task = asyncio.create_task(load.run(recorder, stopping))
     end = None if duration is None else time.perf_counter() + duration
@@ -325,17 +313,17 @@ async def _run_load(
             await asyncio.wait((task,), timeout=min(_SAMPLE_SECONDS, left))
             take(recorder)
     except asyncio.CancelledError:
-        # A signal: not an accident, but the way to end a load, which goes on to its end below.
+        # A signal is the normal way to stop a load; continue with the shutdown below.
         is_whole = False
     stopping.set()
-    await asyncio.wait((task,), timeout=_END_SECONDS)
+    await asyncio.wait((task,), timeout=_STOP_SECONDS)
     take(recorder)
     if task.done():
         task.result()
     return is_whole
 
 
-# In several processes
+# A load in several processes
 
 
 def _measure_children(
@@ -346,10 +334,7 @@ def _measure_children(
     report: Report,
     show: Callable[[], None],
 ) -> None:
-    # Loaded once, not by each child.
-    import pyromq.client  # noqa: F401
-
-    # Forked while there is one thread and no event loop: options need not be sent anywhere.
+    # Fork while there is one thread and no event loop: children inherit the options.
     context = multiprocessing.get_context("fork")
     children = []
     pipes: list[Connection] = []
@@ -364,7 +349,7 @@ def _measure_children(
         pipes.append(receiving)
     failure = _Follower(pipes, children, count, report, show).follow()
     for child in children:
-        child.join(_END_SECONDS)
+        child.join(_STOP_SECONDS)
         if child.is_alive():
             child.kill()
     if failure is not None:
@@ -372,7 +357,7 @@ def _measure_children(
 
 
 class _Follower:
-    """Adds up what children send, until they have ended."""
+    """Adds up the samples of the children until they exit."""
 
     def __init__(
         self,
@@ -387,37 +372,35 @@ class _Follower:
         self._count = count
         self._report = report
         self._show = show
-        self._is_ending = False
+        self._is_stopping = False
 
     def follow(self) -> str | None:
-        """Come back when all have ended; with the words of one that failed."""
-        from pyromq.cli.bench.figures import Sample
-
+        """Wait until all children exit; return the error of the first that failed."""
         failure: str | None = None
         began = time.perf_counter()
-        pending, looked_at = Sample(), began
+        pending, reported_at = Sample(), began
         before = {number: signal.signal(number, self._signalled) for number in _SIGNALS}
         try:
             while self._pipes:
                 ready = multiprocessing.connection.wait(self._pipes, _SAMPLE_SECONDS)
                 for pipe in [pipe for pipe in self._pipes if pipe in ready]:
                     try:
-                        said: Sample | str = pipe.recv()
+                        received: Sample | str = pipe.recv()
                     except EOFError:
                         self._pipes.remove(pipe)
                         continue
-                    if isinstance(said, str):
-                        failure = failure or said
-                        self._end()
+                    if isinstance(received, str):
+                        failure = failure or received
+                        self._stop()
                     else:
-                        pending.add(said)
+                        pending.add(received)
                 now = time.perf_counter()
-                if now - looked_at >= _SAMPLE_SECONDS or not self._pipes:
+                if now - reported_at >= _SAMPLE_SECONDS or not self._pipes:
                     self._report.add(pending, now - began)
-                    pending, looked_at = Sample(), now
+                    pending, reported_at = Sample(), now
                     self._show()
                     if self._count is not None and self._report.sum.messages >= self._count:
-                        self._end()
+                        self._stop()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -425,11 +408,11 @@ class _Follower:
 
     def _signalled(self, _number: int, _frame: FrameType | None) -> None:
         self._report.ended_early = True
-        self._end()
+        self._stop()
 
-    def _end(self) -> None:
-        if not self._is_ending:
-            self._is_ending = True
+    def _stop(self) -> None:
+        if not self._is_stopping:
+            self._is_stopping = True
             for child in self._children:
                 child.terminate()
 
@@ -438,10 +421,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def _child(load: Load, duration: float | None, pipe: Connection) -> None:
-    """A child's whole life."""
-    from pyromq.cli.bench.figures import Recorder
-
-    # Ctrl-C goes to the whole group of processes, but here the parent decides.
+    """Run a child's share of the load and send its samples."""
+    # Leave the process group, which receives Ctrl-C: the parent decides when to stop.
     os.setpgrp()
 
     def take(recorder: Recorder) -> None:
@@ -455,6 +436,6 @@ def _child(load: Load, duration: float | None, pipe: Connection) -> None:
     except click.ClickException as error:
         pipe.send(error.message)
     except (click.exceptions.Exit, BrokenPipeError):
-        pass  # a signal before the load began; the parent is no more
+        pass  # a signal before the load began, or the parent is gone
     finally:
         pipe.close()

@@ -1,9 +1,9 @@
-"""Figures of a load: what was counted, and what it says as one line, a table or JSON.
+"""Figures of a load: counters, and reports as one line, a table or JSON.
 
-A `Recorder` takes what happens (on the event loop of one load), `take` gives it away as a
-`Sample`, samples add up to a `Report`. Latencies are kept as counts in buckets that are one
-per cent wide, so samples of several processes and of hours of load add up exactly and stay
-small. Pure but for the clocks of `Recorder`. Used by `pyromq bench`.
+A `Recorder` counts on the event loop of a load, `take` returns the counts as a `Sample`, and
+samples add up to a `Report`. Latencies are counts in buckets 1 % wide, so samples of several
+processes and of hours of load add up exactly and stay small. Pure except for the clock of
+`Recorder`. Used by `pyromq bench`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
-#: The first bucket is for everything up to a microsecond, the last one ends after 28 hours.
-_LEAST_SECONDS: Final = 1e-6
+#: The first bucket holds everything up to 1 µs; the last one ends at 28 hours.
+_MIN_SECONDS: Final = 1e-6
 _GROWTH: Final = math.log(1.01)
 _BUCKETS: Final = 2560
 _PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9, 99.99)
 _MIB: Final = 1024 * 1024
-#: Above this share of a core, the load itself may be what was measured.
+#: Above this share of a core per process, the client itself may be the bottleneck.
 _BUSY_CORES: Final = 0.9
 
 
 class Latencies:
-    """How often which latency was seen."""
+    """A histogram of latencies."""
 
     __slots__ = ("counts", "longest", "total")
 
@@ -40,53 +40,53 @@ class Latencies:
 
     @classmethod
     def of(cls, seconds: list[float]) -> Latencies:
-        """These, each of which may also be negative where clocks differ: they count as 0."""
+        """Count latencies; negative ones, from clocks that differ, count as the minimum."""
         self = cls()
         if seconds:
-            values = np.maximum(np.array(seconds), _LEAST_SECONDS)
-            buckets = np.ceil(np.log(values / _LEAST_SECONDS) / _GROWTH).astype(np.int64)
+            values = np.maximum(np.array(seconds), _MIN_SECONDS)
+            buckets = np.ceil(np.log(values / _MIN_SECONDS) / _GROWTH).astype(np.int64)
             self.counts = np.bincount(np.minimum(buckets, _BUCKETS - 1), minlength=_BUCKETS)
             self.total = float(values.sum())
             self.longest = float(values.max())
         return self
 
     def add(self, other: Latencies) -> None:
-        """Count those, too."""
+        """Add another histogram."""
         self.counts = self.counts + other.counts
         self.total += other.total
         self.longest = max(self.longest, other.longest)
 
     @property
     def count(self) -> int:
-        """How many were seen."""
+        """Return the number of latencies."""
         return int(self.counts.sum())
 
     def mean(self) -> float:
-        """The mean, in seconds; 0 when none was seen."""
+        """Return the mean in seconds, or 0 without latencies."""
         return self.total / self.count if self.count else 0.0
 
     def percentile(self, percent: float) -> float:
-        """So many per cent were not longer, within one per cent, in seconds."""
+        """Return a percentile in seconds, accurate to 1 %."""
         if not self.count:
             return 0.0
         rank = max(1, math.ceil(self.count * percent / 100))
         bucket = int(np.searchsorted(np.cumsum(self.counts), rank))
-        return min(_LEAST_SECONDS * math.exp(bucket * _GROWTH), self.longest)
+        return min(_MIN_SECONDS * math.exp(bucket * _GROWTH), self.longest)
 
 
 @dataclass(slots=True)
 class Sample:
-    """What happened since the last one."""
+    """The counts of an interval."""
 
     messages: int = 0
     size: int = 0
-    #: Processor time of the process that made the load, in seconds.
+    #: CPU seconds of the process that ran the load.
     cpu: float = 0.0
     latencies: Latencies = field(default_factory=Latencies)
     errors: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Sample) -> None:
-        """Count that, too."""
+        """Add another sample."""
         self.messages += other.messages
         self.size += other.size
         self.cpu += other.cpu
@@ -95,7 +95,7 @@ class Sample:
 
 
 class Recorder:
-    """Counts while a load runs; lists, because a load appends tens of thousands a second."""
+    """Counts while a load runs. Latencies go to a list: appends are cheap at 50,000 per second."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -105,7 +105,7 @@ class Recorder:
         self._cpu = time.process_time()
 
     def take(self) -> Sample:
-        """What happened since the last call."""
+        """Return the counts since the last call and reset them."""
         cpu = time.process_time()
         sample = Sample(
             self.messages,
@@ -123,7 +123,7 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An interval of the load, for plots: when it ended, rate and latencies in seconds."""
+    """An interval of a load, for plots: its end, its rate, its latencies in seconds."""
 
     at: float
     rate: float
@@ -133,7 +133,7 @@ class Point:
 
 
 class Report:
-    """A whole load: its sum, and its course."""
+    """The figures of a whole load: totals and a timeline."""
 
     def __init__(self, title: str, latency_name: str, processes: int) -> None:
         self.title = title
@@ -145,7 +145,7 @@ class Report:
         self._processes = processes
 
     def add(self, sample: Sample, now: float) -> None:
-        """What happened until `now`, in seconds since the load began."""
+        """Add the sample that ended at `now`, in seconds since the load began."""
         elapsed = now - self.seconds
         self.sum.add(sample)
         self.seconds = now
@@ -163,16 +163,16 @@ class Report:
 
     @property
     def rate(self) -> float:
-        """Messages per second, over all."""
+        """Return the mean messages per second."""
         return self.sum.messages / self.seconds if self.seconds else 0.0
 
     @property
     def failed(self) -> int:
-        """How many messages failed."""
+        """Return the number of failed messages."""
         return self.sum.errors.total()
 
     def line(self) -> str:
-        """How it goes."""
+        """Return the progress as one line."""
         latencies = self.sum.latencies
         rate = self.points[-1].rate if self.points else 0.0
         text = (
@@ -184,7 +184,7 @@ class Report:
         return text + (f"  {self.failed:,} failed" if self.failed else "")
 
     def table(self) -> Table:
-        """How it was."""
+        """Return the totals as a table."""
         total = self.sum
         table = Table(title=self.title, show_header=False, title_justify="left")
         table.add_column()
@@ -197,18 +197,20 @@ class Report:
         for name, seconds in self._latencies():
             table.add_row(f"{self._latency_name}, {name}", _milliseconds(seconds))
         table.add_section()
-        table.add_row("CPU of the client, µs a message", f"{self._cpu_us():.1f}")
-        table.add_row("cores that the client used", f"{self._cores():.2f}")
+        table.add_row("client CPU, µs per message", f"{self._cpu_us():.1f}")
+        table.add_row("client cores used", f"{self._cores():.2f}")
         if total.errors:
             table.add_section()
             for reason, count in total.errors.most_common():
                 table.add_row(f"failed: {reason}", f"{count:,}")
         if self._cores() > _BUSY_CORES * self._processes:
-            table.caption = "The client was busy all the time: it may be the limit (--processes)."
+            table.caption = (
+                "The client was busy all the time and may be the bottleneck: try --processes."
+            )
         return table
 
     def json(self) -> dict[str, Any]:
-        """The same for programs; times in seconds, latencies in milliseconds."""
+        """Return the totals and the timeline; times in seconds, latencies in milliseconds."""
         return {
             "title": self.title,
             "messages": self.sum.messages,

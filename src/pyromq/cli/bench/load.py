@@ -1,12 +1,12 @@
-"""The loads of `pyromq bench`: messages sent, or consumed, by one process.
+"""The loads of `pyromq bench`: one process that sends or consumes messages.
 
-`ProduceLoad` sends in a closed loop (so many sends are under way, always) or, with a rate, in
-an open one: a message is due at its time, and its latency counts from when it was due, so a
-server that stalls does not hide that messages waited. A send that fails is counted under its
-reason and the load goes on; the first one of each producer must succeed. `ConsumeLoad` is a push
-consumer that does nothing with its messages; latency is from when a message was born.
+`ProduceLoad` sends in a closed loop (a constant number of sends in flight) or, with a rate, in an
+open one: each message has a due time, and its latency counts from then, so a stalling server
+cannot hide the time that messages waited. Failed sends are counted by reason and the load
+continues; the first send of each producer must succeed. `ConsumeLoad` is a push consumer that
+discards its messages; latency counts from a message's birth.
 
-Each runs on the event loop of its process, with a `Recorder` for what happens.
+Each load runs on the event loop of its process and counts into a `Recorder`.
 """
 
 from __future__ import annotations
@@ -16,37 +16,44 @@ import itertools
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pyromq.cli.bench.figures import Recorder
 from pyromq.cli.client_options import Cluster
+from pyromq.client import (
+    Batching,
+    BrokerError,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    RocketMQError,
+    StartFrom,
+    Subscription,
+)
 
-if TYPE_CHECKING:
-    from pyromq.client import Message, Producer, ReceivedMessage, StartFrom
-
-
-#: Not worth to be woken from.
-_SHORT_SECONDS = 0.1
+#: Sleep this long without checking for the end of the load.
+_MAX_UNINTERRUPTED_SLEEP_SECONDS = 0.1
 
 
 class Load(Protocol):
-    """What one process does."""
+    """The work of one process."""
 
     @property
     def title(self) -> str:
-        """What it is, in one line."""
+        """Describe the load in one line."""
 
     @property
     def latency_name(self) -> str:
-        """What latencies are of."""
+        """Name the operation whose latency is measured."""
 
     def part(self, number: int, parts: int) -> Load:
-        """The share of one of several processes."""
+        """Return the share of one of several processes."""
 
     async def run(self, recorder: Recorder, stopping: asyncio.Event) -> None:
-        """Do it, to its end if it has one, or until `stopping`."""
+        """Run until the load is done or `stopping` is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +65,11 @@ class ProduceLoad:
     size: int
     in_flight: int
     connections: int
-    #: Messages of one request: a list that is sent as a batch.
+    #: Messages per request, sent as a batch.
     batch: int
-    #: Seconds for which single sends wait for company; None: each is a request.
+    #: Seconds that single sends wait to be batched; None sends each at once.
     linger: float | None
-    #: Messages per second; None: as fast as possible.
+    #: Messages per second; None sends as fast as possible.
     rate: float | None
     count: int | None
     tags: str
@@ -70,25 +77,23 @@ class ProduceLoad:
 
     @property
     def title(self) -> str:
-        """What it is, in one line."""
+        """Describe the load in one line."""
         how = f"{self.size} B, {self.in_flight} in flight"
         if self.batch > 1:
             how += f", batches of {self.batch}"
         if self.linger is not None:
             how += f", accumulated for {self.linger * 1e3:g} ms"
         if self.rate is not None:
-            how += f", {self.rate:,.0f}/s wanted"
+            how += f", target {self.rate:,.0f}/s"
         return f"produce to {self.topic}: {how}"
 
     @property
     def latency_name(self) -> str:
-        """What latencies are of."""
+        """Name the operation whose latency is measured."""
         return "send" if self.batch == 1 else "send of a batch"
 
     def part(self, number: int, parts: int) -> ProduceLoad:
-        """The share of one of several processes."""
-        from dataclasses import replace
-
+        """Return the share of one of several processes."""
         return replace(
             self,
             in_flight=_share(self.in_flight, number, parts),
@@ -98,15 +103,13 @@ class ProduceLoad:
         )
 
     async def run(self, recorder: Recorder, stopping: asyncio.Event) -> None:
-        """Send until the count is reached, or until `stopping`; what is under way is awaited."""
-        from pyromq.client import Batching, Producer
-
+        """Send until the count is reached or `stopping` is set; await sends in flight."""
         batching = None if self.linger is None else Batching(linger=self.linger)
         producers = [
             Producer(self.cluster.namesrv, batching=batching, **self.cluster.options)
             for _ in range(self.connections)
         ]
-        # As a plain range when it ends: then a request is one step of it.
+        # One step per request.
         numbers: Iterator[int] = iter(
             itertools.count(0, self.batch)
             if self.count is None
@@ -138,8 +141,6 @@ class ProduceLoad:
         *,
         strict: bool = False,
     ) -> None:
-        from pyromq.client import Message, RocketMQError
-
         body, topic, tags = os.urandom(self.size), self.topic, self.tags
         send = self._sender(producer)
         clock, latencies = time.perf_counter, recorder.latencies
@@ -167,7 +168,7 @@ class ProduceLoad:
                 if strict:
                     raise
                 recorder.errors[_reason(error)] += count
-                # Not in a tight loop while nothing can be reached.
+                # Avoid a tight loop while the cluster is unreachable.
                 await asyncio.sleep(0.01)
             else:
                 latencies.append(clock() - at)
@@ -196,26 +197,22 @@ class ConsumeLoad:
 
     @property
     def title(self) -> str:
-        """What it is, in one line."""
-        how = "lists" if self.takes_lists else "one message a call"
+        """Describe the load in one line."""
+        how = "lists" if self.takes_lists else "one message per call"
         return f"consume {self.topic} as {self.group}: {how}"
 
     @property
     def latency_name(self) -> str:
-        """What latencies are of."""
+        """Name the operation whose latency is measured."""
         return "born to consumed"
 
     def part(self, number: int, parts: int) -> ConsumeLoad:
-        """All processes consume until they are told that it is enough."""
-        from dataclasses import replace
-
+        """Return a load without a count: the parent stops all processes at the total."""
         del number
         return self if parts == 1 else replace(self, count=None)
 
     async def run(self, recorder: Recorder, stopping: asyncio.Event) -> None:
-        """Consume until the count is reached, or until `stopping`."""
-        from pyromq.client import PushConsumer, Subscription
-
+        """Consume until the count is reached or `stopping` is set."""
         clock, limit = time.time, self.count
         consumed = 0
 
@@ -246,8 +243,8 @@ class ConsumeLoad:
 
 
 async def _sleep(seconds: float, stopping: asyncio.Event) -> None:
-    """Sleep, but not beyond the end by much."""
-    if seconds < _SHORT_SECONDS:
+    """Sleep, but wake up early when the load stops."""
+    if seconds < _MAX_UNINTERRUPTED_SLEEP_SECONDS:
         await asyncio.sleep(seconds)
         return
     try:
@@ -258,14 +255,12 @@ async def _sleep(seconds: float, stopping: asyncio.Event) -> None:
 
 
 def _share(total: int, number: int, parts: int) -> int:
-    """How much of `total` one of the parts gets."""
+    """Return one part's share of `total`."""
     return total // parts + (number < total % parts)
 
 
 def _reason(error: Exception) -> str:
-    """Errors of one kind under one name: without what differs from message to message."""
-    from pyromq.client import BrokerError
-
+    """Return a name for the kind of error, without details of the message."""
     if isinstance(error, BrokerError):
         return f"broker answered {error.code}"
     return type(error).__name__

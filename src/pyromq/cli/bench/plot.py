@@ -1,7 +1,7 @@
-"""The course of a load as a picture: an SVG of two panels, rate and latencies over time.
+"""Plots a load as an SVG of two panels: rate and latencies over time.
 
-Written by hand, so that a plot needs no package: browsers and editors show it, and
-converters make any other format of it. Pure. Used by `pyromq bench --plot`.
+The SVG is written directly, so plotting needs no further package. Pure. Used by
+`pyromq bench --plot`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_POINTS: Final = 1000
 
 
 def plot(report: Report) -> str:
-    """The picture, as the text of an SVG file."""
+    """Return the plot as the text of an SVG file."""
     points = _thinned(report.points)
     span = max((point.at for point in points), default=0.0) or 1.0
     rates = [point.rate for point in points]
@@ -53,7 +53,7 @@ def plot(report: Report) -> str:
 
 
 def _thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """Every n-th point of a long load: the picture is only so wide."""
+    """Keep every n-th point of a long load: the picture has a limited width."""
     return points[:: math.ceil(len(points) / _MAX_POINTS)] if points else points
 
 
@@ -91,7 +91,7 @@ def _panel(
 
 
 def _step(highest: float) -> float:
-    """A round distance of about five marks."""
+    """Return a round distance that yields about five marks."""
     if highest <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(highest / 5))

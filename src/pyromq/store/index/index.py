@@ -45,14 +45,13 @@ from pyromq.protocol.java.string_hash import (
 from pyromq.protocol.java.string_hashes import continue_hashes, index_key_hashes, java_hashes
 from pyromq.protocol.message.bulk import (
     Buffer,
-    JoinedProperties,
     Longs,
     RecordColumns,
     Spans,
-    last_property,
     read_columns,
     read_parts,
 )
+from pyromq.protocol.message.joined_properties import JoinedProperties, last_property
 from pyromq.protocol.message.properties import KEYS, UNIQ_KEY
 from pyromq.protocol.message.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from pyromq.store.index.file import IndexFile, IndexFileError

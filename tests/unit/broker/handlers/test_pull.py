@@ -111,7 +111,13 @@ async def test_a_pull_ends_at_its_bytes_but_gets_one_message_at_least(broker: Wi
 @pytest.mark.parametrize("oneway", [True, False])
 async def test_a_oneway_pull_gets_nothing(broker: Wired, oneway: bool) -> None:
     broker.put(b"x")
-    for fields in ({}, {"topic": "none"}, {"queueOffset": "x"}, {"sysFlag": WAITING}):
+    cases: list[dict[str, Any]] = [
+        {},
+        {"topic": "none"},
+        {"queueOffset": "x"},
+        {"sysFlag": WAITING},
+    ]
+    for fields in cases:
         assert len(broker.fast.exchange(pull_request(oneway=oneway, **fields))) == (not oneway)
     assert len(broker.long_poll) == 0
 
@@ -201,13 +207,13 @@ async def test_a_reader_far_behind_is_sent_to_a_replica(
 
 
 async def test_refusals_come_in_rocketmqs_order(tmp_path: Path) -> None:
-    everything_wrong = {
+    everything_wrong: dict[str, Any] = {
         "consumerGroup": "unknown",
         "topic": "unknown",
         "queueId": "-1",
         "sysFlag": "0",
     }
-    config = {"broker_ip1": "127.0.0.1", "auto_create_subscription_group": False}
+    config: dict[str, Any] = {"broker_ip1": "127.0.0.1", "auto_create_subscription_group": False}
     closed = Wired(tmp_path / "closed", BrokerConfig(broker_permission=2, **config))
     answer = closed.fast.ask(pull_request(**everything_wrong))
     assert answer.code == ResponseCode.NO_PERMISSION
@@ -273,11 +279,12 @@ async def test_a_group_that_may_be_made_is_made(broker: Wired) -> None:
 )
 async def test_a_field_of_no_use_is_named(broker: Wired, name: str) -> None:
     broker.put(b"x")
-    values = [None]
+    values: list[str | None] = [None]
     if name not in ("consumerGroup", "topic"):
         values += ["", "x", " 1", "1_0", "1.5", "9" * 20, "9" * 5000]
     for value in values:
-        answer = broker.fast.ask(pull_request(**{name: value}))
+        fields: dict[str, Any] = {name: value}
+        answer = broker.fast.ask(pull_request(**fields))
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert name in (answer.remark or "")
     assert not broker.fast.closed
@@ -440,7 +447,7 @@ async def test_a_heartbeats_expression_without_a_tag_is_refused(broker: Wired) -
     answer = broker.fast.ask(pull_request(sysFlag="0"))
 
     assert answer.code in (ResponseCode.SUBSCRIPTION_PARSE_FAILED, ResponseCode.SYSTEM_ERROR)
-    assert "names no tag" in (answer.remark or "")
+    assert "has no tags" in (answer.remark or "")
     assert not broker.fast.closed
 
 
@@ -522,7 +529,7 @@ async def test_a_pull_that_waits_commits_once_at_its_coming(broker: Wired) -> No
 # Plans: what was checked once holds until something changes
 
 
-def _pull_again(broker: Wired, **fields: str) -> RemotingCommand:
+def _pull_again(broker: Wired, **fields: Any) -> RemotingCommand:
     return broker.fast.ask(pull_request(**fields))
 
 
@@ -530,7 +537,7 @@ async def test_the_next_pull_sees_every_change(broker: Wired) -> None:
     broker.put(b"red", tags="red")
     broker.put(b"blue", tags="blue")
     subscribe(broker, "red", version=1)
-    of_group = {"sysFlag": "0", "subVersion": "1"}
+    of_group: dict[str, Any] = {"sysFlag": "0", "subVersion": "1"}
     for _ in range(2):
         assert bodies(_pull_again(broker, **of_group)) == [b"red"]
         assert bodies(_pull_again(broker)) == [b"red", b"blue"]
@@ -558,7 +565,7 @@ async def test_offsets_are_read_as_strictly_at_the_second_time(broker: Wired) ->
         assert _pull_again(broker, queueOffset=offset).code == ResponseCode.SYSTEM_ERROR
 
 
-async def bulk_answer(broker: Wired, **values: str) -> RemotingCommand:
+async def bulk_answer(broker: Wired, **values: Any) -> RemotingCommand:
     client = broker.connect()
     at_once = client.exchange(pull_request(maxMsgNums="10000", maxMsgBytes="1000000", **values))
     answers = [*at_once]

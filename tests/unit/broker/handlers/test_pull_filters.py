@@ -12,6 +12,7 @@ import pytest
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.services import long_poll as long_poll_module
 from pyromq.broker.state.connections import Client as Member
+from pyromq.broker.state.filters import compile_expression
 from pyromq.protocol.message.record import decode_records
 from pyromq.protocol.message.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
 from pyromq.protocol.names import retry_topic
@@ -76,7 +77,7 @@ def own(text: str | None, kind: str = "SQL92", **values: Any) -> RemotingCommand
     return pull_request(subscription=text, expressionType=kind, **values)
 
 
-def by_group(version: int = 1, **values: str) -> RemotingCommand:
+def by_group(version: int = 1, **values: Any) -> RemotingCommand:
     return pull_request(sysFlag="0", subscription=None, subVersion=str(version), **values)
 
 
@@ -97,7 +98,7 @@ async def test_a_pull_brings_its_expression(broker: Wired) -> None:
         ("", "SQL92", "the expression is empty"),
         (None, "SQL92", "the expression is empty"),
         ("a > 1", "XPATH", "'XPATH' is no type of expression"),
-        ("(" * 5000, "SQL92", "nested more than 100 times"),
+        ("(" * 5000, "SQL92", "nested more than 100 levels deep"),
     ],
 )
 async def test_an_expression_that_is_none_is_refused(
@@ -117,7 +118,7 @@ async def test_expressions_are_compiled_once(
     from pyromq.broker.handlers import pull_filters
 
     compiled: list[str | None] = []
-    original = pull_filters.compile_expression
+    original = compile_expression
 
     def counting(kind: str, text: str | None) -> Any:
         compiled.append(text)

@@ -108,7 +108,8 @@ async def test_a_request_without_an_opaque_counts_as_zero(broker: Wired, code: R
 @pytest.mark.parametrize("code", ALL_FORMS)
 async def test_a_request_without_fields_is_refused(broker: Wired, code: RequestCode) -> None:
     warm(broker)
-    for fields in (..., None, {}):
+    all_fields: tuple[Any, ...] = (..., None, {})
+    for fields in all_fields:
         answer = broker.fast.ask(raw_frame(header_of(code, extFields=fields), body_for(code)))
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "missing" in (answer.remark or "")
@@ -122,7 +123,8 @@ async def test_a_request_without_fields_is_refused(broker: Wired, code: RequestC
 async def test_a_missing_field_is_named(broker: Wired, code: RequestCode, name: str) -> None:
     warm(broker)
 
-    answer = broker.fast.ask(send_request(code, body_for(code), **{name: None}))
+    missing: dict[str, Any] = {name: None}
+    answer = broker.fast.ask(send_request(code, body_for(code), **missing))
 
     if answer.code != ResponseCode.SUCCESS:
         assert "missing" in (answer.remark or "")
@@ -164,7 +166,8 @@ async def test_numbers_that_are_none_are_refused_on_either_path(
 ) -> None:
     warm(broker)
     for value in NO_NUMBERS:
-        request = send_request(code, body_for(code), **{name: value})
+        fields: dict[str, Any] = {name: value}
+        request = send_request(code, body_for(code), **fields)
         for client in (broker.fast, broker.slow):
             answer = client.ask(request)
             assert answer.code == ResponseCode.SYSTEM_ERROR, value
@@ -180,7 +183,8 @@ async def test_numbers_that_their_field_cannot_hold_are_refused(
     bits = 63 if name == "bornTimestamp" else 31
     for value in (2**bits, -(2**bits) - 0x40):
         for client in (broker.fast, broker.slow):
-            answer = client.ask(send_request(code, body_for(code), **{name: str(value)}))
+            fields: dict[str, Any] = {name: str(value)}
+            answer = client.ask(send_request(code, body_for(code), **fields))
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert "out of range" in (answer.remark or "")
     assert len(broker.records()) == 1

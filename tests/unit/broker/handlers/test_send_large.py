@@ -17,7 +17,7 @@ from pyromq.protocol.wire.frame import RemotingCommand
 from tests.support.patience import until
 from tests.unit.broker.wired import Client, Wired, send_request
 
-LARGE_FILES = {"mapped_file_size_commit_log": 32 * 1024 * 1024}
+LARGE_FILES: dict[str, Any] = {"mapped_file_size_commit_log": 32 * 1024 * 1024}
 
 
 @pytest.fixture

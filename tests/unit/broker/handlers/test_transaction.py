@@ -253,8 +253,7 @@ async def test_a_half_that_is_not_in_memory_is_read_elsewhere(
 
     assert broker.delivered == [b"body 0"]
     if not oneway:
-        answers: list[RemotingCommand] = []
-        await until(lambda: answers.extend(broker.fast.received()) or len(answers) == 2)
+        answers = await received(broker, 2)
         assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
 
 
@@ -265,9 +264,20 @@ def resume_request(message_id: str | None) -> RemotingCommand:
 
 async def resume(broker: Transactional, message_id: str | None) -> RemotingCommand:
     assert broker.fast.exchange(resume_request(message_id)) == []
+    (answer,) = await received(broker, 1)
+    return answer
+
+
+async def received(broker: Transactional, count: int) -> list[RemotingCommand]:
+    """Wait for `count` answers on the fast connection."""
     answers: list[RemotingCommand] = []
-    await until(lambda: answers.extend(broker.fast.received()) or answers)
-    return answers[0]
+
+    def have_come() -> bool:
+        answers.extend(broker.fast.received())
+        return len(answers) >= count
+
+    await until(have_come)
+    return answers
 
 
 async def test_a_half_is_put_back_for_an_administrator(broker: Transactional) -> None:

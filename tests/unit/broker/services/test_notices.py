@@ -45,7 +45,7 @@ async def test_a_later_change_is_told_too() -> None:
     join(consumers, "g", one)
     for count in range(1, 4):
         notices.changed("g")
-        await until(lambda count=count: len(one.sent) == count)
+        await until(lambda count=count: len(one.sent) == count)  # type: ignore[misc]
     await notices.stop()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -262,7 +263,7 @@ def test_a_filter_that_nothing_needed_goes_with_its_group(table: ConsumerFilterT
     "limits", [{"max_consumer_filters": 3}, {"max_consumer_filter_bytes": 3 * len("a > 5")}]
 )
 def test_a_full_table_takes_no_filter_until_others_are_gone(
-    tmp_path: Path, limits: dict[str, int], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, limits: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     table = ConsumerFilterTable(dataclasses.replace(CONFIG, **limits), tmp_path)
     table.register("g", [sql("a > 5", topic=f"T{number}") for number in range(5)])

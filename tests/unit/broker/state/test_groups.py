@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -103,10 +104,11 @@ def test_a_full_table_takes_no_group_but_the_systems(tmp_path: Path) -> None:
     limit = len(GroupTable(CONFIG, tmp_path)) + 1
     groups = GroupTable(dataclasses.replace(CONFIG, max_subscription_groups=limit), tmp_path)
     groups.find("first")
-    for create in (
+    creations: list[Callable[[], object]] = [
         lambda: groups.find("second"),
         lambda: groups.update(SubscriptionGroupConfig("second")),
-    ):
+    ]
+    for create in creations:
         with pytest.raises(RequestError, match=r"second is not created: .*Groups\)") as refused:
             create()
         assert refused.value.code is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

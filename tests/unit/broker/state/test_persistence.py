@@ -150,9 +150,10 @@ async def test_a_failed_save_is_tried_again_when_asked(
     assert caplog.text.count("kept in memory until it can be saved") == 1
     blocked.rmdir()
     file.save_if_failed()
-    await file._task
-    assert file.path.exists()
     task = file._task
+    assert task is not None
+    await task
+    assert file.path.exists()
     file.save_if_failed()
     assert file._task is task, "nothing to do"
 

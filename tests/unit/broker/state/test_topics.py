@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -264,7 +265,8 @@ def test_every_listener_hears_each_change(topics: TopicTable, changes: list[str]
 def full_table(directory: Path, room: int, **settings: int) -> TopicTable:
     """A table that takes so many topics more than the system's."""
     system = len(TopicTable(CONFIG, directory))
-    config = dataclasses.replace(CONFIG, **{"max_topics": system + room, **settings})
+    changes: dict[str, Any] = {"max_topics": system + room, **settings}
+    config = dataclasses.replace(CONFIG, **changes)
     return TopicTable(config, directory)
 
 
@@ -272,11 +274,12 @@ def test_a_full_table_takes_no_topic_from_anybody(tmp_path: Path) -> None:
     topics = full_table(tmp_path, 1)
     assert topics.create_for_send("first", "TBW102", 4) is not None
     version = topics.data_version
-    for create in (
+    creations: list[Callable[[], object]] = [
         lambda: topics.create_for_send("second", "TBW102", 4),
         lambda: topics.create_for_send_back("%RETRY%second", 1),
         lambda: topics.update(TopicConfig("second")),
-    ):
+    ]
+    for create in creations:
         with pytest.raises(RequestError, match=r"second is not created: .*\(maxTopics\)"):
             create()
     assert topics.data_version is version

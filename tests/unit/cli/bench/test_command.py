@@ -83,7 +83,7 @@ def test_several_processes_share_the_load(cluster: FakeCluster, tmp_path: Path) 
     assert len(cluster.brokers[0].clients) == 2
 
 
-def test_children_that_cannot_begin_say_why(cluster: FakeCluster, tmp_path: Path) -> None:
+def test_children_that_fail_to_start_say_why(cluster: FakeCluster, tmp_path: Path) -> None:
     with running(
         "bench",
         "produce",
@@ -119,13 +119,13 @@ def test_a_signal_ends_it_with_the_figures(
     [
         (("produce",), "Missing argument 'TOPIC'"),
         (("produce", "t", "--batch", "2", "--linger", "5"), "--batch or --linger, not both"),
-        (("produce", "t", "--connections", "9", "--in-flight", "8"), "each needs one at least"),
-        (("produce", "t", "--processes", "9", "--in-flight", "8"), "each needs one at least"),
+        (("produce", "t", "--connections", "9", "--in-flight", "8"), "each needs at least one"),
+        (("produce", "t", "--processes", "9", "--in-flight", "8"), "each needs at least one"),
         (("produce", "t", "--rate", "0"), "--rate"),
         (("produce", "t", "--duration", "0"), "--duration"),
         (("produce", "t", "--size", "0"), "--size"),
-        (("produce", "t", "--plot", "load.png"), "name it FILE.svg"),
-        (("produce", "t", "--plot", "/no/such/directory/load.svg"), "cannot be written"),
+        (("produce", "t", "--plot", "load.png"), "use FILE.svg"),
+        (("produce", "t", "--plot", "/no/such/directory/load.svg"), "is not writable"),
         (("consume", "t", "--tags", "a", "--sql", "b = 1"), "--tags or --sql, not both"),
         (("consume", "t", "--from", "yesterday"), "expected first, last or a time"),
     ],
@@ -154,7 +154,7 @@ def test_errors_are_one_line(
     assert problem in result.output
 
 
-def test_nobody_is_there() -> None:
+def test_an_unreachable_cluster() -> None:
     result = CliRunner().invoke(bench, ["produce", "t", "--namesrv", "127.0.0.1:1"])
     assert result.exit_code == 1
     assert "pyromq standalone" in result.output

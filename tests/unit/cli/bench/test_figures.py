@@ -27,7 +27,7 @@ def test_percentiles_are_right_within_one_per_cent() -> None:
     assert latencies.count == 100_000
 
 
-def test_sums_of_parts_are_the_whole() -> None:
+def test_samples_add_up_exactly() -> None:
     values = [number**3 / 1e9 for number in range(1, 1000)]
     whole, parts = Latencies.of(values), Latencies.of(values[::2])
     parts.add(Latencies.of(values[1::2]))
@@ -35,14 +35,14 @@ def test_sums_of_parts_are_the_whole() -> None:
     assert (parts.longest, parts.count) == (whole.longest, whole.count)
 
 
-def test_strange_latencies_have_their_place() -> None:
+def test_extreme_latencies_have_a_bucket() -> None:
     latencies = Latencies.of([-5.0, 0.0, 1e9])
     assert latencies.count == 3
     assert latencies.percentile(50) == pytest.approx(1e-6)
     assert latencies.longest == 1e9
 
 
-def test_nothing_was_seen() -> None:
+def test_without_latencies_all_figures_are_zero() -> None:
     assert Latencies.of([]).percentile(99) == Latencies.of([]).mean() == 0.0
     report = Report("title", "send", 1)
     assert "0 messages" in report.line()
@@ -50,7 +50,7 @@ def test_nothing_was_seen() -> None:
     assert "title" in text_of(report)
 
 
-def test_a_recorder_gives_each_figure_once() -> None:
+def test_taking_a_sample_resets_the_recorder() -> None:
     recorder = Recorder()
     recorder.messages, recorder.size = 3, 30
     recorder.latencies += [0.1, 0.2, 0.3]
@@ -72,7 +72,7 @@ def test_a_report_as_line_table_and_json() -> None:
     assert "4,000 messages  3,000/s now  2,000/s" in report.line()
     assert report.line().endswith("7 failed")
     text = text_of(report)
-    for row in ("2,000", "failed: RemotingTimeoutError", "500 ms", "CPU of the client", "250.0"):
+    for row in ("2,000", "failed: RemotingTimeoutError", "500 ms", "client CPU", "250.0"):
         assert row in text
     figures = report.json()
     assert figures["messages"] == 4000
@@ -86,8 +86,8 @@ def test_a_report_as_line_table_and_json() -> None:
     assert figures["course"][0]["max_ms"] == 500
 
 
-def test_a_busy_client_is_told() -> None:
-    for cpu, told in ((0.95, True), (0.5, False)):
+def test_a_busy_client_is_reported() -> None:
+    for cpu, is_busy in ((0.95, True), (0.5, False)):
         report = Report("a load", "send", 1)
         report.add(sample(10, [0.1], cpu=cpu), 1.0)
-        assert ("may be the limit" in " ".join(text_of(report).split())) is told
+        assert ("may be the bottleneck" in " ".join(text_of(report).split())) is is_busy

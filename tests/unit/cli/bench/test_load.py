@@ -52,7 +52,7 @@ async def test_a_rate_is_kept_and_waiting_counts() -> None:
         assert time.perf_counter() - began >= 49 / 200
 
 
-async def test_failures_are_counted_and_the_load_goes_on() -> None:
+async def test_failures_are_counted_and_the_load_continues() -> None:
     recorder = Recorder()
     async with running_cluster({"t": {"b0": 1}}) as cluster:
         refusals = cluster.brokers[0].refusals[RequestCode.SEND_MESSAGE_V2]
@@ -100,7 +100,7 @@ def test_titles_say_what_is_measured() -> None:
         Cluster("127.0.0.1:9876", {}), "t", 10, 8, 1, 4, 0.005, 100.0, None, "", False
     )
     assert load.title == (
-        "produce to t: 10 B, 8 in flight, batches of 4, accumulated for 5 ms, 100/s wanted"
+        "produce to t: 10 B, 8 in flight, batches of 4, accumulated for 5 ms, target 100/s"
     )
     assert load.latency_name == "send of a batch"
 

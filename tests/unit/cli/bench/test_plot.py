@@ -25,7 +25,7 @@ def places(line: ET.Element) -> list[tuple[float, float]]:
     ]
 
 
-def test_the_course_is_drawn_inside_of_the_picture() -> None:
+def test_the_timeline_stays_inside_the_picture() -> None:
     picture = ET.fromstring(plot(report(5)))
     _, _, width, height = map(float, picture.get("viewBox", "").split())
     lines = picture.findall(f"{SVG}polyline")
@@ -43,7 +43,7 @@ def test_the_course_is_drawn_inside_of_the_picture() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 1])
-def test_hardly_anything_to_draw(seconds: int) -> None:
+def test_a_plot_of_few_points(seconds: int) -> None:
     assert len(ET.fromstring(plot(report(seconds))).findall(f"{SVG}polyline")) == 4
 
 

@@ -34,7 +34,7 @@ HEADER = {
     "extFields": {"k": "v", "": ""},
 }
 
-text = st.text(st.characters(exclude_categories=("Cs",)), max_size=50)
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 integers = st.integers(-0x80000000, 0x7FFFFFFF)
 shorts = st.integers(-0x8000, 0x7FFF)
 

@@ -20,6 +20,7 @@ from pyromq.spark.archive.compactor import (
     run_compact,
 )
 from pyromq.spark.archive.directory import ArchiveDirectory, ArchiveError, DataFile
+from pyromq.spark.archive.files import ParquetFiles
 from pyromq.spark.options import Topics
 from pyromq.spark.origins.origin import Queue
 from tests.unit.spark.archive.test_archiver import FakeSource
@@ -154,7 +155,7 @@ def test_files_that_cannot_be_joined_are_left(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = rows(archive)
-    monkeypatch.setattr(compactor.ParquetFiles, "add_table", lambda *_: None)
+    monkeypatch.setattr(ParquetFiles, "add_table", lambda *_: None)
     with pytest.raises(ArchiveError, match="not as many written"):
         compact(archive)
     assert rows(archive) == before

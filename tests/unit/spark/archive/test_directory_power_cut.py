@@ -92,7 +92,7 @@ class Disk:
         # Names of staged files are on the disk only when somebody has synced them.
         for path in [path for path in self._before.files if "staging" in path.parts]:
             content = self._before.files.pop(path)
-            self._change(lambda tree, at=path, data=content: tree.put(at, data), path)
+            self._change(lambda tree, at=path, data=content: tree.put(at, data), path)  # type: ignore[misc]
         for name in ("rename", "link", "remove", "remove_tree", "make_directories", "exchange"):
             patch.setattr(durable_files, name, self._noting(name, getattr(durable_files, name)))
         patch.setattr(durable_files, "sync_directory", self._sync)
@@ -147,7 +147,7 @@ class Disk:
     def _note_make_directories(self, path: Path) -> None:
         for directory in reversed([path, *path.parents][:-1]):
             if not (self._root / directory).exists():
-                self._change(lambda tree, at=directory: tree.make(at), directory)
+                self._change(lambda tree, at=directory: tree.make(at), directory)  # type: ignore[misc]
 
     def _note_exchange(self, one: Path, other: Path) -> None:
         self._change(lambda tree: tree.exchange(one, other), one, other)

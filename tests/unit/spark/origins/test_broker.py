@@ -84,9 +84,11 @@ def remove_first_segment(cluster: Cluster) -> None:
     async def remove() -> None:
         broker = cluster.brokers[0]._broker
         assert broker is not None
-        log = broker.store._log
+        store = broker.store
+        assert store is not None
+        log = store._log
         log.segments.files.pop(0).delete()
-        await broker.store.retention._trim(log.min_offset)
+        await store.retention._trim(log.min_offset)
 
     cluster._run(remove())
 
@@ -120,15 +122,15 @@ def test_a_broker_with_the_usual_limits(
 ) -> None:
     """As Java's, which does not know `maxMsgBytes`: 32 messages for each pull."""
     asked: list[int] = []
-    plain_send = broker_origin.BlockingConnection.send
+    plain_send = BlockingConnection.send
 
-    def send(connection: broker_origin.BlockingConnection, command: RemotingCommand) -> int:
+    def send(connection: BlockingConnection, command: RemotingCommand) -> int:
         if command.code == RequestCode.PULL_MESSAGE:
             del command.ext_fields["maxMsgBytes"]
             asked.append(int(command.ext_fields["maxMsgNums"]))
         return plain_send(connection, command)
 
-    monkeypatch.setattr(broker_origin.BlockingConnection, "send", send)
+    monkeypatch.setattr(BlockingConnection, "send", send)
     queue = filled(cluster, "Usual", 3000, lambda n: Message("Usual", b"%d" % n))
     assert read(origin, QueueRange(queue, 0, 3000)) == (list(range(3000)), [])
     assert asked[0] == 3000
@@ -215,6 +217,7 @@ def damage(cluster: Cluster, queue: Queue, offset: int, position: int) -> None:
     async def change() -> None:
         broker = cluster.brokers[0]._broker
         assert broker is not None
+        assert broker.store is not None
         entry = broker.store.queue(queue.topic, queue.queue_id).entry(offset)
         assert entry is not None
         log = min((cluster.brokers[0].directory / "commitlog").iterdir())
@@ -241,7 +244,8 @@ def test_offsets_by_time_are_exact(cluster: Cluster, origin: BrokerOrigin) -> No
     (block,) = [
         block for block in origin.blocks(QueueRange(queue, 0, 12)) if isinstance(block, RecordBlock)
     ]
-    times = [decode_record(block.buffer, start).store_timestamp for start in block.starts.tolist()]
+    buffer = memoryview(block.buffer)
+    times = [decode_record(buffer, start).store_timestamp for start in block.starts.tolist()]
     for wanted in {0, *times, *(moment + 1 for moment in times), times[-1] + 10_000}:
         expected = next((at for at, moment in enumerate(times) if moment >= wanted), 12)
         assert origin.offsets_at({queue: wanted}) == {queue: expected}

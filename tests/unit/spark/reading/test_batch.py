@@ -44,7 +44,7 @@ def origin(monkeypatch: pytest.MonkeyPatch) -> WatchedOrigin:
     return origin
 
 
-def plan(columns: tuple[str, ...] = COLUMNS, **options: str) -> ReadPlan:
+def plan(columns: tuple[str, ...] = COLUMNS, /, **options: str) -> ReadPlan:
     given = {
         "nameserver": "localhost:9876",
         "subscribe": "T",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -126,9 +127,9 @@ def test_times_with_some_slack_and_left_to_spark() -> None:
 def test_tags_are_left_to_spark_as_well() -> None:
     condition = In(("tags",), ("new", "paid"))
     wanted, rest = push([condition])
-    assert wanted.tags == {"new", "paid"}
+    assert wanted.tags == frozenset({"new", "paid"})
     assert rest == [condition]
-    assert push([condition, EqualTo(("tags",), "new")])[0].tags == {"new"}
+    assert push([condition, EqualTo(("tags",), "new")])[0].tags == frozenset({"new"})
     assert pruned(condition, EqualTo(("tags",), "other")) == []
 
 
@@ -190,13 +191,14 @@ def passes(condition: Filter, queue: Queue, offset: int) -> bool:
     }
     value = row[condition.attribute[0]]  # type: ignore[attr-defined]
     other = condition.value  # type: ignore[attr-defined]
-    return {
+    comparisons: dict[type, Callable[[], bool]] = {
         EqualTo: lambda: value == other,
         GreaterThan: lambda: value > other,
         LessThan: lambda: value < other,
         LessThanOrEqual: lambda: value <= other,
         In: lambda: value in other,
-    }[type(condition)]()
+    }
+    return comparisons[type(condition)]()
 
 
 @given(st.lists(CONDITIONS, max_size=4))

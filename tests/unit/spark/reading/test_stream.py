@@ -337,7 +337,7 @@ def test_a_broker_that_is_away_for_minutes_is_no_loss(
             origin.all.update(gone)
         return FakeOrigin.bounds(origin, cast("list[Queue]", queues))
 
-    origin.bounds = come_back  # type: ignore[method-assign,assignment]
+    origin.bounds = come_back  # type: ignore[method-assign]
     assert streaming.latestOffset(at(10, 0), ALL) == at(100, 50)
     # The limit is an option.
     origin.all.clear()

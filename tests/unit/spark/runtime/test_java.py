@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -130,7 +131,7 @@ def test_without_a_cache_there_is_a_temporary_one(
 ) -> None:
     install_wheel(tmp_path, monkeypatch)
     (tmp_path / "file").touch()
-    monkeypatch.setattr(java.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     shim = provide_java({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "file")}).home
     assert shim.parent == tmp_path
     assert arguments_of(shim, ARGUMENT, "x") == ["x"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 from pyspark import daemon
 
@@ -16,9 +18,9 @@ def test_a_reader_that_has_enough_is_no_news(
             try:
                 raise error
             except Exception:
-                daemon.traceback.print_exc()
+                vars(daemon)["traceback"].print_exc()
 
-    monkeypatch.setattr(daemon, "traceback", daemon.traceback)
+    monkeypatch.setattr(daemon, "traceback", traceback)
     monkeypatch.setattr(daemon, "manager", manage)
     worker_daemon.main()
     printed = capsys.readouterr().err

@@ -70,7 +70,7 @@ def tables_of(session: Session, topics: list[str]) -> TopicTables:
     anything: Any = session
     tables = TopicTables(anything, {"nameserver": "a:1"}, lambda: topics)
 
-    def make_view(topic: str) -> None:
+    def make_view(topic: str, **_: str) -> None:
         session.views.append(topic)
         tables._views.add(topic)
 

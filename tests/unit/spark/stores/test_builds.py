@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,7 +95,7 @@ def test_progress_is_told_from_spark_s_own_counts() -> None:
     tracker = SimpleNamespace(getActiveStageIds=lambda: [1, 2], getStageInfo={1: stage}.get)
     session = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
     told: list[tuple[str, int, int]] = []
-    seen = store_builds.threading.Event()
+    seen = threading.Event()
 
     def progress(*what: Any) -> None:
         told.append(what)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pyromq.store.log import transient_store_pool
 from pyromq.store.message_store import MessageStore
 from tests.support.patience import wait_until
 from tests.support.stores import bodies, open_store, put
@@ -66,7 +65,7 @@ def test_a_commit_that_fails_is_tried_again(
             raise OSError(errno.EIO, "the disk is ill")
         return real(descriptor, data, position)
 
-    monkeypatch.setattr(transient_store_pool.os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "pwrite", pwrite)
     put(store, b"x" * 9000)
     store.seal()
     wait_until(lambda: is_committed(store))
@@ -89,7 +88,7 @@ def test_a_stop_that_cannot_commit_is_not_clean(
         raise OSError(errno.EIO, "the disk is ill")
 
     with monkeypatch.context() as patched:
-        patched.setattr(transient_store_pool.os, "pwrite", pwrite)
+        patched.setattr(os, "pwrite", pwrite)
         with pytest.raises(OSError, match="the disk is ill"):
             store.stop()
     assert (tmp_path / "abort").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -198,9 +199,15 @@ def test_a_read_only_file_is_read_and_never_changed(tmp_path: Path) -> None:
     file.sync()
     file.populate(0, SIZE)
     assert file.read(1, 4) == b"\x01\x02\x03"
+    assert file._map is not None
     with pytest.raises(TypeError, match=r"read.*only"):
         file._map[0:1] = b"x"
-    for change in (lambda: file.reserve(10), lambda: file.empty_from(10), file.delete):
+    changes: list[Callable[[], object]] = [
+        lambda: file.reserve(10),
+        lambda: file.empty_from(10),
+        file.delete,
+    ]
+    for change in changes:
         with pytest.raises(StoreError, match=f"{path.name} must be changed"):
             change()
     file.empty_from(SIZE)  # nothing to empty

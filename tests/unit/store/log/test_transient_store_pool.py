@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import mmap
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,6 +119,7 @@ def test_memory_is_there_before_it_is_needed(
     memory = file._map
     for end in (100, 5000, 9000, SIZE):
         file.populate(0, end)
+    assert memory is not None
     assert is_resident(memory)
     file.close()
     again = make(pool, tmp_path, 1)
@@ -155,10 +157,8 @@ def test_memory_that_may_not_be_locked_is_used_all_the_same(
 def test_short_writes_are_gone_on_with(
     pool: TransientStorePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = transient_store_pool.os.pwrite
-    monkeypatch.setattr(
-        transient_store_pool.os, "pwrite", lambda fd, data, at: real(fd, bytes(data[:7]), at)
-    )
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, bytes(data[:7]), at))
     file = make(pool, tmp_path)
     file.write(0, b"0123456789" * 10)
     file.commit(100)

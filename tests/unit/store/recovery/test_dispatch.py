@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pyromq.protocol.java.string_hash import java_hash, java_hash_bytes
 from pyromq.protocol.message import bulk
-from pyromq.protocol.message.bulk import last_property
 from pyromq.protocol.message.delay import DelayLevels
+from pyromq.protocol.message.joined_properties import last_property
 from pyromq.protocol.message.record import QueueOffset, decode_records
 from pyromq.protocol.message.sysflag import (
     TRANSACTION_COMMIT,
@@ -67,7 +67,7 @@ def queues(tmp_path: Path) -> Iterator[Queues]:
         queue.close()
 
 
-def run_of(*records: dict[str, object], base: int = 0) -> bytes:
+def run_of(*records: Mapping[str, object], base: int = 0) -> bytes:
     data = b""
     for fields in records:
         settings = {"topic": "T", "queue_id": 0, "physical_offset": base + len(data), **fields}
@@ -152,11 +152,11 @@ def test_a_queue_whose_head_expired_begins_later(queues: Queues) -> None:
 def test_missing_entries_can_be_forbidden(queues: Queues) -> None:
     queues.dispatch(run_of({"queue_offset": 0}))
     later = run_of({"queue_offset": 5}, {"queue_offset": 0, "queue_id": 1}, base=9000)
-    told: list[tuple[ConsumeQueue, str]] = []
-    queues.dispatch(later, 9000, lambda queue, reason: told.append((queue, reason)))
-    ((queue, reason),) = told
+    reported: list[tuple[ConsumeQueue, str]] = []
+    queues.dispatch(later, 9000, lambda queue, reason: reported.append((queue, reason)))
+    ((queue, reason),) = reported
     assert queue is queues.made["T", 0]
-    assert reason == "it ends at 1, the record at 9000 has 5"
+    assert reason == "it ends at 1, but the record at 9000 has 5"
     assert len(queues.entries()) == 1
     assert len(queues.entries(queue_id=1)) == 1
     queues.dispatch(later, 9000)
@@ -174,13 +174,14 @@ def test_a_topic_made_anew_begins_anew(queues: Queues) -> None:
     assert len(queues.entries()) == 3, "the records of before must not come back"
 
 
-def test_an_offset_that_goes_back_is_passed_over_and_told(
+def test_an_offset_that_goes_back_is_skipped_and_logged(
     queues: Queues, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = run_of({"queue_offset": 0}, {"queue_offset": 1}, {"queue_offset": 1})
     queues.dispatch(data)
     assert len(queues.entries()) == 2
-    assert "passed over" in caplog.text
+    assert "record at" in caplog.text
+    assert "skipped" in caplog.text
 
 
 def dispatch_row_by_row(data: bytes, base: int, queues: Queues) -> None:
@@ -270,7 +271,7 @@ def test_bulk_and_row_by_row_agree(
 @pytest.mark.parametrize(
     ("topic", "queue_id"), [("", 0), (".", 0), ("..", 0), ("a/b", 0), ("a\0b", 0), ("T", -1)]
 )
-def test_a_record_whose_queue_cannot_be_is_passed_over(
+def test_a_record_with_an_invalid_queue_is_skipped(
     queues: Queues, topic: str, queue_id: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = run_of(
@@ -279,7 +280,7 @@ def test_a_record_whose_queue_cannot_be_is_passed_over(
     )
     queues.dispatch(data)
     assert list(queues.made) == [("Right", 0)]
-    assert "which cannot be" in caplog.text
+    assert "invalid topic" in caplog.text
 
 
 def test_a_queue_that_is_not_wanted_gets_nothing(tmp_path: Path) -> None:

@@ -485,7 +485,7 @@ def swapped_queues(root: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("clean", [False, True])
-def test_a_damaged_queue_is_made_again_at_any_start(
+def test_a_damaged_queue_is_rebuilt_at_any_start(
     tmp_path: Path,
     damage: Callable[[Path], None],
     clean: bool,
@@ -507,7 +507,7 @@ def test_a_damaged_queue_is_made_again_at_any_start(
     store.stop()
     assert derived(root) == before
     if clean:
-        assert "is damaged, made again from the log" in caplog.text
+        assert "is damaged, rebuilding it from the log" in caplog.text
     assert list(check_store(root, small_config(root))) == []
 
 
@@ -605,7 +605,7 @@ def test_message_index_safe_counts_the_index_in(
     (root / "checkpoint").write_bytes(CHECKPOINT.pack(far, far, 0).ljust(4096, b"\0"))
     store = open_store(root, message_index_enable=enabled, message_index_safe=safe)
     store.stop()
-    assert ("the log is checked from 0 on" in caplog.text) == walked
+    assert ("checking the log from 0" in caplog.text) == walked
 
 
 def test_what_recovery_wrote_reaches_the_disk(tmp_path: Path) -> None:
@@ -740,7 +740,7 @@ def test_a_clean_start_reads_as_much_of_a_long_log_as_of_a_short_one(
         for _ in range(count):
             put(store, body_for(store, 4096 - BLANK_SIZE))
         store.seal()
-        wait_until(lambda store=store: store.dispatch_behind == 0)
+        wait_until(lambda store=store: store.dispatch_behind == 0)  # type: ignore[misc]
         store.stop()
         assert len(list(store.config.commit_log_directory.iterdir())) == count
         reads.clear()

@@ -2,7 +2,8 @@
 
 Both carry a `.properties` text as their body. An update is answered when it is in the file
 and in effect (`services.live_config`); the answer's remark names the keys that wait for
-the next start. What cannot be used is refused with the reason, and nothing is changed.
+the next start or have no effect. What cannot be used is refused with the reason, and nothing is
+changed.
 The methods are handlers of `broker.routes`.
 """
 
@@ -63,12 +64,15 @@ class ConfigAdminHandlers:
                 ResponseCode.SYSTEM_ERROR,
                 f"nothing was changed: {self._config.file} cannot be written: {error.strerror}",
             ) from error
+        notes = list(applied.ineffective)
+        if applied.later:
+            notes.insert(0, f"needs a restart: {', '.join(applied.later)}")
+        remark = f"saved; {'; '.join(notes)}" if notes else None
         logger.info(
             "settings changed by %s: %s; saved in %s%s",
             connection.remote_address,
             ", ".join(f"{key}={value!r:.200}" for key, value in changes.items()),
             self._config.file,
-            f"; from the next start on: {', '.join(applied.later)}" if applied.later else "",
+            "".join(f"; {note}" for note in notes),
         )
-        remark = f"saved, needs a restart: {', '.join(applied.later)}" if applied.later else None
         return request.answer(remark=remark)

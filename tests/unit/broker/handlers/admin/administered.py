@@ -74,6 +74,6 @@ def queue(queue_id: int, topic: str = "T") -> MessageQueue:
 
 
 def asking(
-    code: int = 0, language: LanguageCode = LanguageCode.JAVA, **fields: str
+    code: int = 0, language: LanguageCode = LanguageCode.JAVA, /, **fields: str
 ) -> RemotingCommand:
     return RemotingCommand(code, opaque=5, ext_fields=fields, language=language)

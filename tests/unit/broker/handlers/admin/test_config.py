@@ -57,7 +57,17 @@ async def test_what_waits_for_a_restart_is_named(handlers: ConfigAdminHandlers) 
     answer = await update(handlers, b"maxMessageSize=12000")
 
     assert answer.code == ResponseCode.SUCCESS
-    assert answer.remark == "saved, needs a restart: maxMessageSize"
+    assert answer.remark == "saved; needs a restart: maxMessageSize"
+
+
+async def test_settings_without_effect_are_named(handlers: ConfigAdminHandlers) -> None:
+    answer = await update(handlers, b"maxMessageSize=12000\nslaveTimeout=1")
+
+    assert answer.code == ResponseCode.SUCCESS
+    assert answer.remark == (
+        "saved; needs a restart: maxMessageSize; slaveTimeout=1 has no effect: there is no "
+        "replication"
+    )
 
 
 async def test_an_empty_update_is_none(handlers: ConfigAdminHandlers) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ async def test_a_group_s_filter(tmp_path: Path) -> None:
         ({"sub_string": "y", "code_set": {1}, "class_filter_mode": True}, True),
     ],
 )
-async def test_tags(tmp_path: Path, subscription: dict[str, object], wanted: bool) -> None:
+async def test_tags(tmp_path: Path, subscription: dict[str, Any], wanted: bool) -> None:
     broker = Administered(tmp_path, enable_consume_queue_ext=True)
     broker.join("one", **subscription)
     broker.put(b"1", tags="x")
