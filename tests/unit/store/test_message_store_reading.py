@@ -194,7 +194,9 @@ def test_only_queues_that_are_older_in_the_log_and_by_time_are_removed(
     put(store, b"old", queue_id=0)
     put(store, b"old", queue_id=1)
     store.seal()
-    end, before = store.max_physical_offset, store.earliest_time(TOPIC, 0) - 1
+    earliest = store.earliest_time(TOPIC, 0)
+    assert earliest is not None
+    end, before = store.max_physical_offset, earliest - 1
     put(store, b"new", queue_id=1)
     put(store, b"other", topic="Other")
     store.seal()

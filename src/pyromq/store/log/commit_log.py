@@ -71,7 +71,7 @@ class CommitLog:
         self.segments = Segments(
             directory, segment_size, more=more, read_only=read_only, open_files=open_files
         )
-        self.watermarks = Watermarks()
+        self.watermarks = Watermarks(has_pool=pool is not None)
         self._allocation = AllocationService(
             directory, segment_size, directory_for=self.segments.directory_for, warm=warm, pool=pool
         )

@@ -8,8 +8,7 @@ Invariants
 2. A message that SYNC_FLUSH acknowledged ends at or below `flushed`.
 
 Each mark has one writer, so plain attributes suffice: the loop moves `written`, the commit thread
-`committed`, the flush thread `flushed`. `committed` and `flushed` are read before the mark above
-them, so a concurrent move can only widen the gap that is asserted.
+`committed`, the flush thread `flushed`.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Watermarks:
         self.flushed_timestamp = 0
 
     def reset(self, offset: int) -> None:
-        """Set all marks to the end of the log that recovery found."""
+        """Set all marks before the store starts: to the log's end, or as far as it may be read."""
         self.written = self.committed = self.flushed = offset
 
     def move_written(self, offset: int, timestamp: int) -> None:

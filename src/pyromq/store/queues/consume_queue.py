@@ -29,7 +29,7 @@ import numpy as np
 
 from pyromq.base.memo import Memo
 from pyromq.base.sizes import KIB
-from pyromq.protocol.message.record import HEAD_SIZE_V4, QueueOffset, topic_part
+from pyromq.protocol.message.record import HEAD_SIZE_V4, topic_part
 from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
 from pyromq.protocol.message.units import (
     CONSUME_QUEUE_ENTRY,
@@ -206,7 +206,7 @@ class ConsumeQueue:
             self.extend(count)
         self.append(entries, count)
 
-    def skip_to(self, offset: QueueOffset) -> None:
+    def skip_to(self, offset: int) -> None:
         """Continue at `offset`: the messages before it are no longer in the log."""
         missing = offset - self.next_offset
         if self.segments.files:

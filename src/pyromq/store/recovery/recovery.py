@@ -66,7 +66,7 @@ def recover(
             queue.delete()
         return 0, 0
     # Until the end is known, everything that is mapped can be read.
-    log.watermarks.written = log.segments.end_offset
+    log.watermarks.reset(log.segments.end_offset)
     restorer = _QueueRestorer(log, queues, queue_of, delay_levels, topics)
     if clean:
         start = _start_after_clean_stop(log, restorer, damaged or {})
@@ -93,7 +93,7 @@ def recover(
             if file.base < end and not file.read_only:
                 # Recovered records are served from now on, so they must survive a power cut.
                 file.sync()
-    log.watermarks.written = end
+    log.watermarks.reset(end)
     restorer.finish(end)
     if not clean:
         logger.warning(

@@ -38,6 +38,25 @@ def test_flushed_never_goes_back_nor_past_written(offset: int) -> None:
     assert marks.flushed == 50
 
 
+@pytest.mark.parametrize(("has_pool", "limit"), [(False, 100), (True, 60)])
+def test_flushed_stops_at_committed_only_with_a_pool(has_pool: bool, limit: int) -> None:
+    marks = Watermarks(has_pool=has_pool)
+    marks.move_written(100, 9)
+    marks.move_committed(60, 8)
+    with pytest.raises(AssertionError):
+        marks.move_flushed(limit + 1, 8)
+    marks.move_flushed(limit, 8)
+    assert marks.flushed == limit
+
+
+def test_written_never_goes_back() -> None:
+    marks = Watermarks()
+    marks.move_written(100, 9)
+    with pytest.raises(AssertionError):
+        marks.move_written(99, 10)
+    assert (marks.written, marks.written_timestamp) == (100, 9)
+
+
 def test_committed_follows_written() -> None:
     marks = Watermarks()
     marks.move_written(100, 9)
