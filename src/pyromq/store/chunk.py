@@ -4,18 +4,17 @@
 copies them to the mapped files, one copy for the log and one per touched queue, and wakes long
 polls. A caller puts, seals, and only then sends responses.
 
-The chunk keeps the gathered records itself and hands them to the log in one call, because a call
-to the log per message would cost 1 % of a send.
+The chunk keeps the gathered records itself and hands them to the log in one call: a call to the
+log per message would cost 60 ns, in a put of 1 µs.
 
-Two loops encode records: `put` for one message, `BatchEncoder` for a batch. `even_batch` does the
-work of the second with numpy when all messages have one size. They share `_append` and nothing
-else, because a call per message costs more than the repeated lines.
+`put` encodes a single message, `BatchEncoder` a batch, and `even_batch` a large batch of equal-sized
+messages, with numpy. They repeat a few lines, because a call per message is too expensive.
 
 Invariants
 1. A put either raises PutError and gathers nothing, or its record is in the log after the seal,
    at the physical offset it returned.
-2. The gathered bytes are exactly those from the log's `written` mark to `position`, in one
-   segment: `position` <= `_limit`.
+2. The gathered bytes are exactly those from the log's `written` mark to `position`, all in one
+   segment, where the log has reserved room for them.
 3. All records of a chunk have one store timestamp.
 4. The log is written before the queues: no entry points at bytes that are not there.
 

@@ -46,6 +46,14 @@ class EvenRecords(NamedTuple):
     offsets: list[int]
 
 
+class _Shape(NamedTuple):
+    """The number of inner messages, their size, and the end of the body in each."""
+
+    number: int
+    size: int
+    body_end: int
+
+
 def even_records(
     batch: bytes, place: BatchPlace, tags_code_of: Callable[[bytes], int], max_count: int
 ) -> EvenRecords | None:
@@ -53,6 +61,35 @@ def even_records(
 
     Returns None for any other batch, valid or not, and for more than `max_count` messages.
     """
+    shape = _shape_of(batch, place, max_count)
+    if shape is None:
+        return None
+    inner = np.frombuffer(batch, np.uint8).reshape(shape.number, shape.size)
+    if not _is_even(inner, shape):
+        return None
+    tags_code = _shared_tags(inner[:, shape.body_end + 2 :], tags_code_of)
+    if tags_code is None:
+        return None
+    record_size = place.fixed_size + shape.size - INNER_FIXED_SIZE + len(place.properties)
+    physical = place.physical_offset + record_size * np.arange(shape.number)
+    heads = np.empty(shape.number, BATCH_HEAD_DTYPE)
+    heads["total_size"] = record_size
+    heads["magic"] = MESSAGE_MAGIC
+    heads["body_crc"] = _checksums(batch, shape)
+    heads["queue_id"] = place.queue_id
+    heads["flag"] = inner[:, INNER_BODY_LENGTH - 4 : INNER_BODY_LENGTH].copy().view(">i4")[:, 0]
+    heads["queue_offset"] = place.queue_offset + np.arange(shape.number)
+    heads["physical_offset"] = physical
+    entries = np.empty(shape.number, CONSUME_QUEUE_DTYPE)
+    entries["physical_offset"] = physical
+    entries["size"] = record_size
+    entries["tags_code"] = tags_code
+    records = _join(heads, inner, shape, place, record_size)
+    return EvenRecords(records, entries.tobytes(), physical.tolist())
+
+
+def _shape_of(batch: bytes, place: BatchPlace, max_count: int) -> _Shape | None:
+    """Return the shape of the batch if all its messages are like the first one, or None."""
     length = len(batch)
     if length < INNER_FIXED_SIZE * _MIN_COUNT:
         return None
@@ -61,53 +98,21 @@ def even_records(
     if size <= INNER_FIXED_SIZE or body_length < 0 or own_length < 1 or length % size:
         return None
     count = length // size
-    properties_length = own_length + len(place.properties)
-    if not _MIN_COUNT <= count <= max_count or properties_length > MAX_PROPERTIES:
+    if not _MIN_COUNT <= count <= max_count or own_length + len(place.properties) > MAX_PROPERTIES:
         return None
-    inner = np.frombuffer(batch, np.uint8).reshape(count, size)
-    body_end = INNER_HEAD_SIZE + body_length
-    lengths = inner[:, INNER_BODY_LENGTH:INNER_HEAD_SIZE]
-    if not (
+    return _Shape(count, size, INNER_HEAD_SIZE + body_length)
+
+
+def _is_even(inner: NDArray[np.uint8], shape: _Shape) -> bool:
+    """Whether all messages really have this shape, and none ends with a separator."""
+    body_lengths = inner[:, INNER_BODY_LENGTH:INNER_HEAD_SIZE]
+    own_lengths = inner[:, shape.body_end : shape.body_end + 2]
+    return bool(
         (inner[:, :4] == inner[0, :4]).all()
-        and (lengths == lengths[0]).all()
-        and (inner[:, body_end : body_end + 2] == _packed_length(own_length)).all()
+        and (body_lengths == body_lengths[0]).all()
+        and (own_lengths == _packed_length(shape.size - shape.body_end - 2)).all()
         and (inner[:, -1] != _SEPARATOR[0]).all()
-    ):
-        return None
-    tags_code = _shared_tags(inner[:, body_end + 2 :], tags_code_of)
-    if tags_code is None:
-        return None
-    record_size = place.fixed_size + body_length + properties_length
-    physical = place.physical_offset + record_size * np.arange(count)
-    heads = np.empty(count, BATCH_HEAD_DTYPE)
-    heads["total_size"] = record_size
-    heads["magic"] = MESSAGE_MAGIC
-    heads["body_crc"] = _checksums(batch, count, size, body_end)
-    heads["queue_id"] = place.queue_id
-    heads["flag"] = inner[:, INNER_BODY_LENGTH - 4 : INNER_BODY_LENGTH].copy().view(">i4")[:, 0]
-    heads["queue_offset"] = place.queue_offset + np.arange(count)
-    heads["physical_offset"] = physical
-    records = np.empty((count, record_size), np.uint8)
-    at = 0
-    for part in (
-        heads.view(np.uint8).reshape(count, -1),
-        np.frombuffer(place.shared, np.uint8),
-        inner[:, INNER_BODY_LENGTH:body_end],
-        np.frombuffer(place.topic, np.uint8),
-        _packed_length(properties_length),
-        inner[:, body_end + 2 :],
-        np.frombuffer(place.properties, np.uint8),
-    ):
-        end = at + part.shape[-1]
-        records[:, at:end] = part
-        at = end
-    if at != record_size:
-        raise AssertionError(f"record of {record_size} bytes has {at} bytes of fields")
-    entries = np.empty(count, CONSUME_QUEUE_DTYPE)
-    entries["physical_offset"] = physical
-    entries["size"] = record_size
-    entries["tags_code"] = tags_code
-    return EvenRecords(records.tobytes(), entries.tobytes(), physical.tolist())
+    )
 
 
 def _shared_tags(own: NDArray[np.uint8], tags_code_of: Callable[[bytes], int]) -> int | None:
@@ -125,10 +130,39 @@ def _shared_tags(own: NDArray[np.uint8], tags_code_of: Callable[[bytes], int]) -
     return tags_code_of(first)
 
 
-def _checksums(batch: bytes, count: int, size: int, body_end: int) -> NDArray[np.int64]:
-    begins = range(INNER_HEAD_SIZE, count * size, size)
-    ends = range(body_end, count * size, size)
+def _checksums(batch: bytes, shape: _Shape) -> NDArray[np.int64]:
+    end = shape.number * shape.size
+    begins = range(INNER_HEAD_SIZE, end, shape.size)
+    ends = range(shape.body_end, end, shape.size)
     return crcs_of(batch, begins, ends)
+
+
+def _join(
+    heads: NDArray[np.void],
+    inner: NDArray[np.uint8],
+    shape: _Shape,
+    place: BatchPlace,
+    record_size: int,
+) -> bytes:
+    """Write the fields of all records column by column."""
+    records = np.empty((shape.number, record_size), np.uint8)
+    properties_length = shape.size - shape.body_end - 2 + len(place.properties)
+    at = 0
+    for part in (
+        heads.view(np.uint8).reshape(shape.number, -1),
+        np.frombuffer(place.shared, np.uint8),
+        inner[:, INNER_BODY_LENGTH : shape.body_end],
+        np.frombuffer(place.topic, np.uint8),
+        _packed_length(properties_length),
+        inner[:, shape.body_end + 2 :],
+        np.frombuffer(place.properties, np.uint8),
+    ):
+        end = at + part.shape[-1]
+        records[:, at:end] = part
+        at = end
+    if at != record_size:
+        raise AssertionError(f"record of {record_size} bytes has {at} bytes of fields")
+    return records.tobytes()
 
 
 def _packed_length(value: int) -> NDArray[np.uint8]:

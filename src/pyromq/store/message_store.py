@@ -225,6 +225,29 @@ class MessageStore:
             topics=queue_damage.known_topics(self.config.config_directory),
         )
 
+    def _load_queues(self) -> dict[ConsumeQueue, str]:
+        """Find the queues' files; return damaged queues with the reason."""
+        config = self.config
+        directory = config.consume_queue_directory
+        damaged: dict[ConsumeQueue, str] = {}
+        if config.enable_consume_queue_ext:
+            refuse_other_size(
+                config.consume_queue_ext_directory, config.mapped_file_size_consume_queue_ext
+            )
+        for topic in sorted(directory.iterdir()) if directory.is_dir() else ():
+            for path in sorted(topic.iterdir()) if topic.is_dir() else ():
+                if not _QUEUE_ID.fullmatch(path.name) or not path.is_dir():
+                    logger.warning("ignoring %s: not a consume queue", path)
+                    continue
+                queue = self.queue(topic.name, int(path.name))
+                try:
+                    queue.load()
+                except StoreError as error:
+                    if queue_damage.is_other_size(directory, config.consume_queue_file_size):
+                        raise
+                    damaged[queue] = str(error)
+        return damaged
+
     def _safe_timestamp(self) -> int:
         """Return the store time up to which all files that matter are on disk."""
         safe = self._checkpoint.safe_timestamp
@@ -275,6 +298,21 @@ class MessageStore:
             self._open_files,
         )
 
+    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return the consume queue, or None if it does not exist."""
+        return self._queues.get((topic, queue_id))
+
+    def queues(self) -> Iterator[ConsumeQueue]:
+        """Iterate over a snapshot of all consume queues."""
+        return iter(list(self._queues.values()))
+
+    def queue_counts(self) -> dict[str, int]:
+        """Return the number of queues per topic with messages: its highest queue id + 1."""
+        counts: dict[str, int] = {}
+        for topic, queue_id in self._queues:
+            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        return counts
+
     # Reads
 
     def get(
@@ -321,10 +359,6 @@ class MessageStore:
         if queue is None or not queue.min_offset <= offset < queue.next_offset:
             return None
         return plan_bulk(queue, self._log, offset, max_count, max_bytes)
-
-    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return the consume queue, or None if it does not exist."""
-        return self._queues.get((topic, queue_id))
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset of the next message; 0 for an unknown queue."""
@@ -400,7 +434,7 @@ class MessageStore:
             self._queues[key].refuse_puts()
 
     def has_messages(self, topic: str) -> bool:
-        """Whether any queue of the topic has ever had entries."""
+        """Whether any queue of the topic has entries, even if their messages have expired."""
         return any(self._queues[key].next_offset for key in self._keys_of(topic))
 
     def remove_topic(self, topic: str) -> None:
@@ -448,16 +482,7 @@ class MessageStore:
             with contextlib.suppress(OSError):  # an empty directory is harmless
                 remove_if_empty(parent / topic)
 
-    def queues(self) -> Iterator[ConsumeQueue]:
-        """Iterate over a snapshot of all consume queues."""
-        return iter(list(self._queues.values()))
-
-    def queue_counts(self) -> dict[str, int]:
-        """Return the number of queues of each topic with messages: its highest queue id + 1."""
-        counts: dict[str, int] = {}
-        for topic, queue_id in self._queues:
-            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
-        return counts
+    # How far the store is
 
     @property
     def indexed_to(self) -> tuple[int, int]:
@@ -504,29 +529,6 @@ class MessageStore:
     def _fail(self, reason: str) -> None:
         """Refuse messages until a restart. Called by the flush thread; the next seal acts on it."""
         self._failure = f"{reason}; repair the disk and restart the broker"
-
-    def _load_queues(self) -> dict[ConsumeQueue, str]:
-        """Find the queues' files; return damaged queues with the reason."""
-        config = self.config
-        directory = config.consume_queue_directory
-        damaged: dict[ConsumeQueue, str] = {}
-        if config.enable_consume_queue_ext:
-            refuse_other_size(
-                config.consume_queue_ext_directory, config.mapped_file_size_consume_queue_ext
-            )
-        for topic in sorted(directory.iterdir()) if directory.is_dir() else ():
-            for path in sorted(topic.iterdir()) if topic.is_dir() else ():
-                if not _QUEUE_ID.fullmatch(path.name) or not path.is_dir():
-                    logger.warning("ignoring %s: not a consume queue", path)
-                    continue
-                queue = self.queue(topic.name, int(path.name))
-                try:
-                    queue.load()
-                except StoreError as error:
-                    if queue_damage.is_other_size(directory, config.consume_queue_file_size):
-                        raise
-                    damaged[queue] = str(error)
-        return damaged
 
 
 def _pool_of(config: MessageStoreConfig) -> TransientStorePool | None:
