@@ -37,8 +37,8 @@ _pack_entry = CONSUME_QUEUE_ENTRY.pack
 _pack_length = PROPERTIES_LENGTH.pack
 _unpack_length = PROPERTIES_LENGTH.unpack_from
 
-#: Buffers per record in `parts`, and the two of them that depend on the record's place.
-_PARTS_PER_RECORD: Final = 7
+#: Number of buffers per record, and the two of them that depend on the record's place.
+_BUFFERS_PER_RECORD: Final = 7
 _HEAD, _SHARED = 0, 1
 
 
@@ -67,9 +67,9 @@ class BatchEncoder:
         "_position",
         "_shared_tags_code",
         "_tags",
+        "buffers",
         "entries",
         "offsets",
-        "parts",
         "physical",
         "queue_offset",
     )
@@ -87,7 +87,7 @@ class BatchEncoder:
         self.queue_offset = place.queue_offset
         self.physical = place.physical_offset
         #: The result so far: buffers of records, packed entries, physical offsets.
-        self.parts: list[bytes] = []
+        self.buffers: list[bytes] = []
         self.entries: list[bytes] = []
         self.offsets: list[int] = []
 
@@ -106,7 +106,7 @@ class BatchEncoder:
         batch, position, end = self._batch, self._position, len(self._batch)
         physical = self.physical
         first = self.queue_offset
-        add, add_entry, add_offset = self.parts.extend, self.entries.append, self.offsets.append
+        add, add_entry, add_offset = self.buffers.extend, self.entries.append, self.offsets.append
         tags_codes, find_tags = self._tags.by_last_property, self._tags.find
         pack, pack_entry, unpack, pack_length, unpack_length = (
             _pack_head,
@@ -179,15 +179,18 @@ class BatchEncoder:
 
     def move_to(self, place: BatchPlace) -> None:
         """Relocate the encoded records: new offsets and shared fields, same messages."""
-        parts = self.parts
+        buffers = self.buffers
         distance = place.physical_offset - self._place.physical_offset
         queue_distance = place.queue_offset - self._place.queue_offset
-        heads = np.frombuffer(b"".join(parts[_HEAD::_PARTS_PER_RECORD]), BATCH_HEAD_DTYPE).copy()
+        old_heads = b"".join(buffers[_HEAD::_BUFFERS_PER_RECORD])
+        heads = np.frombuffer(old_heads, BATCH_HEAD_DTYPE).copy()
         heads["queue_offset"] += queue_distance
         heads["physical_offset"] += distance
         data, size = heads.tobytes(), BATCH_HEAD.size
-        parts[_HEAD::_PARTS_PER_RECORD] = [data[at : at + size] for at in range(0, len(data), size)]
-        parts[_SHARED::_PARTS_PER_RECORD] = [place.shared] * heads.size
+        buffers[_HEAD::_BUFFERS_PER_RECORD] = [
+            data[at : at + size] for at in range(0, len(data), size)
+        ]
+        buffers[_SHARED::_BUFFERS_PER_RECORD] = [place.shared] * heads.size
         entries = np.frombuffer(b"".join(self.entries), CONSUME_QUEUE_DTYPE).copy()
         entries["physical_offset"] += distance
         self.entries = [entries.tobytes()]

@@ -7,8 +7,8 @@ polls. A caller puts, seals, and only then sends responses.
 The chunk keeps the gathered records itself and hands them to the log in one call: a call to the
 log per message would cost 60 ns, in a put of 1 µs.
 
-`put` encodes a single message, `BatchEncoder` a batch, and `even_batch` a large batch of equal-sized
-messages, with numpy. They repeat a few lines, because a call per message is too expensive.
+`put` encodes a single message, `BatchEncoder` a batch, and `even_batch` a large batch of messages of
+one size, with numpy. They repeat a few lines, because a call per message is too expensive.
 
 Invariants
 1. A put either raises PutError and gathers nothing, or its record is in the log after the seal,
@@ -61,6 +61,7 @@ class Chunk:
 
     __slots__ = (
         "_awaited",
+        "_buffers",
         "_config",
         "_flush",
         "_growth",
@@ -71,7 +72,6 @@ class Chunk:
         "_on_arrival",
         "_pack_head",
         "_pack_head_v6",
-        "_parts",
         "_refusal",
         "_store_host",
         "_store_timestamp",
@@ -111,7 +111,7 @@ class Chunk:
         #: Everything below this offset is flushed, or a flush of it is awaited.
         self._awaited = 0
         #: Gathered buffers of records, in log order.
-        self._parts: list[bytes] = []
+        self._buffers: list[bytes] = []
         #: The offset after the last gathered record.
         self.position = 0
         #: A record that would end above this offset needs `_make_room` first.
@@ -190,8 +190,8 @@ class Chunk:
             prepared_offset,
             body_length,
         )
-        parts = self._parts
-        parts += (
+        buffers = self._buffers
+        buffers += (
             head,
             body,
             queue.topic_part,
@@ -313,13 +313,13 @@ class Chunk:
 
     def _append_encoded(self, queue: ConsumeQueue, encoder: BatchEncoder) -> list[int]:
         entries = b"".join(encoder.entries)
-        self._append(queue, encoder.parts, encoder.size, entries, encoder.offsets)
+        self._append(queue, encoder.buffers, encoder.size, entries, encoder.offsets)
         return encoder.offsets
 
     def _append(
         self,
         queue: ConsumeQueue,
-        parts: Iterable[bytes],
+        buffers: Iterable[bytes],
         size: int,
         entries: bytes,
         offsets: list[int],
@@ -328,7 +328,7 @@ class Chunk:
         count = len(offsets)
         if queue.next_offset + count > queue.room:
             queue.extend(count)
-        self._parts += parts
+        self._buffers += buffers
         self.position += size
         if not queue.pending:
             self.touched.append(queue)
@@ -358,10 +358,10 @@ class Chunk:
 
     def _write(self) -> None:
         """Append the gathered records to the log."""
-        parts = self._parts
-        if parts:
-            self._log.append(b"".join(parts), self._store_timestamp)
-            parts.clear()
+        buffers = self._buffers
+        if buffers:
+            self._log.append(b"".join(buffers), self._store_timestamp)
+            buffers.clear()
 
     def end_chunk(self) -> asyncio.Future[FlushOutcome] | None:
         """Seal. With SYNC_FLUSH, return the flush that the chunk's responses must wait for."""

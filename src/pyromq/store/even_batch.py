@@ -148,7 +148,7 @@ def _join(
     records = np.empty((shape.number, record_size), np.uint8)
     properties_length = shape.size - shape.body_end - 2 + len(place.properties)
     at = 0
-    for part in (
+    for field in (
         heads.view(np.uint8).reshape(shape.number, -1),
         np.frombuffer(place.shared, np.uint8),
         inner[:, INNER_BODY_LENGTH : shape.body_end],
@@ -157,8 +157,8 @@ def _join(
         inner[:, shape.body_end + 2 :],
         np.frombuffer(place.properties, np.uint8),
     ):
-        end = at + part.shape[-1]
-        records[:, at:end] = part
+        end = at + field.shape[-1]
+        records[:, at:end] = field
         at = end
     if at != record_size:
         raise AssertionError(f"record of {record_size} bytes has {at} bytes of fields")

@@ -306,9 +306,9 @@ class KeyIndex:
         position = 0
         while position < len(entries):
             file = self._file_for_next_record()
-            part = slice(position, position + file.room)
-            file.append_few(entries[part])
-            position = part.stop
+            fitting = slice(position, position + file.room)
+            file.append_few(entries[fitting])
+            position = fitting.stop
         if entries and row_of_last < len(records) - 1:
             self._file_for_next_record()
 
@@ -332,9 +332,9 @@ class KeyIndex:
         position = 0
         while position < hashes.size:
             file = self._file_for_next_record()
-            part = slice(position, position + file.room)
-            file.append(hashes[part], offsets[part], timestamps[part])
-            position = part.stop
+            fitting = slice(position, position + file.room)
+            file.append(hashes[fitting], offsets[fitting], timestamps[fitting])
+            position = fitting.stop
         if hashes.size and is_last_without:
             self._file_for_next_record()
 
