@@ -7,8 +7,8 @@ polls. A caller puts, seals, and only then sends responses.
 The chunk keeps the gathered records itself and hands them to the log in one call: a call to the
 log per message would cost 60 ns, in a put of 1 µs.
 
-`put` encodes a single message, `BatchEncoder` a batch, and `even_batch` a large batch of messages of
-one size, with numpy. They repeat a few lines, because a call per message is too expensive.
+`put` encodes a single message, `BatchEncoder` a batch, and `even_batch` a large batch of messages
+of one size, with numpy. They repeat a few lines, because a call per message is too expensive.
 
 Invariants
 1. A put either raises PutError and gathers nothing, or its record is in the log after the seal,
