@@ -91,16 +91,20 @@ FIXED = (
         "Log lines of one kind in ten seconds.",
         "Further lines are counted; the count is logged.",
     ),
-    FixedLimit("remoting.server", "MAX_UNSENT", "Bytes of unread answers to a peer.", _NOT_READ),
-    FixedLimit("remoting.server", "_MAX_UNFINISHED", "Requests in progress of a peer.", _NOT_READ),
     FixedLimit(
-        "remoting.server",
+        "remoting.connection", "MAX_UNSENT", "Bytes of unread answers to a peer.", _NOT_READ
+    ),
+    FixedLimit(
+        "remoting.unfinished", "_MAX_UNFINISHED", "Requests in progress of a peer.", _NOT_READ
+    ),
+    FixedLimit(
+        "remoting.unfinished",
         "_MAX_UNFINISHED_SIZE",
         "Bytes of the requests in progress of a peer.",
         _NOT_READ,
     ),
     FixedLimit(
-        "remoting.server",
+        "remoting.connection",
         "_MAX_BACKLOG",
         "Bytes of late answers and requests that a peer has not read.",
         _CLOSED,
@@ -211,7 +215,6 @@ _OPERATOR = "for an operator's own input"
 #: Constants that no peer meets as a limit, with the reason.
 INTERNAL = {
     "base.log_lines.MAX_NAMED": _WORK,
-    "broker.broker._MAX_RUNS": _WORK,
     "broker.config._MAX_HOST_NAME": _OPERATOR,
     "broker.config._MAX_REGION_LENGTH": _OPERATOR,
     "broker.handlers.pull._MAX_PLANS": _WORK,
@@ -252,7 +255,9 @@ INTERNAL = {
     "remoting.client._MAX_OPAQUE": _FORMAT,
     "remoting.limits.MAX_RECEIVED": _DEFAULT,
     "remoting.limits.MAX_UNSENT": _DEFAULT,
-    "remoting.server._MAX_RUN": _WORK,
+    "remoting.runs._MAX_RUN": _WORK,
+    "broker.handlers.pull._MAX_RUN": _WORK,
+    "broker.broker._MAX_PORT_ATTEMPTS": _OWN,
     "store.growth._MAX_COUNTED": _WORK,
     "store.growth._MAX_PLAIN": _WORK,
     "store.index.lane._MAX_READ_SIZE": _WORK,

@@ -1,4 +1,4 @@
-"""Where Spark looks for the format "rocketmq": it imports every top-level `pyspark_*`."""
+"""Register the format "rocketmq": Spark imports every top-level module named `pyspark_*`."""
 
 from __future__ import annotations
 

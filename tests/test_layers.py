@@ -57,17 +57,30 @@ SUB_PACKAGES: dict[str, tuple[str, ...]] = {
         "archive",
         "replay",
         "stores",
-        "audit",
         "report",
+        "audit",
         "sql",
         "jobs",
     ),
     "cli": ("bench",),
 }
 
+_START = "loads its job, and Spark with it, when it runs: --help and usage errors stay quick"
+
 #: Modules whose functions import modules of ours, and why. Everything else imports at its top.
 LAZY: dict[str, str] = {
     "pyromq.cli.running": "servers must not load the client: it would add 0.2 s to their start",
+    "pyromq.spark.jobs.archive": _START,
+    "pyromq.spark.jobs.audit": _START,
+    "pyromq.spark.jobs.compact": _START,
+    "pyromq.spark.jobs.rebuild": _START,
+    "pyromq.spark.jobs.replay": _START,
+    "pyromq.spark.jobs.report": _START,
+    "pyromq.spark.jobs.running": _START,
+    "pyromq.spark.jobs.sql": _START,
+    "pyromq.spark.jobs.verify": _START,
+    "pyromq.spark.origins.opening": "a broker loads the client, a store the store's readers",
+    "pyromq.spark.source": "Spark lists the columns in a process of its own, which reads nothing",
 }
 
 #: Modules of more than 600 lines, and why they are not two.

@@ -97,7 +97,7 @@ def _measure_recovery(data: Path, size: int) -> dict[str, float]:
 def _measure_cores(
     data: Path, size: int, cores: int, stores: Sequence[int]
 ) -> list[dict[str, float]]:
-    from pyromq.spark.jobs.rebuild import rebuild_stores
+    from pyromq.spark.stores.rebuild import rebuild_stores
     from pyromq.spark.session import build_session
 
     session = build_session(f"local[{cores}]", app_name="bench-rebuild")
@@ -132,7 +132,7 @@ def _measure_cores(
 
 def _warm_up(session: Any, data: Path) -> None:
     """Start Python workers with all imports, and let the JVM compile."""
-    from pyromq.spark.jobs.rebuild import rebuild_stores
+    from pyromq.spark.stores.rebuild import rebuild_stores
 
     root = data / "warm-up"
     write_killed_store(root, 64 * 1024 * 1024)

@@ -17,7 +17,7 @@ from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
 from tests.support.crash import BrokerProcess, seeds
 from tests.support.patience import DEADLINE
-from tests.unit.broker.wired import pull_request, send_request
+from tests.support.requests import pull_request, send_request
 
 _LEVELS = "1s 2s"
 

@@ -19,7 +19,7 @@ from tests.support.brokers import local_broker, small_store
 from tests.support.crash import seeds
 from tests.support.patience import DEADLINE, until
 from tests.support.power_cut import Disk
-from tests.unit.broker.wired import send_request
+from tests.support.requests import send_request
 
 QUEUES = 4
 EACH = 5

@@ -20,7 +20,7 @@ from pyromq.remoting.client import RemotingClient
 from pyromq.store.offline.check import check_store
 from tests.support.crash import BrokerProcess
 from tests.support.patience import DEADLINE
-from tests.unit.broker.wired import pull_request, send_request
+from tests.support.requests import pull_request, send_request
 
 QUEUES_PER_TOPIC = 100
 _IN_FLIGHT = 64

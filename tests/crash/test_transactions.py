@@ -24,6 +24,7 @@ from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.errors import RemotingError
 from tests.support.crash import BrokerProcess, seeds, until_more_than
 from tests.support.patience import DEADLINE
+from tests.support.requests import pull_request
 from tests.unit.broker.transactional import (
     COMMIT,
     GROUP,
@@ -33,7 +34,6 @@ from tests.unit.broker.transactional import (
     end_request,
     half_request,
 )
-from tests.unit.broker.wired import pull_request
 
 SETTINGS = {
     "transactionCheckInterval": 60,

@@ -11,7 +11,7 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from tests.support.brokers import local_broker, small_store
-from tests.unit.broker.wired import send_request
+from tests.support.requests import send_request
 
 PAGE = Path(__file__).parents[2] / "docs" / "hooks.md"
 

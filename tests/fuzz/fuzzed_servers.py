@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import dataclasses
 import gc
 import inspect
 import json
@@ -95,8 +96,9 @@ def say(value: Any) -> None:
 def codes_of(name: str, server: RemotingServer) -> list[dict[str, Any]]:
     """Every code of a server, with the classes that its handler reads a request by."""
     codes = []
-    for code in sorted({*server.handlers, *server.hot_handlers}):
-        handler = server.handlers.get(code) or server.hot_handlers[code]
+    service = server.service
+    for code in sorted({*service.handlers, *service.hot_handlers}):
+        handler = service.handlers.get(code) or service.hot_handlers[code]
         source = "".join(map(inspect.getsource, with_inner(handler)))
         found = {
             kind: name
@@ -170,18 +172,20 @@ class Watch(logging.Handler):
 
     def time_handlers(self, server: RemotingServer) -> None:
         """Know which request took longest, to name it when there was a stall."""
-        server.handlers = {
+        service = server.service
+        handlers = {
             code: self._timed(handler, lambda request: f"opaque {request.opaque}", code)
-            for code, handler in server.handlers.items()
+            for code, handler in service.handlers.items()
         }
-        server.hot_handlers = {
+        hot_handlers = {
             code: self._timed(
                 handler,
                 lambda frames: "opaques " + str([f[1].get("opaque") for f in frames])[:200],
                 code,
             )
-            for code, handler in server.hot_handlers.items()
+            for code, handler in service.hot_handlers.items()
         }
+        server.serve(dataclasses.replace(service, handlers=handlers, hot_handlers=hot_handlers))
 
     def _timed(self, handler: Any, name: Callable[[Any], str], code: int) -> Any:
         def timed(connection: Any, request: Any, *more: Any) -> Any:

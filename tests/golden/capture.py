@@ -1,23 +1,23 @@
-"""Captures golden bytes from the real Apache RocketMQ into tests/golden/data.
+"""Capture golden bytes from Apache RocketMQ into tests/golden/data.
 
-Run by hand, from the repository's root, when more is wanted of Java (needs a JDK and Maven):
+Run by hand from the root of the repository to capture more data (needs a JDK and Maven):
 
     .venv/bin/python tests/golden/capture.py
 
-What it writes, each with a JSON file that says what the bytes mean (the inputs as values):
+Files written, each with a JSON file that describes the bytes (the inputs as values):
 
     frames.bin, frames.json      frames that Java encoded, in both header encodings
     values.json                  hashes, ids, properties, checksums: inputs and Java's results
     bodies.json                  JSON bodies as fastjson writes them
     traffic.bin, traffic.json    exchanges between Java's client, broker and NameServer, recorded
                                  by a proxy between them
-    store-*.tar.gz, store-*.json store directories and what Java's own store reads from them
-    bloom.json                   bloom filters: their numbers, and the bits of texts
-    sql.json                     SQL92 expressions: what they say of sets of properties
+    store-*.tar.gz, store-*.json store directories, and their content as Java's store reads it
+    bloom.json                   bloom filters: sizes, and the bits of strings
+    sql.json                     SQL92 expressions: results for sets of properties
     rebalance.json               shares of a group's members, and a file of broadcasting offsets
 
-Timestamps, ports and process ids differ from one run to the next; nothing else should.
-Nothing of pyromq is imported: the judge shares no code with what it judges.
+Only timestamps, ports and process ids should differ between runs. The script imports nothing of
+pyromq, so that it shares no code with the code under test.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1]))  # so that it runs as a script, too
+sys.path.insert(0, str(HERE.parents[1]))  # so that it also runs as a script
 
 from tests.golden.golden_data import (  # noqa: E402 - needs the path above
     COMMIT_LOG_SEGMENT,
@@ -59,13 +59,13 @@ from tests.interop.java_programs import (  # noqa: E402
 )
 from tests.support.apache_rocketmq import ApacheRocketMQ, free_port  # noqa: E402
 
-#: How many exchanges of one kind are worth keeping, and of what size.
+#: Exchanges of one kind to keep, and their maximum size.
 SAME_KIND = 2
 LARGEST_FRAME = 8 * 1024
 
 
 def main() -> None:
-    """Capture everything anew."""
+    """Capture all data."""
     DATA.mkdir(exist_ok=True)
     java = compiled(HERE / "java", BROKER, CLIENT)
     with tempfile.TemporaryDirectory(prefix="golden-") as scratch:
@@ -78,28 +78,28 @@ def main() -> None:
 
 
 def capture_values(java: str, scratch: Path) -> None:
-    """Frames, bodies and values: pure functions of Java's classes."""
+    """Capture frames, bodies and values, which are pure functions of Java's classes."""
     header_classes = next(jar for jar in java.split(":") if "/rocketmq-common-" in jar)
     run_program(java, "GoldenFrames", [str(DATA), header_classes])
     run_program(java, "GoldenValues", [str(DATA), str(scratch)])
 
 
 def capture_sql(java: str, scratch: Path) -> None:
-    """SQL92 expressions, evaluated."""
+    """Capture results of SQL92 expressions."""
     questions = scratch / "sql.json"
     questions.write_text(json.dumps({"sets": SETS, "expressions": cases()}))
     run_program(java, "GoldenSql", [str(questions), str(DATA / "sql.json")])
 
 
 def capture_written_store(java: str, store: Path) -> None:
-    """A store that Java's store wrote without a broker: hosts, flags and transactions at will."""
+    """Capture a store written without a broker, with arbitrary hosts, flags and transactions."""
     options = store_options()
     run_program(java, "GoldenStore", ["write", str(store), str(free_port())], options)
     keep_store(java, store, "store-written")
 
 
 def capture_extension(java: str, store: Path) -> None:
-    """Bloom filters, and a store with a consume-queue extension."""
+    """Capture bloom filters, and a store with a consume-queue extension."""
     outputs = [str(DATA / "store-ext.json"), str(DATA / "bloom.json")]
     options = [*store_options(), f"-Dgolden.extensionSegment={EXTENSION_SEGMENT}"]
     run_program(java, "GoldenExt", [str(store), str(free_port()), *outputs], options)
@@ -107,7 +107,7 @@ def capture_extension(java: str, store: Path) -> None:
 
 
 def capture_traffic(java: str, store: Path) -> None:
-    """A NameServer, a broker and clients at work, and the store that they leave."""
+    """Capture the traffic of a NameServer, a broker and clients, and the resulting store."""
     properties = {
         "mappedFileSizeCommitLog": str(COMMIT_LOG_SEGMENT),
         "mappedFileSizeConsumeQueue": str(CONSUME_QUEUE_SEGMENT),
@@ -126,8 +126,8 @@ def capture_traffic(java: str, store: Path) -> None:
             broker_properties=properties,
         ) as broker:
             to_broker = RecordingProxy("client-broker", broker.broker_address)
-            # The route names the broker: the client must be led to the proxy instead. The
-            # addresses have the same length, so the frames stay whole; recorded is the truth.
+            # Replace the broker's address in routes, so that the client connects to the proxy. Both
+            # addresses have the same length, so frames stay valid. The original is recorded.
             to_nameserver = RecordingProxy(
                 "client-nameserver",
                 nameserver.namesrv_address,
@@ -145,7 +145,7 @@ def capture_traffic(java: str, store: Path) -> None:
 
 
 def drive_clients(namesrv: str) -> None:
-    """Sends of every kind, in both encodings, and two consumers of one group."""
+    """Run sends of every kind, in both encodings, and two consumers of one group."""
     binary = ["-Drocketmq.serialize.type=ROCKETMQ"]
     common = ("--namesrv", namesrv, "--topic", "Traffic")
     total = 0
@@ -169,7 +169,7 @@ def drive_clients(namesrv: str) -> None:
 
 
 def store_options() -> list[str]:
-    """The sizes above, as GoldenStore.java wants them."""
+    """Return the sizes above as arguments of GoldenStore.java."""
     return [
         f"-Dgolden.commitLogSegment={COMMIT_LOG_SEGMENT}",
         f"-Dgolden.consumeQueueSegment={CONSUME_QUEUE_SEGMENT}",
@@ -179,7 +179,7 @@ def store_options() -> list[str]:
 
 
 def keep_store(java: str, store: Path, name: str) -> None:
-    """Pack a store directory, and let Java's own store say what is in a copy of it."""
+    """Pack a store directory, and have Java's store list the content of a copy."""
     pack_store(store, name)
     copy = store.with_name(store.name + "-copy")
     shutil.copytree(store, copy)
@@ -202,14 +202,14 @@ def pack_store(store: Path, name: str) -> None:
 
 @dataclass
 class Recorded:
-    """The bytes of one connection, each way."""
+    """The bytes of one connection in both directions."""
 
     to_server: bytearray = field(default_factory=bytearray)
     to_client: bytearray = field(default_factory=bytearray)
 
 
 class RecordingProxy:
-    """A TCP proxy that keeps what passes; `rewrite` may change whole frames to the client."""
+    """A TCP proxy that records traffic; `rewrite` may change frames to the client."""
 
     def __init__(
         self, link: str, target: str, rewrite: Callable[[bytes], bytes] = lambda frame: frame
@@ -223,7 +223,7 @@ class RecordingProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         self._listener.close()
 
     def _accept(self) -> None:
@@ -272,7 +272,7 @@ class RecordingProxy:
 
 
 def receive(connection: socket.socket) -> bytes:
-    """What comes next; nothing at the end, however it ends."""
+    """Read the next bytes; return none at the end of the connection or on an error."""
     try:
         return connection.recv(65536)
     except OSError:
@@ -280,7 +280,7 @@ def receive(connection: socket.socket) -> bytes:
 
 
 def frame_places(stream: bytes | bytearray, start: int = 0) -> list[tuple[int, int]]:
-    """Where the whole frames from `start` on are: (start, length with its prefix)."""
+    """Yield the complete frames from `start` on as (start, length with its prefix)."""
     places = []
     while len(stream) - start >= 4:
         length = 4 + int(struct.unpack_from(">I", stream, start)[0])
@@ -293,7 +293,7 @@ def frame_places(stream: bytes | bytearray, start: int = 0) -> list[tuple[int, i
 
 @dataclass(frozen=True)
 class Frame:
-    """As much of a frame as pairing it with its answer needs."""
+    """The fields of a frame that pair it with its response."""
 
     code: int
     opaque: int
@@ -304,7 +304,7 @@ class Frame:
 
 
 def read_frame(data: bytes) -> Frame:
-    """Read a frame's header by the book."""
+    """Decode the header of a frame literally."""
     encoding = data[4]
     header = data[8 : 8 + int.from_bytes(data[5:8], "big")]
     if encoding == 0:
@@ -316,7 +316,7 @@ def read_frame(data: bytes) -> Frame:
 
 
 def keep_traffic(proxies: list[RecordingProxy]) -> None:
-    """Choose a few exchanges of each kind and write them."""
+    """Select a few exchanges of each kind and write them."""
     kept = bytearray()
     index: list[dict[str, object]] = []
     kinds: Counter[tuple[object, ...]] = Counter()

@@ -1,6 +1,6 @@
-"""Expressions and properties on which Java's SQL92 filter is asked; see capture.py.
+"""Expressions and properties that Java's SQL92 filter evaluates; see capture.py.
 
-Nothing of pyromq is imported. The random ones come from a fixed seed.
+Imports nothing of pyromq. Random expressions come from a fixed seed.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ _LITERALS = (
 
 
 def cases() -> list[str]:
-    """All expressions, each once."""
+    """Return all expressions without duplicates."""
     chance = random.Random(497)
     made = [_condition(chance, 4) for _ in range(RANDOM)]
     made += [_damaged(chance, _condition(chance, 2)) for _ in range(RANDOM // 4)]
@@ -179,7 +179,7 @@ def _operand(chance: random.Random) -> str:
 
 
 def _damaged(chance: random.Random, text: str) -> str:
-    """One word left out, doubled, or replaced."""
+    """Yield variants with one word omitted, doubled or replaced."""
     words = text.split(" ")
     at = chance.randrange(len(words))
     other = chance.choice(

@@ -1,4 +1,4 @@
-"""Bloom filters against Java's: their numbers, and the bits of texts."""
+"""Bloom filters equal Java's: sizes, and the bits of strings."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def test_filter(golden: Entry) -> None:
     assert bit_map.hex() == golden["bits"]
 
 
-def test_there_is_enough_to_see() -> None:
+def test_the_data_covers_enough() -> None:
     assert len(FILTERS) == 7
     assert {len(member["text"].encode()) % 16 for member in FILTERS[0]["texts"]} >= {0, 1, 15}

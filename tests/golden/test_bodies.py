@@ -1,4 +1,4 @@
-"""JSON bodies as Java's fastjson writes them: read as typed values, written as Java reads them."""
+"""JSON bodies of Java's fastjson decode to typed values, and encode back to equal JSON."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MESSAGE_QUEUES = {
     bodies.MessageQueue(topic="GoldenTopic", broker_name="broker-b", queue_id=3),
 }
 
-#: What went into Java, as our values.
+#: The values that Java encoded, as ours.
 EXPECTED: dict[str, Body] = {
     "TopicRouteData": ROUTE,
     "TopicRouteData-ordered": dataclasses.replace(
@@ -140,7 +140,7 @@ EXPECTED: dict[str, Body] = {
     "DataVersion": VERSION,
 }
 
-#: Bodies that only the generic reader knows so far.
+#: Bodies without a class, which only the generic parser reads.
 UNTYPED = {"ConsumeStats", "TopicStatsTable"}
 
 typed = pytest.mark.parametrize("name", EXPECTED)
@@ -163,7 +163,7 @@ def test_encodes_as_fastjson(name: str) -> None:
     encoded = EXPECTED[name].encode()
     golden = BODIES[name]["text"].encode()
     assert plain(parse_json(encoded)) == plain(parse_json(golden))
-    # Whether a key is quoted is what 4.9 clients are particular about.
+    # 4.9 clients depend on which keys are quoted.
     assert (b"{0:" in encoded) == (b"{0:" in golden)
     assert (b'{"0":' in encoded) == (b'{"0":' in golden)
 
@@ -176,9 +176,9 @@ def test_encodes_standard_json_when_asked(name: str) -> None:
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_registration_in_both_forms(compressed: bool) -> None:
-    """The same registration, plain and deflated, as Java put it into a frame.
+    """Decode a registration that Java encoded, plain and compressed.
 
-    The deflated form has a line per topic, without its system flag and its order.
+    The compressed form has one line per topic, without system flag and order.
     """
     name = f"register-broker{'-compressed' if compressed else ''}-json"
     (entry,) = (entry for entry in read_index("frames") if entry["name"] == name)
@@ -205,7 +205,7 @@ def test_reads_maps_keyed_by_queues(name: str) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as dictionaries; lists and sets, whose order Java does not keep, sorted."""
+    """Return dataclasses as dictionaries; sort lists and sets, because Java keeps no order."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)

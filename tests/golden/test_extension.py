@@ -1,4 +1,4 @@
-"""A store that Java wrote with a consume-queue extension: read, kept and made again."""
+"""Read, keep and rebuild a store that Java wrote with a consume-queue extension."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BLOOM = BloomFilter(20, 32)
 
 
 def bit_map_of(topic: str, properties: dict[str, str]) -> bytes | None:
-    """What the Java program's dispatcher did."""
+    """Apply the rules of the Java dispatcher."""
     assert topic in {"ExtTopic", "SCHEDULE_TOPIC_XXXX"}
     groups = properties.get("groups")
     if groups is None:
@@ -76,14 +76,14 @@ def derived_files(root: Path) -> dict[str, bytes]:
     }
 
 
-def test_there_is_enough_to_see(root: Path) -> None:
+def test_the_data_covers_enough(root: Path) -> None:
     units = [entry for queue in QUEUES for entry in queue["entries"]]
     assert {unit["unitSize"] for unit in units} == {20, 34}
     assert len(list(root.glob("consumequeue_ext/ExtTopic/0/*"))) == 3
     assert any(queue["topic"] == "SCHEDULE_TOPIC_XXXX" for queue in QUEUES)
 
 
-def test_units_are_what_java_reads(served: MessageStore) -> None:
+def test_units_equal_those_that_java_reads(served: MessageStore) -> None:
     for golden in QUEUES:
         queue = served.queue(golden["topic"], golden["queueId"])
         assert queue.next_offset == len(golden["entries"])
@@ -98,7 +98,7 @@ def test_units_are_what_java_reads(served: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("crashed", [False, True])
-def test_files_made_from_the_log_are_java_s(root: Path, crashed: bool) -> None:
+def test_files_built_from_the_log_equal_those_of_java(root: Path, crashed: bool) -> None:
     java = derived_files(root)
     if crashed:
         (root / "abort").touch()

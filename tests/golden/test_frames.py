@@ -1,4 +1,4 @@
-"""Frames that Java encoded: read as the values that went in, written back as Java reads them."""
+"""Frames that Java encoded decode to the original values, and encode back to the same frames."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def expected_command(entry: Entry) -> RemotingCommand:
         opaque=entry["opaque"],
         ext_fields=entry["extFields"],
         body=bytes.fromhex(entry["body"]),
-        # The binary form has no way to tell an empty remark from none.
+        # The binary form cannot distinguish an empty remark from none.
         remark=entry["remark"] or None if entry["encoding"] == "ROCKETMQ" else entry["remark"],
         flag=entry["flag"],
         language=LanguageCode[entry["language"]],
@@ -59,13 +59,13 @@ def test_decodes_to_the_values_that_went_in(entry: Entry) -> None:
 
 
 @every_frame
-def test_encodes_what_java_would(entry: Entry) -> None:
+def test_encodes_like_java(entry: Entry) -> None:
     golden = cut(STREAM, entry)
     encoded = decode_frame(golden).encode()
     if entry["encoding"] == "ROCKETMQ":
         assert encoded == golden
     else:
-        # JSON objects have no order: the same members, the same body, honest lengths.
+        # JSON objects have no order: compare members, body and lengths.
         assert read_json_frame(encoded) == read_json_frame(golden)
 
 
@@ -74,7 +74,7 @@ def read_json_frame(frame: bytes) -> tuple[Entry, bytes]:
     assert frame[4] == 0
     end = 8 + int.from_bytes(frame[5:8], "big")
     header = json.loads(frame[8:end])
-    # Java leaves out what is null, and an empty map is as good as none.
+    # Java omits nulls, and an empty map equals none.
     if header.get("remark", "") is None:
         del header["remark"]
     if not header.get("extFields"):
@@ -118,7 +118,7 @@ def test_every_header_of_java_is_known() -> None:
     assert [name for name in sorted(names) if not header_class(name)] == []
 
 
-#: Fields that headers have since 5.x, and here, too.
+#: Fields of 5.x that our headers also have.
 NEWER_FIELDS = {"PullMessageRequestHeader": ("maxMsgBytes",)}
 
 
@@ -131,7 +131,7 @@ def test_header_reads_every_field(entry: Entry) -> None:
         for field in fields(cast(Any, header))
     }
     java = dict(entry["headerValues"])
-    # The target broker's name, which every 4.9.7 request header inherits and no server reads.
+    # The name of the target broker: every 4.9.7 request header has it, and no server reads it.
     java.pop("bname", None)
     # Fields of 5.x are there for its clients; 4.9.7 does not write them.
     newer = {name for name in NEWER_FIELDS.get(entry["header"], ()) if ours.pop(name) is None}

@@ -1,4 +1,4 @@
-"""Members of a group divide queues, and keep offsets of broadcasting, as Java's members do."""
+"""Group members divide queues, and store broadcasting offsets, as in Java."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_shares_are_java_s(name: str) -> None:
+def test_shares_equal_those_of_java(name: str) -> None:
     cases = [case for case in CASES if case["strategy"] == name]
     assert len(cases) > 50
     for case in cases:
@@ -58,7 +58,7 @@ def queue_of(text: str) -> MessageQueue:
     return MessageQueue("orders", broker, int(queue_id))
 
 
-def test_a_file_of_offsets_that_java_wrote_can_be_read() -> None:
+def test_offsets_written_by_java() -> None:
     text: str = read_index("rebalance")["offsets"]
     assert OffsetFile.decode(text.encode()).offset_table == {
         MessageQueue("orders", "a", 0): 12,

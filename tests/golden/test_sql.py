@@ -1,4 +1,4 @@
-"""SQL92 filters against Java's: what is refused, and what each expression says of properties."""
+"""SQL92 filters equal Java's: rejected expressions, and results for properties."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_expressions(text: str) -> None:
     assert results_of(text) == GOLDEN["results"][text]
 
 
-def test_there_is_enough_to_see() -> None:
+def test_the_data_covers_enough() -> None:
     results = list(GOLDEN["results"].values())
     assert len(results) > 600
     assert sum(not result for result in results) > 100

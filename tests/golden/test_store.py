@@ -1,4 +1,4 @@
-"""Store directories that Java wrote: read, rebuilt and served as Java does, byte for byte."""
+"""Read, rebuild and serve store directories that Java wrote, byte for byte."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DELAY_QUEUE = "consumequeue/SCHEDULE_TOPIC_XXXX/17/00000000000000000000"
 
 
 class GoldenStore:
-    """An unpacked store directory and what Java read from it."""
+    """An unpacked store directory, and the content that Java read from it."""
 
     def __init__(self, name: str, root: Path) -> None:
         self.root = root
@@ -54,7 +54,7 @@ class GoldenStore:
         )
 
     def derived_files(self) -> dict[str, bytes]:
-        """Every file that can be made again from the log; index files by their rank."""
+        """Return every file that can be rebuilt from the log; index files by rank."""
         queues = sorted((self.root / "consumequeue").rglob("*"))
         files = {
             str(path.relative_to(self.root)): path.read_bytes() for path in queues if path.is_file()
@@ -77,7 +77,7 @@ def served(golden: GoldenStore) -> Iterator[MessageStore]:
     store.stop()
 
 
-def test_there_is_enough_to_see(golden: GoldenStore) -> None:
+def test_the_data_covers_enough(golden: GoldenStore) -> None:
     assert golden.index["blanks"], "the log did not roll"
     assert len(list((golden.root / "index").iterdir())) > 1, "the index did not roll"
     assert any(record["properties"].get("KEYS", "").count(" ") for record in records(golden))
@@ -89,7 +89,7 @@ def test_hosts_and_transactions_are_there(tmp_path: Path) -> None:
     assert {0x10, 0x20, 0x30, 0x4, 0x8, 0xC} <= flags
 
 
-def test_records_read_as_java_reads_them(golden: GoldenStore) -> None:
+def test_records_read_as_in_java(golden: GoldenStore) -> None:
     for entry in records(golden):
         record = decode_record(golden.log, entry["offset"])
         born = encode_host(*record.born_host)
@@ -115,7 +115,7 @@ def test_records_read_as_java_reads_them(golden: GoldenStore) -> None:
         } == entry
 
 
-def test_records_are_written_as_java_writes_them(golden: GoldenStore) -> None:
+def test_records_equal_those_of_java(golden: GoldenStore) -> None:
     for entry in records(golden):
         record = decode_record(golden.log, entry["offset"])
         written = encode_record(
@@ -131,7 +131,7 @@ def test_blank_records_fill_segments(golden: GoldenStore) -> None:
         assert (blank["offset"] + size) % COMMIT_LOG_SEGMENT == 0
 
 
-def test_consume_queues_read_as_java_reads_them(golden: GoldenStore) -> None:
+def test_consume_queues_read_as_in_java(golden: GoldenStore) -> None:
     for queue in golden.index["consumeQueues"]:
         directory = golden.root / "consumequeue" / queue["topic"] / str(queue["queueId"])
         data = b"".join(path.read_bytes() for path in sorted(directory.iterdir()))
@@ -147,7 +147,7 @@ def test_checkpoint_names_stored_messages(golden: GoldenStore) -> None:
     assert set(times[:2]) <= stored
 
 
-def test_key_index_finds_what_java_finds(golden: GoldenStore) -> None:
+def test_key_index_finds_the_same_as_java(golden: GoldenStore) -> None:
     index = KeyIndex(golden.root / "index", hash_slot_count=INDEX_SLOTS, entry_count=INDEX_ENTRIES)
     index.load()
     for query in golden.index["queries"]:
@@ -189,7 +189,7 @@ def test_store_serves_every_queue(golden: GoldenStore, served: MessageStore) -> 
         assert given == b"".join(by_offset[entry[0]] for entry in entries)
 
 
-def test_store_answers_queries(golden: GoldenStore, served: MessageStore) -> None:
+def test_store_serves_queries(golden: GoldenStore, served: MessageStore) -> None:
     assert served.max_physical_offset == golden.index["maxOffset"]
     for query in golden.index["queries"]:
         found = served.query(query["topic"], query["key"], 32, 0, 1 << 62)
@@ -207,7 +207,7 @@ def test_store_leaves_java_files_as_they_were(golden: GoldenStore) -> None:
     assert after[:used] == golden.log[:used]
 
 
-def test_store_rebuilds_what_is_lost(golden: GoldenStore) -> None:
+def test_store_rebuilds_lost_files(golden: GoldenStore) -> None:
     before, after = rebuilt(golden)
     assert after == before
 
@@ -218,7 +218,7 @@ def test_store_rebuilds_delay_queues(tmp_path: Path) -> None:
 
 
 def rebuilt(golden: GoldenStore) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """Without consume queues, index and checkpoint, after a crash: the log is enough."""
+    """After a crash, the log suffices to rebuild consume queues, index and checkpoint."""
     before = golden.derived_files()
     shutil.rmtree(golden.root / "consumequeue")
     shutil.rmtree(golden.root / "index")

@@ -1,6 +1,6 @@
-"""Exchanges recorded between Java's client, broker and NameServer: every frame, header and body.
+"""Decode every frame, header and body recorded between Java's client, broker and NameServer.
 
-What a pull brought is decoded here, too: records as they stand in a real answer.
+Also decode the records in the responses to pulls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.each import for_each
 TRAFFIC: list[Entry] = read_index("traffic")
 STREAM = read_bytes("traffic")
 
-#: For each code: the request's header and, on SUCCESS, the answer's.
+#: For each code: the header of the request and, on SUCCESS, of the response.
 HEADERS: dict[RequestCode, tuple[type[Header] | None, type[Header] | None]] = {
     RequestCode.SEND_MESSAGE_V2: (
         headers.SendMessageRequestHeaderV2,
@@ -67,7 +67,7 @@ HEADERS: dict[RequestCode, tuple[type[Header] | None, type[Header] | None]] = {
     ),
 }
 
-#: What stands beside any request's header: the target broker's name and the kind of request
+#: Fields that may accompany any request header: the target broker's name and the kind of request
 #: (no server reads them), and whether a query by key means the unique key.
 BESIDE_HEADERS = ("bname", "ReqT", "_UNIQUE_KEY_QUERY")
 
@@ -82,7 +82,7 @@ every_exchange = for_each(
 
 
 def exchanges(*codes: RequestCode) -> list[tuple[RemotingCommand, RemotingCommand | None]]:
-    """Requests of these codes and their answers; there must be some."""
+    """Return requests with these codes and their responses; fail if there are none."""
     found = [commands(entry) for entry in TRAFFIC if entry["code"] in codes]
     assert found
     return found
@@ -95,7 +95,7 @@ def commands(entry: Entry) -> tuple[RemotingCommand, RemotingCommand | None]:
 
 
 @every_exchange
-def test_request_and_answer(entry: Entry) -> None:
+def test_request_and_response(entry: Entry) -> None:
     request, answer = commands(entry)
     assert (request.code, request.encoding) == (entry["code"], entry["encoding"])
     assert not request.is_response
@@ -158,7 +158,7 @@ def test_headers_read_and_write_what_java_sent(entry: Entry) -> None:
         assert {name: written.get(name) for name in request.ext_fields} == request.ext_fields
     if answer_header is not None and answer is not None and answer.code == ResponseCode.SUCCESS:
         written = answer_header.decode(answer.ext_fields).encode()
-        # MSG_REGION and TRACE_ON stand beside the header of a send's answer.
+        # MSG_REGION and TRACE_ON accompany the header of a send's response.
         assert written.items() <= answer.ext_fields.items()
 
 
@@ -196,7 +196,7 @@ def test_registrations() -> None:
         assert header.body_crc32 == zlib.crc32(request.body) & 0x7FFFFFFF
         body = bodies.RegisterBrokerBody.decode(request.body, compressed=header.compressed)
         table = body.topic_config_serialize_wrapper.topic_config_table
-        # A change is registered alone, everything else with all topics.
+        # A change registers one topic; other registrations contain all.
         assert len(table) == 1 or table["TBW102"].perm == 7
         assert bodies.RegisterBrokerBody.decode(body.encode()) == body
 
@@ -208,7 +208,7 @@ def test_routes() -> None:
             route = bodies.TopicRouteData.decode(answer.body)
             assert [queues.broker_name for queues in route.queue_datas] == ["broker-a"]
             assert [*route.broker_datas[0].broker_addrs] == [0]
-            # Java's 4.9.7 client is new enough to be answered in standard JSON.
+            # Java's 4.9.7 client is new enough to get standard JSON.
             assert parse_json(route.encode(standard_json=True)) == parse_json(answer.body)
         else:
             assert answer.code == ResponseCode.TOPIC_NOT_EXIST
@@ -250,7 +250,7 @@ def test_sent_messages() -> None:
     for request, answer in exchanges(RequestCode.SEND_MESSAGE_V2):
         header = headers.SendMessageRequestHeaderV2.decode(request.ext_fields)
         properties = decode_properties(header.properties or "")
-        # With the address of an IPv4 or of an IPv6 host in it.
+        # Contains the address of an IPv4 or an IPv6 host.
         assert len(bytes.fromhex(properties["UNIQ_KEY"])) in (16, 28)
         if answer is not None:
             sent = headers.SendMessageResponseHeader.decode(answer.ext_fields)
@@ -258,7 +258,7 @@ def test_sent_messages() -> None:
             assert answer.ext_fields["TRACE_ON"] == "true"
 
 
-def test_batches_are_written_as_java_writes_them() -> None:
+def test_batches_equal_those_of_java() -> None:
     for request, answer in exchanges(RequestCode.SEND_BATCH_MESSAGE):
         assert answer is not None
         rest, written, count = request.body, b"", 0

@@ -1,4 +1,4 @@
-"""Hashes, checksums, ids, properties and names: the same results as Java's for the same inputs."""
+"""Hashes, checksums, ids, properties and names equal Java's results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_hash_code(row: Entry) -> None:
     assert java_hash_bytes(row["text"].encode()) == row["hash"]
 
 
-def test_hash_codes_of_many_at_once() -> None:
+def test_many_hash_codes_at_once() -> None:
     texts = [row["text"].encode() for row in VALUES["hashes"]]
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
     starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
@@ -45,7 +45,7 @@ def test_hash_codes_of_many_at_once() -> None:
 
 @rows("indexKeyHashes")
 def test_index_key_hash(row: Entry) -> None:
-    if row["key"] is None:  # a whole text, chosen for its hash code
+    if row["key"] is None:  # a complete string, chosen for its hash code
         assert index_key_hash(java_hash(row["topic"])) == row["hash"]
     else:
         begun = java_hash(row["topic"] + "#")

@@ -22,7 +22,7 @@ from pyromq.protocol.wire.frame import Encoding, RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until
-from tests.unit.broker.wired import pull_request, raw_frame, send_request
+from tests.support.requests import pull_request, raw_frame, send_request
 
 BOTH_ENCODINGS = (Encoding.JSON, Encoding.ROCKETMQ)
 

@@ -17,7 +17,7 @@ from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.queues import reading
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until
-from tests.unit.broker.wired import pull_request, send_request
+from tests.support.requests import pull_request, send_request
 
 COUNT = 40
 

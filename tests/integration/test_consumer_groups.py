@@ -1,4 +1,4 @@
-"""What consumer groups rely on, on real sockets: retries, dead letters, locks, replies."""
+"""Broker features behind consumer groups on real sockets: retries, dead letters, locks, replies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pyromq.remoting.client import RemotingClient
 from pyromq.store.config import FlushDiskType
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until
-from tests.unit.broker.wired import pull_request, send_request
+from tests.support.requests import pull_request, send_request
 
 QUICK_LEVELS = " ".join(["1s"] * 18)
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
@@ -39,7 +39,7 @@ REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 
 @asynccontextmanager
 async def running(root: Path, namesrv_address: str | None = None) -> AsyncIterator[Broker]:
-    """A broker that flushes before it answers, whose delays are short."""
+    """A broker with synchronous flushes and short delays."""
     config = local_broker(
         broker_name="broker-a",
         namesrv_addr=namesrv_address,
@@ -79,7 +79,7 @@ async def beat(
 
 
 async def receive(client: RemotingClient, broker: Broker, topic: str, offset: int) -> MessageRecord:
-    """The message at an offset of queue 0, waited for."""
+    """Wait for the message at an offset of queue 0."""
     async with asyncio.timeout(DEADLINE):
         while True:
             request = pull_request(
@@ -99,7 +99,7 @@ async def send_back(client: RemotingClient, broker: Broker, record: MessageRecor
     assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
 
 
-async def test_retries_end_at_the_dead_letters_whenever_the_broker_is_restarted(
+async def test_retries_end_as_dead_letters_across_broker_restarts(
     tmp_path: Path, client: RemotingClient
 ) -> None:
     async with running(tmp_path) as broker:
@@ -126,7 +126,7 @@ async def test_retries_end_at_the_dead_letters_whenever_the_broker_is_restarted(
         assert store.max_offset("%DLQ%g", 0) == 1
 
 
-async def test_a_dead_letter_topic_can_be_found_when_the_consumer_is_answered(
+async def test_a_dead_letter_topic_has_a_route_when_the_consumer_is_answered(
     tmp_path: Path, client: RemotingClient
 ) -> None:
     name_server = NameServer(
@@ -155,7 +155,7 @@ async def lock(
     return LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
 
 
-async def test_queues_are_locked_until_they_are_given_back(
+async def test_queues_are_locked_until_they_are_unlocked(
     tmp_path: Path, client: RemotingClient
 ) -> None:
     queues = [MessageQueue("T", "broker-a", number) for number in range(2)]
@@ -166,16 +166,14 @@ async def test_queues_are_locked_until_they_are_given_back(
         body = UnlockBatchRequestBody("g", "c1", {queues[0]}).encode()
         await ask(other, broker, RemotingCommand(RequestCode.UNLOCK_BATCH_MQ, body=body))
         assert await lock(client, broker, "c2", *queues) == {queues[0]}
-        # A lost connection gives nothing back: its client may still be at work.
+        # A lost connection unlocks nothing: its client may still be working.
         await beat(other, broker, "c1")
         await other.close()
         await until(lambda: broker.consumers.find("g") is None)
         assert await lock(client, broker, "c2", *queues) == {queues[0]}
 
 
-async def test_a_reply_finds_its_way_to_the_requester(
-    tmp_path: Path, client: RemotingClient
-) -> None:
+async def test_a_reply_reaches_the_requester(tmp_path: Path, client: RemotingClient) -> None:
     replies: list[RemotingCommand] = []
 
     def take(_: object, request: RemotingCommand) -> RemotingCommand:

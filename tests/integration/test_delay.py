@@ -25,7 +25,7 @@ from pyromq.store.config import BrokerRole, FlushDiskType
 from pyromq.store.message_store import MessageStore
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until
-from tests.unit.broker.wired import pull_request, send_request
+from tests.support.requests import pull_request, send_request
 
 LEVELS = 18
 #: A pull that waits for messages.

@@ -20,8 +20,8 @@ from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until
+from tests.support.requests import pull_request, send_request
 from tests.support.stalls import watched_loop
-from tests.unit.broker.wired import pull_request, send_request
 
 GROUP = "consumers"
 

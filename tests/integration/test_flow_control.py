@@ -20,7 +20,7 @@ from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until
-from tests.unit.broker.wired import send_request
+from tests.support.requests import send_request
 
 ADMIN = RequestCode.GET_BROKER_RUNTIME_INFO
 
@@ -46,7 +46,8 @@ async def test_a_slow_admin_request_delays_no_send(broker: Broker) -> None:
         return request.answer()
 
     for server in broker._servers:
-        server.handlers = {**server.handlers, ADMIN: slow}
+        handlers = {**server.service.handlers, ADMIN: slow}
+        server.serve(dataclasses.replace(server.service, handlers=handlers))
     client = RemotingClient()
     admin = asyncio.create_task(
         client.request(broker.address, RemotingCommand(ADMIN), timeout=DEADLINE)
@@ -75,7 +76,8 @@ async def test_a_stop_answers_what_is_under_way_and_refuses_new_sends(tmp_path: 
         return request.answer(remark="done")
 
     for server in broker._servers:
-        server.handlers = {**server.handlers, ADMIN: slow}
+        handlers = {**server.service.handlers, ADMIN: slow}
+        server.serve(dataclasses.replace(server.service, handlers=handlers))
     client = RemotingClient()
     under_way = asyncio.create_task(
         client.request(broker.address, RemotingCommand(ADMIN), timeout=DEADLINE)

@@ -1,4 +1,4 @@
-"""Lite pull consumers on real sockets: groups, filters, seeks, brokers that come and go."""
+"""Lite pull consumers on real sockets: groups, filters, seeks, broker restarts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from pyromq.client import (
     Subscription,
 )
 from pyromq.client.consumer import membership as membership_module
-from pyromq.client.consumer.lite_pull import consumer as lite_pull_consumer_module
+from pyromq.client.consumer.lite_pull import assigned_queues as assigned_queues_module
 from pyromq.client.consumer.lite_pull import readers as queue_readers_module
+from pyromq.client.consumer.lite_pull import subscriber as subscriber_module
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
@@ -40,7 +41,7 @@ FIRST = StartFrom.FIRST
 
 
 class Cluster:
-    """A NameServer and brokers that can be started, stopped and started again."""
+    """A NameServer, and brokers that can be restarted."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -127,7 +128,7 @@ def numbers(messages: list[ReceivedMessage]) -> list[int]:
     return sorted(int(message.body) for message in messages)
 
 
-async def test_a_group_reads_everything_once_over_restarts_of_its_members(tmp_path: Path) -> None:
+async def test_a_group_reads_everything_once_across_restarts(tmp_path: Path) -> None:
     async with cluster_in(tmp_path) as cluster:
         await send(cluster, "t", 40)
         seen: list[int] = []
@@ -157,12 +158,12 @@ async def test_two_members_share_and_take_over(
             await until(lambda: len(first.assignment()) == 4)
             await send(cluster, "t", 8, start=1)
             seen: set[int] = set()
-            while not seen >= set(range(1, 9)):  # 0 comes again if it was in hand
+            while not seen >= set(range(1, 9)):  # 0 is delivered again if it was in hand
                 seen.update(numbers(await first.poll()))
 
 
 class Member:
-    """Reads `t` until it is told to leave: between two messages, or between two lists."""
+    """Read `t` until told to leave, between two messages or two lists."""
 
     def __init__(self, cluster: Cluster, seen: Counter[int], *, takes_lists: bool) -> None:
         self._consumer = LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST)
@@ -199,11 +200,12 @@ class Member:
 
 
 @pytest.mark.parametrize("takes_lists", [False, True])
-async def test_members_that_come_and_go_under_load_repeat_nothing(
+async def test_members_joining_and_leaving_under_load_cause_no_duplicates(
     tmp_path: Path, takes_lists: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # However long a reader takes on a machine that stalls.
-    monkeypatch.setattr(lite_pull_consumer_module, "READER_SECONDS", DEADLINE)
+    # A reader may take long on a stalled machine.
+    for module in (assigned_queues_module, subscriber_module):
+        monkeypatch.setattr(module, "READER_SECONDS", DEADLINE)
     seen: Counter[int] = Counter()
     members: list[Member] = []
     sent = 0
@@ -250,7 +252,7 @@ async def test_members_that_come_and_go_under_load_repeat_nothing(
     assert repeated == {}, f"{len(repeated)} of {sent} messages were read again"
 
 
-async def test_in_broadcasting_a_slow_reader_gets_the_rest_after_its_restart(
+async def test_a_slow_broadcasting_reader_resumes_after_its_restart(
     tmp_path: Path,
 ) -> None:
     def reader(**options: str) -> LitePullConsumer:
@@ -283,7 +285,7 @@ async def test_in_broadcasting_a_slow_reader_gets_the_rest_after_its_restart(
             pass
 
 
-async def test_filters_by_tags_and_sql_of_two_topics(tmp_path: Path) -> None:
+async def test_two_topics_can_be_filtered_by_tags_and_sql(tmp_path: Path) -> None:
     async with cluster_in(tmp_path) as cluster:
         await send(cluster, "tags", 20)
         await send(cluster, "sql", 20)
@@ -299,7 +301,7 @@ async def test_filters_by_tags_and_sql_of_two_topics(tmp_path: Path) -> None:
             assert by_topic == {"tags": list(range(1, 20, 2)), "sql": [5, 6, 7, 8, 9]}
 
 
-async def test_an_expression_that_no_broker_can_read_is_raised(tmp_path: Path) -> None:
+async def test_an_unparsable_expression_is_raised(tmp_path: Path) -> None:
     async with (
         cluster_in(tmp_path) as cluster,
         LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST) as consumer,
@@ -309,7 +311,7 @@ async def test_an_expression_that_no_broker_can_read_is_raised(tmp_path: Path) -
             await consumer.subscribe({"t": Subscription.sql("number >")})
 
 
-async def test_a_broker_without_property_filters_is_raised(tmp_path: Path) -> None:
+async def test_a_broker_without_property_filters_is_reported(tmp_path: Path) -> None:
     async with (
         cluster_in(tmp_path, filters=False) as cluster,
         LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST) as consumer,
@@ -321,7 +323,7 @@ async def test_a_broker_without_property_filters_is_raised(tmp_path: Path) -> No
 
 async def test_seeking_and_offsets(tmp_path: Path) -> None:
     async with cluster_in(tmp_path) as cluster:
-        await send(cluster, "t", 8)  # two in each of four queues
+        await send(cluster, "t", 8)  # two per queue
         queue = MessageQueue("t", "a", 0)
         async with LitePullConsumer(cluster.namesrv, group="g", start_from=FIRST) as consumer:
             await consumer.assign([queue])
@@ -340,7 +342,7 @@ async def test_seeking_and_offsets(tmp_path: Path) -> None:
             assert await consumer.poll() == old
 
 
-async def test_a_broker_restart_loses_nothing_and_the_group_goes_on(
+async def test_a_group_resumes_after_a_broker_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_readers_module, "_FIRST_PAUSE_SECONDS", 0.05)
@@ -357,7 +359,7 @@ async def test_a_broker_restart_loses_nothing_and_the_group_goes_on(
 
 
 @pytest.mark.parametrize("group", ["g", None])
-async def test_queues_and_brokers_that_come_while_reading_are_read_from_the_start(
+async def test_queues_added_while_reading_are_read_from_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str | None
 ) -> None:
     monkeypatch.setattr(membership_module, "REBALANCE_SECONDS", 0.1)
@@ -365,7 +367,7 @@ async def test_queues_and_brokers_that_come_while_reading_are_read_from_the_star
         await send(cluster, "t", 4)
         async with LitePullConsumer(cluster.namesrv, group=group, route_interval=0.1) as consumer:
             await consumer.subscribe("t")
-            # Brokers let a new group begin with a young topic's first message, as Java's do.
+            # Brokers start a new group with the first message of a young topic, as Java's do.
             while await consumer.poll(0.1):
                 pass
             await cluster.start_broker("b")

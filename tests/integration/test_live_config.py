@@ -18,7 +18,7 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
 from tests.support.patience import DEADLINE, PATIENT_PROPERTIES
-from tests.unit.broker.wired import send_request
+from tests.support.requests import send_request
 
 
 class Setup:

@@ -29,7 +29,7 @@ from pyromq.protocol.wire.headers import UpdateConsumerOffsetRequestHeader
 from pyromq.remoting.client import RemotingClient
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until
-from tests.unit.broker.wired import send_request
+from tests.support.requests import send_request
 
 
 class Cluster:

@@ -43,7 +43,7 @@ from pyromq.remoting.client import RemotingClient
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until
 
-#: The second and third retry come as soon as the first.
+#: The second and third retry are as quick as the first.
 QUICK_LEVELS = " ".join(["1s"] * 18)
 
 
@@ -96,7 +96,7 @@ class Cluster:
             await client.close()
 
     async def committed(self, topic: str, group: str) -> int:
-        """The sum of a group's offsets."""
+        """Return the sum of a group's offsets."""
         async with PullConsumer(self.namesrv, topic, group=group) as consumer:
             return sum([await consumer.committed(q) or 0 for q in await consumer.queues()])
 
@@ -168,7 +168,7 @@ async def test_plain_functions_lists_and_threads(cluster: Cluster) -> None:
     assert await cluster.committed("T", "g") == 40
 
 
-async def test_failures_come_again_and_end_as_dead_letters(cluster: Cluster) -> None:
+async def test_failures_are_retried_and_end_as_dead_letters(cluster: Cluster) -> None:
     await cluster.send("T", [b"good", b"bad", b"worse"], tags="x")
     calls: dict[bytes, list[int]] = defaultdict(list)
     topics: set[str] = set()
@@ -230,7 +230,7 @@ async def test_three_members_share_and_take_over(cluster: Cluster) -> None:
 
 
 class Load:
-    """Sends numbered messages, a few every few milliseconds, while fewer than 60 are open."""
+    """Send numbered messages every few milliseconds while fewer than 60 are unhandled."""
 
     def __init__(self, cluster: Cluster, handled: Counter[int], topic: str = "T") -> None:
         self._cluster = cluster
@@ -240,7 +240,7 @@ class Load:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Load:
-        await self._cluster.send(self._topic, [self._next()])  # the topic exists from here on
+        await self._cluster.send(self._topic, [self._next()])  # creates the topic
         self._task = asyncio.create_task(self._send())
         return self
 
@@ -259,20 +259,20 @@ class Load:
             while self._task is not None:
                 for _ in range(4 if self.sent - len(self._handled) < 60 else 0):
                     body = self._next()
-                    # Few keys, so that in order each queue has some, and all have many.
+                    # Few keys, so that each queue has some of them with many messages.
                     key = f"k{self.sent % 16}"
                     await producer.send(Message(self._topic, body, ordering_key=key))
                 await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("order", Order)
-async def test_members_that_come_and_go_under_load_repeat_nothing(
+async def test_members_joining_and_leaving_under_load_cause_no_duplicates(
     cluster: Cluster, order: Order
 ) -> None:
     handled: Counter[int] = Counter()
 
     async def handle(message: ReceivedMessage) -> None:
-        # Not all equally long: messages end in another order than they began.
+        # Different durations: messages finish in another order than they started.
         await asyncio.sleep(0.001 + int(message.body) % 7 * 0.001)
         handled[int(message.body)] += 1
 
@@ -286,7 +286,7 @@ async def test_members_that_come_and_go_under_load_repeat_nothing(
         return len(owned) == len(set(owned)) == 4
 
     async def settled() -> None:
-        """Each queue has one owner, and all that was sent before was handled."""
+        """Wait until each queue has one owner and all earlier messages were handled."""
         await until(is_shared)
         goal = len(handled) + 80
         await until(lambda: len(handled) >= goal)
@@ -310,7 +310,7 @@ async def test_members_that_come_and_go_under_load_repeat_nothing(
     assert await cluster.committed("T", "g") == load.sent
 
 
-#: A member in a process of its own: writes down what it has handled.
+#: A member in its own process, which records the messages it handled.
 MEMBER = """
 import asyncio, sys
 from pyromq.client import PushConsumer, StartFrom
@@ -329,7 +329,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_member_that_is_killed_under_load_loses_nothing(cluster: Cluster) -> None:
+async def test_a_killed_member_loses_nothing(cluster: Cluster) -> None:
     handled: Counter[int] = Counter()
 
     async def handle(message: ReceivedMessage) -> None:
@@ -358,7 +358,7 @@ async def test_a_member_that_is_killed_under_load_loses_nothing(cluster: Cluster
                 child.kill()
                 await child.wait()
                 await noting
-                # All queues go on, long before the lease of its locks is over.
+                # All queues continue long before the lease of its locks expires.
                 await until(lambda: len(survivor.assignment()) == 5)
                 await until(partial(at_least, len(handled) + 200, handled))
         await until(lambda: len(handled) == load.sent)
@@ -405,12 +405,12 @@ async def test_order_is_kept_under_failures_and_rebalancing(cluster: Cluster) ->
         await until(lambda: last == dict.fromkeys("abcd", 59))
         assert first.assignment()
     assert violations == []
-    # A queue changes hands when its handler has come back and its offset is there.
+    # A queue changes owners after its handler has returned and its offset is committed.
     assert len(done) == 240
     assert await cluster.committed("T", "g") == 240
 
 
-async def test_orderly_messages_that_always_fail_make_way(cluster: Cluster) -> None:
+async def test_orderly_messages_that_always_fail_become_dead_letters(cluster: Cluster) -> None:
     await cluster.send("T", [b"bad", b"good"], ordering_key="k")
     calls: list[bytes] = []
 
@@ -431,7 +431,7 @@ async def test_orderly_messages_that_always_fail_make_way(cluster: Cluster) -> N
         assert [message.body for message in (await dead.pull(queue, 0)).messages] == [b"bad"]
 
 
-async def test_broadcasting_gives_everything_to_everybody_and_remembers(
+async def test_broadcasting_delivers_everything_to_all_and_stores_offsets(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     await cluster.send("T", [b"%d" % n for n in range(10)])
@@ -461,7 +461,7 @@ async def test_broadcasting_gives_everything_to_everybody_and_remembers(
     assert seen["one"][10:] == [b"later"]
 
 
-async def test_in_broadcasting_a_slow_member_gets_the_rest_after_its_restart(
+async def test_a_slow_broadcasting_member_resumes_after_its_restart(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     bodies = [b"%d" % n for n in range(101)]
@@ -478,7 +478,7 @@ async def test_in_broadcasting_a_slow_member_gets_the_rest_after_its_restart(
         fast.append(message.body)
 
     def member(handler: Any) -> PushConsumer:
-        # As different programs on one machine: neither was told a name.
+        # Like two programs on one machine, without instance names.
         return consumer_of(
             cluster,
             handler,
@@ -500,7 +500,7 @@ async def test_in_broadcasting_a_slow_member_gets_the_rest_after_its_restart(
     assert sorted(slow) == sorted(fast) == sorted(bodies)
 
 
-async def test_a_handler_that_hangs_is_given_up(cluster: Cluster) -> None:
+async def test_a_hanging_handler_is_abandoned(cluster: Cluster) -> None:
     await cluster.send("T", [b"slow"])
     calls: list[int] = []
     cancelled: list[bool] = []
@@ -519,7 +519,7 @@ async def test_a_handler_that_hangs_is_given_up(cluster: Cluster) -> None:
     assert cancelled == [True]
 
 
-async def test_a_slow_handler_stops_the_pulls(cluster: Cluster) -> None:
+async def test_a_slow_handler_pauses_the_pulls(cluster: Cluster) -> None:
     await cluster.send("T", [b"x" * 1000 for _ in range(100)])
     gate = asyncio.Event()
     handled: list[ReceivedMessage] = []
@@ -552,7 +552,7 @@ async def test_pause_and_resume(cluster: Cluster) -> None:
         await until(lambda: seen == [b"before"])
         consumer.pause()
         await cluster.send("T", [b"%d" % n for n in range(8)])
-        # Pulls that were held are answered now, and thrown away.
+        # Responses to held pulls arrive now and are dropped.
         async with PullConsumer(cluster.namesrv, "T") as other:
             assert sum([await other.max_offset(q) for q in await other.queues()]) == 9
         await asyncio.sleep(0.1)
@@ -583,7 +583,7 @@ async def test_subscriptions_can_change(cluster: Cluster) -> None:
         assert {queue.topic for queue in consumer.assignment()} == {"U", "%RETRY%g"}
 
 
-async def test_a_broker_that_was_restarted_is_told_and_consumption_goes_on(
+async def test_consumption_resumes_after_a_broker_restart(
     cluster: Cluster,
 ) -> None:
     seen: list[bytes] = []
@@ -603,7 +603,7 @@ async def test_a_broker_that_was_restarted_is_told_and_consumption_goes_on(
         assert consumer.assignment()
 
 
-async def test_administrators_can_look_and_act(cluster: Cluster) -> None:
+async def test_administrators_can_inspect_and_act(cluster: Cluster) -> None:
     await cluster.send("T", [b"%d" % n for n in range(8)])
     seen: list[bytes] = []
 
@@ -628,7 +628,7 @@ async def test_administrators_can_look_and_act(cluster: Cluster) -> None:
         assert info.status_table["T"].consume_ok_tps > 0
         assert "handle" in (info.jstack or "") or "_read" in (info.jstack or "")
 
-        # Everything once more, from the beginning.
+        # Everything again, from the beginning.
         answer = await cluster.ask(
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
             topic="T",
@@ -675,10 +675,10 @@ async def test_a_handler_may_close_its_consumer(cluster: Cluster) -> None:
     assert await cluster.committed("T", "g") == 1
 
 
-async def test_what_nobody_takes_back_is_handed_out_again(
+async def test_a_message_nobody_takes_back_is_retried_locally(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(concurrent_module, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(concurrent_module, "LOCAL_RETRY_SECONDS", 0.05)
     await cluster.send("T", [b"x"])
     calls: list[int] = []
 
@@ -698,7 +698,7 @@ async def test_what_nobody_takes_back_is_handed_out_again(
     assert await cluster.committed("T", "g") == 1
 
 
-async def test_what_was_consumed_is_traced(cluster: Cluster) -> None:
+async def test_consumed_messages_are_traced(cluster: Cluster) -> None:
     await cluster.send("T", [b"x"])
     seen: list[ReceivedMessage] = []
 
@@ -715,7 +715,7 @@ async def test_what_was_consumed_is_traced(cluster: Cluster) -> None:
     assert seen[0].msg_id in text
 
 
-async def test_a_namespace_is_not_seen_by_handlers(cluster: Cluster) -> None:
+async def test_handlers_do_not_see_the_namespace(cluster: Cluster) -> None:
     async with Producer(cluster.namesrv, namespace="tenant") as producer:
         await producer.send(Message("T", b"ours"))
     await cluster.send("T", [b"theirs"])

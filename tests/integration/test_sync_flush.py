@@ -21,7 +21,7 @@ from pyromq.remoting.client import RemotingClient
 from pyromq.store.config import FlushDiskType
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until
-from tests.unit.broker.wired import pull_request
+from tests.support.requests import pull_request
 
 
 class Disk:

@@ -19,6 +19,7 @@ from pyromq.remoting.client import RemotingClient
 from pyromq.store.config import BrokerRole
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import until
+from tests.support.requests import pull_request
 from tests.unit.broker.transactional import (
     COMMIT,
     GROUP,
@@ -28,7 +29,6 @@ from tests.unit.broker.transactional import (
     end_request,
     half_request,
 )
-from tests.unit.broker.wired import pull_request
 
 HALVES = (TRANSACTION_HALF_TOPIC, 0)
 

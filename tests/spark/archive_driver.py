@@ -1,9 +1,9 @@
-"""A driver of the archive job for tests that kill it: archives until it dies.
+"""Run the archive job until a test kills it.
 
     python archive_driver.py NAMESERVER TOPIC DIRECTORY
 
-Says "ready" when its session is up, and begins when a line comes on its input. When its input
-ends, its test has ended, and so does it.
+Prints "ready" when its session is up, and starts when it reads a line. It exits when its input
+ends, because its test has ended.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pyromq.spark.session import build_session
 
 def main(nameserver: str, topic: str, directory: str) -> None:
     session = build_session("local[2,4]", conf=json.loads(os.environ["ARCHIVE_TEST_CONF"]))
-    session.range(2).rdd.map(lambda row: row).count()  # workers are there, too
+    session.range(2).rdd.map(lambda row: row).count()  # starts the workers
     print("ready", flush=True)  # noqa: T201
     if not sys.stdin.readline():
         return
     threading.Thread(target=end_with_the_test, daemon=True).start()
-    # Small commits: many instants at which a kill may come, of every kind.
+    # Small commits, so that kills hit all kinds of instants.
     options = ArchiveOptions(Topics((topic,)), max_records=500, tasks=2)
     source = BrokerSource(ConnectionSettings((nameserver,)))
     run_archive(session, source, directory, options, interval=0.01)

@@ -1,4 +1,4 @@
-"""The archive on the real engine: exactly once over kills, read by Spark, pyarrow and DuckDB."""
+"""The archive on Spark: exactly once despite kills, readable by Spark, pyarrow and DuckDB."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_files_of_a_store(
     (store,) = cluster.directory.glob("**/commitlog")
     from_store = StoreSource(str(store.parent), "broker-0")
     assert run_archive(spark, from_store, tmp_path / "store", options).messages == 3000
-    # It is the same queue, whatever it is read from.
+    # Brokers continue the same queues.
     send_many(topic, 1000)
     assert run_archive(spark, source_of(cluster), tmp_path / "store", options).messages == 1000
     run_archive(spark, source_of(cluster), tmp_path / "brokers", options)
@@ -134,18 +134,20 @@ def test_fan_out(spark: SparkSession) -> None:
     assert parallelism(spark) == 2
 
 
-def test_tasks_that_fail_for_good(spark: SparkSession) -> None:
+def test_tasks_that_fail_permanently(spark: SparkSession) -> None:
     def fail(number: int) -> None:
         raise OriginError("no broker answers")
 
-    with pytest.raises(TaskFailedError, match=r"^pyromq\.spark\.origin\.OriginError: no broker"):
+    with pytest.raises(
+        TaskFailedError, match=r"^pyromq\.spark\.origins\.origin\.OriginError: no broker"
+    ):
         fan_out(spark, fail, [1])
     with pytest.raises(TaskFailedError, match="worker exited unexpectedly"):
         fan_out(spark, lambda number: os.kill(os.getpid(), signal.SIGKILL), [1])
 
 
 class Driver:
-    """A child process that archives, and its Python workers."""
+    """A child process that archives, with its Python workers."""
 
     def __init__(self, cluster: Cluster, topic: str, path: Path, conf: dict[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -176,7 +178,7 @@ class Driver:
                     stream.close()
 
     def kill_worker(self, choice: random.Random) -> bool:
-        """Kill one of the processes that run tasks; False when there is none right now."""
+        """Kill a process that runs tasks; return False if there is none right now."""
         workers = _workers(self._process.pid)
         if not workers:
             return False
@@ -186,7 +188,7 @@ class Driver:
 
 
 def _workers(driver: int) -> list[int]:
-    """The processes that a driver's daemon of Python workers has forked."""
+    """Return the processes that the worker daemon of a driver has forked."""
     parents: dict[int, int] = {}
     daemons: set[int] = set()
     for entry in Path("/proc").iterdir():
@@ -199,7 +201,7 @@ def _workers(driver: int) -> list[int]:
             if b"pyromq.spark.runtime.worker_daemon" in (entry / "cmdline").read_bytes():
                 daemons.add(int(entry.name))
         except (OSError, IndexError):
-            continue  # it has ended meanwhile
+            continue  # the process has ended
 
     def is_ours(process: int) -> bool:
         while process in parents:
@@ -208,13 +210,13 @@ def _workers(driver: int) -> list[int]:
                 return True
         return False
 
-    # Workers look like their daemon, whose parent is the JVM.
+    # Workers have the command line of their daemon, whose parent is the JVM.
     return [each for each in daemons if parents[each] in daemons and is_ours(each)]
 
 
 @contextmanager
 def steady_sending(send_many: SendMany, topic: str) -> Iterator[Callable[[], int]]:
-    """Messages come all the time; gives how many there were."""
+    """Send messages continuously; yield a function that returns how many were sent."""
     sent = 0
     stop = threading.Event()
 
@@ -235,7 +237,7 @@ def steady_sending(send_many: SendMany, topic: str) -> Iterator[Callable[[], int
 
 
 def check_archived(path: Path, rows: list[Row]) -> None:
-    """The files hold exactly what the positions say: nothing twice, missing or orphaned."""
+    """Check that the files match the positions: no offset is duplicate, missing or extra."""
     found: dict[int, list[int]] = {}
     for _, queue_id, offset, _ in rows:
         found.setdefault(queue_id, []).append(offset)
@@ -258,7 +260,7 @@ def survive_kills(
     conf: dict[str, Any] = {**SPARK_CONF, "spark.local.dir": str(tmp_path)}
     archive = ArchiveDirectory(path)
     archive.create()
-    # The next one starts while this one works: a JVM takes its time.
+    # The next driver starts while this one works: a JVM starts slowly.
     spares = [Driver(cluster, topic, path, conf)]
     killed_workers = 0
     try:
@@ -274,14 +276,14 @@ def survive_kills(
                     time.sleep(choice.uniform(0, 0.4))
                     killed_workers += driver.kill_worker(choice)
                     assert driver.is_running
-                # It goes on after that, and is killed at some instant of the next commits.
+                # It continues, and is killed at some instant of the next commits.
                 while archive.peek().number <= before:
                     assert driver.is_running
                     time.sleep(0.02)
                 time.sleep(choice.uniform(0, 0.6))
                 assert driver.is_running
                 driver.kill()
-                archive.state()  # what the next one does first
+                archive.state()  # as the next driver does first
                 rows = read_by_pyarrow(path)
                 check_archived(path, rows)
                 assert read_by_duckdb(path) == rows
@@ -295,7 +297,7 @@ def survive_kills(
     assert sorted(int(body) for _, _, _, body in rows) == [*range(sent())]
 
 
-def test_exactly_once_over_kills(
+def test_exactly_once_despite_kills(
     spark: SparkSession, cluster: Cluster, topic: str, send_many: SendMany, tmp_path: Path
 ) -> None:
     survive_kills(SEED, 2, 4, cluster, topic, send_many, tmp_path, spark)
@@ -304,7 +306,7 @@ def test_exactly_once_over_kills(
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(SEED, SEED + 5))
-def test_exactly_once_over_many_kills(
+def test_exactly_once_despite_many_kills(
     seed: int,
     spark: SparkSession,
     cluster: Cluster,

@@ -1,4 +1,4 @@
-"""The commands as users run them: processes of their own, and what they print."""
+"""The commands as users run them: in their own processes, with their output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.spark.conftest import SPARK_CONF, TIMEOUT_SECONDS, SendMany
 
 
 def run(cluster: Cluster, *arguments: str, pipe: str = "") -> subprocess.CompletedProcess[str]:
-    """`pyromq spark ...`, by a shell, into a pipe of one's own."""
+    """Run `pyromq spark ...` in a shell, with a pipe or a redirection."""
     conf = [f"--conf {key}='{value}'" for key, value in SPARK_CONF.items()]
     words = [sys.executable, "-m", "pyromq", "spark", *arguments]
     line = " ".join([*words, "--nameserver", cluster.namesrv, "--master 'local[2]'", *conf])
@@ -33,14 +33,14 @@ def run(cluster: Cluster, *arguments: str, pipe: str = "") -> subprocess.Complet
 
 
 @pytest.mark.usefixtures("java")
-def test_output_is_the_answer_and_nothing_else(
+def test_the_output_is_the_result_and_nothing_else(
     cluster: Cluster, topic: str, send_many: SendMany
 ) -> None:
     def message(number: int) -> Message:
         return Message(topic, b"%d" % number + bytes(500), keys=[f"{number}-{'k' * 80}"])
 
     send_many(topic, 5000, message)
-    # Spark has enough of its workers with the first one, the pipe of us with the second.
+    # Spark stops its workers early for the first statement, the pipe stops us in the second.
     few = f"'select queueOffset from `{topic}` limit 3'"
     many = f"'select `keys`, body_text from `{topic}`'"
     done = run(cluster, "sql", "--format", "json", "-e", few, "-e", many, pipe="| head -4")
@@ -51,7 +51,7 @@ def test_output_is_the_answer_and_nothing_else(
 
 
 @pytest.mark.usefixtures("java")
-def test_an_audit_in_a_file_is_not_cut(
+def test_an_audit_in_a_file_is_not_truncated(
     cluster: Cluster, send_many: SendMany, tmp_path: Path
 ) -> None:
     topic = "Audited-" + "x" * 100

@@ -20,7 +20,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from pyromq.spark.runtime.worker_python import worker_python
+from pyromq.spark.runtime.launchers import worker_python
 from pyromq.testing import Cluster
 from tests.spark.conftest import JVM_OPTIONS, TIMEOUT_SECONDS, SendMany
 from tests.support.apache_rocketmq import ChildProcess, free_port

@@ -20,14 +20,14 @@ from pyromq.spark.archive.archiver import ArchiveOptions, run_archive
 from pyromq.spark.options import Topics
 from pyromq.spark.origins.broker import ConnectionSettings
 from pyromq.spark.origins.opening import BrokerSource
+from pyromq.spark.replay.options import Filters, Order, ReplayOptions
 from pyromq.spark.replay.replayer import (
     ArchivedTopics,
     ClusterTopics,
-    ReplayOptions,
     ReplaySource,
     run_replay,
 )
-from pyromq.spark.replay.rows import Changes, Filters, Order, Schedule, replayed
+from pyromq.spark.replay.rows import Changes, Schedule, replayed
 from pyromq.testing import Cluster
 from tests.spark.conftest import SPARK_CONF, SendMany
 
@@ -77,7 +77,7 @@ def source(
     send_many: SendMany,
     tmp_path: Path,
 ) -> ReplaySource:
-    """A topic of the cluster, or the archive of it."""
+    """A topic of the cluster, or an archive of it."""
     send_many(topic, MESSAGES, lambda number: message(topic, number))
     messages = from_cluster(cluster, topic)
     if request.param == "cluster":
@@ -88,11 +88,11 @@ def source(
 
 
 class KilledError(BaseException):
-    """The end of a process, as far as it can be had in one."""
+    """Simulates the death of the process."""
 
 
 @pytest.mark.parametrize("source", ["cluster", "archive"], indirect=True)
-def test_a_replay_that_is_killed_goes_on_and_repeats_a_part_at_most(
+def test_a_killed_replay_resumes_and_repeats_at_most_one_batch(
     source: ReplaySource, spark: SparkSession, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     target = f"{topic}-again"
@@ -106,18 +106,18 @@ def test_a_replay_that_is_killed_goes_on_and_repeats_a_part_at_most(
     )
     reports = 0
 
-    def die_at_the_second_part(_: object) -> None:
+    def die_at_the_second_batch(_: object) -> None:
         nonlocal reports
         reports += 1
-        if reports == 3:  # the second part is about to begin
+        if reports == 3:  # the second batch is about to start
             raise KilledError
 
     state = tmp_path / "state"
     with pytest.raises(KilledError):
         run_replay(
-            spark, source, sink(cluster), options, state=state, on_progress=die_at_the_second_part
+            spark, source, sink(cluster), options, state=state, on_progress=die_at_the_second_batch
         )
-    # As if the first part's end had not been written down: it comes again.
+    # Pretend that the first batch was not recorded as done: it is sent again.
     saved = (state / "replay.json").read_text()
     assert '"partsDone": 1' in saved
     (state / "replay.json").write_text(saved.replace('"partsDone": 1', '"partsDone": 0'))
@@ -126,7 +126,7 @@ def test_a_replay_that_is_killed_goes_on_and_repeats_a_part_at_most(
     assert finished.resumed
     assert finished.messages == 200
     rows = read(spark, cluster, target)
-    assert len(rows) > 200, "the first part was sent twice"
+    assert len(rows) > 200, "the first batch was sent twice"
     kept = {row.uniqueKey: row for row in rows}
     assert sorted(int(row.body) for row in kept.values()) == list(range(0, 400, 2))
     originals = {row.body: row for row in read(spark, cluster, topic)}
@@ -144,7 +144,7 @@ def test_a_replay_that_is_killed_goes_on_and_repeats_a_part_at_most(
     assert (nothing_more.messages, nothing_more.parts) == (0, 0)
 
 
-def test_a_replay_at_its_old_pace(
+def test_a_replay_at_the_original_pace(
     spark: SparkSession, cluster: Cluster, topic: str, send_many: SendMany
 ) -> None:
     send_many(topic, 50)
@@ -157,7 +157,7 @@ def test_a_replay_at_its_old_pace(
 
 
 @pytest.mark.parametrize("kind", ["string", "map<string,string>"])
-def test_what_becomes_of_a_message(kind: str, spark: SparkSession) -> None:
+def test_changes_to_a_message(kind: str, spark: SparkSession) -> None:
     properties = {"a": "b", "__SHARDINGKEY": "k", "ORIGIN_PLACE": "of an earlier replay"}
     raw = "\x02".join(f"{name}\x01{value}" for name, value in properties.items())
     at = datetime(2026, 11, 16, 5, tzinfo=UTC)
@@ -197,7 +197,7 @@ def test_what_becomes_of_a_message(kind: str, spark: SparkSession) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(SEED, SEED + 3))
-def test_the_command_is_killed_and_started_again_until_it_is_done(
+def test_the_command_survives_kills(
     seed: int,
     spark: SparkSession,
     cluster: Cluster,
@@ -223,7 +223,7 @@ def test_the_command_is_killed_and_started_again_until_it_is_done(
         with (tmp_path / f"{kills}.log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
-            # Some way into the parts that are left.
+            # Wait until it has progressed.
             while process.poll() is None and not is_changed(state, saved):
                 time.sleep(0.05)
             time.sleep(choice.uniform(0, 1.5))
@@ -246,6 +246,6 @@ def test_the_command_is_killed_and_started_again_until_it_is_done(
 
 
 def is_changed(state: Path, before: bytes) -> bool:
-    """Whether a replay has written progress down."""
+    """Return whether a replay has saved progress."""
     path = state / "replay.json"
     return path.exists() and path.read_bytes() != before

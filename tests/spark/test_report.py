@@ -1,4 +1,4 @@
-"""The report on the real engine: its figures are those of the messages."""
+"""The report on Spark: its figures match the messages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from click.testing import CliRunner
 
 from pyromq.client import Message
-from pyromq.spark.jobs import report as job
+from pyromq.spark.jobs.report import command
 from pyromq.spark.report.data import STAGES
+from pyromq.spark.report.reporter import report, write_page
 from pyromq.testing import Cluster
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def test_report(
         spark.read.format("rocketmq").options(nameserver=cluster.namesrv, subscribe=topic).load()
     )
     stages: list[str] = []
-    data = job.report(frame, since_ms=0, on_stage=stages.append)
+    data = report(frame, since_ms=0, on_stage=stages.append)
     assert tuple(stages) == STAGES
     (figures,) = data.topics
     assert (figures.topic, figures.messages, figures.bytes) == (topic, 300, 150 * (10 + 1010))
@@ -44,9 +45,9 @@ def test_report(
 
     page = tmp_path / "report.html"
     arguments = [str(page), "--topic", topic, "--nameserver", cluster.namesrv, "--title", "Mine"]
-    told = CliRunner().invoke(job.command, [*arguments, "--dry-run"])
-    assert told.exit_code == 0, told.output
-    assert topic in told.output
+    result = CliRunner().invoke(command, [*arguments, "--dry-run"])
+    assert result.exit_code == 0, result.output
+    assert topic in result.output
     assert not page.exists()
-    job.write_page(data, page, "Mine")
+    write_page(data, page, "Mine")
     assert "<h1>Mine</h1>" in page.read_text()

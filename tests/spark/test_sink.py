@@ -188,8 +188,8 @@ def has_messages(spark: SparkSession, cluster: Cluster, topic: str) -> bool:
 @pytest.mark.parametrize(
     ("columns", "mode", "problem"),
     [
-        (["'x' as body", "1 as number"], "append", "no column 'number' to write"),
-        (["'x' as body"], "overwrite", "only added to"),
+        (["'x' as body", "1 as number"], "append", "unknown column 'number'"),
+        (["'x' as body"], "overwrite", "cannot be overwritten"),
     ],
 )
 def test_what_cannot_be_written_is_refused(

@@ -197,9 +197,9 @@ def test_a_topic_in_sql(
     assert row.messages == 100
 
 
-def test_mistakes_are_told(spark: SparkSession, cluster: Cluster) -> None:
+def test_mistakes_are_reported(spark: SparkSession, cluster: Cluster) -> None:
     source = spark.read.format("rocketmq").option("nameserver", cluster.namesrv)
-    with pytest.raises(PySparkException, match="'subscribbe': is subscribe meant"):
+    with pytest.raises(PySparkException, match="'subscribbe': did you mean subscribe"):
         source.option("subscribbe", "T").load()
     with pytest.raises(PySparkException, match="there is no topic 'Nowhere'"):
         read(spark, cluster.namesrv, "Nowhere").count()

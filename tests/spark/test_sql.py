@@ -1,4 +1,4 @@
-"""SQL over topics on the real engine."""
+"""SQL over topics, on Spark."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_topics_are_tables(
     assert lines[-1] == {"topic": topic}
 
     send_many(topic, 30, lambda number: Message(topic, b"%d" % number, tags="new"))
-    assert '"new"' in ask(count).output, "a statement reads the topic as it is then"
+    assert '"new"' in ask(count).output, "a statement reads the latest messages"
 
     for wrong, problem in (
         (f"select nothing from `{topic}`", "nothing"),
@@ -57,7 +57,7 @@ def test_topics_are_tables(
         assert len(result.output.splitlines()) < 12
 
 
-def test_conditions_of_a_statement_save_reading(
+def test_conditions_limit_what_a_statement_reads(
     spark: SparkSession, cluster: Cluster, topic: str
 ) -> None:
     with Producer.sync(cluster.namesrv, send_timeout=60.0) as producer:
@@ -71,7 +71,7 @@ def test_conditions_of_a_statement_save_reading(
     plain = spark.read.format("rocketmq").options(nameserver=cluster.namesrv, subscribe=topic)
     plain.load().createOrReplaceTempView("plain")
     tables = TopicTables(spark, {"nameserver": cluster.namesrv}, lambda: [topic])
-    #: Statements, and how many of the four queues are read.
+    #: Statements, and how many of the four queues they read.
     statements = {
         "select queueId, queueOffset from {t} where queueId = 1": 1,
         "select queueId, queueOffset from {t} x where x.queueId in (1, 2)": 2,
@@ -95,7 +95,7 @@ def test_conditions_of_a_statement_save_reading(
             assert sorted(frame.collect()) == sorted(expected.collect()), statement
             if parts is not None:
                 assert frame.rdd.getNumPartitions() == parts, statement
-        # A command has run when there is a frame for it: it is not run again.
+        # A command runs when its frame is created: it does not run again.
         assert tables.run(f"create temporary view kept as select * from `{topic}`").count() == 0
         assert spark.sql("show views like 'kept'").count() == 1
     finally:
@@ -106,4 +106,4 @@ def test_conditions_of_a_statement_save_reading(
 
 @pytest.fixture(autouse=True)
 def the_session_of_the_tests(spark: SparkSession) -> None:
-    """The command finds a session, and leaves it as it is."""
+    """Give the command an active session, which it keeps."""

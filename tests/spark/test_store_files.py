@@ -12,11 +12,12 @@ import pytest
 from pyromq.protocol.names import TRANSACTION_GIVEN_UP_TOPIC as GIVEN_UP
 from pyromq.protocol.names import TRANSACTION_HALF_TOPIC as HALF
 from pyromq.protocol.names import TRANSACTION_OP_TOPIC as OP
-from pyromq.spark.jobs.audit import DeadLetters, DuplicateKey, Finding, audit
-from pyromq.spark.jobs.options import ClusterSettings
-from pyromq.spark.jobs.rebuild import rebuild_stores
-from pyromq.spark.jobs.verify import verify_stores
+from pyromq.spark.audit.auditor import audit
+from pyromq.spark.audit.report import DeadLetters, DuplicateKey, Finding
 from pyromq.spark.origins.opening import BrokerSource, StoreSource
+from pyromq.spark.origins.settings import ConnectionSettings
+from pyromq.spark.stores.rebuild import rebuild_stores
+from pyromq.spark.stores.verify import verify_stores
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.check import guess_config
 from pyromq.store.results import StoreError
@@ -143,7 +144,7 @@ def test_a_store_in_use_is_refused_and_can_be_verified(spark: SparkSession, tmp_
         rebuild_stores(spark, [store.config])
     [verified] = verify_stores(spark, [store.config])
     assert verified.differences == 0
-    assert verified.made.entries == 50
+    assert verified.rebuilt.entries == 50
     assert {path: path.stat().st_ino for path in queues.rglob("*")} == files
     assert not list(store.config.root.glob("*.*"))
     store.stop()
@@ -208,8 +209,8 @@ def test_an_audit_of_a_cluster(
     spark: SparkSession, cluster: Cluster, topic: str, send_many: SendMany
 ) -> None:
     send_many(topic, 500)
-    settings = ClusterSettings(cluster.namesrv)
-    report = audit(spark, [BrokerSource(settings.connection())], topics=[topic], cluster=settings)
+    settings = ConnectionSettings((cluster.namesrv,))
+    report = audit(spark, [BrokerSource(settings)], topics=[topic], cluster=settings)
     [found] = report.topics
     assert (found.topic, found.messages) == (topic, 500)
     assert sum(found.producers.values()) == 500

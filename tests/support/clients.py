@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyromq.client.options import Settings
-from pyromq.client.producer.producer import Producer
+from pyromq.client.producer.options import ProducerSettings
 from pyromq.remoting.client import RemotingClient
 from tests.support.patience import DEADLINE
 
@@ -24,7 +24,7 @@ def patient_clients() -> Iterator[None]:
             (RemotingClient.__init__, "connect_timeout"),
             (RemotingClient.request, "timeout"),
             (Settings.__init__, "request_timeout"),
-            (Producer.__init__, "send_timeout"),
+            (ProducerSettings.__init__, "send_timeout"),
         ):
             stack.enter_context(_default(function, name, DEADLINE))
         yield

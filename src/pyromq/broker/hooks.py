@@ -14,13 +14,14 @@ Rules
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from pyromq.broker.routes import Routes
+from pyromq.broker.routes import Route, Routes
 from pyromq.protocol.message.properties import decode_properties, encode_properties
 from pyromq.protocol.wire.codes import RequestCode
 from pyromq.protocol.wire.frame import (
@@ -35,7 +36,9 @@ from pyromq.protocol.wire.headers import (
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
-from pyromq.remoting.server import Connection, Handler, HotHandler
+from pyromq.remoting.answers import error_answer
+from pyromq.remoting.connection import Connection, Handler, HotHandler
+from pyromq.remoting.service import Result
 from pyromq.store.results import GetResult
 
 logger = logging.getLogger(__name__)
@@ -48,6 +51,7 @@ _PROPERTIES: Final = {
     RequestCode.SEND_REPLY_MESSAGE: "properties",
     RequestCode.SEND_REPLY_MESSAGE_V2: "i",
 }
+_SEND_BACK: Final = RequestCode.CONSUMER_SEND_MSG_BACK
 
 
 @dataclass(slots=True)
@@ -140,32 +144,29 @@ def with_hooks(routes: Routes, hooks: Hooks) -> Routes:
 
     Pulls tell `Hooks.found` themselves: most of their answers come later.
     """
-    hot, plain = dict(routes.hot), dict(routes.plain)
-    if hooks.send:
-        for code in _PROPERTIES.keys() & plain.keys():
-            hot.pop(code, None)
-            plain[code] = _around_send(plain[code], hooks.send)
-    if hooks.consume and RequestCode.CONSUMER_SEND_MSG_BACK in plain:
-        send_back = plain[RequestCode.CONSUMER_SEND_MSG_BACK]
-        plain[RequestCode.CONSUMER_SEND_MSG_BACK] = _around_send_back(send_back, hooks.consume)
-    if hooks.rpc:
-        # A hot handler gives what it cannot do to the plain one: only one of them may be hooked.
-        hot = {
-            code: _around_hot(handler, hooks.rpc)
-            for code, handler in hot.items()
-            if code not in plain
-        }
-        plain = {code: _around(handler, hooks.rpc) for code, handler in plain.items()}
-    return Routes(hot, plain)
+
+    def hooked(route: Route) -> Route:
+        plain, hot = route.plain, route.hot
+        if plain is not None and hooks.send and route.code in _PROPERTIES:
+            plain, hot = _around_send(plain, hooks.send), None
+        if plain is not None and hooks.consume and route.code == _SEND_BACK:
+            plain = _around_send_back(plain, hooks.consume)
+        if hooks.rpc and plain is not None:
+            # Not around the hot handler as well: the slow path would meet the hooks twice.
+            plain, hot = _around(plain, hooks.rpc), None
+        elif hooks.rpc and hot is not None:
+            build = hot
+            hot = lambda slow: _around_hot(build(slow), hooks.rpc)  # noqa: E731
+        return dataclasses.replace(route, plain=plain, hot=hot)
+
+    return routes.changed(hooked)
 
 
 # Sends
 
 
 def _around_send(handler: Handler, hooks: Sequence[SendMessageHook]) -> Handler:
-    def send(
-        connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+    def send(connection: Connection, request: RemotingCommand) -> Result:
         try:
             context = _send_context(connection, request)
         except ValueError:
@@ -217,9 +218,7 @@ def _fill_in(context: SendMessageContext, answer: RemotingCommand | None) -> Non
 
 
 def _around_send_back(handler: Handler, hooks: Sequence[ConsumeMessageHook]) -> Handler:
-    def send_back(
-        connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+    def send_back(connection: Connection, request: RemotingCommand) -> Result:
         try:
             header = ConsumerSendMsgBackRequestHeader.decode(request.ext_fields)
         except ValueError:
@@ -241,9 +240,7 @@ def _around_send_back(handler: Handler, hooks: Sequence[ConsumeMessageHook]) -> 
 
 
 def _around(handler: Handler, hooks: Sequence[RpcHook]) -> Handler:
-    def serve(
-        connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+    def serve(connection: Connection, request: RemotingCommand) -> Result:
         def after(answer: RemotingCommand | None) -> None:
             for hook in hooks:
                 _never_fail(hook.after_response, connection.remote_address, request, answer)
@@ -252,7 +249,7 @@ def _around(handler: Handler, hooks: Sequence[RpcHook]) -> Handler:
             for hook in hooks:
                 hook.before_request(connection.remote_address, request)
         except Exception as error:
-            answer = connection.error_answer(request, error)
+            answer = error_answer(connection.remote_address, request, error)
             after(answer)
             return answer
         return _followed(connection, request, handler, after)
@@ -272,7 +269,7 @@ def _around_hot(handler: HotHandler, hooks: Sequence[RpcHook]) -> HotHandler:
                     hook.before_request(connection.remote_address, request)
             except Exception as error:
                 if not request.is_oneway:
-                    own.append(connection.error_answer(request, error).encode())
+                    own.append(error_answer(connection.remote_address, request, error).encode())
             else:
                 handler(connection, [frame], own)
             response = _only(FrameReader().feed(b"".join(own)))
@@ -295,12 +292,12 @@ def _followed(
     request: RemotingCommand,
     handler: Handler,
     after: Callable[[RemotingCommand | None], None],
-) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+) -> Result:
     """What the handler gives, now or later, once `after` has seen it."""
     try:
         result = handler(connection, request)
     except Exception as error:
-        result = connection.error_answer(request, error)
+        result = error_answer(connection.remote_address, request, error)
     if inspect.isawaitable(result):
         return _followed_later(connection, request, result, after)
     after(result)
@@ -316,7 +313,7 @@ async def _followed_later(
     try:
         answer = await result
     except Exception as error:
-        answer = connection.error_answer(request, error)
+        answer = error_answer(connection.remote_address, request, error)
     after(answer)
     return answer
 

@@ -81,8 +81,11 @@ class MessageWriter:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self.delay_levels = DelayLevels(store.config.message_delay_level)
-        #: Told the level of each message that is put with a delay; `services.delay` sets it.
-        self.on_delayed: Callable[[int], None] | None = None
+        self._on_delayed: Callable[[int], None] | None = None
+
+    def listen(self, on_delayed: Callable[[int], None] | None) -> None:
+        """Call `on_delayed` with the level of each message that is put with a delay."""
+        self._on_delayed = on_delayed
 
     def put(self, message: InnerMessage) -> Stored:
         """Gather one message. Raises PutError; RequestError for a delay that is no number."""
@@ -120,8 +123,8 @@ class MessageWriter:
             prepared_offset=message.prepared_offset,
             store_timestamp=now,
         )
-        if level > 0 and self.on_delayed is not None:
-            self.on_delayed(level)
+        if level > 0 and self._on_delayed is not None:
+            self._on_delayed(level)
         return Stored(queue, offset, physical)
 
     async def stored(self) -> FlushOutcome:

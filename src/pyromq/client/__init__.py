@@ -1,13 +1,14 @@
-"""RocketMQ clients: producers, consumers and what they speak of.
+"""RocketMQ clients: producers, consumers, and the values they exchange with the application.
 
 `Producer`, `TransactionProducer`, `PushConsumer`, `LitePullConsumer` and `PullConsumer` are for
-asyncio; `Producer.sync(...)` and so on give the same to programs without an event loop.
+asyncio. `Producer.sync(...)` and the others' `sync` return clients for programs without an event
+loop.
 """
 
 from __future__ import annotations
 
-from pyromq.client.client import Client
-from pyromq.client.consumer.lite_pull.consumer import AssignmentListener, LitePullConsumer
+from pyromq.client.consumer.lite_pull.assigned_queues import AssignmentListener
+from pyromq.client.consumer.lite_pull.consumer import LitePullConsumer
 from pyromq.client.consumer.lite_pull.options import LitePullOptions
 from pyromq.client.consumer.pull import PullConsumer
 from pyromq.client.consumer.push.consumer import PushConsumer
@@ -25,6 +26,11 @@ from pyromq.client.consumer.rebalance import (
 )
 from pyromq.client.consumer.start_from import StartFrom
 from pyromq.client.consumer.subscription import Subscription
+from pyromq.client.consumer.sync import (
+    SyncLitePullConsumer,
+    SyncPullConsumer,
+    SyncPushConsumer,
+)
 from pyromq.client.errors import (
     AnswerError,
     BrokerError,
@@ -45,21 +51,18 @@ from pyromq.client.hooks import (
     Sending,
     TransactionHook,
 )
-from pyromq.client.message import Message
+from pyromq.client.message import HalfMessage, Message
 from pyromq.client.options import ClientOptions
 from pyromq.client.producer.accumulator import Batching
-from pyromq.client.producer.producer import Producer, ProducerOptions, QueueSelector
+from pyromq.client.producer.options import ProducerOptions
+from pyromq.client.producer.producer import Producer
 from pyromq.client.producer.request_reply import reply_to
-from pyromq.client.producer.transaction import HalfMessage, TransactionProducer, TransactionResult
+from pyromq.client.producer.sync import SyncProducer, SyncTransactionProducer
+from pyromq.client.producer.targets import QueueSelector
+from pyromq.client.producer.transaction import TransactionProducer
 from pyromq.client.received import ReceivedMessage
-from pyromq.client.results import SendResult, SendStatus, TransactionState
-from pyromq.client.sync import (
-    SyncLitePullConsumer,
-    SyncProducer,
-    SyncPullConsumer,
-    SyncPushConsumer,
-    SyncTransactionProducer,
-)
+from pyromq.client.results import SendResult, SendStatus, TransactionResult, TransactionState
+from pyromq.client.session.session import Client
 from pyromq.protocol.errors import RocketMQError
 from pyromq.protocol.wire.bodies import MessageModel, MessageQueue
 from pyromq.remoting.errors import (

@@ -1,7 +1,7 @@
-"""What a client's caller can get instead of a result.
+"""Exceptions that clients raise.
 
-Every exception of the client is a `ClientError`; what happens to connections is a
-`RemotingError` that names the server's address. Both are `RocketMQError`.
+Errors of the client itself are `ClientError`s. Errors of a connection are `RemotingError`s and name
+the server's address. Both are `RocketMQError`s.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from pyromq.protocol.wire.codes import ResponseCode
 
 
 class ClientError(RocketMQError):
-    """Base of everything that the client raises by itself."""
+    """Base of the errors that clients raise, apart from connection errors."""
 
 
 class IllegalMessageError(ClientError, ValueError):
-    """A message, name or expression that no broker would take; nothing was sent."""
+    """A message, name or expression that every broker would refuse. Nothing was sent."""
 
 
 class OptionError(ClientError, ValueError):
-    """An option that is unknown, not possible, or against another one."""
+    """An option or argument that is unknown, invalid, or contradicts another one."""
 
 
 class ClientStateError(ClientError):
-    """Used before it was started, or after it was closed."""
+    """A client was used before its start, after its close, or in a forked child."""
 
 
 class NameServerError(ClientError):
-    """No NameServer gave an answer; `causes` holds what each of them did."""
+    """No NameServer answered; `causes` holds the error of each, by address."""
 
     def __init__(self, asked: str, causes: Mapping[str, Exception]) -> None:
         details = "; ".join(str(cause) for cause in causes.values())
@@ -40,7 +40,7 @@ class NameServerError(ClientError):
 
 
 class TopicNotFoundError(ClientError):
-    """No broker serves this topic, and none would create it."""
+    """No broker serves this topic, and none creates it."""
 
     def __init__(self, topic: str, remark: str) -> None:
         super().__init__(f"topic {topic!r} has no route: {remark}")
@@ -48,11 +48,11 @@ class TopicNotFoundError(ClientError):
 
 
 class UnreadableBodyError(ClientError, ValueError):
-    """A received message's body cannot be decompressed; `raw_body` has it as it was stored."""
+    """The body of a received message cannot be decompressed; `raw_body` holds the stored bytes."""
 
 
 class RequestTimeoutError(ClientError, TimeoutError):
-    """Nobody has replied to a request in time; whether somebody has got it is not known."""
+    """A request got no reply in time. A consumer may or may not have received it."""
 
     def __init__(self, topic: str, seconds: float, problem: str) -> None:
         super().__init__(f"request to topic {topic!r}: {problem} within {seconds:g} s")
@@ -60,7 +60,7 @@ class RequestTimeoutError(ClientError, TimeoutError):
 
 
 class BrokerError(ClientError):
-    """A server answered with an error code."""
+    """A server responded with an error code."""
 
     def __init__(self, address: str, code: int, remark: str | None) -> None:
         super().__init__(f"{address} answered {_code_name(code)}: {remark or 'no remark'}")
@@ -70,15 +70,15 @@ class BrokerError(ClientError):
 
 
 class AnswerError(ClientError):
-    """A server's answer cannot be read: it is no RocketMQ server, or a newer one."""
+    """A server's response cannot be decoded: it is not a RocketMQ server, or a newer one."""
 
     def __init__(self, address: str, problem: ValueError) -> None:
-        super().__init__(f"{address} gave an answer that cannot be read: {problem}")
+        super().__init__(f"response of {address} cannot be decoded: {problem}")
         self.address = address
 
 
 def refusal_of(address: str, header: Mapping[str, Any]) -> BrokerError:
-    """What an answer's raw header says that is no success, whatever stands in it."""
+    """Return the error that a response's raw header describes, whatever its fields hold."""
     code, remark = header.get("code"), header.get("remark")
     return BrokerError(
         address,
@@ -89,7 +89,7 @@ def refusal_of(address: str, header: Mapping[str, Any]) -> BrokerError:
 
 @contextmanager
 def reading_answer(address: str) -> Iterator[None]:
-    """Turn what decoders raise into an AnswerError that names the server."""
+    """Turn a decoder's ValueError into an AnswerError that names the server."""
     try:
         yield
     except ValueError as error:

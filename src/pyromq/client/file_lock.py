@@ -1,8 +1,9 @@
-"""A file that one owner has locked at a time, among all processes of this machine.
+"""Lock a file exclusively among all processes of a machine.
 
-The kernel frees the lock when its owner's process ends, however it ends. A second lock on the
-same file fails in the same process, too. A fork's copy is closed in the child and frees nothing.
-The file stays; it holds the owner's process id, for people. Called on any thread.
+The kernel releases the lock when its owner's process ends, for whatever reason. A second lock on
+the same file fails within the same process as well. A forked child closes its copy without
+releasing the lock. The file remains and holds the owner's process id, for people. Any thread may
+call this.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from pathlib import Path
 
 
 class FileLock:
-    """Locked from `acquire` to `release`."""
+    """A lock on a file, held from `acquire` to `release`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor: int | None = None
 
     def acquire(self) -> bool:
-        """Return whether the file is ours now, without waiting; raises OSError if it cannot be."""
+        """Take the lock if it is free and return whether it was; never waits. Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -40,14 +41,14 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Let others have it. A second time changes nothing."""
+        """Release the lock. Idempotent."""
         if self._descriptor is not None:
-            # Not by closing alone: a fork that has just begun may still have a copy.
+            # Closing alone would not do: a child just forked may still hold a copy.
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             self._close()
 
     def owner(self) -> str:
-        """Name the process that has it, for an error message."""
+        """Return the process that holds the lock, for an error message."""
         with contextlib.suppress(OSError):
             pid = self.path.read_text(errors="replace").strip()
             if pid:
@@ -61,12 +62,12 @@ class FileLock:
             _held.discard(self)
 
 
-#: Locks of this process.
+#: Locks held by this process.
 _held: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    # Not unlocked: the lock is shared with the parent, who keeps it.
+    # Only closed: unlocking would release the parent's lock.
     for lock in list(_held):
         lock._close()
 

@@ -1,11 +1,11 @@
-"""Threads for handlers that are plain functions, so that they cannot block the event loop.
+"""Run the application's plain functions in threads, so that they cannot block the event loop.
 
-Unlike those of `concurrent.futures`, these threads do not keep the interpreter from ending,
-and a function that never comes back does not cost a place: once its caller has given up, it
-is replaced by another thread. Results come back to the event loop many at a time. And what
-all those have in common who call functions of the application.
+Unlike the threads of `concurrent.futures`, these do not keep the interpreter from exiting, and a
+function that never returns does not occupy a slot: once its caller stops waiting, another thread
+takes its place. The event loop collects many results per iteration. The module also holds the
+helpers shared by all code that calls functions of the application.
 
-`run`, `close` on the event loop; `_work` in each thread.
+`run` and `close` belong to the event loop, `_work` to each thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class HandlerThreads:
-    """At most `limit` threads that are of use, started when needed."""
+    """A pool of at most `limit` threads that are not stuck, started on demand."""
 
     def __init__(self, limit: int, name: str) -> None:
         self._limit = limit
@@ -32,11 +32,11 @@ class HandlerThreads:
         self._done: deque[_Call] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_collecting = False
-        #: Calls that somebody waits for; threads; those whose call was given up.
+        #: Calls with a waiting caller; threads; threads stuck in an abandoned call.
         self._open = self._count = self._stuck = 0
 
     async def run(self, function: Callable[[Any], Any], argument: Any) -> Any:
-        """The function's result, or what it raised."""
+        """Return the function's result, or raise its exception."""
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
@@ -52,11 +52,11 @@ class HandlerThreads:
             return await call.future
         except asyncio.CancelledError:
             if not call.is_collected:
-                self._give_up(call)
+                self._abandon(call)
             raise
 
     def close(self) -> None:
-        """Each thread ends when it has nothing to do."""
+        """End each thread once it is idle."""
         for _ in range(self._count):
             self._calls.put(None)
         self._count = 0
@@ -66,18 +66,18 @@ class HandlerThreads:
     def _work(self) -> None:
         _thread.is_handler = True
         while (call := self._calls.get()) is not None:
-            if call.is_given_up:
+            if call.is_abandoned:
                 continue
             call.is_begun = True
             try:
                 call.result = call.function(call.argument)
             except StopIteration as error:
-                # asyncio cannot carry this one.
+                # A future cannot hold a StopIteration.
                 call.error = RuntimeError(f"the handler raised {error!r}")
             except Exception as error:
                 call.error = error
             except BaseException as error:
-                # SystemExit and its like are for this thread, not for the event loop.
+                # A SystemExit must not reach the event loop.
                 call.error = RuntimeError(f"the handler raised {error!r}")
                 call.error.__cause__ = error
             self._done.append(call)
@@ -87,10 +87,10 @@ class HandlerThreads:
                 try:
                     self._loop.call_soon_threadsafe(self._collect)
                 except RuntimeError:
-                    return  # the event loop was closed: nobody waits any more
+                    return  # the event loop is closed: no caller is left
 
     def _collect(self) -> None:
-        # First the flag: whoever finishes after the last look at `_done` calls again.
+        # Clear the flag first: a call that ends after the last check of `_done` schedules again.
         self._is_collecting = False
         while self._done:
             call = self._done.popleft()
@@ -100,7 +100,7 @@ class HandlerThreads:
                 if self._count > self._limit:
                     self._count -= 1
                     self._calls.put(None)
-            elif not call.is_given_up:
+            elif not call.is_abandoned:
                 self._open -= 1
             if not call.future.done():
                 if call.error is None:
@@ -108,14 +108,14 @@ class HandlerThreads:
                 else:
                     call.future.set_exception(call.error)
 
-    def _give_up(self, call: _Call) -> None:
-        call.is_given_up = True
+    def _abandon(self, call: _Call) -> None:
+        call.is_abandoned = True
         self._open -= 1
         if call.is_begun:
             call.is_stuck = True
             self._stuck += 1
             logger.warning(
-                "%r of group %s does not come back: its thread is left alone",
+                "%r of group %s did not return in time: abandoning its thread",
                 call.function,
                 self._name,
             )
@@ -124,20 +124,24 @@ class HandlerThreads:
 async def call_in_thread(
     function: Callable[[Any], Any], argument: Any, threads: HandlerThreads
 ) -> Any:
-    """A plain function's result; what it has made to be awaited, is."""
+    """Call a plain function in a thread and return its result, awaited if it is awaitable."""
     result = await threads.run(function, argument)
     return await result if inspect.isawaitable(result) else result
 
 
 def is_coroutine_function(function: Callable[[Any], Any]) -> bool:
-    """Whether calling it runs nothing yet: it may be called on the event loop."""
+    """Return whether calling the function only creates a coroutine, which the loop can run."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - an object with `async def __call__`
     )
 
 
 def failure_of(error: BaseException) -> Exception:
-    """What ended a function of the application, as its failure; raised again if we ended it."""
+    """Return an error of the application's function as an Exception.
+
+    Re-raises the cancellation of the current task, and passes SystemExit and KeyboardInterrupt on
+    to the event loop.
+    """
     if isinstance(error, Exception):
         return error
     if isinstance(error, asyncio.CancelledError):
@@ -145,7 +149,7 @@ def failure_of(error: BaseException) -> Exception:
         if task is None or task.cancelling():
             raise error
     elif isinstance(error, SystemExit | KeyboardInterrupt):
-        # For the event loop; the worker that has met it goes on as long as that does.
+        # The event loop gets it; this worker continues for as long as the loop does.
         asyncio.get_running_loop().call_soon(_raise, error)
     else:
         raise error
@@ -157,7 +161,7 @@ def _raise(error: BaseException) -> None:
 
 
 def is_handler_thread() -> bool:
-    """Whether it is a handler that asks."""
+    """Return whether the caller runs in a handler's thread."""
     return getattr(_thread, "is_handler", False)
 
 
@@ -170,9 +174,9 @@ class _Call:
         "error",
         "function",
         "future",
+        "is_abandoned",
         "is_begun",
         "is_collected",
-        "is_given_up",
         "is_stuck",
         "result",
     )
@@ -185,4 +189,4 @@ class _Call:
         self.future = future
         self.result: Any = None
         self.error: Exception | None = None
-        self.is_begun = self.is_collected = self.is_given_up = self.is_stuck = False
+        self.is_begun = self.is_collected = self.is_abandoned = self.is_stuck = False

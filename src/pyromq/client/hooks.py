@@ -1,4 +1,4 @@
-"""Looks at every message that is sent or consumed: for tracing, metrics, audits.
+"""Observe every message that is sent or consumed, for tracing, metrics and audits.
 
     class Count:
         def before_send(self, sending): ...
@@ -6,10 +6,10 @@
 
     Producer(..., hooks=[Count()])
 
-A hook is any object with the methods of `SendHook`, `ConsumeHook` or `TransactionHook`, or of
-several of them. They are called on the client's event loop and must be quick; one that raises
-is logged and changes nothing. A `Sending` or `Consuming` is the same object before and after:
-hooks may keep what they need in its `notes`.
+A hook is an object with the methods of `SendHook`, `ConsumeHook`, `TransactionHook`, or several of
+these. The client calls them on its event loop, so they must be quick. An exception in a hook is
+logged and has no other effect. The calls before and after get the same `Sending` or `Consuming`
+object, whose `notes` are free for the hook's own data.
 """
 
 from __future__ import annotations
@@ -32,96 +32,101 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Sending:
-    """One request with its messages: before it leaves, and when its outcome is known."""
+    """A send request and its messages; its outcome is set before `after_send`."""
 
     group: str
     namespace: str
     messages: Sequence[Message]
-    #: The unique keys of the messages, in their order.
+    #: The messages' unique keys, in order.
     msg_ids: Sequence[str]
     queue: MessageQueue
     address: str
     is_oneway: bool = False
-    #: Whether it is the first half of a transaction.
+    #: Whether the message is the half message of a transaction.
     is_half: bool = False
-    #: How many bytes the body of the request has: compressed, or those of a whole batch.
+    #: Size of the request's body in bytes: compressed, or the whole batch.
     body_size: int = 0
-    #: `time.monotonic()` when it left.
+    #: `time.monotonic()` when the request left.
     began: float = 0.0
-    #: What became of it; neither for a oneway send. Of a batch: the first message's result.
+    #: The result of the first message. A oneway send has neither result nor error.
     result: SendResult | None = None
-    #: The results of all messages, in their order.
+    #: The results of all messages, in order.
     results: Sequence[SendResult] = ()
+    #: The exception that ended the attempt.
     error: BaseException | None = None
+    #: Free for the hook's own data.
     notes: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Consuming:
-    """Messages on their way to a handler, and back."""
+    """A call of a handler and its messages; its outcome is set before `after_consume`."""
 
     group: str
     namespace: str
     messages: Sequence[ReceivedMessage]
     queue: MessageQueue
+    #: `time.monotonic()` when the handler was called.
     began: float = 0.0
-    #: Whether the handler took them; and why not.
+    #: Whether the messages were consumed.
     success: bool = False
+    #: The exception of a handler that failed.
     error: BaseException | None = None
+    #: Free for the hook's own data.
     notes: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class EndingTransaction:
-    """A transaction whose end its broker is about to be told."""
+    """The outcome of a transaction, about to be sent to its broker."""
 
     group: str
     namespace: str
-    #: The half message: as it was sent, or as the broker has shown it when it asked.
+    #: The half message as sent, or as received in the broker's check.
     message: Message | ReceivedMessage
     msg_id: str
     transaction_id: str
     state: TransactionState
     address: str
-    #: Whether the broker has asked for it.
+    #: Whether the broker asked for the outcome.
     is_checked: bool = False
 
 
 @runtime_checkable
 class SendHook(Protocol):
-    """Sees each send."""
+    """Observes sends."""
 
     def before_send(self, sending: Sending) -> None:
-        """The request is about to leave; each attempt is told."""
+        """Handle a request that is about to leave. Called once for each attempt."""
 
     def after_send(self, sending: Sending) -> None:
-        """It was answered, or failed, or was given up, or left without wanting an answer."""
+        """Handle a request that was answered, failed, was cancelled, or was sent oneway."""
 
 
 @runtime_checkable
 class ConsumeHook(Protocol):
-    """Sees each call of a handler."""
+    """Observes calls of a consumer's handler."""
 
     def before_consume(self, consuming: Consuming) -> None:
-        """A handler is about to get messages."""
+        """Handle messages that the handler is about to get."""
 
     def after_consume(self, consuming: Consuming) -> None:
-        """It came back, or raised, or took too long."""
+        """Handle the outcome: the handler returned, raised or timed out."""
 
 
 @runtime_checkable
 class TransactionHook(Protocol):
-    """Sees the end of each transaction."""
+    """Observes the outcomes of transactions."""
 
     def end_transaction(self, ending: EndingTransaction) -> None:
-        """Its outcome is on the way to the broker; told again each time that a broker asks."""
+        """Handle an outcome that is about to be sent. Called again for each check by a broker."""
 
 
 AnyHook = SendHook | ConsumeHook | TransactionHook
 
 
 class Hooks:
-    """A client's hooks, told one after the other."""
+    """A client's hooks, called in order."""
 
     def __init__(self, hooks: Iterable[AnyHook] = ()) -> None:
         self.send: list[SendHook] = []
@@ -131,11 +136,11 @@ class Hooks:
             self.add(hook)
 
     def add(self, hook: AnyHook) -> None:
-        """Tell this one, too."""
+        """Add a hook; raises OptionError if it has none of the methods."""
         if not isinstance(hook, SendHook | ConsumeHook | TransactionHook):
             raise OptionError(
-                f"{hook!r} is no hook: it has neither before_send and after_send "
-                "nor before_consume and after_consume nor end_transaction"
+                f"{hook!r} is not a hook: it needs before_send and after_send, "
+                "before_consume and after_consume, or end_transaction"
             )
         if isinstance(hook, SendHook):
             self.send.append(hook)
@@ -145,27 +150,27 @@ class Hooks:
             self.transaction.append(hook)
 
     def before_send(self, sending: Sending) -> None:
-        """Tell all of a request that is about to leave."""
+        """Call the hooks for a request that is about to leave."""
         for hook in self.send:
             _call(hook.before_send, sending)
 
     def after_send(self, sending: Sending) -> None:
-        """Tell all what became of a request."""
+        """Call the hooks with a request's outcome."""
         for hook in self.send:
             _call(hook.after_send, sending)
 
     def before_consume(self, consuming: Consuming) -> None:
-        """Tell all of messages on their way to a handler."""
+        """Call the hooks for messages that a handler is about to get."""
         for hook in self.consume:
             _call(hook.before_consume, consuming)
 
     def after_consume(self, consuming: Consuming) -> None:
-        """Tell all what a handler made of its messages."""
+        """Call the hooks with a handler's outcome."""
         for hook in self.consume:
             _call(hook.after_consume, consuming)
 
     def end_transaction(self, ending: EndingTransaction) -> None:
-        """Tell all how a transaction ends."""
+        """Call the hooks with a transaction's outcome."""
         for hook in self.transaction:
             _call(hook.end_transaction, ending)
 
@@ -174,4 +179,4 @@ def _call(method: Any, argument: Sending | Consuming | EndingTransaction) -> Non
     try:
         method(argument)
     except Exception:
-        logger.exception("hook %r failed: the message goes on without it", method)
+        logger.exception("hook %r failed; the message is not affected", method)

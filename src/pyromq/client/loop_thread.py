@@ -1,11 +1,11 @@
-"""An event loop in a thread of its own, for programs that have none.
+"""Run an event loop in a thread, for programs that have none.
 
-`shared_loop` is the process's one: all synchronous clients use it. It is started when first
-asked for, and ended with the interpreter, which it does not keep from ending. A fork has no
-threads but the one that forked, so a child begins anew: what it inherited is never touched
-again, since sockets and pollers are still the parent's, too.
+All synchronous clients of a process share `shared_loop`. The first call starts it, and it stops at
+the exit of the interpreter without delaying that. A forked child has only the thread that forked,
+so it starts a loop of its own and never touches the inherited one, whose sockets and poller are
+still the parent's.
 
-Used by `sync` and by `pyromq.testing`, from any thread.
+Used by `sync` and `pyromq.testing`, from any thread.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from pyromq.client.errors import ClientStateError
 logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
-#: How long `stop` waits for the thread.
+#: Time limit of `stop` for the thread to end.
 _STOP_SECONDS = 5.0
-_SLICE_SECONDS = 0.5
+#: Longest uninterrupted wait, see `_Waiting.wait`.
+_MAX_WAIT_SECONDS = 0.5
 
 
 class LoopThread:
-    """Runs coroutines for other threads until `stop`; uvloop's where it is installed."""
+    """A thread that runs coroutines for other threads until `stop`, on uvloop if installed."""
 
     def __init__(self, name: str) -> None:
         self.loop = _new_loop()
@@ -41,9 +42,9 @@ class LoopThread:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, _Result], timeout: float | None = None) -> _Result:
-        """Wait for a coroutine's result; it is cancelled when the waiting ends before that.
+        """Run a coroutine and return its result, or raise its exception.
 
-        Raises TimeoutError after `timeout` seconds, and whatever the coroutine raises.
+        Raises TimeoutError after `timeout` seconds. A timeout or Ctrl-C cancels the coroutine.
         """
         self._check(coroutine)
         waiting = _Waiting(coroutine)
@@ -52,39 +53,39 @@ class LoopThread:
             if waiting.wait(timeout):
                 return waiting.task.result()
         except BaseException:
-            # Ctrl-C: nobody wants the result any more.
-            self._give_up(waiting)
+            # Ctrl-C: the result is no longer wanted.
+            self._cancel(waiting)
             raise
-        self._give_up(waiting)
+        self._cancel(waiting)
         raise TimeoutError(f"no result within {timeout:g} s")
 
     async def run_from_loop(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-        """The same for a coroutine of another event loop."""
+        """Run a coroutine for a task of another event loop."""
         return await asyncio.wrap_future(self.submit(coroutine))
 
     def submit(self, coroutine: Coroutine[Any, Any, _Result]) -> Future[_Result]:
-        """Begin with a coroutine and do not wait.
+        """Start a coroutine and return a future for its result.
 
-        Raises ClientStateError in the thread of the loop itself: it would wait for itself.
+        Raises ClientStateError on the loop's own thread, which would wait for itself.
         """
         self._check(coroutine)
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def check_thread(self) -> None:
-        """Raise ClientStateError in the thread of the loop itself, and in a fork."""
+        """Raise ClientStateError on the loop's own thread, and in a forked child."""
         if self._process != os.getpid():
             raise ClientStateError(
-                f"this event loop runs in process {self._process}, of which this one is a fork"
+                f"this event loop runs in process {self._process}, and this is a fork of it"
             )
         if threading.current_thread() is self._thread:
             raise ClientStateError(
-                "a synchronous client was used on the event loop that serves it, for which it "
-                "would wait forever: in coroutines use the asynchronous client, or make the "
-                "handler a plain function"
+                "a synchronous client was called on the event loop that serves it and would wait "
+                "forever: use the asynchronous client in coroutines, or make the handler a plain "
+                "function"
             )
 
     def stop(self) -> None:
-        """Cancel what still runs, and end the thread."""
+        """Cancel all tasks and end the thread."""
         self._is_stopping = True
         if self._process == os.getpid() and self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
@@ -102,8 +103,8 @@ class LoopThread:
             try:
                 self.loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
-                # A coroutine's, which event loops let through. The others go on.
-                logger.exception("a coroutine tried to end the process from the client's loop")
+                # Event loops let these through. The other coroutines must continue.
+                logger.exception("a coroutine on the client's loop tried to exit the process")
 
     async def _end(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -120,7 +121,7 @@ class LoopThread:
             coroutine.close()
             raise
 
-    def _give_up(self, waiting: _Waiting[Any]) -> None:
+    def _cancel(self, waiting: _Waiting[Any]) -> None:
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(waiting.cancel)
 
@@ -128,8 +129,8 @@ class LoopThread:
 class _Waiting(Generic[_Result]):
     """A coroutine and the thread that waits for it.
 
-    Not a `concurrent.futures.Future`: one that Ctrl-C interrupts at the wrong instant keeps its
-    own lock, for which the loop then waits forever.
+    Not a `concurrent.futures.Future`: Ctrl-C at the wrong instant leaves its lock held, and the
+    loop then waits for it forever.
     """
 
     __slots__ = ("_coroutine", "done", "task")
@@ -142,14 +143,14 @@ class _Waiting(Generic[_Result]):
         self.done.acquire()
 
     def wait(self, timeout: float | None) -> bool:
-        """Whether the coroutine ends within `timeout` seconds.
+        """Wait for the coroutine at most `timeout` seconds, and return whether it ended.
 
-        In slices: a Ctrl-C between Python and the wait of the system is only seen after it.
+        The wait is split: a Ctrl-C that arrives just before the system call is noticed after it.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            left = _SLICE_SECONDS if deadline is None else deadline - time.monotonic()
-            if self.done.acquire(timeout=max(0.0, min(left, _SLICE_SECONDS))):
+            left = _MAX_WAIT_SECONDS if deadline is None else deadline - time.monotonic()
+            if self.done.acquire(timeout=max(0.0, min(left, _MAX_WAIT_SECONDS))):
                 return True
             if deadline is not None and left <= 0:
                 return False
@@ -163,13 +164,12 @@ class _Waiting(Generic[_Result]):
 
     def _finish(self, task: asyncio.Task[_Result]) -> None:
         if not task.cancelled():
-            # Seen to, also when nobody waits any more.
-            task.exception()
+            task.exception()  # marks it as retrieved, even if no thread waits any more
         self.done.release()
 
 
 def shared_loop() -> LoopThread:
-    """The process's own loop for synchronous clients, started now if there is none."""
+    """Return the loop of all synchronous clients of this process, started if necessary."""
     global _shared
     found = _shared
     if found is None:
@@ -182,13 +182,13 @@ def shared_loop() -> LoopThread:
 
 _lock = threading.Lock()
 _shared: LoopThread | None = None
-#: Of the parent process: kept, since to free them would close what the parent uses.
+#: Loops of the parent process. Kept alive: freeing them would close the parent's sockets.
 _inherited: list[LoopThread] = []
 
 
 def _forked() -> None:
     global _lock, _shared
-    # The lock may have been held by a thread that does not exist here.
+    # A thread that does not exist in the child may have held the lock.
     _lock = threading.Lock()
     if _shared is not None:
         _inherited.append(_shared)
@@ -200,7 +200,7 @@ os.register_at_fork(after_in_child=_forked)
 
 @atexit.register
 def _stop_shared() -> None:
-    """End the thread while there is an interpreter: one that wakes up behind it crashes."""
+    """End the thread before the interpreter: a thread that wakes up later crashes."""
     global _shared
     found, _shared = _shared, None
     if found is not None:

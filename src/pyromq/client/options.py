@@ -1,10 +1,19 @@
-"""What every client can be told beside its own options: who it is, and how it connects.
+"""Options that every client takes: its identity, its security, and how it talks to servers.
 
     Producer("127.0.0.1:9876", group="shop", namespace="tenant-1", tls=True)
 
-`ClientOptions` are the keyword arguments that producers and consumers share; `Settings`
-are the same with all defaults, checked. A client reads them when it is made.
+Constructors check every option and raise an OptionError that names a bad one.
 """
+
+# The rule for options and settings, here and for each kind of client (`ProducerOptions`,
+# `PushOptions`, ...):
+#
+# - `...Options` is a TypedDict: the keyword arguments a user gives. Every key may be missing, no
+#   value is checked, and the comment above a key is its documentation.
+# - `...Settings` is a frozen dataclass with the same fields: every value is present, as given or as
+#   the default, and checked.
+#
+# Constructors turn options into settings before they do anything else. No other code sees options.
 
 from __future__ import annotations
 
@@ -12,10 +21,10 @@ import os
 import re
 import ssl
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import TypedDict
+from typing import Any, TypedDict, cast
 
 from pyromq.client.arguments import check_seconds, check_text, refusal
 from pyromq.client.errors import OptionError
@@ -28,39 +37,46 @@ _NAMESPACE = re.compile(r"[a-zA-Z0-9_-]*")
 
 
 class ClientOptions(TypedDict, total=False):
-    """Keyword arguments of every client. Times are in seconds."""
+    """Keyword arguments of every client; `Settings` has the defaults. Times are in seconds."""
 
-    #: Name of a tenant: put before the names of topics and groups, taken off again.
+    #: Isolates a tenant: servers see topics and groups as `namespace%name`, the application sees
+    #: `name`.
     namespace: str
-    #: The part of the client's id behind its address; by default another for each client. In
-    #: broadcasting, offsets are kept under it: by default DEFAULT, and DEFAULT-2, DEFAULT-3, … for
-    #: further consumers of the group on this machine. Name those that must get their own offsets
-    #: again after all of them were restarted; a name that another consumer has is refused.
+    #: Sets the part of the client id after the address. By default it is unique for each client. A
+    #: broadcasting consumer stores its offsets under this name: by default DEFAULT, then
+    #: DEFAULT-2, DEFAULT-3, … for further consumers of the group on this machine. Name the
+    #: consumers that must find their own offsets again after all of them restarted. A name that
+    #: another consumer uses is refused.
     instance_name: str
-    #: The client's address in its id; by default that of the machine.
+    #: Sets the address in the client id. By default it is the machine's address.
     client_ip: str
-    #: Stands in the client's id and in requests, for clusters over several units.
+    #: Adds a unit to the client id, for clusters that span several units.
     unit_name: str
-    #: Who signs the requests, where brokers want that (HMAC-SHA1, as RocketMQ 4.9).
+    #: Signs requests with this key, for brokers with access control (HMAC-SHA1, as in RocketMQ
+    #: 4.9). It needs `secret_key`.
     access_key: str
+    #: Is the secret of `access_key`.
     secret_key: str
+    #: Is sent with each signed request, for temporary credentials.
     security_token: str
-    #: True encrypts without checking the server's certificate; a context says it all.
+    #: True encrypts connections without verifying the server's certificate. An SSLContext
+    #: decides on everything.
     tls: bool | ssl.SSLContext
-    #: Message trace: True for the topic RMQ_SYS_TRACE_TOPIC, or another topic's name.
+    #: True sends message traces to the topic RMQ_SYS_TRACE_TOPIC, a name sends them to that topic.
     trace: bool | str
-    #: Called around every send and every consumption, and at the end of transactions.
+    #: Are called around every send, every call of a handler, and at the end of transactions.
     hooks: Sequence[AnyHook]
-    #: For questions to servers other than sends and pulls.
+    #: Limits requests other than sends and pulls.
     request_timeout: float
-    #: Between heartbeats, and between looks for new routes.
+    #: Sets the time between heartbeats. Brokers drop clients after 120 s of silence.
     heartbeat_interval: float
+    #: Sets the time between refreshes of the routes from the NameServers.
     route_interval: float
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of `ClientOptions`, checked, and the addresses of the NameServers."""
+    """`ClientOptions`, checked, and the NameServers' addresses."""
 
     name_servers: tuple[str, ...]
     namespace: str = ""
@@ -81,13 +97,13 @@ class Settings:
     def of(
         cls, namesrv: str | Sequence[str], options: ClientOptions, possible: type = ClientOptions
     ) -> Settings:
-        """Check what a client was told; raises OptionError that names the option.
+        """Check the options of a client; raises OptionError.
 
-        `possible` is the TypedDict of all its options, for the answer to an unknown one.
+        `possible` is the TypedDict of all its options, to name them if one is unknown.
         """
         if not isinstance(namesrv, str):
             if not isinstance(namesrv, Iterable):
-                raise refusal("namesrv", namesrv, "host:port, or a list of them, is needed")
+                raise refusal("namesrv", namesrv, "expected host:port or a list of these")
             namesrv = list(namesrv)
             for address in namesrv:
                 check_text("namesrv", address)
@@ -104,7 +120,7 @@ class Settings:
                 names = sorted(possible.__annotations__)
                 nearest = get_close_matches(name, names, 1)
                 advice = f"did you mean {nearest[0]}? Options are" if nearest else "options are"
-                raise OptionError(f"{name} is no option: {advice} {', '.join(names)}")
+                raise OptionError(f"unknown option {name}: {advice} {', '.join(names)}")
         return cls(addresses, **options)
 
     def __post_init__(self) -> None:
@@ -121,34 +137,44 @@ class Settings:
         ):
             check_text(name, getattr(self, name))
         if not isinstance(self.tls, bool | ssl.SSLContext):
-            raise refusal("tls", self.tls, "True, False or an ssl.SSLContext is needed")
+            raise refusal("tls", self.tls, "expected True, False or an ssl.SSLContext")
         if isinstance(self.trace, str):
             if self.trace:
                 check_topic(self.trace)
         elif not isinstance(self.trace, bool):
-            raise refusal("trace", self.trace, "True, False or a topic is needed")
+            raise refusal("trace", self.trace, "expected True, False or a topic")
         if isinstance(self.hooks, str) or not isinstance(self.hooks, Sequence):
-            raise refusal("hooks", self.hooks, "a list of hooks is needed")
+            raise refusal("hooks", self.hooks, "expected a list of hooks")
         if not _NAMESPACE.fullmatch(self.namespace):
             raise OptionError(
-                f"namespace={self.namespace!r}: only letters, digits, - and _ are possible"
+                f"namespace={self.namespace!r}: use only letters, digits, hyphens and underscores"
             )
         if bool(self.access_key) != bool(self.secret_key):
-            raise OptionError("access_key and secret_key are only possible together")
+            raise OptionError("access_key and secret_key must be given together")
         if self.security_token and not self.access_key:
-            raise OptionError("security_token is only possible with access_key and secret_key")
+            raise OptionError("security_token needs access_key and secret_key")
         for name in ("request_timeout", "heartbeat_interval", "route_interval"):
             check_seconds(name, getattr(self, name))
 
     @property
     def trace_topic(self) -> str | None:
-        """Where message traces go; None without."""
+        """Return the topic of message traces, or None without traces."""
         if isinstance(self.trace, str):
             return self.trace or None
         return TRACE_TOPIC if self.trace else None
 
     def client_id(self, instance: str = "") -> str:
-        """An id for a new client: `address@instance`, and the unit behind another `@`."""
+        """Return an id for a new client: `address@instance`, or `address@instance@unit`."""
         instance = instance or self.instance_name or f"{os.getpid()}#{time.time_ns()}"
         unit = f"@{self.unit_name}" if self.unit_name else ""
         return f"{self.client_ip or local_address()}@{instance}{unit}"
+
+
+def own_options(
+    settings_class: type, options: Mapping[str, Any]
+) -> tuple[dict[str, Any], ClientOptions]:
+    """Split options into those that `settings_class` has and those of every client."""
+    own_names = {field.name for field in fields(settings_class)}
+    own = {name: value for name, value in options.items() if name in own_names}
+    common = {name: value for name, value in options.items() if name not in own_names}
+    return own, cast(ClientOptions, common)

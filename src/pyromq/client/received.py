@@ -1,18 +1,17 @@
-"""Messages as they come out of a pull: `ReceivedMessage`, and the decoder that makes them.
+"""Decode the messages of a pull response (`ReceivedMessage`).
 
-A consumer may get hundreds of thousands a second and look at the body only: the head of a
-record is read at once, properties, hosts and ids when somebody asks. Bytes are copied out of
-the answer, so a message that is kept does not keep the others.
+A consumer may get hundreds of thousands of messages per second and use nothing but their bodies.
+The head of a record is therefore decoded at once, and properties, hosts and ids on first access.
+Bytes are copied out of the response, so keeping one message does not keep the others in memory.
 
-A body that cannot be decompressed (it is damaged, or of a kind for which a package is not
-installed) is never given as if it were plain: whoever reads `body` gets UnreadableBodyError. So
-a handler that needs it fails, and the message is consumed again later, here or by a member that
-can read it, or becomes a dead letter; nothing behind it is held up but where order asks for
-that.
+A body that cannot be decompressed (damaged, or in a format whose package is not installed) is
+never returned as if it were plain: reading `body` raises UnreadableBodyError. A handler that needs
+the body fails, and the message is retried, possibly by a group member that can read it, or becomes
+a dead letter. Later messages are held up only in orderly consumption.
 
-`properties` are the application's own, so they can go into another message as they are. What
-clients and brokers have added describes this message only (`protocol.system_properties`): a copy
-that took it along could become a half message that nobody gets. Used on any thread.
+`properties` are the application's own and can be copied to another message. Properties added by
+clients and brokers describe this message only (`protocol.message.system_properties`); a copy that
+kept them could become a half message that no consumer ever gets. Any thread may use a message.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _OFFSET_MASK = 0xFFFFFFFFFFFFFFFF
 
 
 class ReceivedMessage:
-    """A message from a queue, its body decompressed. Not to be changed."""
+    """A message read from a queue, its body decompressed. Treat it as immutable."""
 
     __slots__ = (
         "_all_properties",
@@ -72,46 +71,48 @@ class ReceivedMessage:
     )
 
     topic: str
-    #: Reading it raises UnreadableBodyError when it cannot be decompressed.
+    #: Raises UnreadableBodyError if the body cannot be decompressed.
     body: bytes
-    #: Bytes of the body, or of `raw_body` where it cannot be read.
+    #: Size of `body` in bytes, or of `raw_body` if the body cannot be decompressed.
     body_size: int
-    #: The queue that it was read from.
+    #: The queue it was read from.
     queue: MessageQueue
     queue_offset: int
-    #: Where its broker's log has it.
+    #: Position in the broker's commit log.
     physical_offset: int
-    #: The application's own, and the system's.
+    #: The application's 32 bits.
     flag: int
+    #: RocketMQ's flags: compression, transaction state, IPv6 hosts.
     sys_flag: int
-    #: Milliseconds since 1970.
+    #: Time of sending, in milliseconds since the epoch, by the producer's clock.
     born_timestamp: int
+    #: Time of storing, in milliseconds since the epoch, by the broker's clock.
     store_timestamp: int
-    #: How often it was delivered before, without success.
+    #: Earlier deliveries that failed.
     reconsume_times: int
     prepared_transaction_offset: int
     _born_host: bytes
     _store_host: bytes
     _raw_properties: bytes
-    #: Decoded when somebody asks; the application's own are chosen from all.
+    #: Decoded on first access.
     _all_properties: dict[str, str] | None
     _properties: dict[str, str] | None
-    #: What was stored and why it cannot be read; of such a message, `body` is not set.
+    #: Stored bytes and the reason they cannot be decompressed. `body` is not set then.
     _unreadable: tuple[bytes, CompressionError]
 
     @property
     def is_readable(self) -> bool:
-        """Whether the body is there, decompressed where that was needed."""
+        """Return whether `body` is available."""
         return not hasattr(self, "_unreadable")
 
     @property
     def raw_body(self) -> bytes:
-        """The body, or what was stored where it cannot be decompressed (see `sys_flag`)."""
+        """Return the body, or the stored bytes if it cannot be decompressed (see `sys_flag`)."""
         return self.body if self.is_readable else self._unreadable[0]
 
     @property
     def properties(self) -> dict[str, str]:
-        """The application's own properties, as its producer has set them."""
+        """Return the application's own properties, as the producer set them."""
         found = self._properties
         if found is None:
             found = self._properties = user_properties(self.all_properties)
@@ -119,12 +120,12 @@ class ReceivedMessage:
 
     @property
     def system_properties(self) -> dict[str, str]:
-        """The properties that clients and brokers have added, under RocketMQ's names."""
+        """Return the properties that clients and brokers added, under RocketMQ's names."""
         return system_properties(self.all_properties)
 
     @property
     def all_properties(self) -> dict[str, str]:
-        """Both of them: what an SQL92 expression of a subscription can name."""
+        """Return `properties` and `system_properties` together, as SQL92 expressions see them."""
         found = self._all_properties
         if found is None:
             found = self._all_properties = decode_properties(self._raw_properties)
@@ -132,45 +133,45 @@ class ReceivedMessage:
 
     @property
     def tags(self) -> str:
-        """What consumers can filter by."""
+        """Return the tag, or an empty string."""
         return self.all_properties.get(property_names.TAGS, "")
 
     @property
     def keys(self) -> str:
-        """The words under which the message can be looked up, separated by spaces."""
+        """Return the words to look the message up by, separated by spaces."""
         return self.all_properties.get(property_names.KEYS, "")
 
     @property
     def ordering_key(self) -> str:
-        """The key whose messages share a queue; empty when it was sent without one."""
+        """Return the ordering key, or an empty string."""
         return self.all_properties.get(SHARDING_KEY, "")
 
     @property
     def msg_id(self) -> str:
-        """The id that the producer gave it, or the offset message id where there is none."""
+        """Return the id that the producer assigned, or else the offset message id."""
         return self.all_properties.get(property_names.UNIQ_KEY) or self.offset_msg_id
 
     @property
     def offset_msg_id(self) -> str:
-        """The id under which its broker finds it."""
+        """Return the id that encodes the message's broker and physical offset."""
         return encode_message_id(self._store_host, self.physical_offset & _OFFSET_MASK)
 
     @property
     def born_host(self) -> tuple[str, int]:
-        """Address and port of the producer."""
+        """Return the producer's address and port."""
         return decode_host(self._born_host)
 
     @property
     def store_host(self) -> tuple[str, int]:
-        """Address and port of the broker."""
+        """Return the broker's address and port."""
         return decode_host(self._store_host)
 
     def forward(self, topic: str, body: bytes | None = None) -> Message:
         """Return a message for `topic` with the same content, or with another body.
 
-        It keeps tags, keys, the application's properties, ordering key and flag. It does not
-        keep what happened to this one: its id, delay, transaction, retries, or who waits for a
-        reply to it. Raises UnreadableBodyError when the body cannot be decompressed.
+        It keeps tags, keys, the application's properties, ordering key and flag, but not this
+        message's id, delay, transaction, retries or request. Raises UnreadableBodyError if the
+        body cannot be decompressed.
         """
         return Message(
             topic,
@@ -188,20 +189,20 @@ class ReceivedMessage:
             f"{self.queue.queue_id}:{self.queue_offset}, {self.body_size} bytes>"
         )
 
-    if not TYPE_CHECKING:  # for type checkers there is nothing beyond what is declared
+    if not TYPE_CHECKING:  # type checkers would accept any attribute
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Called for what is not set: the body of a message that cannot be read."""
+            """Raise for attributes that are not set: the body that cannot be decompressed."""
             if name == "body" and not self.is_readable:
                 raise UnreadableBodyError(
-                    f"body of {self!r} cannot be read: {self._unreadable[1]}"
+                    f"body of {self!r} cannot be decompressed: {self._unreadable[1]}"
                 ) from self._unreadable[1]
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
         def __iter__(self) -> NoReturn:
-            """Called by handlers that expect a list: say how to get one."""
+            """Raise with advice for handlers that expect a list."""
             raise TypeError(
-                f"{self!r} is one message, not a list of them: a handler gets lists with "
+                f"{self!r} is one message, not a list: a handler gets lists with "
                 "takes_lists=True or batch_size="
             )
 
@@ -219,9 +220,9 @@ class ReceivedMessage:
 
 
 def decode_messages(data: bytes, queue: MessageQueue, topic: str = "") -> list[ReceivedMessage]:
-    """The messages of a pull's answer; raises RecordError for what is none.
+    """Decode the messages of a pull response; raises RecordError.
 
-    `topic` is the queue's topic as the records name it, where that differs from `queue.topic`.
+    `topic` is the topic name in the records, if it differs from `queue.topic`.
     """
     messages: list[ReceivedMessage] = []
     add = messages.append
@@ -232,13 +233,13 @@ def decode_messages(data: bytes, queue: MessageQueue, topic: str = "") -> list[R
     position, end = 0, len(data)
     while position < end:
         if end - position < HEAD_SIZE_V4:
-            raise RecordError(f"{end - position} bytes at {position} are too few for a record")
+            raise RecordError(f"truncated record at {position}: {end - position} bytes left")
         head = unpack(data, position)
         head_end = position + HEAD_SIZE_V4
         if head[7] & HOST_MASK:
             head_end = position + head_size(head[7])
             if head_end > end:
-                raise RecordError(f"record with IPv6 hosts at {position} is cut off")
+                raise RecordError(f"truncated record with IPv6 hosts at {position}")
             head = head_unpacker(head[7])(data, position)
         message = new(ReceivedMessage)
         (
@@ -272,7 +273,7 @@ def decode_messages(data: bytes, queue: MessageQueue, topic: str = "") -> list[R
             != following - properties_at
             or following - properties_at > MAX_PROPERTIES
         ):
-            raise RecordError(f"record at {position} has lengths that do not fit together")
+            raise RecordError(f"record at {position} has inconsistent lengths")
         own_topic = data[topic_at + 1 : properties_at - 2]
         message.topic = name if own_topic == known_topic else own_topic.decode(errors="replace")
         message.queue = queue
@@ -295,6 +296,6 @@ def _decompress(message: ReceivedMessage, body: bytes) -> None:
         message.body = decompress(body, message.sys_flag)
     except CompressionError as error:
         message._unreadable = body, error
-        logger.warning("body of %r cannot be read: %s", message, error)
+        logger.warning("body of %r cannot be decompressed: %s", message, error)
     else:
         message.body_size = len(message.body)

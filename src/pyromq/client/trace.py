@@ -1,18 +1,18 @@
-"""Message traces: a client tells what it did with each message, in a topic of its own.
+"""Message traces: record in a separate topic what a client does with each message.
 
-With the option `trace` a producer or consumer has one `MessageTrace` among its hooks. It writes
-Java's records (`protocol.trace`), gathers them for half a second or up to 118,000 characters, and
-sends them with a producer of its own, so that `mqadmin queryMsgTraceById` finds them.
+With the option `trace`, a producer or consumer has a `MessageTrace` among its hooks. It writes
+Java's records (`protocol.message.trace`), gathers them for half a second or up to 118,000
+characters, and sends them with a producer of its own. `mqadmin queryMsgTraceById` finds them.
 
 Invariants:
-1. Traces never hold up or fail what they speak of. When they cannot be sent they are lost; the
-   log says so, and how many, but not more often than each half minute.
-2. What waits is bounded: at most 64 trace messages are under way.
-3. `close` sends what was gathered, within three seconds.
+1. Traces never delay or fail the messages they describe. Records that cannot be sent are dropped;
+   the log counts them, at most once every half minute.
+2. Memory is bounded: at most 64 trace messages are in flight.
+3. `close` sends the gathered records, within three seconds.
 
-Unlike Java's, each message of a batch has a record of its own, so that each is found by its id;
-and the ids under which a trace message is found never outgrow what a message's properties can
-hold, which makes Java lose all of its records. On the client's event loop.
+Unlike Java's client, this one writes a record for each message of a batch, so that every id is
+found, and keeps the ids of a trace message below the limit of its properties; Java's client loses
+all records of a trace message beyond that limit. Runs on the client's event loop.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from pyromq.base.clock import now_ms
 from pyromq.client.hooks import Consuming, EndingTransaction, Sending
 from pyromq.client.message import MAX_GROUP, Message, create_unique_key
 from pyromq.client.options import ClientOptions, Settings
 from pyromq.client.received import ReceivedMessage
-from pyromq.client.results import SendStatus
+from pyromq.client.results import SendResult, SendStatus
 from pyromq.protocol.errors import RocketMQError
 from pyromq.protocol.message.properties import KEY_SEPARATOR, MSG_REGION, TRACE_ON
 from pyromq.protocol.message.trace import (
@@ -43,45 +44,56 @@ from pyromq.protocol.message.trace import (
     TransactionEnded,
 )
 
-if TYPE_CHECKING:
-    from pyromq.client.producer.producer import Producer
-
 logger = logging.getLogger(__name__)
 
 _GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
 _LINGER_SECONDS: Final = 0.5
 _MAX_CHARACTERS: Final = 118_000
-#: What the ids and keys of a trace message may take of its properties, in bytes.
-_MAX_KEYS: Final = 30_000
-_MAX_SENDS: Final = 64
+#: Bytes of ids and keys in the properties of a trace message.
+_MAX_KEY_BYTES: Final = 30_000
+_MAX_IN_FLIGHT: Final = 64
 _SEND_TIMEOUT_SECONDS: Final = 5.0
 _CLOSE_SECONDS: Final = 3.0
 _LOG_SECONDS: Final = 30.0
-#: The trace's own place in the notes of a hook's argument.
+#: Key of the trace's data in the notes of a hook's argument.
 _NOTE: Final = "pyromq.trace"
 
 _numbers = itertools.count(1)
 
 
 class TraceRole(Enum):
-    """Whose trace it is."""
+    """The kind of client that a trace describes."""
 
     PRODUCE = "PRODUCE"
     CONSUME = "CONSUME"
+
+
+class TraceProducer(Protocol):
+    """The methods of `Producer` that send traces."""
+
+    async def start(self) -> None:
+        """Get ready to send."""
+
+    async def send(self, message: Message) -> SendResult:
+        """Store one message."""
+
+    async def close(self) -> None:
+        """Finish the sends in flight."""
 
 
 def message_trace(
     settings: Settings,
     group: str,
     role: TraceRole,
-    new_producer: type[Producer],
+    new_producer: Callable[..., TraceProducer],
     *,
     consume_timeout: float = 900.0,
 ) -> MessageTrace | None:
-    """The trace that a client's settings ask for, to be added to its hooks, started and closed.
+    """Create the trace for a client's settings, or return None if they ask for none.
 
-    `new_producer` is the class of the producer that sends it. A handler that takes longer than
-    `consume_timeout` is recorded as such.
+    The client adds it to its hooks, starts it and closes it. `new_producer` creates the producer
+    that sends the records. A handler that takes longer than `consume_timeout` seconds is recorded
+    as timed out.
     """
     topic = settings.trace_topic
     if topic is None:
@@ -108,9 +120,9 @@ def message_trace(
 
 
 class MessageTrace:
-    """Hooks that write trace records and send them."""
+    """A hook that writes trace records and sends them."""
 
-    def __init__(self, topic: str, producer: Producer, consume_timeout: float = 900.0) -> None:
+    def __init__(self, topic: str, producer: TraceProducer, consume_timeout: float = 900.0) -> None:
         self._topic = topic
         self._producer = producer
         self._consume_timeout = consume_timeout
@@ -123,15 +135,15 @@ class MessageTrace:
         self._lost = 0
         self._logged_at: float | None = None
 
-    # Life
+    # Lifecycle
 
     async def start(self) -> None:
-        """Be ready to send."""
+        """Start the producer of the records."""
         self._loop = asyncio.get_running_loop()
         await self._producer.start()
 
     async def close(self) -> None:
-        """Send what was gathered, as far as that is possible soon."""
+        """Send the gathered records, within three seconds."""
         self._flush()
         self._loop = None
         if self._sends:
@@ -140,18 +152,18 @@ class MessageTrace:
                 send.cancel()
             await asyncio.gather(*late, return_exceptions=True)
         if self._lost:
-            logger.warning("%d trace records were lost", self._lost)
+            logger.warning("lost %d trace records", self._lost)
             self._lost = 0
         await self._producer.close()
 
-    # What the client's hooks tell
+    # Hooks
 
     def before_send(self, sending: Sending) -> None:
-        """Remember when it left."""
-        sending.notes[_NOTE] = _now()
+        """Note the time of sending."""
+        sending.notes[_NOTE] = now_ms()
 
     def after_send(self, sending: Sending) -> None:
-        """`Pub`: of messages that were stored by a broker that wants to be traced."""
+        """Write a `Pub` record for each message, if its broker accepts traces."""
         if sending.queue.topic.startswith(self._topic):
             return
         cost = _milliseconds_since(sending.began)
@@ -178,7 +190,7 @@ class MessageTrace:
             )
 
     def before_consume(self, consuming: Consuming) -> None:
-        """`SubBefore`."""
+        """Write a `SubBefore` record for each message."""
         traced = [
             message
             for message in consuming.messages
@@ -186,9 +198,9 @@ class MessageTrace:
         ]
         if not traced:
             return
-        request_id, now = create_unique_key(), _now()
+        request_id, now = create_unique_key(), now_ms()
         consuming.notes[_NOTE] = (request_id, traced)
-        # As Java: one request has one region, that of its last message.
+        # As in Java, a request has one region: its last message's.
         region = traced[-1].all_properties.get(MSG_REGION, "")
         for message in traced:
             self._add(
@@ -204,12 +216,12 @@ class MessageTrace:
             )
 
     def after_consume(self, consuming: Consuming) -> None:
-        """`SubAfter`, for what `SubBefore` was written for."""
+        """Write a `SubAfter` record for each message with a `SubBefore` record."""
         note = consuming.notes.get(_NOTE)
         if note is None:
             return
         request_id, traced = note
-        cost, now = _milliseconds_since(consuming.began) // len(consuming.messages), _now()
+        cost, now = _milliseconds_since(consuming.began) // len(consuming.messages), now_ms()
         code = self._return_of(consuming)
         for message in traced:
             self._add(
@@ -226,13 +238,13 @@ class MessageTrace:
             )
 
     def end_transaction(self, ending: EndingTransaction) -> None:
-        """`EndTransaction`."""
+        """Write an `EndTransaction` record."""
         message = ending.message
         if message.topic.startswith(self._topic):
             return
         self._add(
             TransactionEnded(
-                time=_now(),
+                time=now_ms(),
                 region=_region_of(message),
                 group=ending.group,
                 topic=message.topic,
@@ -258,13 +270,13 @@ class MessageTrace:
 
     def _add(self, record: TraceRecord) -> None:
         if self._loop is None:
-            return  # the client was not started, or is closed
+            return  # not started yet, or closed
         text = record.encode()
         words = [record.msg_id, *record.keys.split(KEY_SEPARATOR)]
-        if _size_of(words) > _MAX_KEYS:
+        if _size_of(words) > _MAX_KEY_BYTES:
             words = [record.msg_id]
         new = [word for word in words if word and word not in self._keys]
-        if self._key_bytes + _size_of(new) > _MAX_KEYS:
+        if self._key_bytes + _size_of(new) > _MAX_KEY_BYTES:
             self._flush()
             new = [word for word in words if word]
         self._texts.append(text)
@@ -285,8 +297,8 @@ class MessageTrace:
             return
         self._texts, self._keys = [], {}
         self._characters = self._key_bytes = 0
-        if len(self._sends) >= _MAX_SENDS:
-            self._note_lost(len(texts), f"{_MAX_SENDS} trace messages are under way")
+        if len(self._sends) >= _MAX_IN_FLIGHT:
+            self._note_lost(len(texts), f"{_MAX_IN_FLIGHT} trace messages in flight")
             return
         message = Message(self._topic, "".join(texts).encode(), keys=list(keys))
         send = asyncio.get_running_loop().create_task(self._send(message, len(texts)))
@@ -302,21 +314,17 @@ class MessageTrace:
         except RocketMQError as error:
             self._note_lost(count, error)
         except Exception as error:
-            # A mistake of ours must not become one of the application.
-            logger.exception("trace records could not be sent")
+            # A bug here must not fail the application.
+            logger.exception("sending trace records failed")
             self._note_lost(count, error)
 
     def _note_lost(self, count: int, reason: object) -> None:
         self._lost += count
         now = time.monotonic()
         if self._logged_at is None or now - self._logged_at >= _LOG_SECONDS:
-            logger.warning("%d trace records were lost: %s", self._lost, reason)
+            logger.warning("lost %d trace records: %s", self._lost, reason)
             self._logged_at = now
             self._lost = 0
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _milliseconds_since(began: float) -> int:

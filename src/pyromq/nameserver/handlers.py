@@ -67,7 +67,7 @@ from pyromq.protocol.wire.headers_admin import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
-from pyromq.remoting.server import Connection, Handler
+from pyromq.remoting.connection import Connection, Handler
 
 logger = logging.getLogger(__name__)
 

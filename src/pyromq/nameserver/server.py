@@ -19,8 +19,10 @@ from pyromq.nameserver.handlers import NameServerHandlers
 from pyromq.nameserver.kv_config import KVConfig, KVLimits
 from pyromq.nameserver.production import ProductionRoutes
 from pyromq.nameserver.route_table import RouteLimits, RouteTable
+from pyromq.remoting.connection import Connection
 from pyromq.remoting.limits import PeerLimits
-from pyromq.remoting.server import Connection, RemotingServer
+from pyromq.remoting.server import RemotingServer
+from pyromq.remoting.service import Service
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +56,8 @@ class NameServer:
             config, self.routes, self._kv_config, clock, self._production
         )
         self._server = RemotingServer(
-            self._handlers.table(),
             host=config.bind_address,
             port=config.listen_port,
-            on_disconnect=self._disconnected,
             idle_seconds=config.server_channel_max_idle_time_seconds,
             limits=PeerLimits.of(config),
         )
@@ -74,7 +74,9 @@ class NameServer:
         Raises `KVConfigFileError`, or `OSError` when the port cannot be had.
         """
         self._kv_config.load()
-        await self._server.start()
+        await self._server.start(
+            Service(self._handlers.table(), on_disconnect=self.routes.remove_connection)
+        )
         self._scanner = asyncio.create_task(self._scan(), name="scan for dead brokers")
 
     async def stop(self) -> None:
@@ -99,6 +101,3 @@ class NameServer:
             except Exception:
                 logger.exception("dead brokers were not removed, tried again")
             await asyncio.sleep(SCAN_INTERVAL)
-
-    def _disconnected(self, connection: Connection) -> None:
-        self.routes.remove_connection(connection)

@@ -1,15 +1,15 @@
-"""How long what is handled now has waited for its turn, told at the cost of one comparison.
+"""Measures how long a chunk has waited for the loop, at the cost of one comparison per chunk.
 
-The loop takes in one turn everything that its sockets had when the turn began; what is
-handled last has waited for all the others. `at` is the time from which a look at `waited`
-pays: a server compares it with the clock that it reads for each chunk anyway.
+In one iteration the loop handles everything that its sockets had when the iteration began, so the
+last chunk has waited for all the others. `at` is the time from which calling `waited` pays off;
+connections compare it with the clock that they read for each chunk anyway.
 
-What is told is never too much: a wrong refusal is worse than none. So a turn counts from its
-first chunk, and each turn with chunks has to be marked, which costs. uvloop runs its timers
-before it handles the sockets: as long as no timer is overdue, no turn is long, and none is
-marked. One that is overdue proves nothing yet, since the machine may have stalled the process
-while it waited for its sockets, and what was sent meanwhile came just now; it is the reason to
-mark the turns of the next seconds. asyncio's own loop has its turns marked always.
+`waited` never overstates: a wrong refusal is worse than none. An iteration therefore counts from
+its first chunk, which means marking every iteration that has chunks, and marking costs. uvloop
+runs its timers before it polls the sockets: while no timer is overdue, no iteration is long, and
+none is marked. An overdue timer alone proves nothing, because the machine may have stalled the
+process while it polled, and the chunks arrived just now; it only makes the iterations of the next
+seconds be marked. On asyncio's own loop all iterations are marked.
 
 Runs on the loop.
 """
@@ -18,64 +18,65 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from typing import Final
 
 #: How often the timer runs while there is traffic.
 _TICK_SECONDS: Final = 0.05
-#: Without traffic the timer ends after so many runs; nothing wakes up an idle process.
-_TICKS: Final = 100
-#: How long turns are marked behind one that may have been long.
+#: Ticks without traffic after which the timer stops, so that an idle process sleeps.
+_IDLE_TICKS: Final = 100
+#: How long iterations are marked after one that may have been long.
 _MARKED_SECONDS: Final = 10.0
 
 
 class Lateness:
-    """Watches the turns of one loop for waits of more than `limit` seconds."""
+    """Watches the iterations of one loop for waits of more than `limit` seconds."""
 
-    def __init__(self, limit: float = math.inf) -> None:
-        self.limit = limit
-        #: A chunk that is handled after this time should ask how long it has waited.
+    def __init__(self) -> None:
+        #: A chunk that is handled after this time should call `waited`.
         self.at = math.inf
+        self._limit: Callable[[], float] = lambda: math.inf
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timers_come_first = False
-        #: Turns are marked until then; without timers that come first, always.
+        #: Until when iterations are marked; for ever unless timers run first.
         self._marks_until = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._ticks_left = 0
         self._last_tick = 0.0
-        self._turn_began: float | None = None
+        self._iteration_began: float | None = None
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Watch from now on, if there is a limit."""
+    def start(self, loop: asyncio.AbstractEventLoop, limit: Callable[[], float]) -> None:
+        """Start watching; `limit` returns the seconds that count as late now."""
         self._loop = loop
+        self._limit = limit
         self._timers_come_first = type(loop).__module__.partition(".")[0] == "uvloop"
         self._marks_until = -math.inf if self._timers_come_first else math.inf
-        if self.limit != math.inf:
-            self.at = -math.inf
+        self.at = -math.inf
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self.at = math.inf
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def waited(self, now: float) -> float:
-        """For how many seconds, at least, what is handled now has waited in this turn."""
+        """Return for how many seconds, at least, the current chunk has waited."""
         assert self._loop is not None
         if self._timers_come_first and now > self._marks_until:
             if self._timer is None:
-                self._ticks_left = _TICKS
+                self._ticks_left = _IDLE_TICKS
                 self._tick()
                 return 0.0
-            self.at = self._last_tick + _TICK_SECONDS + self.limit
+            self.at = self._last_tick + _TICK_SECONDS + self._limit()
             if now <= self.at:
                 return 0.0
             self._marks_until = now + _MARKED_SECONDS
             self.at = -math.inf
-        if self._turn_began is None:
-            self._turn_began = now
-            self._loop.call_soon(self._end_turn)
-        return now - self._turn_began
+        if self._iteration_began is None:
+            self._iteration_began = now
+            self._loop.call_soon(self._end_iteration)
+        return now - self._iteration_began
 
     def _tick(self) -> None:
         assert self._loop is not None
@@ -87,7 +88,7 @@ class Lateness:
         self._ticks_left -= 1
         self._timer = self._loop.call_later(_TICK_SECONDS, self._tick)
         is_marking = self._last_tick <= self._marks_until
-        self.at = -math.inf if is_marking else self._last_tick + _TICK_SECONDS + self.limit
+        self.at = -math.inf if is_marking else self._last_tick + _TICK_SECONDS + self._limit()
 
-    def _end_turn(self) -> None:
-        self._turn_began = None
+    def _end_iteration(self) -> None:
+        self._iteration_began = None

@@ -95,8 +95,8 @@ class Budget:
         self._measure = measure
         self._held: dict[Holder, Holding] = {}
 
-    def hold(self, holder: Holder, size: int, now: float, *, anew: bool = False) -> None:
-        """Note that `size` bytes are held for a connection; `anew` restarts its clock."""
+    def hold(self, holder: Holder, size: int, now: float, *, restart: bool = False) -> None:
+        """Note that `size` bytes are held for a connection; `restart` its clock."""
         holding = self._held.get(holder)
         if holding is None:
             if not size:
@@ -104,7 +104,7 @@ class Budget:
             holding = self._held[holder] = Holding(0, now)
         elif not size:
             del self._held[holder]
-        elif anew:
+        elif restart:
             holding.since = now
         grown = size - holding.size
         holding.size = size

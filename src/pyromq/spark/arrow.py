@@ -1,19 +1,19 @@
-"""Record bytes as Arrow batches: the one decoder for whatever brought them.
+"""Decode blocks of record bytes into Arrow batches, for every kind of origin.
 
     decoder = RecordDecoder(("topic", "queueOffset", "body"), broker_name="broker-a")
     decoded = decoder.decode(block)           # decoded.batch, decoded.damaged
 
-Heads are read as columns by `protocol.bulk`; bodies, topics and properties are gathered by
-Arrow out of the buffer, 3 to 5 million rows a second. Only what the columns need is done:
-without `body` no body is touched, without properties, keys and tags no property.
+`protocol.message.bulk` reads the heads as columns; Arrow gathers bodies, topics and properties from
+the buffer, at 3 to 5 million rows a second. Only the requested columns cost anything: without
+`body` no body is touched, without properties, keys and tags no property.
 
 Invariants
-1. A batch holds copies: the buffer may go when `decode` returns.
-2. Text is valid UTF-8, whatever the bytes were: others become U+FFFD.
-3. A record that is not whole, or whose body cannot be decompressed, makes no row; it
-   stands in `damaged`.
+1. A batch holds copies: the buffer may be reused when `decode` returns.
+2. Text is valid UTF-8; invalid bytes become U+FFFD.
+3. A record that is not whole, or whose body cannot be decompressed, becomes an entry in `damaged`
+   instead of a row.
 
-Runs in Spark's tasks; one decoder for one thread.
+Runs in Spark tasks; a decoder belongs to one thread.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pyromq.base.sizes import MIB
 from pyromq.protocol.message.bulk import (
     Buffer,
     Longs,
@@ -41,10 +42,10 @@ from pyromq.protocol.message.sysflag import COMPRESSED
 from pyromq.spark.columns import MAP, RAW, arrow_schema
 from pyromq.spark.origins.origin import RecordBlock
 
-#: Rows of a batch for Spark: large enough for the JVM, small enough to stay in the caches.
+#: Rows per batch for Spark: large enough for the JVM, small enough for the CPU caches.
 BATCH_ROWS: Final = 8192
-#: Bytes of bodies in a batch, unless one body is larger.
-BATCH_BYTES: Final = 16 * 1024 * 1024
+#: Bytes per batch, unless a single row is larger.
+BATCH_BYTES: Final = 16 * MIB
 
 _NUMBERS: Final = {
     "queueId": ("queue_id", np.int32),
@@ -60,31 +61,31 @@ _NAMED_PROPERTIES: Final = {
     "tags": TAGS.encode(),
     "uniqueKey": UNIQ_KEY.encode(),
 }
-#: A producer says when it made a message, and may say anything. Values beyond the years 1678 and
-#: 2261 could not be collected: Python's times end before Arrow's, and those of pandas there.
+#: A producer may claim any birth time. Values outside the years 1678 to 2261 are clipped, because
+#: pandas cannot hold them and Python's own range ends before Arrow's.
 _FIRST_MILLISECOND: Final = -9_214_560_000_000
 _LAST_MILLISECOND: Final = 9_214_646_399_999
-#: Decompressed bodies of one batch: Arrow's columns end at 2 GiB, and memory before.
-MAX_BODIES: Final = 256 * 1024 * 1024
-#: Four digits as one number.
+#: Decompressed bodies per batch: an Arrow column holds less than 2 GiB, and memory less.
+MAX_BODIES: Final = 256 * MIB
+#: The four hex digits of each 16-bit number, packed into one 32-bit number.
 _HEX: Final = np.frombuffer("".join(f"{number:04X}" for number in range(1 << 16)).encode(), "<u4")
 _SEPARATOR: Final = 2
 _NAME_END: Final = 1
 
 
 class Decoded(NamedTuple):
-    """The rows of a block, and what is wrong with the records that made none."""
+    """The rows of a block, and a description of each damaged record."""
 
     batch: pa.RecordBatch
     damaged: list[str]
 
 
 class _TooLargeError(Exception):
-    """Compressed records that would be too much at once."""
+    """The decompressed bodies of a block exceed MAX_BODIES."""
 
 
 class RecordDecoder:
-    """Makes batches with these columns."""
+    """Decodes blocks into batches with these columns."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class RecordDecoder:
         self._with_map = include_properties == MAP and "properties" in names
 
     def decode_parts(self, block: RecordBlock) -> Iterator[Decoded]:
-        """The rows of a block, in as many parts as their decompressed bodies need."""
+        """Yield the rows of a block, in several batches if their bodies are too large for one."""
         try:
             yield self.decode(block)
         except _TooLargeError:
@@ -109,13 +110,13 @@ class RecordDecoder:
             yield from self.decode_parts(RecordBlock(block.buffer, block.starts[half:]))
 
     def decode(self, block: RecordBlock) -> Decoded:
-        """The rows of a block, in its order, if their bodies are no more than MAX_BODIES."""
+        """Return the rows of a block in order, if their bodies do not exceed MAX_BODIES."""
         columns = read_columns(block.buffer, block.starts)
         damaged: list[str] = []
         good = columns.valid & _ends_before_next(columns)
         if not good.all():
             damaged += [
-                f"the record at byte {start} of its block is not whole"
+                f"the record at byte {start} of its block is damaged"
                 for start in block.starts[~good].tolist()
             ]
             columns = read_columns(block.buffer, block.starts[good])
@@ -146,20 +147,20 @@ class RecordDecoder:
 
 
 def batches(decoded: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of a size that is good for Spark."""
+    """Split rows into batches of a suitable size for Spark."""
     if not decoded.num_rows:
         return
     step = BATCH_ROWS
     if decoded.nbytes > BATCH_BYTES:
         step = max(1, min(BATCH_ROWS, decoded.num_rows * BATCH_BYTES // decoded.nbytes))
-    # Parts of one size, instead of full ones and a small rest.
+    # Batches of equal size, rather than full ones and a small rest.
     step = -(-decoded.num_rows // max(1, -(-decoded.num_rows // step)))
     for start in range(0, decoded.num_rows, step):
         yield decoded.slice(start, step)
 
 
 class _Rows:
-    """The records of a block, all whole, and what several columns need of them."""
+    """The whole records of a block, with intermediate results that several columns share."""
 
     def __init__(self, buffer: Buffer, columns: RecordColumns) -> None:
         self.columns = columns
@@ -170,7 +171,7 @@ class _Rows:
         self._properties: JoinedProperties | None = None
 
     def with_bodies(self, damaged: list[str]) -> _Rows:
-        """The same with the bodies at hand, without the rows whose body is damaged."""
+        """Return the rows with decompressed bodies, without those whose body is damaged."""
         flags = self.columns.heads["sys_flag"]
         compressed = (flags & COMPRESSED).nonzero()[0]
         self._bodies = _gather(self._buffer, self.columns.bodies)
@@ -201,14 +202,14 @@ class _Rows:
         return rows
 
     def bodies(self) -> pa.Array:
-        """The column of bodies."""
+        """Return the column of bodies."""
         assert self._bodies is not None
         return self._bodies
 
     def topics(self) -> pa.Array:
-        """The column of topics."""
+        """Return the column of topics."""
         starts, lengths = self.columns.topics
-        # A queue's records have one topic, with its length before it: nothing is gathered.
+        # The records of a queue have one topic, preceded by its length: compare, do not gather.
         first, size = int(starts[0]) - 1, int(lengths[0]) + 1
         if (lengths == size - 1).all():
             data = np.frombuffer(self._bytes, np.uint8)
@@ -218,15 +219,15 @@ class _Rows:
         return _text(_gather(self._buffer, self.columns.topics))
 
     def raw_properties(self) -> pa.Array:
-        """The column of properties as they stand in the record."""
+        """Return the column of raw properties."""
         return _text(_gather(self._buffer, self.columns.properties))
 
     def born_hosts(self) -> pa.Array:
-        """The column of `host:port` of who sent the messages."""
+        """Return the column with `host:port` of the producers."""
         return self._hosts("born_host", self.columns.born_hosts)
 
     def store_hosts(self) -> pa.Array:
-        """The column of `host:port` of the broker that stored the messages."""
+        """Return the column with `host:port` of the brokers."""
         return self._hosts("store_host", self.columns.store_hosts)
 
     def _hosts(self, field: str, spans: Callable[[], Spans]) -> pa.Array:
@@ -236,7 +237,7 @@ class _Rows:
         return _hosts(_gather(self._buffer, spans()))
 
     def _one_host(self, field: str) -> bytes | None:
-        """The host of all rows, as in most blocks; None when there are several, or of IPv6."""
+        """Return the one host of all rows, as in most blocks; None for several, or for IPv6."""
         heads = self.columns.heads
         if field not in (heads.dtype.names or ()):
             return None
@@ -244,7 +245,7 @@ class _Rows:
         return hosts[:1].tobytes() if (hosts == hosts[0]).all() else None
 
     def message_ids(self) -> pa.Array:
-        """The column of ids that say where a message is stored."""
+        """Return the column of offset message ids."""
         offsets = self.columns.heads["physical_offset"]
         host = self._one_host("store_host")
         if host is None:
@@ -263,11 +264,11 @@ class _Rows:
         return _array(pa.string(), self.count, ends, digits)
 
     def cut_properties(self) -> None:
-        """Get ready for `named_property`."""
+        """Prepare for `named_property`."""
         self._properties = JoinedProperties(self._bytes, self.columns.properties)
 
     def named_property(self, name: bytes) -> pa.Array:
-        """The column of one property; null where a message does not have it."""
+        """Return the column of one property; null for messages without it."""
         assert self._properties is not None
         rows, spans = self._properties.find(name)
         values = _text(_gather(self._buffer, spans))
@@ -278,12 +279,12 @@ class _Rows:
         return values.take(pa.array(where, mask=where < 0))
 
     def property_map(self) -> pa.Array:
-        """The column of properties as maps: as Java reads them, of several the last counts."""
+        """Return the column of properties as maps. As in Java, the last of a name counts."""
         data, row_ends = self._separated_properties()
         separators = (data == _SEPARATOR).nonzero()[0]
         starts, ends = separators[:-1] + 1, separators[1:]
         name_ends = np.append((data == _NAME_END).nonzero()[0], data.size)
-        # Neither an empty name nor an empty value counts.
+        # Skip properties with an empty name or value.
         middles = name_ends[name_ends.searchsorted(starts)]
         whole = (middles > starts) & (middles < ends - 1)
         starts, middles, ends = starts[whole], middles[whole], ends[whole]
@@ -298,12 +299,13 @@ class _Rows:
         return pa.MapArray.from_arrays(pa.array(bounds), names, values)
 
     def _separated_properties(self) -> tuple[NDArray[np.uint8], Longs]:
-        """The properties of all rows, a separator before each and behind the last.
+        """Return the joined properties of all rows, each between separators, and where rows end.
 
-        And where the separators behind each row stand.
+        The first separator precedes the first row; the positions returned are those of the
+        separators after each row.
         """
         starts, lengths = self.columns.properties
-        # With the byte before them: the last one of their length, made a separator below.
+        # Include the byte before each, the last one of the length; it becomes the separator.
         found = _gather(self._buffer, Spans(starts - 1, lengths + 1))
         offsets = _offsets_of(found)
         data = np.empty(int(offsets[-1]) + 1, np.uint8)
@@ -323,7 +325,7 @@ _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
 
 
 def _ends_before_next(columns: RecordColumns) -> NDArray[np.bool_]:
-    """Which records end before the next one begins: Arrow must not see spans that overlap."""
+    """Return which records end before the next one starts: Arrow cannot handle overlaps."""
     ends = columns.starts + columns.heads["total_size"]
     apart = np.ones(ends.size, np.bool_)
     apart[:-1] = ends[:-1] <= columns.starts[1:]
@@ -331,11 +333,11 @@ def _ends_before_next(columns: RecordColumns) -> NDArray[np.bool_]:
 
 
 def _gather(buffer: pa.Buffer, spans: Spans) -> pa.Array:
-    """What stands at ascending spans of a buffer, copied into one array.
+    """Copy ascending spans of a buffer into one array.
 
-    Spans of one length, as those of keys that clients make, are gathered by numpy in half the
-    time. For others the buffer is seen as an array whose even elements are the spans and whose
-    odd ones are what lies between them; Arrow copies the even ones.
+    numpy gathers spans of equal length, such as unique keys, in half the time. Otherwise the
+    buffer is viewed as an array whose even elements are the spans and whose odd elements are the
+    bytes between them; Arrow copies the even ones.
     """
     starts, lengths = spans
     rows = starts.size
@@ -350,14 +352,15 @@ def _gather(buffer: pa.Buffer, spans: Spans) -> pa.Array:
     bounds = np.empty(2 * rows, np.int32)
     bounds[0::2] = starts - base
     bounds[1::2] = bounds[0::2] + lengths
-    pieces = pa.Array.from_buffers(
+    spans_and_gaps = pa.Array.from_buffers(
         pa.binary(), 2 * rows - 1, [None, pa.py_buffer(bounds), buffer.slice(base)]
     )
-    return pieces.take(_array(pa.int32(), rows, np.arange(0, 2 * rows - 1, 2, dtype=np.int32)))
+    even = _array(pa.int32(), rows, np.arange(0, 2 * rows - 1, 2, dtype=np.int32))
+    return spans_and_gaps.take(even)
 
 
 def _array(kind: pa.DataType, rows: int, *data: NDArray[Any] | bytes) -> pa.Array:
-    """What is laid out as Arrow has it, without a copy; `pa.array` would import pandas."""
+    """Wrap data in Arrow's layout without a copy; `pa.array` would import pandas."""
     return pa.Array.from_buffers(kind, rows, [None, *map(pa.py_buffer, data)])
 
 
@@ -368,7 +371,7 @@ def _repeated(text: str, count: int) -> pa.Array:
 
 
 def _text(found: pa.Array) -> pa.Array:
-    """Bytes as text."""
+    """Return binary values as text; invalid UTF-8 becomes U+FFFD."""
     try:
         return found.cast(pa.string())
     except pa.ArrowInvalid:
@@ -376,7 +379,7 @@ def _text(found: pa.Array) -> pa.Array:
 
 
 def _hosts(found: pa.Array) -> pa.Array:
-    # A few clients and brokers stand in most records: each is formatted once.
+    # Few distinct hosts: format each once.
     coded = found.dictionary_encode()
     names = [format_address(*decode_host(host)) for host in coded.dictionary.to_pylist()]
     return pa.array(names, pa.string()).take(coded.indices)
@@ -388,10 +391,10 @@ def _times(milliseconds: Longs, kind: pa.DataType) -> pa.Array:
 
 
 def _last_of_each(rows: Longs, names: pa.Array) -> Longs | None:
-    """Which items are the last of their name in their row; None when all are."""
+    """Return which items are the last of their name in a row; None if all are."""
     codes = names.dictionary_encode()
     pairs = rows * (len(codes.dictionary) + 1) + codes.indices.to_numpy()
-    # From behind, so that the first one found is the last one.
+    # `unique` returns first occurrences; reversed, these are the last ones.
     kept = pairs.size - 1 - np.unique(pairs[::-1], return_index=True)[1]
     return None if kept.size == pairs.size else np.sort(kept)
 

@@ -1,11 +1,11 @@
-"""The columns of a topic read as a table, once in Spark's types and once in Arrow's.
+"""The columns of a topic read as a table, in Spark's types and in Arrow's.
 
-    schema(include_properties="map")          # what spark.read...load() shows
-    arrow_schema(("topic", "body"))           # what a task's batches must have
+    schema(include_properties="map")          # the columns of spark.read...load()
+    arrow_schema(("topic", "body"))           # the schema of a task's batches
 
-A user's own `.schema(...)` may have any of them in any order; `check_wanted` refuses
-others by name, and may call those `not null` that never are: Spark insists that batches say
-so, too. Used by the driver when a query is planned and by every task.
+A user's `.schema(...)` may list any of these columns in any order; `check_wanted` rejects unknown
+ones. It may declare never-null columns NOT NULL; batches must then declare the same. Used by the
+driver when it plans a query and by every task.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-#: How the column `properties` can be had.
+#: The two forms of the column `properties`: the raw string, or a map.
 RAW: Final = "raw"
 MAP: Final = "map"
 
@@ -52,7 +52,7 @@ _SPARK_TYPES: Final[dict[str, DataType]] = {
     "physicalOffset": LongType(),
 }
 COLUMN_NAMES: Final = tuple(_SPARK_TYPES)
-#: Null where a message has no such property. All others always have a value.
+#: Null if a message has no such property. All other columns always have a value.
 _NULLABLE: Final = frozenset({"uniqueKey", "keys", "tags"})
 _PROPERTY_MAP: Final = MapType(StringType(), StringType())
 _ARROW_TYPES: Final[dict[type[DataType], pa.DataType]] = {
@@ -66,34 +66,34 @@ _ARROW_TYPES: Final[dict[type[DataType], pa.DataType]] = {
 
 
 def schema(include_properties: str = RAW) -> StructType:
-    """All columns, `properties` as the raw string or as a map."""
+    """Return all columns, with `properties` as the raw string or as a map."""
     return StructType(
         [StructField(name, _spark_type(name, include_properties)) for name in COLUMN_NAMES]
     )
 
 
 def check_wanted(wanted: StructType, include_properties: str = RAW) -> None:
-    """Refuse a user's schema with a column that we do not have, or do not have like that."""
+    """Raise ValueError for a schema with unknown columns, other types or wrong nullability."""
     for field in wanted.fields:
         if field.name not in _SPARK_TYPES:
             raise ValueError(
-                f"a message has no column {field.name!r}: take some of {', '.join(COLUMN_NAMES)}"
+                f"unknown column {field.name!r}: choose from {', '.join(COLUMN_NAMES)}"
             )
         ours = _spark_type(field.name, include_properties)
         if field.dataType != ours:
             raise ValueError(
-                f"column {field.name!r} is of type {ours.simpleString()}, "
+                f"column {field.name!r} has type {ours.simpleString()}, "
                 f"not {field.dataType.simpleString()}: cast it after the read"
             )
         if field.name in _NULLABLE and not field.nullable:
             raise ValueError(
-                f"column {field.name!r} is null where a message has no such property: it cannot "
-                "be NOT NULL; filter after the read"
+                f"column {field.name!r} is null for messages without that property, so it cannot "
+                "be NOT NULL: filter after the read"
             )
 
 
 def never_null(wanted: StructType) -> frozenset[str]:
-    """The columns of a schema that are said to be never null."""
+    """Return the columns that a schema declares NOT NULL."""
     return frozenset(field.name for field in wanted.fields if not field.nullable)
 
 
@@ -102,7 +102,7 @@ def arrow_schema(
     include_properties: str = RAW,
     not_null: Container[str] = (),
 ) -> pa.Schema:
-    """These columns in Arrow's types, exactly those that Spark wants of a task."""
+    """Return these columns in the Arrow types that Spark expects from a task."""
     kinds = {name: type(_spark_type(name, include_properties)) for name in names}
     return pa.schema(
         [

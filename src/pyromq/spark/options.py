@@ -1,31 +1,33 @@
-"""The options of a read, checked: what is wanted, of where, from where to where, how much.
+"""The options of a read, checked: which messages, from where, from which offset to which.
 
     ReadOptions.parse({"nameserver": "localhost:9876", "subscribe": "Orders"}, Mode.BATCH)
 
-Names and meanings are those of Spark's Kafka connector where both have the thing. Every
-mistake is refused before anything is read, by the option's name: an unknown option (with
-the nearest known one), a value of another form, options that exclude each other, options
-that have no effect. The driver parses; tasks get the frozen result.
+Options have the names and meanings of Spark's Kafka connector where both have the feature. Every
+mistake is rejected by name before anything is read: an unknown option (with the nearest known
+one), a value of the wrong form, mutually exclusive options, options without effect. The driver
+parses; tasks get the frozen result.
 """
 
 from __future__ import annotations
 
-import difflib
 import enum
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias
 
 from pyspark.sql.datasource import Filter
 
 from pyromq.protocol.filter.sql import compile_sql
 from pyromq.protocol.filter.sql_tokens import SqlError
 from pyromq.protocol.filter.tags import SubscriptionError, parse_tags
-from pyromq.remoting.address import AddressError, parse_addresses
 from pyromq.spark.columns import MAP, RAW
+from pyromq.spark.option_values import GivenOptions
+from pyromq.spark.option_values import OptionError as OptionError
+from pyromq.spark.origins.opening import BrokerSource, Source, StoreSource
 from pyromq.spark.origins.origin import Queue
+from pyromq.spark.origins.settings import RECONNECT_SECONDS, REQUEST_SECONDS, ConnectionSettings
 from pyromq.spark.reading.conditions import ConditionError, parse_where
 from pyromq.spark.reading.queue_offsets import (
     Offsets,
@@ -35,23 +37,13 @@ from pyromq.spark.reading.queue_offsets import (
     queues_from_json,
 )
 
-_Value = TypeVar("_Value")
-
-#: Offsets that stand for a queue's ends, as in Kafka's connector.
+#: Offsets that mean the two ends of a queue, as in Kafka's connector.
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
 
 
-#: A cluster that is restarted, with its stores recovered, is back in less.
-RECONNECT_SECONDS: Final = 300.0
-
-
-class OptionError(ValueError):
-    """An option that cannot be: its name, its value, what is possible."""
-
-
 class Mode(enum.Enum):
-    """What options are for. ANY: not known yet, as when Spark asks for the columns."""
+    """The kind of read that options are for. ANY: not known yet, when Spark lists the columns."""
 
     ANY = "any"
     BATCH = "batch"
@@ -66,19 +58,19 @@ class Edge(enum.Enum):
 
 
 class Time(NamedTuple):
-    """In all queues, what was stored at a time, in milliseconds, or next after it."""
+    """In all queues, the first message stored at or after a time."""
 
     milliseconds: int
 
 
 class AtOffsets(NamedTuple):
-    """Another offset in each queue; EARLIEST_OFFSET and LATEST_OFFSET are possible."""
+    """An offset for each queue, which may be EARLIEST_OFFSET or LATEST_OFFSET."""
 
     offsets: Offsets
 
 
 class AtTimes(NamedTuple):
-    """Another time, in milliseconds, in each queue."""
+    """A time for each queue, in milliseconds."""
 
     times: Offsets
 
@@ -93,13 +85,13 @@ class Topics(NamedTuple):
 
 
 class TopicPattern(NamedTuple):
-    """All topics whose whole name a regular expression matches."""
+    """All topics whose whole name matches a regular expression."""
 
     pattern: str
 
 
 class Queues(NamedTuple):
-    """These queues and no others."""
+    """Individual queues."""
 
     queues: tuple[Queue, ...]
 
@@ -109,8 +101,8 @@ Wanted: TypeAlias = Topics | TopicPattern | Queues
 
 class _Known(NamedTuple):
     mode: Mode
-    #: Not for the files of a store.
-    asks_brokers: bool = False
+    #: Not for store directories.
+    brokers_only: bool = False
 
 
 #: All options, in the order of the documentation.
@@ -132,7 +124,7 @@ KNOWN: Final = {
     "endingOffsetsByTimestamp": _Known(Mode.BATCH),
     "where": _Known(Mode.BATCH),
     "tags": _Known(Mode.ANY),
-    "sql": _Known(Mode.ANY, asks_brokers=True),
+    "sql": _Known(Mode.ANY, brokers_only=True),
     "includeProperties": _Known(Mode.ANY),
     "failOnDataLoss": _Known(Mode.ANY),
     "minPartitions": _Known(Mode.ANY),
@@ -141,46 +133,36 @@ KNOWN: Final = {
     "minOffsetsPerTrigger": _Known(Mode.STREAM),
     "maxTriggerDelay": _Known(Mode.STREAM),
     "maxBytesPerTrigger": _Known(Mode.STREAM),
-    "group": _Known(Mode.STREAM, asks_brokers=True),
-    "accessKey": _Known(Mode.ANY, asks_brokers=True),
-    "secretKey": _Known(Mode.ANY, asks_brokers=True),
-    "tls": _Known(Mode.ANY, asks_brokers=True),
-    "requestTimeout": _Known(Mode.ANY, asks_brokers=True),
-    "reconnectTimeout": _Known(Mode.ANY, asks_brokers=True),
+    "group": _Known(Mode.STREAM, brokers_only=True),
+    "accessKey": _Known(Mode.ANY, brokers_only=True),
+    "secretKey": _Known(Mode.ANY, brokers_only=True),
+    "tls": _Known(Mode.ANY, brokers_only=True),
+    "requestTimeout": _Known(Mode.ANY, brokers_only=True),
+    "reconnectTimeout": _Known(Mode.ANY, brokers_only=True),
     "fetchOffset.numRetries": _Known(Mode.ANY),
     "fetchOffset.retryInterval": _Known(Mode.ANY),
 }
-#: Spark's own, which mean nothing here.
+#: Options that Spark adds by itself.
 _SPARKS_OWN: Final = frozenset({"path", "paths", "serialization.format"})
-#: How Spark names the options of a table that it is to keep in its catalog.
+#: The prefix that Spark gives to the options of a table in its catalog.
 _TABLE_OPTION: Final = "option."
-_BY_LOWER_NAME: Final = {name.lower(): name for name in KNOWN}
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-
-_MILLISECONDS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_BYTES: Final = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_LARGEST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """All options of a read."""
+    """All options of a read. Times are in seconds, unless stated otherwise."""
 
     wanted: Wanted
-    name_servers: tuple[str, ...] = ()
-    store_path: str | None = None
-    #: The log's directories, if it is not in `commitlog` below `store_path`.
-    commit_log_paths: tuple[str, ...] = ()
-    #: What the messages of a store's files have as brokerName; by default its directory's name.
-    broker_name: str = ""
-    #: Reads a store's log without looking at its consume queues.
+    source: Source
+    #: Read a store's log without its consume queues.
     commit_log_only: bool = False
     starting: Position = Edge.EARLIEST
     ending: Position = Edge.LATEST
-    #: Whether queues with nothing at or after the time of the start begin at their end.
+    #: Start at the end of queues that have no message at or after the starting time.
     start_at_end_if_nothing_later: bool = False
-    #: Of all that, only rows for which these hold.
+    #: Read only rows that match these filters.
     where: tuple[Filter, ...] = ()
     tags: frozenset[str] = frozenset()
     sql: str | None = None
@@ -190,40 +172,29 @@ class ReadOptions:
     max_records_per_partition: int = 1_000_000
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
-    #: In seconds, as all times below.
     max_trigger_delay: float = 900.0
     max_bytes_per_trigger: int | None = None
     group: str | None = None
-    access_key: str = ""
-    secret_key: str = field(default="", repr=False)
-    tls: bool = False
-    request_timeout: float = 10.0
-    #: How long streams and tasks wait for servers that are gone.
-    reconnect_timeout: float = RECONNECT_SECONDS
     fetch_retries: int = 3
     fetch_retry_interval: float = 1.0
 
     @classmethod
     def parse(cls, options: Mapping[str, str], mode: Mode) -> ReadOptions:
-        """Check everything a user has said; raises OptionError."""
-        given = _Given(options, mode)
-        given.exclude("nameserver", "storePath")
+        """Check all options that a user gave. Raises OptionError."""
+        given = _given(options, mode)
         given.exclude("tags", "sql")
         starting = _position(given, _STARTS, Edge.LATEST if mode is Mode.STREAM else Edge.EARLIEST)
         ending = _position(given, _ENDS, Edge.LATEST)
         _check_ends(starting, ending, mode)
         parsed = cls(
             wanted=_wanted(given),
-            name_servers=_name_servers(given),
-            store_path=given.text("storePath"),
-            commit_log_paths=given.read("storePathCommitLog", _names, "directories") or (),
-            broker_name=given.text("brokerName") or "",
+            source=_source(given),
             commit_log_only=given.flag("commitLogOnly", False),
             starting=starting,
             ending=ending,
             start_at_end_if_nothing_later=_start_at_end(given),
-            where=_where(given),
-            tags=_tags(given),
+            where=given.parsed("where", parse_where, ConditionError) or (),
+            tags=given.parsed("tags", parse_tags, SubscriptionError) or frozenset(),
             sql=_sql(given),
             include_properties=given.choice("includeProperties", (RAW, MAP), RAW),
             fail_on_data_loss=given.flag("failOnDataLoss", True),
@@ -234,13 +205,8 @@ class ReadOptions:
             max_offsets_per_trigger=given.number("maxOffsetsPerTrigger"),
             min_offsets_per_trigger=given.number("minOffsetsPerTrigger"),
             max_trigger_delay=_seconds(given, "maxTriggerDelay", cls.max_trigger_delay),
-            max_bytes_per_trigger=given.amount("maxBytesPerTrigger", _BYTES, "b", "64m"),
+            max_bytes_per_trigger=given.size("maxBytesPerTrigger", "64m"),
             group=given.text("group"),
-            access_key=given.text("accessKey") or "",
-            secret_key=given.text("secretKey") or "",
-            tls=given.flag("tls", False),
-            request_timeout=_seconds(given, "requestTimeout", cls.request_timeout),
-            reconnect_timeout=_seconds(given, "reconnectTimeout", cls.reconnect_timeout),
             fetch_retries=_retries(given, cls.fetch_retries),
             fetch_retry_interval=_seconds(
                 given, "fetchOffset.retryInterval", cls.fetch_retry_interval
@@ -249,174 +215,102 @@ class ReadOptions:
         _check_together(given, parsed)
         return parsed
 
+    @property
+    def reconnect_timeout(self) -> float:
+        """Return how long streams and tasks wait for servers that went away."""
+        source = self.source
+        return source.settings.reconnect_timeout if isinstance(source, BrokerSource) else 0.0
 
-class _Given:
-    """What a user has said, by the options' own names."""
 
-    def __init__(self, options: Mapping[str, str], mode: Mode) -> None:
-        self._values: dict[str, str] = {}
-        for name, value in options.items():
-            known = _BY_LOWER_NAME.get(name.lower())
-            if known is not None:
-                self._values[known] = value
-            elif name.lower() not in _SPARKS_OWN:
-                raise OptionError(_unknown(name))
-        for name in self._values:
-            self._check_possible(name, mode)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._values
-
-    def text(self, name: str) -> str | None:
-        """A value as it is, without spaces around it; an empty one is refused."""
-        value = self._values.get(name)
-        if value is None:
-            return None
-        if not value.strip():
-            raise OptionError(f"option {name} is empty: give a value, or leave it out")
-        return value.strip()
-
-    def read(self, name: str, parse: Callable[[str], _Value], expected: str) -> _Value | None:
-        """A value through a function that raises ValueError for what it cannot read."""
-        text = self.text(name)
-        if text is None:
-            return None
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise OptionError(f"option {name}={text!r:.200}: expected {expected}") from error
-
-    def number(self, name: str, least: int = 1) -> int | None:
-        """A whole number."""
-        expected = f"a whole number, {least} or more"
-        value = self.read(name, int, expected)
-        if value is not None and not least <= value <= _LARGEST:
-            raise OptionError(f"option {name}={value}: expected {expected}")
-        return value
-
-    def amount(self, name: str, units: Mapping[str, int], unit: str, example: str) -> int | None:
-        """A whole number above 0 with one of these units, or without one."""
-        expected = f"a number above 0 with a unit ({', '.join(units)}), for example {example}"
-        value = self.read(name, lambda text: _amount(text, units, unit), expected)
-        if value is not None and not 0 < value <= _LARGEST:
-            raise OptionError(f"option {name}={self._values[name]!r}: expected {expected}")
-        return value
-
-    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """One of several words."""
-        text = self.text(name)
-        if text is None:
-            return default
-        if text.lower() not in choices:
-            raise OptionError(f"option {name}={text!r:.80}: expected {' or '.join(choices)}")
-        return text.lower()
-
-    def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
-        return self.choice(name, ("true", "false"), str(default).lower()) == "true"
-
-    def exclude(self, *names: str) -> None:
-        """Refuse more than one of these."""
-        both = [name for name in names if name in self._values]
-        if len(both) > 1:
-            raise OptionError(f"options {both[0]} and {both[1]} exclude each other: give one")
-
-    def need(self, name: str, *others: str) -> None:
-        """Refuse an option that has no effect without one of the others."""
-        if name in self._values and not any(other in self._values for other in others):
-            raise OptionError(f"option {name} has no effect without {' or '.join(others)}")
-
-    def _check_possible(self, name: str, mode: Mode) -> None:
+def _given(options: Mapping[str, str], mode: Mode) -> GivenOptions:
+    """Reject options that are unknown, or for another kind of read or origin."""
+    if any(name.lower().startswith(_TABLE_OPTION) for name in options):
+        raise OptionError(
+            "a topic cannot be a table in Spark's catalog, which does not return the table's "
+            "options to a Python source: use CREATE TEMPORARY VIEW ... USING rocketmq OPTIONS (...)"
+        )
+    given = GivenOptions(options, KNOWN, _SPARKS_OWN)
+    for name in given:
         known = KNOWN[name]
         if mode is not Mode.ANY and known.mode not in (Mode.ANY, mode):
             place = "spark.readStream" if known.mode is Mode.STREAM else "spark.read"
             raise OptionError(
-                f"option {name} is for {known.mode.value} reads ({place}): leave it out of a "
+                f"option {name} is for {known.mode.value} reads ({place}): remove it from this "
                 f"{mode.value} read"
             )
-        if known.asks_brokers and "storePath" in self._values:
+        if known.brokers_only and "storePath" in given:
             raise OptionError(
-                f"options storePath and {name} exclude each other: {name} is for reads from "
-                "brokers, by nameserver"
+                f"options storePath and {name} are mutually exclusive: {name} is for reads from "
+                "brokers"
             )
+    return given
 
 
-def _unknown(name: str) -> str:
-    if name.lower().startswith(_TABLE_OPTION):
-        return (
-            "a topic cannot be a table of Spark's catalog, which does not give its options back "
-            "when the table is read: take CREATE TEMPORARY VIEW ... USING rocketmq OPTIONS (...)"
-        )
-    near = difflib.get_close_matches(name.lower(), _BY_LOWER_NAME, n=1)
-    if near:
-        return f"there is no option {name!r:.80}: is {_BY_LOWER_NAME[near[0]]} meant?"
-    return f"there is no option {name!r:.80}: there are {', '.join(KNOWN)}"
-
-
-def _wanted(given: _Given) -> Wanted:
+def _wanted(given: GivenOptions) -> Wanted:
     given.exclude("subscribe", "subscribePattern", "assign")
-    names = given.read("subscribe", _names, "topics separated by commas, as Orders,Payments")
+    names = given.names("subscribe", "topics separated by commas, for example Orders,Payments")
     if names is not None:
         return Topics(names)
-    pattern = given.text("subscribePattern")
+    pattern = given.parsed("subscribePattern", _pattern, ValueError)
     if pattern is not None:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise OptionError(
-                f"option subscribePattern={pattern!r:.200} is no regular expression: {error}"
-            ) from error
         return TopicPattern(pattern)
-    text = given.text("assign")
-    if text is None:
-        raise OptionError("nothing says what to read: give subscribe, subscribePattern or assign")
-    queues = _json(given, "assign", queues_from_json)
+    queues = given.parsed("assign", queues_from_json, OffsetsError)
+    if queues is None:
+        raise OptionError("no topic to read: give subscribe, subscribePattern or assign")
     if not queues:
-        raise OptionError(f"option assign={text!r:.200} names no queue")
+        raise OptionError(f"option assign={given.text('assign')!r:.200} names no queue")
     return Queues(tuple(queues))
 
 
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    if not all(names):
-        raise ValueError(text)
-    return names
-
-
-def _name_servers(given: _Given) -> tuple[str, ...]:
-    text = given.text("nameserver")
-    if text is None:
-        if "storePath" not in given:
-            raise OptionError(
-                "nothing says where to read: give nameserver (host:port), or storePath for "
-                "the files of a store"
-            )
-        return ()
+def _pattern(text: str) -> str:
     try:
-        return tuple(parse_addresses(text))
-    except AddressError as error:
-        raise OptionError(f"option nameserver={text!r:.200}: {error}") from error
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    return text
 
 
-def _position(given: _Given, names: tuple[str, str, str], default: Edge) -> Position:
+def _source(given: GivenOptions) -> Source:
+    given.exclude("nameserver", "storePath")
+    for name in ("storePathCommitLog", "brokerName", "commitLogOnly"):
+        given.need(name, "storePath")
+    store_path = given.text("storePath")
+    if store_path is not None:
+        return StoreSource(
+            store_path,
+            given.text("brokerName") or "",
+            given.names("storePathCommitLog", "directories separated by commas") or (),
+        )
+    servers = given.addresses("nameserver")
+    if servers is None:
+        raise OptionError(
+            "no origin to read from: give nameserver (host:port), or storePath for a store "
+            "directory"
+        )
+    settings = ConnectionSettings(
+        servers,
+        *given.credentials(),
+        given.flag("tls", False),
+        _seconds(given, "requestTimeout", REQUEST_SECONDS),
+        _seconds(given, "reconnectTimeout", RECONNECT_SECONDS),
+    )
+    return BrokerSource(settings)
+
+
+def _position(given: GivenOptions, names: tuple[str, str, str], default: Edge) -> Position:
     given.exclude(*names)
     offsets_name, time_name, times_name = names
-    if time_name in given:
-        time = given.read(
-            time_name,
-            _milliseconds,
-            "milliseconds since 1970, or a time with its zone as 2026-11-16T08:30:00Z",
-        )
-        assert time is not None
+    time = given.parsed(
+        time_name,
+        _milliseconds,
+        ValueError,
+        "milliseconds since 1970, or a time with its zone, for example 2026-11-16T08:30:00Z",
+    )
+    if time is not None:
         return Time(time)
-    if times_name in given:
-        times = _json(given, times_name, offsets_from_json)
-        for queue, value in times.items():
-            if value < 0:
-                raise OptionError(
-                    f"option {times_name}: {value} of queue {queue} is no time: expected "
-                    "milliseconds since 1970"
-                )
+    times = given.parsed(times_name, offsets_from_json, OffsetsError)
+    if times is not None:
+        _check_values(times_name, times, 0, "milliseconds since 1970")
         return AtTimes(times)
     text = given.text(offsets_name)
     if text is None:
@@ -428,14 +322,16 @@ def _position(given: _Given, names: tuple[str, str, str], default: Edge) -> Posi
             f"option {offsets_name}={text!r:.200}: expected earliest, latest or "
             '{"topic": {"broker-a:0": 42}}'
         )
-    offsets = _json(given, offsets_name, offsets_from_json)
-    for queue, value in offsets.items():
-        if value < EARLIEST_OFFSET:
-            raise OptionError(
-                f"option {offsets_name}: {value} of queue {queue} is no offset: expected 0 or "
-                f"more, {EARLIEST_OFFSET} for the earliest or {LATEST_OFFSET} for the latest"
-            )
+    offsets = given.parsed(offsets_name, offsets_from_json, OffsetsError) or {}
+    expected = f"0 or more, {EARLIEST_OFFSET} for the earliest or {LATEST_OFFSET} for the latest"
+    _check_values(offsets_name, offsets, EARLIEST_OFFSET, expected)
     return AtOffsets(offsets)
+
+
+def _check_values(name: str, values: Offsets, least: int, expected: str) -> None:
+    for queue, value in values.items():
+        if value < least:
+            raise OptionError(f"option {name}: {value} for queue {queue}: expected {expected}")
 
 
 def _milliseconds(text: str) -> int:
@@ -447,20 +343,11 @@ def _milliseconds(text: str) -> int:
     return round(time.timestamp() * 1000)
 
 
-def _json(given: _Given, name: str, parse: Callable[[str], _Value]) -> _Value:
-    text = given.text(name)
-    assert text is not None
-    try:
-        return parse(text)
-    except OffsetsError as error:
-        raise OptionError(f"option {name}={text!r:.200}: {error}") from error
-
-
 def _check_ends(starting: Position, ending: Position, mode: Mode) -> None:
-    """What can be said of the two positions before any queue is asked."""
+    """Reject two positions that contradict each other whatever the queues hold."""
     if mode is Mode.BATCH:
-        _refuse_edge("startingOffsets", starting, Edge.LATEST)
-        _refuse_edge("endingOffsets", ending, Edge.EARLIEST)
+        _reject_edge("startingOffsets", starting, Edge.LATEST)
+        _reject_edge("endingOffsets", ending, Edge.EARLIEST)
     if isinstance(starting, Time) and isinstance(ending, Time) and starting > ending:
         raise OptionError(
             f"startingTimestamp={starting.milliseconds} is later than "
@@ -471,85 +358,49 @@ def _check_ends(starting: Position, ending: Position, mode: Mode) -> None:
             start = starting.offsets.get(queue, end)
             if start > end >= 0:
                 raise OptionError(
-                    f"startingOffsets has {start} for queue {queue}, endingOffsets only {end}"
+                    f"startingOffsets ({start}) is above endingOffsets ({end}) for queue {queue}"
                 )
 
 
-def _refuse_edge(name: str, position: Position, edge: Edge) -> None:
-    """A batch cannot begin where everything ends, nor end where everything begins."""
+def _reject_edge(name: str, position: Position, edge: Edge) -> None:
+    """Reject a batch that starts at the latest offset or ends at the earliest."""
     offsets = position.offsets.values() if isinstance(position, AtOffsets) else ()
     if position is edge or edge.value in offsets:
         raise OptionError(
             f"option {name} of a batch read cannot be {edge.name.lower()} ({edge.value}): "
-            "nothing would be read"
+            "the read would be empty"
         )
 
 
-def _start_at_end(given: _Given) -> bool:
+def _start_at_end(given: GivenOptions) -> bool:
     name = "startingOffsetsByTimestampStrategy"
     given.need(name, "startingTimestamp", "startingOffsetsByTimestamp")
     return given.choice(name, ("error", "latest"), "error") == "latest"
 
 
-def _where(given: _Given) -> tuple[Filter, ...]:
-    text = given.text("where")
-    try:
-        return parse_where(text) if text is not None else ()
-    except ConditionError as error:
-        raise OptionError(f"option where: {error}") from error
+def _sql(given: GivenOptions) -> str | None:
+    given.parsed("sql", compile_sql, SqlError)
+    return given.text("sql")
 
 
-def _tags(given: _Given) -> frozenset[str]:
-    text = given.text("tags")
-    try:
-        return parse_tags(text)
-    except SubscriptionError as error:
-        raise OptionError(f"option tags={text!r:.200}: {error}") from error
-
-
-def _sql(given: _Given) -> str | None:
-    text = given.text("sql")
-    if text is not None:
-        try:
-            compile_sql(text)
-        except SqlError as error:
-            raise OptionError(f"option sql={text!r:.200}: {error}") from error
-    return text
-
-
-def _retries(given: _Given, default: int) -> int:
+def _retries(given: GivenOptions, default: int) -> int:
     retries = given.number("fetchOffset.numRetries", least=0)
     return default if retries is None else retries
 
 
-def _seconds(given: _Given, name: str, default: float) -> float:
-    milliseconds = given.amount(name, _MILLISECONDS, "ms", "30s")
-    return default if milliseconds is None else milliseconds / 1000
+def _seconds(given: GivenOptions, name: str, default: float) -> float:
+    return given.seconds(name, "ms", "30s") or default
 
 
-def _amount(text: str, units: Mapping[str, int], unit: str) -> int:
-    found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", text.lower())
-    if found is None:
-        raise ValueError(text)
-    number, given_unit = found.groups()
-    if given_unit and given_unit not in units:
-        raise ValueError(text)
-    return int(number) * units[given_unit or unit]
-
-
-def _check_together(given: _Given, parsed: ReadOptions) -> None:
-    if ("accessKey" in given) != ("secretKey" in given):
-        raise OptionError("options accessKey and secretKey are only possible together")
-    for name in ("storePathCommitLog", "brokerName", "commitLogOnly"):
-        given.need(name, "storePath")
+def _check_together(given: GivenOptions, parsed: ReadOptions) -> None:
     if parsed.commit_log_only:
-        parts = ("assign", "where", "minPartitions", "maxRecordsPerPartition")
-        for name in (*_STARTS, *_ENDS, *parts):
+        others = ("assign", "where", "minPartitions", "maxRecordsPerPartition")
+        for name in (*_STARTS, *_ENDS, *others):
             given.exclude("commitLogOnly", name)
     given.need("maxTriggerDelay", "minOffsetsPerTrigger")
     least, most = parsed.min_offsets_per_trigger, parsed.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
-        raise OptionError(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
+        raise OptionError(f"minOffsetsPerTrigger={least} is above maxOffsetsPerTrigger={most}")
     for names, position in ((_STARTS, parsed.starting), (_ENDS, parsed.ending)):
         if isinstance(position, AtOffsets):
             _check_queues(names[0], parsed.wanted, position.offsets)
@@ -558,22 +409,19 @@ def _check_together(given: _Given, parsed: ReadOptions) -> None:
 
 
 def _check_queues(name: str, wanted: Wanted, queues: Offsets) -> None:
-    """Refuse positions of what is not read, and silence on what is, as far as known now."""
+    """Reject positions for queues that are not read, and missing ones, as far as known now."""
     if isinstance(wanted, Queues):
-        superfluous, missing = (
-            queues.keys() - set(wanted.queues),
-            set(wanted.queues) - queues.keys(),
-        )
-        if superfluous or missing:
+        different = queues.keys() ^ set(wanted.queues)
+        if different:
             raise OptionError(
-                f"options {name} and assign name other queues: both must name "
-                f"{name_queues(superfluous | missing)}"
+                f"options {name} and assign name different queues: both must name "
+                f"{name_queues(different)}"
             )
     elif isinstance(wanted, Topics):
         topics = {queue.topic for queue in queues}
-        different = topics ^ set(wanted.names)
-        if different:
+        different_topics = topics ^ set(wanted.names)
+        if different_topics:
             raise OptionError(
-                f"options {name} and subscribe name other topics: both must name "
-                f"{', '.join(sorted(different))}"
+                f"options {name} and subscribe name different topics: both must name "
+                f"{', '.join(sorted(different_topics))}"
             )

@@ -1,13 +1,14 @@
-"""The format "rocketmq" of Spark: batch and stream, read and write.
+"""The Spark format "rocketmq": batch and stream, read and write.
 
     spark.read.format("rocketmq").option("nameserver", "localhost:9876")
          .option("subscribe", "Orders").load()
     frame.write.format("rocketmq").option("nameserver", "localhost:9876")
          .option("topic", "Orders").mode("append").save()
 
-Spark makes the source from the options wherever it needs it: in the driver's planning processes
-and, pickled with a reader or writer, in the tasks. So it holds the options and nothing else, and
-imports what reads and writes when it is asked to.
+Spark constructs the source from the options wherever it needs one: in the driver's planning
+processes and, pickled with a reader or writer, in the tasks. So it holds only the options. It
+imports readers and writers lazily, because Spark lists the columns in a process of its own that
+needs neither.
 """
 
 from __future__ import annotations
@@ -31,31 +32,31 @@ if TYPE_CHECKING:
 
 
 class RocketMQDataSource(DataSource):
-    """Topics of a cluster, or of the files of a store."""
+    """Topics of a cluster, or of a store directory."""
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` calls it."""
+        """Return the name for `format(...)`."""
         return "rocketmq"
 
     def schema(self) -> StructType:
-        """All columns, when a user does not ask for some."""
+        """Return all columns, for reads without a schema."""
         return schema(ReadOptions.parse(self.options, Mode.ANY).include_properties)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`."""
+        """Return the reader for `spark.read`."""
         from pyromq.spark.reading.batch import batch_reader
 
         return batch_reader(self._plan(schema, Mode.BATCH))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """For `spark.readStream`."""
+        """Return the reader for `spark.readStream`."""
         from pyromq.spark.reading.stream import StreamReader
 
         return StreamReader(self._plan(schema, Mode.STREAM))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For `frame.write`."""
+        """Return the writer for `frame.write`."""
         from pyromq.spark.sink.writer import BatchWriter
 
         return BatchWriter(self.options, schema, overwrite)
@@ -63,7 +64,7 @@ class RocketMQDataSource(DataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        """For `frame.writeStream`."""
+        """Return the writer for `frame.writeStream`."""
         from pyromq.spark.sink.writer import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite)

@@ -19,9 +19,7 @@ from typing import Self
 
 from pyromq.base.settings import ConfigError, load_settings, refuse_unsupported, setting
 from pyromq.base.unsupported_settings import STORE
-
-#: Bytes of one consume-queue entry; a consume-queue segment holds whole entries.
-_CONSUME_QUEUE_ENTRY = 20
+from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY_SIZE
 
 _NO_REPLICATION = "there is no replication"
 _QUEUES_ARE_FLUSHED = "each flushIntervalConsumeQueue flushes all new entries, for a fast recovery"
@@ -85,9 +83,9 @@ class MessageStoreConfig:
     )
     mapped_file_size_consume_queue: int = setting(
         "mappedFileSizeConsumeQueue",
-        300_000 * _CONSUME_QUEUE_ENTRY,
+        300_000 * CONSUME_QUEUE_ENTRY_SIZE,
         "Make consume-queue segments this many bytes long, rounded up to whole 20-byte entries.",
-        minimum=_CONSUME_QUEUE_ENTRY,
+        minimum=CONSUME_QUEUE_ENTRY_SIZE,
     )
     enable_consume_queue_ext: bool = setting(
         "enableConsumeQueueExt",
@@ -558,8 +556,8 @@ class MessageStoreConfig:
     @property
     def consume_queue_file_size(self) -> int:
         """Bytes of a consume-queue segment: mappedFileSizeConsumeQueue in whole entries."""
-        entries = -(-self.mapped_file_size_consume_queue // _CONSUME_QUEUE_ENTRY)
-        return entries * _CONSUME_QUEUE_ENTRY
+        entries = -(-self.mapped_file_size_consume_queue // CONSUME_QUEUE_ENTRY_SIZE)
+        return entries * CONSUME_QUEUE_ENTRY_SIZE
 
     @property
     def disk_cleaning_percent(self) -> int:

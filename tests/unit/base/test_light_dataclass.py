@@ -17,7 +17,7 @@ def made(cls: type[Any]) -> type[Any]:
 
 @made
 class Point(LightDataclass):
-    """A place."""
+    """A point."""
 
     x: int
     y: int = 2
@@ -32,20 +32,20 @@ def test_it_is_a_dataclass_with_slots() -> None:
         ("y", "int"),
         ("names", "list[str]"),
     ]
-    assert Point.__doc__ == "A place."
+    assert Point.__doc__ == "A point."
     assert not hasattr(point, "__dict__")
     with pytest.raises(AttributeError):
         point.z = 1  # type: ignore[attr-defined]
 
 
-def test_values_come_by_place_or_by_name_or_are_defaults() -> None:
+def test_positional_named_and_default_values() -> None:
     point = Point(1, names=["a"])
     assert (point.x, point.y, point.names) == (1, 2, ["a"])
     assert Point(y=5, x=4) == Point(4, 5, [])
     assert Point(1).names is not Point(1).names
 
 
-def test_it_can_be_changed_copied_compared_and_shown() -> None:
+def test_change_copy_compare_and_repr() -> None:
     point = Point(1)
     point.y = 7
     assert point == Point(1, 7)
@@ -68,7 +68,7 @@ def test_it_can_be_changed_copied_compared_and_shown() -> None:
         ((1,), {"z": 1}, "Point has no fields z"),
     ],
 )
-def test_wrong_values_are_a_programming_error(
+def test_wrong_arguments_raise_type_error(
     values: tuple[Any, ...], named: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(TypeError, match=problem):

@@ -14,7 +14,7 @@ class Clock:
         return self.now
 
 
-def test_long_text_is_cut_and_says_how_long_it_was() -> None:
+def test_long_text_is_cut_and_its_length_is_shown() -> None:
     assert shortened("abc", 3) == "abc"
     assert shortened("abcd", 3) == "abc... (4 characters)"
 
@@ -30,12 +30,12 @@ def test_long_text_is_cut_and_says_how_long_it_was() -> None:
         ("a\nb" * 10, r"a\nba\n... (30 characters)"),
     ],
 )
-def test_text_is_one_line_that_can_be_written(text: str, shown: str) -> None:
+def test_text_becomes_one_printable_line(text: str, shown: str) -> None:
     assert printable(text, 30 if len(text) < 30 else 5) == shown
     assert printable(text, 5).encode()
 
 
-def test_the_first_lines_of_each_kind_are_wanted_and_the_others_counted() -> None:
+def test_the_first_lines_of_each_kind_are_written_and_the_others_counted() -> None:
     clock = Clock()
     repeats = Repeats(clock)
     wanted = [repeats.is_wanted("a") for _ in range(MAX_LINES_OF_A_KIND + 7)]
@@ -51,12 +51,12 @@ def test_the_first_lines_of_each_kind_are_wanted_and_the_others_counted() -> Non
     assert repeats.is_wanted("a")
 
 
-def test_a_kind_may_have_a_limit_of_its_own() -> None:
+def test_a_kind_may_have_its_own_limit() -> None:
     repeats = Repeats(Clock())
     assert [repeats.is_wanted("a", 1) for _ in range(3)] == [True, False, False]
 
 
-def test_what_is_not_told_yet_can_be_asked_for() -> None:
+def test_all_counts_can_be_fetched_early() -> None:
     repeats = Repeats(Clock())
     for _ in range(3):
         repeats.is_wanted("a", 1)
@@ -64,7 +64,7 @@ def test_what_is_not_told_yet_can_be_asked_for() -> None:
     assert repeats.ended(all_of_them=True) == []
 
 
-def test_kinds_without_end_share_one_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kinds_beyond_the_limit_share_one_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_lines, "MAX_KINDS", 10)
     clock = Clock()
     repeats = Repeats(clock)
@@ -81,5 +81,5 @@ def test_few_items_are_all_named() -> None:
     assert log_lines.first_few([]) == ""
 
 
-def test_of_many_items_the_first_are_named() -> None:
+def test_the_first_of_many_items_are_named() -> None:
     assert log_lines.first_few(range(5), 2) == "0, 1 and 3 others"

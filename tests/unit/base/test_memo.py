@@ -5,7 +5,7 @@ import pytest
 from pyromq.base.memo import Memo
 
 
-def test_a_value_is_made_once() -> None:
+def test_a_value_is_computed_once() -> None:
     made = []
 
     def make(key: str) -> int:
@@ -18,7 +18,7 @@ def test_a_value_is_made_once() -> None:
     assert made == ["1", "2"]
 
 
-def test_a_failure_is_not_remembered() -> None:
+def test_an_exception_is_not_cached() -> None:
     memo: Memo[str, int] = Memo(int)
 
     for _ in range(2):
@@ -35,7 +35,7 @@ def test_none_is_a_value_like_others() -> None:
     assert made == ["a"]
 
 
-def test_hostile_keys_do_not_make_it_grow() -> None:
+def test_hostile_keys_do_not_grow_the_cache() -> None:
     memo: Memo[int, int] = Memo(lambda key: -key, max_entries=10)
 
     for key in range(1000):
@@ -44,8 +44,8 @@ def test_hostile_keys_do_not_make_it_grow() -> None:
 
 
 @pytest.mark.parametrize("key", ["x" * 100_000, b"x" * 100_000])
-def test_a_long_key_is_not_kept(key: str | bytes) -> None:
-    """A header's field may have megabytes: thousands of them would fill the memory."""
+def test_a_long_key_is_not_cached(key: str | bytes) -> None:
+    """A header field may have megabytes; caching thousands would exhaust memory."""
     memo: Memo[str | bytes, int] = Memo(len)
 
     assert memo[key] == 100_000
@@ -54,7 +54,7 @@ def test_a_long_key_is_not_kept(key: str | bytes) -> None:
     assert len(memo) == 1
 
 
-def test_a_memory_of_few_long_texts() -> None:
+def test_a_cache_of_few_long_strings() -> None:
     memo: Memo[str, int] = Memo(len, max_entries=2, max_length=100_000)
 
     for letter in "abc":
@@ -64,7 +64,7 @@ def test_a_memory_of_few_long_texts() -> None:
     assert len(memo) == 1
 
 
-def test_a_long_value_is_not_kept() -> None:
+def test_a_long_value_is_not_cached() -> None:
     memo: Memo[int, bytes] = Memo(bytes)
 
     assert len(memo[100_000]) == 100_000

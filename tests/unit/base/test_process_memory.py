@@ -1,4 +1,4 @@
-"""After `keep_memory`, pieces of megabytes cost no page faults but the first time."""
+"""After `keep_memory`, multi-megabyte buffers cause page faults only the first time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(faults())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are not told")
-def test_faults_are_gone() -> None:
+def test_page_faults_are_gone() -> None:
     def faults(keeping: bool) -> int:
         program = PROGRAM.format(keeping=keeping)
         done = subprocess.run(
@@ -50,7 +50,7 @@ assert keep_memory()
 before = anonymous()
 assert not return_excess()
 held = []
-for number in range(100):  # what stays lies between what goes
+for number in range(100):  # kept blocks lie between freed ones
     held.append(bytearray(2_000_000))
     held.append(bytearray(1000))
 del held[::2]
@@ -61,7 +61,7 @@ print(anonymous() - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are not asked")
-def test_what_is_free_between_used_blocks_is_given_back() -> None:
+def test_free_memory_between_used_blocks_is_returned() -> None:
     done = subprocess.run(
         [sys.executable, "-c", EXCESS], check=True, capture_output=True, text=True
     )

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import shutil
 import socket
 import threading
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from pyromq.broker import broker as module
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.persistence import PersistenceError, TableFile
@@ -28,7 +26,7 @@ from pyromq.store.results import GetResult, StoreError
 from tests.support.brokers import local_broker, small_store
 from tests.support.descriptors import inodes
 from tests.support.patience import DEADLINE, until
-from tests.unit.broker.wired import pull_request, send_request
+from tests.support.requests import pull_request, send_request
 
 
 def make_broker(root: Path, *, store: dict[str, Any] | None = None, **settings: Any) -> Broker:
@@ -327,41 +325,6 @@ async def test_offsets_are_saved_while_the_broker_runs(tmp_path: Path) -> None:
 
     assert b"consumers" in path.read_bytes()
     await broker.stop()
-
-
-async def test_periodic_work_survives_a_failure(caplog: pytest.LogCaptureFixture) -> None:
-    runs = []
-
-    def work() -> None:
-        runs.append(1)
-        if len(runs) < 3:
-            raise RuntimeError("no luck")
-
-    with caplog.at_level(logging.ERROR):
-        task = asyncio.create_task(module._every(0.001, work))
-        await until(lambda: len(runs) >= 4)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    assert len(caplog.records) == 2
-    assert "work failed, tried again in 0.001 s" in caplog.records[0].getMessage()
-    assert caplog.records[0].exc_info is not None
-
-
-async def test_periodic_work_may_take_its_time(caplog: pytest.LogCaptureFixture) -> None:
-    runs = []
-
-    async def work() -> None:
-        await asyncio.sleep(0)
-        runs.append(1)
-        if len(runs) == 1:
-            raise RuntimeError("no luck")
-
-    task = asyncio.create_task(module._every(0.001, work))
-    await until(lambda: len(runs) >= 3)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert "work failed, tried again in 0.001 s" in caplog.text
 
 
 async def test_expired_segments_go_while_the_broker_runs(

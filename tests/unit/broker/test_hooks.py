@@ -1,40 +1,40 @@
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from pyromq.broker.assembly import assemble
 from pyromq.broker.hooks import (
     ConsumeMessageContext,
     Hooks,
     SendMessageContext,
     with_hooks,
 )
-from pyromq.broker.routes import Routes
+from pyromq.broker.routes import Route, Routes
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
-from pyromq.remoting.server import Connection, RemotingServer
+from pyromq.remoting.connection import Connection
+from pyromq.remoting.service import Service
 from tests.support.patience import until
-from tests.unit.broker.wired import Client, Wired, pull_request, send_request
+from tests.support.requests import pull_request, send_request
+from tests.unit.broker.assembled import AssembledBroker, Client, served
 
 
 @pytest.fixture
-async def wired(tmp_path: Path) -> AsyncIterator[Wired]:
-    wired = Wired(tmp_path)
-    yield wired
-    await wired.close()
+async def assembled(tmp_path: Path) -> AsyncIterator[AssembledBroker]:
+    assembled = AssembledBroker(tmp_path)
+    yield assembled
+    await assembled.close()
 
 
-def connect(wired: Wired, hooks: Hooks) -> Client:
+def connect(assembled: AssembledBroker, hooks: Hooks) -> Client:
     """A client whose requests meet these hooks."""
-    server = wired.server
-    routes = with_hooks(Routes(dict(server.hot_handlers), dict(server.handlers)), hooks)
-    return Client(
-        RemotingServer(routes.plain, hot_handlers=routes.hot, on_chunk_end=server.on_chunk_end),
-        ("127.0.0.1", 40404),
-    )
+    service = assemble(dataclasses.replace(assembled.parts, hooks=hooks)).service
+    return Client(served(service), ("127.0.0.1", 40404))
 
 
 class SendLog:
@@ -86,17 +86,19 @@ def fail(*_: object) -> None:
     raise ZeroDivisionError("a mistake")
 
 
-async def test_without_hooks_the_table_is_the_same(wired: Wired) -> None:
-    routes = Routes(dict(wired.server.hot_handlers), dict(wired.server.handlers))
+async def test_without_hooks_the_table_is_the_same(assembled: AssembledBroker) -> None:
+    routes = assembled.assembly.routes
 
-    assert with_hooks(routes, Hooks()) == routes
+    assert list(with_hooks(routes, Hooks())) == list(routes)
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
-async def test_a_send_is_seen_before_and_after(wired: Wired, code: RequestCode) -> None:
+async def test_a_send_is_seen_before_and_after(
+    assembled: AssembledBroker, code: RequestCode
+) -> None:
     log = SendLog()
-    client = connect(wired, Hooks(send=[log]))
-    wired.put(b"there is one already", queue_id=1)
+    client = connect(assembled, Hooks(send=[log]))
+    assembled.put(b"there is one already", queue_id=1)
 
     answer = client.ask(send_request(code, b"12345", properties="KEYS\x01k\x02"))
 
@@ -111,36 +113,36 @@ async def test_a_send_is_seen_before_and_after(wired: Wired, code: RequestCode) 
     assert (context.queue_id, context.queue_offset) == (1, 1)
 
 
-async def test_a_send_hook_refuses(wired: Wired) -> None:
+async def test_a_send_hook_refuses(assembled: AssembledBroker) -> None:
     log = SendLog()
 
     def refuse(_: SendMessageContext) -> None:
         raise RequestError(ResponseCode.NO_PERMISSION, "not today")
 
     log.before = refuse
-    client = connect(wired, Hooks(send=[log]))
+    client = connect(assembled, Hooks(send=[log]))
 
     answer = client.ask(send_request())
 
     assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, "not today")
-    assert wired.records() == []
+    assert assembled.records() == []
 
 
-async def test_changed_properties_are_stored(wired: Wired) -> None:
+async def test_changed_properties_are_stored(assembled: AssembledBroker) -> None:
     log = SendLog()
     log.before = lambda context: context.properties.update(more="grüße")
-    client = connect(wired, Hooks(send=[log]))
+    client = connect(assembled, Hooks(send=[log]))
 
     assert client.ask(send_request(properties="KEYS\x01k\x02")).code == ResponseCode.SUCCESS
 
-    (record,) = wired.records()
+    (record,) = assembled.records()
     assert record.properties["KEYS"] == "k"
     assert record.properties["more"] == "grüße"
 
 
-async def test_a_refused_send_is_seen_with_its_code(wired: Wired) -> None:
+async def test_a_refused_send_is_seen_with_its_code(assembled: AssembledBroker) -> None:
     log = SendLog()
-    client = connect(wired, Hooks(send=[log]))
+    client = connect(assembled, Hooks(send=[log]))
 
     client.ask(send_request(topic="bad topic"))
 
@@ -150,9 +152,9 @@ async def test_a_refused_send_is_seen_with_its_code(wired: Wired) -> None:
     assert context.message_id is None
 
 
-async def test_a_header_that_cannot_be_read_meets_no_send_hook(wired: Wired) -> None:
+async def test_a_header_that_cannot_be_read_meets_no_send_hook(assembled: AssembledBroker) -> None:
     log = SendLog()
-    client = connect(wired, Hooks(send=[log]))
+    client = connect(assembled, Hooks(send=[log]))
 
     answer = client.ask(send_request(queueId="one"))
 
@@ -161,11 +163,11 @@ async def test_a_header_that_cannot_be_read_meets_no_send_hook(wired: Wired) -> 
 
 
 async def test_a_hook_that_fails_changes_nothing(
-    wired: Wired, caplog: pytest.LogCaptureFixture
+    assembled: AssembledBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken, log = SendLog(), SendLog()
     broken.before = broken.after = fail
-    client = connect(wired, Hooks(send=[broken, log]))
+    client = connect(assembled, Hooks(send=[broken, log]))
 
     with caplog.at_level(logging.ERROR):
         answer = client.ask(send_request())
@@ -176,9 +178,9 @@ async def test_a_hook_that_fails_changes_nothing(
     assert "SendLog.before_send" in caplog.text
 
 
-async def test_every_request_meets_the_rpc_hooks_once(wired: Wired) -> None:
+async def test_every_request_meets_the_rpc_hooks_once(assembled: AssembledBroker) -> None:
     log = RpcLog()
-    client = connect(wired, Hooks(rpc=[log]))
+    client = connect(assembled, Hooks(rpc=[log]))
 
     client.exchange(
         send_request(topic="New"),
@@ -199,9 +201,9 @@ async def test_every_request_meets_the_rpc_hooks_once(wired: Wired) -> None:
     ]
 
 
-async def test_an_answer_that_comes_later_is_seen_then(wired: Wired) -> None:
+async def test_an_answer_that_comes_later_is_seen_then(assembled: AssembledBroker) -> None:
     log = RpcLog()
-    client = connect(wired, Hooks(rpc=[log]))
+    client = connect(assembled, Hooks(rpc=[log]))
     fields = {
         "topic": "T",
         "key": "k",
@@ -216,15 +218,15 @@ async def test_an_answer_that_comes_later_is_seen_then(wired: Wired) -> None:
     assert log.seen[1][3] == ResponseCode.QUERY_NOT_FOUND
 
 
-async def test_a_pull_that_waits_has_no_answer_yet(wired: Wired) -> None:
-    wired.put(b"first")
+async def test_a_pull_that_waits_has_no_answer_yet(assembled: AssembledBroker) -> None:
+    assembled.put(b"first")
     log = RpcLog()
-    client = connect(wired, Hooks(rpc=[log]))
+    client = connect(assembled, Hooks(rpc=[log]))
 
     assert client.exchange(pull_request(queueOffset="1", sysFlag="6")) == []
 
     assert log.seen[-1][3] is None
-    wired.put(b"second")
+    assembled.put(b"second")
     await until(lambda: client.transport.written)
 
 
@@ -237,35 +239,35 @@ async def test_a_pull_that_waits_has_no_answer_yet(wired: Wired) -> None:
 )
 @pytest.mark.parametrize("request_", [send_request(), pull_request()], ids=["send", "pull"])
 async def test_whatever_a_guard_raises_refuses(
-    wired: Wired, refusal: Exception, code: ResponseCode, request_: RemotingCommand
+    assembled: AssembledBroker, refusal: Exception, code: ResponseCode, request_: RemotingCommand
 ) -> None:
     log = RpcLog()
     log.refusal = refusal
-    client = connect(wired, Hooks(rpc=[log]))
+    client = connect(assembled, Hooks(rpc=[log]))
 
     answer = client.ask(request_)
 
     assert answer.code == code
     assert "no" in (answer.remark or "")
     assert log.seen[-1][3] == code
-    assert wired.records() == []
+    assert assembled.records() == []
 
 
-async def test_a_refused_oneway_request_is_not_answered(wired: Wired) -> None:
+async def test_a_refused_oneway_request_is_not_answered(assembled: AssembledBroker) -> None:
     log = RpcLog()
     log.refusal = RequestError(ResponseCode.NO_PERMISSION, "no")
-    client = connect(wired, Hooks(rpc=[log]))
+    client = connect(assembled, Hooks(rpc=[log]))
 
     assert client.exchange(pull_request(oneway=True), send_request(oneway=True)) == []
 
 
-async def test_what_a_consumer_gets_is_seen(wired: Wired) -> None:
+async def test_what_a_consumer_gets_is_seen(assembled: AssembledBroker) -> None:
     log = ConsumeLog()
-    wired.pull.on_found = Hooks(consume=[log]).found
-    wired.put(b"a", b"b", b"c")
+    client = connect(assembled, Hooks(consume=[log]))
+    assembled.put(b"a", b"b", b"c")
 
-    wired.fast.ask(pull_request())
-    wired.fast.ask(pull_request(queueOffset="3"))  # finds nothing
+    client.ask(pull_request())
+    client.ask(pull_request(queueOffset="3"))  # finds nothing
 
     ((when, context),) = log.seen
     assert when == "before"
@@ -276,15 +278,15 @@ async def test_what_a_consumer_gets_is_seen(wired: Wired) -> None:
 
 async def test_what_a_consumer_sends_back_is_seen() -> None:
     log = ConsumeLog()
-    served: list[RemotingCommand] = []
+    handled: list[RemotingCommand] = []
 
     def send_back(_: Connection, request: RemotingCommand) -> Awaitable[None] | None:
-        served.append(request)
+        handled.append(request)
         return None
 
     code = RequestCode.CONSUMER_SEND_MSG_BACK
-    routes = with_hooks(Routes({}, {code: send_back}), Hooks(consume=[log]))
-    client = Client(RemotingServer(routes.plain), ("127.0.0.1", 40404))
+    routes = with_hooks(Routes(Route(code, send_back)), Hooks(consume=[log]))
+    client = Client(served(Service(routes.plain)), ("127.0.0.1", 40404))
     fields = {
         "offset": "1",
         "group": "G",
@@ -304,4 +306,4 @@ async def test_what_a_consumer_sends_back_is_seen() -> None:
         "ID",
         "127.0.0.1:40404",
     )
-    assert len(served) == 2
+    assert len(handled) == 2

@@ -24,17 +24,17 @@ from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.protocol.wire.frame import RequestError
 from pyromq.store.flush import FlushOutcome
 from pyromq.store.results import PutError, PutStatus
-from tests.unit.broker.wired import Wired
+from tests.unit.broker.assembled import AssembledBroker
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Wired]:
-    wired = Wired(tmp_path)
-    yield wired
-    await wired.close()
+async def broker(tmp_path: Path) -> AsyncIterator[AssembledBroker]:
+    assembled = AssembledBroker(tmp_path)
+    yield assembled
+    await assembled.close()
 
 
-async def test_a_message_is_stored_with_all_its_values(broker: Wired) -> None:
+async def test_a_message_is_stored_with_all_its_values(broker: AssembledBroker) -> None:
     message = InnerMessage(
         "T",
         3,
@@ -62,7 +62,7 @@ async def test_a_message_is_stored_with_all_its_values(broker: Wired) -> None:
     assert broker.entries() == [("T", 3, 0, java_hash("t"))]
 
 
-async def test_a_host_with_an_ipv6_address_is_kept(broker: Wired) -> None:
+async def test_a_host_with_an_ipv6_address_is_kept(broker: AssembledBroker) -> None:
     broker.writer.put(InnerMessage("T", 0, b"", born_host=encode_host("::1", 7)))
     await broker.writer.stored()
 
@@ -70,7 +70,9 @@ async def test_a_host_with_an_ipv6_address_is_kept(broker: Wired) -> None:
     assert broker.records()[0].sys_flag == BORN_HOST_V6
 
 
-async def test_a_delay_counts_from_the_store_timestamp_in_the_record(broker: Wired) -> None:
+async def test_a_delay_counts_from_the_store_timestamp_in_the_record(
+    broker: AssembledBroker,
+) -> None:
     message = InnerMessage("T", 2, b"", {"DELAY": "4"})
 
     broker.writer.put(InnerMessage("other", 0, b""))
@@ -84,7 +86,7 @@ async def test_a_delay_counts_from_the_store_timestamp_in_the_record(broker: Wir
     assert (SCHEDULE_TOPIC, 3, 0, record.store_timestamp + 30_000) in broker.entries()
 
 
-async def test_a_prepared_message_is_not_delayed(broker: Wired) -> None:
+async def test_a_prepared_message_is_not_delayed(broker: AssembledBroker) -> None:
     stored = broker.writer.put(
         InnerMessage("T", 2, b"", {"DELAY": "4"}, sys_flag=TRANSACTION_PREPARED)
     )
@@ -92,7 +94,9 @@ async def test_a_prepared_message_is_not_delayed(broker: Wired) -> None:
 
 
 @pytest.mark.parametrize("topic", [TRANSACTION_HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC])
-async def test_a_delay_does_not_begin_before_the_commit(broker: Wired, topic: str) -> None:
+async def test_a_delay_does_not_begin_before_the_commit(
+    broker: AssembledBroker, topic: str
+) -> None:
     message = InnerMessage(topic, 0, b"", {"DELAY": "4", "REAL_TOPIC": "T"})
     assert broker.writer.put(message).queue.topic == topic
     await broker.writer.stored()
@@ -100,20 +104,20 @@ async def test_a_delay_does_not_begin_before_the_commit(broker: Wired, topic: st
 
 
 @pytest.mark.parametrize("level", ["", "0", "-3"])
-async def test_a_delay_of_nothing_is_none(broker: Wired, level: str) -> None:
+async def test_a_delay_of_nothing_is_none(broker: AssembledBroker, level: str) -> None:
     properties = {"DELAY": level} if level else {}
     assert broker.writer.put(InnerMessage("T", 0, b"", properties)).queue.topic == "T"
 
 
 @pytest.mark.parametrize("level", ["x", " 3", "1_0", "9" * 5000, "2147483648"])
-async def test_a_delay_that_is_no_integer_is_refused(broker: Wired, level: str) -> None:
+async def test_a_delay_that_is_no_integer_is_refused(broker: AssembledBroker, level: str) -> None:
     with pytest.raises(RequestError, match="DELAY: ") as refused:
         broker.writer.put(InnerMessage("T", 0, b"", {"DELAY": level}))
     assert refused.value.code == ResponseCode.SYSTEM_ERROR
     assert len(refused.value.remark) < 200
 
 
-async def test_what_the_store_refuses_is_raised_and_leaves_nothing(broker: Wired) -> None:
+async def test_what_the_store_refuses_is_raised_and_leaves_nothing(broker: AssembledBroker) -> None:
     with pytest.raises(PutError) as refused:
         broker.writer.put(InnerMessage("T", 0, b"", {"P": "x" * 40_000}))
     await broker.writer.stored()

@@ -1,155 +1,128 @@
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable
-from typing import Any, get_type_hints
 from unittest.mock import create_autospec
 
 import pytest
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.routes import QUERIES, Handlers, Routes, build_routes, with_body_limits
-from pyromq.protocol.wire.codes import RequestCode
-from pyromq.protocol.wire.frame import RemotingCommand, RequestError
-from pyromq.remoting.server import Connection
+from pyromq.broker.routes import (
+    Body,
+    Pool,
+    Route,
+    Routes,
+    SlowPath,
+    build_routes,
+    fast,
+    runs,
+    with_body_limits,
+)
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.protocol.wire.frame import RawFrame, RemotingCommand, RequestError
+from pyromq.remoting.connection import Connection
+from pyromq.remoting.service import Service
+from tests.support.requests import send_request
+from tests.unit.broker.assembled import Client, served
 
-FAMILIES: dict[str, type[Any]] = get_type_hints(Handlers)
+SEND, QUERY, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.QUERY_MESSAGE, RequestCode.PULL_MESSAGE
 
 
-def families() -> Handlers:
-    return Handlers(
-        **{name: create_autospec(kind, instance=True) for name, kind in FAMILIES.items()}
+def answer(_: Connection, request: RemotingCommand) -> RemotingCommand:
+    return request.answer(body=request.body)
+
+
+def ignore(_: Connection, __: list[RawFrame], ___: list[bytes]) -> None:
+    """Serve nothing."""
+
+
+class Family:
+    def __init__(self, *routes: Route) -> None:
+        self._routes = Routes(*routes)
+
+    def routes(self) -> Routes:
+        return self._routes
+
+
+def test_families_are_merged() -> None:
+    routes = build_routes(
+        [
+            Family(Route(SEND, answer, hot=runs(ignore), pool=Pool.SEND)),
+            Family(
+                Route(QUERY, answer, is_query=True),
+                Route(PULL, hot=runs(ignore), pool=Pool.PULL, max_run=8),
+            ),
+        ]
     )
 
-
-#: Every request that RocketMQ 4.9.7's broker knows, and the pulls of 5.x' lite consumers. Those of
-#: access control have a handler that refuses them.
-SERVED = {
-    RequestCode.CHECK_CLIENT_CONFIG,
-    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
-    RequestCode.CLEAN_UNUSED_TOPIC,
-    RequestCode.CLONE_GROUP_OFFSET,
-    RequestCode.CONSUMER_SEND_MSG_BACK,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY,
-    RequestCode.DELETE_ACL_CONFIG,
-    RequestCode.DELETE_EXPIRED_COMMITLOG,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP,
-    RequestCode.DELETE_TOPIC_IN_BROKER,
-    RequestCode.END_TRANSACTION,
-    RequestCode.GET_ALL_CONSUMER_OFFSET,
-    RequestCode.GET_ALL_DELAY_OFFSET,
-    RequestCode.GET_ALL_PRODUCER_INFO,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-    RequestCode.GET_ALL_TOPIC_CONFIG,
-    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
-    RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
-    RequestCode.GET_BROKER_CONFIG,
-    RequestCode.GET_BROKER_CONSUME_STATS,
-    RequestCode.GET_BROKER_RUNTIME_INFO,
-    RequestCode.GET_CONSUMER_CONNECTION_LIST,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-    RequestCode.GET_CONSUMER_RUNNING_INFO,
-    RequestCode.GET_CONSUME_STATS,
-    RequestCode.GET_EARLIEST_MSG_STORETIME,
-    RequestCode.GET_MAX_OFFSET,
-    RequestCode.GET_MIN_OFFSET,
-    RequestCode.GET_PRODUCER_CONNECTION_LIST,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
-    RequestCode.GET_TOPIC_STATS_INFO,
-    RequestCode.HEART_BEAT,
-    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-    RequestCode.LITE_PULL_MESSAGE,
-    RequestCode.LOCK_BATCH_MQ,
-    RequestCode.PULL_MESSAGE,
-    RequestCode.QUERY_CONSUMER_OFFSET,
-    RequestCode.QUERY_CONSUME_QUEUE,
-    RequestCode.QUERY_CONSUME_TIME_SPAN,
-    RequestCode.QUERY_CORRECTION_OFFSET,
-    RequestCode.QUERY_MESSAGE,
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
-    RequestCode.RESUME_CHECK_HALF_MESSAGE,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-    RequestCode.SEND_BATCH_MESSAGE,
-    RequestCode.SEND_MESSAGE,
-    RequestCode.SEND_MESSAGE_V2,
-    RequestCode.SEND_REPLY_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE_V2,
-    RequestCode.UNLOCK_BATCH_MQ,
-    RequestCode.UNREGISTER_CLIENT,
-    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    RequestCode.UPDATE_AND_CREATE_TOPIC,
-    RequestCode.UPDATE_BROKER_CONFIG,
-    RequestCode.UPDATE_CONSUMER_OFFSET,
-    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-    RequestCode.VIEW_BROKER_STATS_DATA,
-    RequestCode.VIEW_MESSAGE_BY_ID,
-}
+    assert len(routes) == 3
+    assert routes[QUERY].is_query
+    assert routes.plain == {SEND: answer, QUERY: answer}
+    assert routes.hot == {SEND: ignore, PULL: ignore}
+    assert routes.queries == {QUERY}
+    assert routes.max_runs == {PULL: 8}
+    assert routes.pools == {SEND: Pool.SEND, PULL: Pool.PULL}
 
 
-def test_everything_that_must_be_served_is() -> None:
-    routes = build_routes(families())
-
-    assert routes.hot.keys() | routes.plain.keys() == SERVED
-    assert all(isinstance(code, RequestCode) for code in (*routes.hot, *routes.plain))
+def test_a_code_with_two_routes_is_refused() -> None:
+    with pytest.raises(ValueError, match="QUERY_MESSAGE has two routes"):
+        build_routes([Family(Route(QUERY, answer)), Family(Route(QUERY, answer))])
 
 
-def test_every_hot_send_has_its_plain_handler_behind_it() -> None:
-    routes = build_routes(families())
+async def test_a_fast_handler_leaves_frames_to_the_slow_path() -> None:
+    def send(
+        slow: SlowPath, connection: Connection, frames: list[RawFrame], answers: list[bytes]
+    ) -> None:
+        for frame in frames:
+            slow(connection, frame, answers)
 
-    assert routes.hot.keys() - routes.plain.keys() == {
-        RequestCode.PULL_MESSAGE,
-        RequestCode.LITE_PULL_MESSAGE,
-    }
+    async def later(_: Connection, request: RemotingCommand) -> RemotingCommand:
+        return request.answer()
+
+    def refuse(_: Connection, request: RemotingCommand) -> RemotingCommand:
+        if request.body == b"refuse":
+            raise RequestError(ResponseCode.NO_PERMISSION, "no")
+        return request.answer()
+
+    for handler, codes in (
+        (answer, [ResponseCode.SUCCESS] * 2),
+        (refuse, [ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION]),
+        (later, []),
+    ):
+        routes = Routes(Route(SEND, handler, hot=fast(send)))
+        client = Client(served(Service({}, hot_handlers=routes.hot)), ("127.0.0.1", 40404))
+        answers = client.exchange(
+            send_request(), send_request(oneway=True), send_request(body=b"refuse")
+        )
+        assert [each.code for each in answers] == codes
 
 
-def test_no_handler_serves_a_code_twice_or_is_forgotten() -> None:
-    handlers = families()
-    routes = build_routes(handlers)
-
-    served: list[Callable[..., object]] = [*routes.hot.values(), *routes.plain.values()]
-    used = {id(inspect.unwrap(handler)) for handler in served}
-    for family, kind in FAMILIES.items():
-        for name, method in inspect.getmembers(kind, inspect.isfunction):
-            if name.startswith("_") or "request" not in inspect.signature(method).parameters:
-                continue
-            handler = getattr(getattr(handlers, family), name)
-            assert id(handler) in used, f"{kind.__name__}.{name} serves nothing"
-
-
-def test_bodies_that_are_no_messages_are_limited() -> None:
+def test_bodies_that_are_not_messages_are_limited() -> None:
     config = BrokerConfig(
         broker_ip1="127.0.0.1",
         broker_ip2="127.0.0.1",
         max_request_body_size=10,
         max_heartbeat_body_size=20,
     )
-    served = RemotingCommand(0)
-    routes = build_routes(families())
-    routes = Routes(routes.hot, dict.fromkeys(routes.plain, lambda *_: served))
+    routes = Routes(
+        Route(SEND, answer, hot=runs(ignore), body=Body.MESSAGES),
+        Route(QUERY, answer),
+        Route(RequestCode.HEART_BEAT, answer, body=Body.CLIENT_DATA),
+        Route(PULL, hot=runs(ignore)),
+    )
     limited = with_body_limits(routes, config)
+
     assert limited.hot == routes.hot
-    assert limited.plain.keys() == routes.plain.keys()
+    assert limited.plain[SEND] is answer
     connection = create_autospec(Connection, instance=True)
-    larger = {RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ}
-    for code, handler in limited.plain.items():
-        if RequestCode(code).name.startswith("SEND_"):
-            assert handler is routes.plain[code]
-            continue
-        limit = 20 if code in larger else 10
-        assert handler(connection, RemotingCommand(code, body=b"x" * limit)) is served
-        key = "maxHeartbeatBodySize" if code in larger else "maxRequestBodySize"
+    for code, limit, key in (
+        (QUERY, 10, "maxRequestBodySize"),
+        (RequestCode.HEART_BEAT, 20, "maxHeartbeatBodySize"),
+    ):
+        handler = limited.plain[code]
+        whole = RemotingCommand(code, body=b"x" * limit)
+        served_answer = handler(connection, whole)
+        assert isinstance(served_answer, RemotingCommand)
+        assert served_answer.body == whole.body
         fault = f"body of request {code} has {limit + 1} bytes, limit {limit} ({key})"
         with pytest.raises(RequestError, match=re.escape(fault)):
             handler(connection, RemotingCommand(code, body=b"x" * (limit + 1)))
-
-
-def test_queries_are_served_and_change_nothing() -> None:
-    routes = build_routes(families())
-
-    assert routes.plain.keys() >= QUERIES
-    changes = ("UPDATE", "DELETE", "CLEAN", "RESET", "CLONE", "SEND", "LOCK", "END", "REGISTER")
-    for code in QUERIES:
-        assert not any(word in code.name for word in changes), code.name

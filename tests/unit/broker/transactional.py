@@ -1,4 +1,4 @@
-"""A wired broker that ends and checks transactions, and a producer of some."""
+"""An assembled broker that ends and checks transactions, and a producer of some."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.handlers.transaction import TransactionHandlers
 from pyromq.broker.services.transaction_check import TransactionCheck
 from pyromq.broker.state.connections import Client as GroupMember
-from pyromq.broker.state.transactions import TransactionTable
 from pyromq.protocol.message.message_id import decode_message_id
 from pyromq.protocol.message.record import MessageRecord
 from pyromq.protocol.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from pyromq.protocol.names import TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC
 from pyromq.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import FLAG_ONEWAY, RemotingCommand
+from pyromq.store.config import BrokerRole
+from tests.support.requests import BORN, send_request
+from tests.unit.broker.assembled import AssembledBroker
 from tests.unit.broker.fakes import FakeConnection
-from tests.unit.broker.wired import BORN, Wired, send_request
 
 COMMIT, ROLLBACK, UNKNOWN = TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, 0
 GROUP = "transactors"
@@ -77,8 +77,8 @@ def end_request(
     )
 
 
-class Transactional(Wired):
-    """A wired broker with transactions, a clock that stands still, and one producer."""
+class Transactional(AssembledBroker):
+    """A broker with transactions, a clock that stands still, and one producer."""
 
     def __init__(
         self,
@@ -89,33 +89,12 @@ class Transactional(Wired):
         **store_settings: Any,
     ) -> None:
         config = BrokerConfig(broker_ip1="127.0.0.1", broker_ip2="127.0.0.1", **(settings or {}))
+        if is_replica:
+            store_settings["broker_role"] = BrokerRole.SLAVE
         super().__init__(root, config, **store_settings)
         self.offsets.load()
-        self.transactions = TransactionTable()
-        handlers = TransactionHandlers(
-            self.store,
-            self.writer,
-            self.transactions,
-            self.lanes.end_transaction,
-            self.host,
-            is_replica=is_replica,
-        )
-        self.check = TransactionCheck(
-            config,
-            self.store,
-            self.writer,
-            self.transactions,
-            self.topics,
-            self.offsets,
-            self.producers,
-            self.lanes.end_transaction,
-            self.host,
-            lambda: self.now,
-        )
-        for server in (self.server, self.slow_server):
-            assert isinstance(server.handlers, dict)
-            server.handlers[RequestCode.END_TRANSACTION] = handlers.end_transaction
-            server.handlers[RequestCode.RESUME_CHECK_HALF_MESSAGE] = handlers.resume_check
+        # Replicas check nothing; the tests of their answers need the object all the same.
+        self.check = self.assembly.transaction_check or TransactionCheck(self.parts)
         self.producer = FakeConnection()
 
     def join(self, connection: FakeConnection | None = None) -> None:
@@ -166,8 +145,7 @@ class Transactional(Wired):
         await self.lanes.stop()
         self.store.stop()
         self.check.settle_all(self.store.flushed_offset)
-        for table in (self.topics, self.groups, self.offsets):
-            await table.file.close()
+        await self.tables.close()
 
     async def reopen(self, root: Path, **settings: Any) -> Transactional:
         """A clean stop, and a start."""

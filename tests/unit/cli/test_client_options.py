@@ -92,4 +92,4 @@ def test_send_and_consume_sign_and_stay_in_their_namespace() -> None:
 def test_half_a_key_is_refused() -> None:
     result = CliRunner().invoke(send, ["t", "x", "--access-key", "me"])
     assert result.exit_code == 1
-    assert "only possible together" in result.output
+    assert "must be given together" in result.output

@@ -115,7 +115,7 @@ def test_wrong_use(cluster: FakeCluster, arguments: tuple[str, ...], problem: st
 def test_errors_are_one_line(cluster: FakeCluster) -> None:
     result = CliRunner().invoke(consume, ["no topic", "--namesrv", cluster.namesrv])
     assert result.exit_code == 1
-    assert result.output.startswith("Error: topic 'no topic' is not possible")
+    assert result.output.startswith("Error: topic 'no topic' is not a legal name")
 
 
 def test_it_waits_for_a_topic_and_stops_cleanly_at_ctrl_c(

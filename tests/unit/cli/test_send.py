@@ -243,7 +243,7 @@ def test_wrong_use(cluster: FakeCluster, arguments: tuple[str, ...], problem: st
         (("t", ""), "empty body"),
         (("t", "x", "--property", "DELAY=3"), "use the message's field delay_level"),
         (("t", "x", "--tags", "a || b"), "a message has one tag"),
-        (("no topic", "x"), "topic 'no topic' is not possible"),
+        (("no topic", "x"), "topic 'no topic' is not a legal name"),
         (("unknown", "x"), "topic 'unknown' has no route"),
         (("t", "--file", "/no/such/file"), "No such file"),
     ],

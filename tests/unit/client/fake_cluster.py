@@ -1,4 +1,4 @@
-"""A NameServer and brokers in memory, just enough to see what clients ask and do."""
+"""A NameServer and brokers in memory, enough to observe what clients request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HOST = encode_host("127.0.0.1", 10911)
 
 
 class FakeBroker:
-    """Speaks the NameServer's and the broker's part on one port."""
+    """A NameServer and a broker on one port."""
 
     def __init__(self, cluster: FakeCluster, name: str) -> None:
         self.cluster = cluster
@@ -105,7 +105,7 @@ class FakeBroker:
             self.arrived.notify_all()
 
     def push(self, client_id: str, request: RemotingCommand) -> None:
-        """Ask something of a client."""
+        """Send a request to a client."""
         self.clients[client_id].write(request.encode())
 
     def notify_members(self) -> None:
@@ -307,7 +307,7 @@ class FakeBroker:
 
 
 class FakeCluster:
-    """Brokers that know each other; any of them answers as the NameServer."""
+    """Brokers that know each other; each also answers as the NameServer."""
 
     def __init__(self) -> None:
         self.brokers: list[FakeBroker] = []
@@ -338,7 +338,7 @@ class FakeCluster:
 async def running_cluster(
     topics: dict[str, dict[str, int]], brokers: int = 1
 ) -> AsyncIterator[FakeCluster]:
-    """Brokers `b0`, `b1`, ... with these topics; everything within a deadline."""
+    """Run brokers `b0`, `b1`, ... with these topics; the block has a deadline."""
     cluster = FakeCluster()
     await cluster.start(topics, brokers)
     try:
@@ -352,7 +352,7 @@ async def running_cluster(
 def cluster_in_a_thread(
     topics: dict[str, dict[str, int]], brokers: int = 1
 ) -> Iterator[FakeCluster]:
-    """The same for callers that have no event loop, or another one."""
+    """Run a cluster in a thread, for callers without an event loop or with another one."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -373,7 +373,7 @@ def cluster_in_a_thread(
             waiting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 loop.run_until_complete(waiting)
-        loop.run_until_complete(asyncio.sleep(0))  # connections that were aborted are closed
+        loop.run_until_complete(asyncio.sleep(0))  # closes aborted connections
         loop.close()
 
 

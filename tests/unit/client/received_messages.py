@@ -1,4 +1,4 @@
-"""Messages as a pull would bring them."""
+"""Messages as a pull returns them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def received(
     reconsume_times: int = 0,
     sys_flag: int = 0,
 ) -> ReceivedMessage:
-    """A message at an offset of a queue."""
+    """Return a message at an offset of a queue."""
     record = MessageRecord(
         topic=queue.topic,
         queue_id=queue.queue_id,

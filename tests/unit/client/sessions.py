@@ -1,4 +1,4 @@
-"""Sessions of nobody in particular, for tests of what stands on a session."""
+"""Sessions of no particular client, for tests of code that uses one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyromq.protocol.wire.bodies import HeartbeatData
 
 @asynccontextmanager
 async def session_at(namesrv: str, **options: Unpack[ClientOptions]) -> AsyncIterator[Session]:
-    """A session that runs, closed at the end."""
+    """Yield a running session and close it."""
     session = Session(Settings.of(namesrv, options), HeartbeatData)
     session.start()
     try:

@@ -17,29 +17,29 @@ QUEUE = MessageQueue("t", "b", 0)
 @pytest.mark.parametrize(
     ("check", "value", "text"),
     [
-        (arguments.check_count, 0, "x=0: at least 1 is needed"),
-        (arguments.check_count, 2**31, "x=2147483648: at most 2147483647 is possible"),
-        (arguments.check_count, True, "x=True: a whole number is needed, got bool"),
-        (arguments.check_count, 1.0, "x=1.0: a whole number is needed, got float"),
-        (arguments.check_count, "1", "x='1': a whole number is needed, got str"),
-        (arguments.check_seconds, 0, "x=0: more than 0 is needed"),
-        (arguments.check_seconds, -1.5, "x=-1.5: more than 0 is needed"),
-        (arguments.check_seconds, nan, "x=nan: a finite number of seconds is needed"),
-        (arguments.check_seconds, inf, "x=inf: a finite number of seconds is needed"),
-        (arguments.check_seconds, "3s", "x='3s': a number of seconds is needed, got str"),
-        (arguments.check_seconds, True, "x=True: a number of seconds is needed, got bool"),
-        (arguments.check_flag, 1, "x=1: True or False is needed, got int"),
-        (arguments.check_text, b"a", "x=b'a': a str is needed, got bytes"),
-        (arguments.check_callable, None, "x=None: a function is needed, got NoneType"),
+        (arguments.check_count, 0, "x=0: must be at least 1"),
+        (arguments.check_count, 2**31, "x=2147483648: must be at most 2147483647"),
+        (arguments.check_count, True, "x=True: expected a whole number, got bool"),
+        (arguments.check_count, 1.0, "x=1.0: expected a whole number, got float"),
+        (arguments.check_count, "1", "x='1': expected a whole number, got str"),
+        (arguments.check_seconds, 0, "x=0: must be greater than 0 seconds"),
+        (arguments.check_seconds, -1.5, "x=-1.5: must be greater than 0 seconds"),
+        (arguments.check_seconds, nan, "x=nan: must be a finite number of seconds"),
+        (arguments.check_seconds, inf, "x=inf: must be a finite number of seconds"),
+        (arguments.check_seconds, "3s", "x='3s': expected a number of seconds, got str"),
+        (arguments.check_seconds, True, "x=True: expected a number of seconds, got bool"),
+        (arguments.check_flag, 1, "x=1: expected True or False, got int"),
+        (arguments.check_text, b"a", "x=b'a': expected a str, got bytes"),
+        (arguments.check_callable, None, "x=None: expected a function, got NoneType"),
     ],
 )
-def test_what_is_refused_and_how(check: Any, value: object, text: str) -> None:
+def test_bad_values_are_refused_with_a_reason(check: Any, value: object, text: str) -> None:
     with pytest.raises(OptionError) as raised:
         check("x", value)
     assert str(raised.value) == text
 
 
-def test_what_is_possible() -> None:
+def test_good_values_are_accepted() -> None:
     arguments.check_count("x", 1)
     arguments.check_count("x", 0, 0)
     arguments.check_count("x", np.int64(3))
@@ -56,18 +56,18 @@ def test_what_is_possible() -> None:
 
 
 def test_choices_are_named() -> None:
-    with pytest.raises(OptionError, match=r"one of StartFrom\.FIRST, StartFrom\.LAST is needed"):
+    with pytest.raises(OptionError, match=r"expected one of StartFrom\.FIRST, StartFrom\.LAST"):
         arguments.check_choice("x", "first", StartFrom)
 
 
 @pytest.mark.parametrize("queues", ["t", QUEUE, 5, ["t"], [None]])
-def test_what_is_no_list_of_queues(queues: Any) -> None:
-    with pytest.raises(OptionError, match="MessageQueue is needed"):
+def test_a_value_that_is_not_a_list_of_queues_is_refused(queues: Any) -> None:
+    with pytest.raises(OptionError, match="MessageQueue"):
         arguments.check_queues(queues)
 
 
 @pytest.mark.parametrize("offset", [-1, 1.0, None, 2**63])
-def test_what_is_no_offset(offset: object) -> None:
+def test_a_value_that_is_not_an_offset_is_refused(offset: object) -> None:
     with pytest.raises(OptionError, match="offset="):
         arguments.check_offset(offset)
 

@@ -11,7 +11,7 @@ from pyromq.client.errors import (
 )
 
 
-def test_a_broker_s_error_names_address_code_and_remark() -> None:
+def test_a_broker_error_names_address_code_and_remark() -> None:
     error = BrokerError("h:1", 17, "no such topic")
     assert str(error) == "h:1 answered TOPIC_NOT_EXIST (17): no such topic"
     assert (error.code, error.remark) == (17, "no such topic")
@@ -21,15 +21,15 @@ def test_codes_of_newer_brokers_are_shown_as_numbers() -> None:
     assert str(BrokerError("h:1", 9999, None)) == "h:1 answered code 9999: no remark"
 
 
-def test_a_name_server_error_shows_what_each_of_them_did() -> None:
+def test_a_name_server_error_shows_the_error_of_each() -> None:
     causes = {"a:1": OSError("refused"), "b:2": OSError("silent")}
     error = NameServerError("tell the route of topic 't'", causes)
     assert str(error) == "no NameServer could tell the route of topic 't': refused; silent"
     assert error.causes == causes
 
 
-def test_unreadable_answers_name_their_server() -> None:
-    expected = r"h:1 gave an answer that cannot be read: bad"
+def test_an_answer_error_names_the_server() -> None:
+    expected = r"response of h:1 cannot be decoded: bad"
     with pytest.raises(AnswerError, match=expected), reading_answer("h:1"):
         raise ValueError("bad")
 
@@ -42,7 +42,7 @@ def test_unreadable_answers_name_their_server() -> None:
         ({}, -1, ""),
     ],
 )
-def test_a_refusal_is_told_whatever_stands_in_the_answer(
+def test_an_error_response_is_reported_whatever_it_holds(
     header: dict[str, object], code: int, remark: str
 ) -> None:
     refusal = refusal_of("a:1", header)

@@ -33,7 +33,7 @@ def test_one_owner_at_a_time(tmp_path: Path) -> None:
     two.release()
 
 
-def test_a_process_that_is_killed_frees_it(tmp_path: Path) -> None:
+def test_killing_the_owner_releases_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     child = subprocess.Popen([sys.executable, "-c", OWNER, str(path)], stdout=subprocess.PIPE)
     try:
@@ -52,7 +52,7 @@ def test_a_process_that_is_killed_frees_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
-def test_a_fork_neither_has_it_nor_frees_it(tmp_path: Path) -> None:
+def test_a_forked_child_neither_holds_nor_releases_the_lock(tmp_path: Path) -> None:
     lock, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     assert lock.acquire()
     go_on, may_end = os.pipe()
@@ -73,7 +73,7 @@ def test_a_fork_neither_has_it_nor_frees_it(tmp_path: Path) -> None:
         other.release()
 
 
-def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     lock = FileLock(tmp_path / "file" / "lock")
     with pytest.raises(OSError, match="file"):

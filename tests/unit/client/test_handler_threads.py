@@ -9,7 +9,7 @@ from pyromq.client.handler_threads import HandlerThreads
 from tests.support.patience import DEADLINE, until
 
 
-async def test_functions_run_in_threads_and_results_come_back() -> None:
+async def test_functions_run_in_threads_and_return_results() -> None:
     threads = HandlerThreads(3, "g")
     names: set[str] = set()
     together = threading.Barrier(3)
@@ -27,7 +27,7 @@ async def test_functions_run_in_threads_and_results_come_back() -> None:
     await until(lambda: not names & {thread.name for thread in threading.enumerate()})
 
 
-async def test_what_is_raised_comes_back() -> None:
+async def test_exceptions_reach_the_caller() -> None:
     threads = HandlerThreads(1, "g")
 
     def fail(error: BaseException) -> None:
@@ -40,7 +40,7 @@ async def test_what_is_raised_comes_back() -> None:
     threads.close()
 
 
-async def test_a_function_that_does_not_come_back_is_replaced(
+async def test_a_thread_whose_function_never_returns_is_replaced(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     threads = HandlerThreads(1, "g")
@@ -62,9 +62,9 @@ async def test_a_function_that_does_not_come_back_is_replaced(
     async with asyncio.timeout(DEADLINE):
         assert await threads.run(len, "abcd") == 4
         assert await behind == 3
-    assert "does not come back" in caplog.text
+    assert "abandoning its thread" in caplog.text
     gate.set()
-    # Its thread is one too many now.
+    # Its thread is surplus now.
     await until(lambda: sum(t.name.startswith("g-handler") for t in threading.enumerate()) == 1)
     assert await threads.run(len, "ab") == 2
     threads.close()

@@ -46,7 +46,7 @@ class Broken:
         raise RuntimeError
 
 
-def test_each_hook_is_told_what_it_can_hear(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_hook_gets_the_calls_it_has_methods_for(caplog: pytest.LogCaptureFixture) -> None:
     hook = Both()
     hooks = Hooks([Broken(), hook])
     sending = Sending("g", "", [Message("t", b"x")], ["K"], QUEUE, "a:1")
@@ -79,8 +79,8 @@ def test_a_hook_may_be_for_transactions_only() -> None:
     assert told == [ending]
 
 
-def test_what_is_no_hook_is_refused() -> None:
-    with pytest.raises(OptionError, match="is no hook"):
+def test_objects_without_hook_methods_are_refused() -> None:
+    with pytest.raises(OptionError, match="is not a hook"):
         Hooks([object()])  # type: ignore[list-item]
 
 
@@ -106,7 +106,7 @@ async def test_a_producers_hooks_see_every_attempt() -> None:
     assert oneway.result is None
 
 
-async def test_a_producers_hooks_are_told_of_every_end() -> None:
+async def test_a_producers_hooks_see_every_outcome() -> None:
     hook = Both()
     async with (
         running_cluster({"t": {"b1": 1}}, brokers=2) as cluster,

@@ -32,7 +32,7 @@ async def _fail() -> None:
 
 
 def test_the_shared_loop_ends_before_the_interpreter() -> None:
-    """A thread that wakes up when the interpreter is gone crashes the process."""
+    """A thread that wakes up after the interpreter has exited crashes the process."""
     program = """if True:
         import atexit, threading
         atexit.register(lambda: print([thread.name for thread in threading.enumerate()]))
@@ -58,7 +58,7 @@ async def test_other_loops_do_not_block(loop_thread: LoopThread) -> None:
     assert await loop_thread.run_from_loop(_where()) == "test-loop"
 
 
-def test_whoever_stops_waiting_cancels(loop_thread: LoopThread) -> None:
+def test_a_caller_that_stops_waiting_cancels_the_coroutine(loop_thread: LoopThread) -> None:
     ended = threading.Event()
 
     async def forever() -> None:
@@ -90,10 +90,10 @@ def test_a_coroutine_cannot_end_the_loop(
     with pytest.raises(SystemExit):
         loop_thread.run(_exit())
     assert loop_thread.run(_where()) == "test-loop"
-    assert "tried to end the process" in caplog.text
+    assert "tried to exit the process" in caplog.text
 
 
-def test_stop_cancels_what_runs() -> None:
+def test_stop_cancels_running_coroutines() -> None:
     thread = LoopThread("test-loop")
     future = thread.submit(asyncio.sleep(3600))
     thread.stop()
@@ -102,7 +102,7 @@ def test_stop_cancels_what_runs() -> None:
     thread.stop()
 
 
-def test_there_is_one_for_the_process() -> None:
+def test_a_process_has_one_shared_loop() -> None:
     found: list[LoopThread] = []
     threads = [threading.Thread(target=lambda: found.append(shared_loop())) for _ in range(8)]
     for thread in threads:
@@ -113,7 +113,7 @@ def test_there_is_one_for_the_process() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_fork_has_another_one() -> None:
+def test_a_forked_child_has_a_loop_of_its_own() -> None:
     ours = shared_loop()
     child = os.fork()
     if child == 0:
@@ -121,7 +121,7 @@ def test_a_fork_has_another_one() -> None:
         try:
             ours.check_thread()
         except ClientStateError as error:
-            good = "of which this one is a fork" in str(error)
+            good = "and this is a fork of it" in str(error)
         ours.stop()
         good = good and theirs is not ours and theirs.run(_where()) == "pyromq-client"
         os._exit(0 if good else 1)

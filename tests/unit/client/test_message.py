@@ -35,7 +35,7 @@ def test_properties_carry_tags_keys_and_unique_key() -> None:
     assert message.properties == {"mine": "1"}
 
 
-def test_an_application_may_decide_not_to_wait() -> None:
+def test_an_application_may_set_wait() -> None:
     properties = Message("t", b"x", properties={"WAIT": "false"}).wire_properties("KEY")
     assert decode_properties(properties) == {"WAIT": "false", "UNIQ_KEY": "KEY"}
 
@@ -79,7 +79,7 @@ def test_properties_that_would_change_others_are_refused(properties: dict[str, s
 
 
 def test_too_many_properties_are_refused() -> None:
-    with pytest.raises(IllegalMessageError, match="at most 32767"):
+    with pytest.raises(IllegalMessageError, match="the limit is 32767"):
         Message("t", b"x", properties={"a": "b" * 32_768}).wire_properties("KEY")
 
 
@@ -104,7 +104,7 @@ def test_legal_names() -> None:
         check_group("x" * 256)
 
 
-def test_unique_keys_have_java_s_layout() -> None:
+def test_unique_keys_have_the_layout_of_java() -> None:
     before = time.time()
     key = UniqueKeys()()
     assert re.fullmatch("[0-9A-F]{32}", key)
@@ -121,7 +121,7 @@ def test_unique_keys_differ() -> None:
     assert len({create() for _ in range(10_000)}) == 10_000
 
 
-def test_a_forked_process_makes_keys_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_child_creates_keys_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     create = UniqueKeys()
     first = create()
     monkeypatch.setattr(os, "getpid", lambda: 0x12345)
@@ -145,10 +145,10 @@ else:
     child, before, after = done.stdout.decode().split()
     assert before == after
     assert child[:4] != before[:4]
-    assert child[4:] != before[4:]  # the random part, too
+    assert child[4:] != before[4:]  # the random bytes differ as well
 
 
-def test_the_time_of_a_key_begins_again_with_the_month(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_in_a_key_restarts_each_month(monkeypatch: pytest.MonkeyPatch) -> None:
     create = UniqueKeys()
     end_of_year = time.mktime((2026, 12, 31, 23, 59, 59, 0, 0, -1))
     monkeypatch.setattr(time, "time_ns", lambda: int(end_of_year * 1e9))

@@ -68,7 +68,7 @@ def test_properties_are_the_applications_own() -> None:
     assert received.all_properties == received.properties | received.system_properties
     assert received.system_properties["TRAN_MSG"] == "true"
     assert received.ordering_key == "order-1"
-    # As everybody writes it: it must not become a half message, or a delayed one.
+    # The usual way to copy: the result must not be a half message or a delayed one.
     sent = Message("out", received.body, properties={**received.properties, "step": "2"})
     assert decode_properties(sent.wire_properties("NEW")) == {
         "colour": "red",
@@ -78,14 +78,14 @@ def test_properties_are_the_applications_own() -> None:
     }
 
 
-def test_forwarding_keeps_the_content_and_leaves_the_past() -> None:
+def test_forwarding_keeps_the_content_only() -> None:
     received = received_of(record(b"body", properties=WITH_A_PAST))
     forwarded = received.forward("out")
     assert forwarded == Message(
         "out", b"body", "a", "k l", {"colour": "red"}, flag=5, ordering_key="order-1"
     )
     assert received.forward("out", b"other").body == b"other"
-    # Java's producers do not look at tags, or at blanks between keys.
+    # Java's producers check neither tags nor spaces between keys.
     odd = received_of(record(b"body", properties=b"KEYS\x01 k  l\x02TAGS\x01a || b"))
     assert decode_properties(odd.forward("out").wire_properties("ID")) == {
         **odd.system_properties,
@@ -121,27 +121,29 @@ def test_compressed_bodies_are_decompressed() -> None:
 
 
 @pytest.mark.parametrize("body", [b"no zlib", zlib.compress(b"cut off")[:-3], b""])
-def test_a_body_that_cannot_be_decompressed_is_not_given_as_if_it_were_plain(
+def test_a_body_that_cannot_be_decompressed_is_never_returned(
     body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     message = received_of(record(body, 1, b"TAGS\x01a"))
-    with pytest.raises(UnreadableBodyError, match=r"of t, b:3:7, .* cannot be read: zlib: "):
+    with pytest.raises(
+        UnreadableBodyError, match=r"of t, b:3:7, .* cannot be decompressed: zlib: "
+    ):
         message.body  # noqa: B018 - reading it is the matter
-    assert "cannot be read" in caplog.text
+    assert "cannot be decompressed" in caplog.text
     assert not message.is_readable
     assert message.raw_body == body
     assert message.body_size == len(body)
     assert message.tags == "a"
 
 
-def test_what_must_be_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lz4.frame", None)
     message = received_of(record(lz4.frame.compress(b"some LZ4"), 0x101))
     with pytest.raises(UnreadableBodyError, match=r"LZ4 .* pip install 'pyromq\[compression\]'"):
         message.body  # noqa: B018 - reading it is the matter
 
 
-def test_a_body_that_is_readable_is_its_own_raw_one() -> None:
+def test_the_raw_body_of_a_readable_message_is_its_body() -> None:
     message = received_of(record(zlib.compress(b"body"), 1))
     assert (message.is_readable, message.raw_body, message.body_size) == (True, b"body", 4)
     with pytest.raises(AttributeError, match="nothing"):
@@ -160,7 +162,7 @@ def test_a_decompression_bomb_is_not_read(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("sys_flag", [0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6])
-def test_everything_is_what_the_record_says(sys_flag: int) -> None:
+def test_every_field_matches_the_record(sys_flag: int) -> None:
     data = record(b"body", sys_flag, b"a\x01b")
     expected = decode_record(data)
     received = received_of(data)
@@ -188,20 +190,20 @@ def test_everything_is_what_the_record_says(sys_flag: int) -> None:
     assert "4 bytes" in repr(received)
 
 
-def test_records_one_behind_the_other() -> None:
+def test_consecutive_records() -> None:
     data = b"".join(record(b"%d" % number, offset=number) for number in range(5))
     assert [int(message.body) for message in decode_messages(data, QUEUE)] == [0, 1, 2, 3, 4]
     assert decode_messages(b"", QUEUE) == []
 
 
-def test_the_namespace_is_taken_off() -> None:
+def test_the_namespace_is_removed() -> None:
     data = record(b"x", topic="ns%t") + record(b"x", topic="else")
     topics = [message.topic for message in decode_messages(data, QUEUE, "ns%t")]
     assert topics == ["t", "else"]
 
 
 @given(st.binary(max_size=300), st.integers(0, 200), st.integers(0, 255))
-def test_bytes_that_are_no_records_are_refused(junk: bytes, place: int, value: int) -> None:
+def test_bytes_that_are_not_records_are_refused(junk: bytes, place: int, value: int) -> None:
     good = record(b"body", 0, b"a\x01b")
     damaged = bytearray(good)
     damaged[place % len(good)] = value

@@ -49,7 +49,7 @@ def traces(broker: FakeBroker, topic: str = TRACE_TOPIC) -> list[TraceRecord]:
     return [record for text in texts for record in decode_trace(text)]
 
 
-async def test_what_was_sent_is_traced_at_the_latest_when_the_producer_closes() -> None:
+async def test_closing_a_producer_sends_its_traces() -> None:
     async with running_cluster(TOPICS) as cluster:
         broker = cluster.brokers[0]
         async with Producer(cluster.namesrv, group="g", trace=True) as producer:
@@ -87,7 +87,7 @@ async def test_what_was_sent_is_traced_at_the_latest_when_the_producer_closes() 
         assert request.producer_group.startswith("_INNER_TRACE_PRODUCER-g-PRODUCE-")
 
 
-async def test_traces_leave_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_traces_are_sent_periodically(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "_LINGER_SECONDS", 0.01)
     async with (
         running_cluster({**TOPICS, "traces": {"b0": 1}}) as cluster,
@@ -112,7 +112,7 @@ async def test_each_message_of_a_batch_is_found() -> None:
         ]
 
 
-async def test_the_length_is_that_of_the_compressed_body() -> None:
+async def test_the_recorded_length_is_the_compressed_one() -> None:
     async with running_cluster(TOPICS) as cluster:
         async with Producer(cluster.namesrv, trace=True) as producer:
             await producer.send(Message("t", b"x" * 10_000))
@@ -121,7 +121,7 @@ async def test_the_length_is_that_of_the_compressed_body() -> None:
         assert published.body_length == len(cluster.brokers[0].queues["t", 0][0].body) < 1000
 
 
-async def test_no_trace_of_what_failed_or_left_oneway_or_is_not_wanted() -> None:
+async def test_failed_oneway_and_unwanted_sends_are_not_traced() -> None:
     async with running_cluster(TOPICS) as cluster:
         broker = cluster.brokers[0]
         header = SendMessageResponseHeader("ID", 0, 0).encode()
@@ -204,7 +204,7 @@ async def running_trace(
         ({"error": ValueError("x")}, ConsumeReturn.EXCEPTION),
     ],
 )
-async def test_what_is_consumed_is_traced(outcome: dict[str, Any], code: ConsumeReturn) -> None:
+async def test_consumption_is_traced(outcome: dict[str, Any], code: ConsumeReturn) -> None:
     async with running_cluster(TOPICS) as cluster:
         async with running_trace(cluster) as made:
             messages = [received("A", KEYS="k"), received("B"), received("C", TRACE_ON="false")]
@@ -223,7 +223,7 @@ async def test_what_is_consumed_is_traced(outcome: dict[str, Any], code: Consume
         assert other.msg_id == "B"
 
 
-async def test_a_handler_that_took_too_long() -> None:
+async def test_a_slow_handler_is_traced_as_timed_out() -> None:
     async with running_cluster(TOPICS) as cluster:
         async with running_trace(cluster, consume_timeout=0.0) as made:
             consuming = Consuming("c", "", [received("A")], QUEUE)
@@ -235,7 +235,7 @@ async def test_a_handler_that_took_too_long() -> None:
         assert (ended.code, ended.success) == (ConsumeReturn.TIME_OUT, True)
 
 
-async def test_messages_that_shall_not_be_traced() -> None:
+async def test_messages_that_opt_out_are_not_traced() -> None:
     async with running_cluster(TOPICS) as cluster:
         async with running_trace(cluster) as made:
             consuming = Consuming("c", "", [received("A", TRACE_ON="false")], QUEUE)
@@ -247,7 +247,7 @@ async def test_messages_that_shall_not_be_traced() -> None:
 # Bounds
 
 
-async def test_keys_never_outgrow_a_message() -> None:
+async def test_keys_stay_below_the_property_limit() -> None:
     async with running_cluster(TOPICS) as cluster:
         broker = cluster.brokers[0]
         async with running_trace(cluster) as made:
@@ -264,14 +264,14 @@ async def test_keys_never_outgrow_a_message() -> None:
         assert len(traces(broker)) == 1001
 
 
-async def test_much_leaves_at_once() -> None:
+async def test_a_full_buffer_is_sent_at_once() -> None:
     async with running_cluster(TOPICS) as cluster, running_trace(cluster) as made:
         for _ in range(2000):
             made.before_consume(Consuming("c", "", [received("A" * 32)], QUEUE))
         await until(lambda: bool(cluster.brokers[0].queues[TRACE_TOPIC, 0]))
 
 
-async def test_traces_that_cannot_be_sent_are_told_now_and_then(
+async def test_lost_traces_are_logged_now_and_then(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace, "_LINGER_SECONDS", 0.001)
@@ -280,23 +280,23 @@ async def test_traces_that_cannot_be_sent_are_told_now_and_then(
             for _ in range(3):
                 await producer.send(Message("t", b"x"))
                 await asyncio.sleep(0.02)
-        lost = [r.getMessage() for r in caplog.records if "trace records were lost" in r.message]
+        lost = [r.getMessage() for r in caplog.records if "trace records" in r.message]
         assert 1 <= len(lost) <= 2
-        assert sum(int(line.split()[0]) for line in lost) == 3
+        assert sum(int(line.split()[1]) for line in lost) == 3
         assert len(cluster.brokers[0].queues["t", 0]) == 3
 
 
-async def test_more_than_can_be_sent_is_dropped(
+async def test_records_beyond_the_in_flight_limit_are_dropped(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace, "_MAX_SENDS", 0)
+    monkeypatch.setattr(trace, "_MAX_IN_FLIGHT", 0)
     async with running_cluster(TOPICS) as cluster:
         async with Producer(cluster.namesrv, trace=True) as producer:
             await producer.send(Message("t", b"x"))
-        assert "1 trace records were lost" in caplog.text
+        assert "lost 1 trace records" in caplog.text
 
 
-async def test_a_cluster_that_is_gone_does_not_keep_a_producer_from_closing(
+async def test_a_producer_closes_although_its_cluster_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(trace, "_CLOSE_SECONDS", 0.05)
@@ -308,6 +308,6 @@ async def test_a_cluster_that_is_gone_does_not_keep_a_producer_from_closing(
         await cluster.brokers[0].stop()
 
 
-def test_without_the_option_there_is_none() -> None:
+def test_without_the_option_there_is_no_trace() -> None:
     settings = Settings.of("127.0.0.1:1", {})
     assert message_trace(settings, "g", TraceRole.PRODUCE, Producer) is None

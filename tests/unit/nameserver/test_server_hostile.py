@@ -174,13 +174,13 @@ async def test_a_file_that_is_too_large_loads_and_does_no_harm(
                 "large-1",
                 "large-2",
             }
-        assert caplog.text.count("1 of 5 keys left out") == 1
+        assert caplog.text.count("left out 1 of 5 keys") == 1
         answer = await peer.ask(
             RequestCode.GET_KVLIST_BY_NAMESPACE,
             GetKVListByNamespaceRequestHeader("ORDER_TOPIC_CONFIG"),
         )
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert f"limit {MAX_FRAME} per frame" in (answer.remark or "")
+        assert str(MAX_FRAME) in (answer.remark or "")
         assert "maxKvConfigSize" in await peer.put("other", "1")
         for number in range(4):
             header = DeleteKVConfigRequestHeader("ORDER_TOPIC_CONFIG", f"large-{number}")
@@ -381,7 +381,7 @@ async def test_a_list_of_topics_above_a_frame_is_an_error(tmp_path: Path) -> Non
             if broker == "a":
                 assert TopicList.decode(answer.body).topic_list == set(names)
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert f"limit {MAX_FRAME} per frame" in (answer.remark or "")
+        assert str(MAX_FRAME) in (answer.remark or "")
 
 
 # Bodies

@@ -5,6 +5,6 @@ from pyromq.protocol.errors import RocketMQError
 from pyromq.remoting.errors import RemotingError
 
 
-def test_one_name_catches_them_all() -> None:
+def test_one_class_catches_all_errors() -> None:
     assert issubclass(ClientError, RocketMQError)
     assert issubclass(RemotingError, RocketMQError)

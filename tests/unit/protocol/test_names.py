@@ -38,7 +38,7 @@ def test_system_topics() -> None:
     assert names.is_system_topic("rmq_sys_anything")
     assert not names.is_system_topic("orders")
     assert names.TOPICS_CLOSED_TO_SENDERS < names.SYSTEM_TOPICS
-    # Clients may send to the template, to traces and to the benchmark's topic.
+    # Clients may send to the template, the trace topic and the benchmark topic.
     open_topics = names.SYSTEM_TOPICS - names.TOPICS_CLOSED_TO_SENDERS
     assert open_topics == {"TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"}
 

@@ -23,11 +23,11 @@ def test_names_of_tenants(name: str, wrapped: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["TBW102", "SCHEDULE_TOPIC_XXXX", "CID_RMQ_SYS_TRANS", ""])
-def test_names_of_the_system_have_none(name: str) -> None:
+def test_system_names_have_no_namespace(name: str) -> None:
     assert with_namespace("ns", name) == name
 
 
-def test_names_of_others_are_left_alone() -> None:
+def test_names_of_other_namespaces_stay_unchanged() -> None:
     assert without_namespace("ns", "other%orders") == "other%orders"
     assert without_namespace("", "ns%orders") == "ns%orders"
     assert without_namespace("ns", "orders") == "orders"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import socket
 from collections.abc import AsyncIterator
@@ -19,7 +20,10 @@ from pyromq.protocol.wire.frame import (
     RemotingCommand,
     frame_prefix,
 )
-from pyromq.remoting.server import Connection, RemotingServer, wants_answer
+from pyromq.remoting.connection import Connection
+from pyromq.remoting.runs import wants_answer
+from pyromq.remoting.server import RemotingServer
+from pyromq.remoting.service import Service
 from tests.support.patience import DEADLINE, until
 
 ECHO = RequestCode.HEART_BEAT
@@ -69,14 +73,27 @@ class Client:
 async def serving(
     handlers: dict[Any, Any] | None = None, **options: Any
 ) -> AsyncIterator[RemotingServer]:
-    server = RemotingServer(handlers or {ECHO: echo}, host="127.0.0.1", **options)
-    await server.start()
+    service, options = service_of(handlers, options)
+    server = RemotingServer(host="127.0.0.1", **options)
+    await server.start(service)
     try:
         yield server
     finally:
         await server.stop()
         assert not server.connections
         assert not server.tasks
+
+
+def service_of(
+    handlers: dict[int, Any] | None, options: dict[str, Any]
+) -> tuple[Service[Connection], dict[str, Any]]:
+    """Return the service that some options describe, and the options of the server itself."""
+    names = {field.name for field in dataclasses.fields(Service)}
+    service: Service[Connection] = Service(
+        handlers={ECHO: echo} if handlers is None else handlers,
+        **{name: value for name, value in options.items() if name in names},
+    )
+    return service, {name: value for name, value in options.items() if name not in names}
 
 
 @contextlib.asynccontextmanager
@@ -139,7 +156,6 @@ async def connected_by(plain: socket.socket) -> AsyncIterator[Client]:
 
 
 def unsent(connection: Connection) -> int:
-    assert connection._transport is not None
     return connection._transport.get_write_buffer_size()
 
 
@@ -175,7 +191,9 @@ class Wire(asyncio.Transport):
 async def wired(**options: Any) -> tuple[Connection, Wire]:
     """A connection without a socket, for tests that count its calls."""
     wire = Wire()
-    server = RemotingServer(options.pop("handlers", {ECHO: echo}), **options)
+    service, options = service_of(options.pop("handlers", None), options)
+    server = RemotingServer(**options)
+    server.serve(service)
     connection = Connection(server, asyncio.get_running_loop())
     connection.connection_made(wire)
     return connection, wire

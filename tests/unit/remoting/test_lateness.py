@@ -34,8 +34,8 @@ def stalling_turn(lateness: Lateness, told: list[float | None]) -> None:
 @on_both_loops
 async def test_what_comes_behind_a_stall_of_the_same_turn_has_waited() -> None:
     loop = asyncio.get_running_loop()
-    lateness = Lateness(LIMIT)
-    lateness.start(loop)
+    lateness = Lateness()
+    lateness.start(loop, lambda: LIMIT)
     told: list[float | None] = []
 
     # With uvloop the first long turn makes it watch the next ones.
@@ -79,8 +79,8 @@ class Uvloop:
 def test_a_stall_of_the_machine_makes_nobody_late() -> None:
     """What it finds in its sockets after a stall may have come just now."""
     loop = Uvloop()
-    lateness = Lateness(LIMIT)
-    lateness.start(loop)  # type: ignore[arg-type]
+    lateness = Lateness()
+    lateness.start(loop, lambda: LIMIT)  # type: ignore[arg-type]
 
     def waited() -> float:
         return lateness.waited(loop.now) if loop.now > lateness.at else 0.0
@@ -103,8 +103,8 @@ def test_a_stall_of_the_machine_makes_nobody_late() -> None:
 @on_both_loops
 async def test_what_comes_in_the_turn_after_a_stall_has_not() -> None:
     loop = asyncio.get_running_loop()
-    lateness = Lateness(LIMIT)
-    lateness.start(loop)
+    lateness = Lateness()
+    lateness.start(loop, lambda: LIMIT)
     ours, theirs = socket.socketpair()
     told: list[float | None] = []
 
@@ -128,18 +128,14 @@ async def test_what_comes_in_the_turn_after_a_stall_has_not() -> None:
 
 
 @on_both_loops
-async def test_without_a_limit_nobody_has_to_ask() -> None:
-    lateness = Lateness()
-    lateness.start(asyncio.get_running_loop())
-
-    assert ask(lateness) is None
-    lateness.stop()
+async def test_without_a_limit_no_chunk_asks() -> None:
+    assert ask(Lateness()) is None
 
 
 @on_both_loops
 async def test_a_stopped_one_never_asks_again() -> None:
-    lateness = Lateness(LIMIT)
-    lateness.start(asyncio.get_running_loop())
+    lateness = Lateness()
+    lateness.start(asyncio.get_running_loop(), lambda: LIMIT)
     assert ask(lateness) == 0.0
     lateness.stop()
 
@@ -148,8 +144,8 @@ async def test_a_stopped_one_never_asks_again() -> None:
 
 @on_both_loops
 async def test_the_timer_ends_without_traffic() -> None:
-    lateness = Lateness(LIMIT)
-    lateness.start(asyncio.get_running_loop())
+    lateness = Lateness()
+    lateness.start(asyncio.get_running_loop(), lambda: LIMIT)
     ask(lateness)
     lateness._ticks_left = 0
 

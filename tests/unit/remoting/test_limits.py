@@ -34,7 +34,7 @@ def test_bytes_are_summed_up_and_given_back() -> None:
     budget.hold(one, 400, 3.0)
     assert budget.total == 600
     assert dict(budget) == {one: Holding(400, 1.0), other: Holding(200, 2.0)}
-    budget.hold(one, 50, 4.0, anew=True)
+    budget.hold(one, 50, 4.0, restart=True)
     assert dict(budget)[one] == Holding(50, 4.0)
     budget.hold(one, 0, 5.0)
     budget.hold(one, 0, 5.0)

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 import pytest
 
 from pyromq.protocol.wire.frame import MAX_FRAME, RemotingCommand
-from pyromq.remoting import server as server_module
+from pyromq.remoting import unfinished as unfinished_module
+from pyromq.remoting.connection import Connection
 from pyromq.remoting.limits import PeerLimits, report_accept_faults
-from pyromq.remoting.server import Connection, RemotingServer
+from pyromq.remoting.server import RemotingServer
 from tests.support.clocks import held_loop, on_held_loop, settled
 from tests.support.loops import on_both_loops
 from tests.support.patience import until
@@ -203,7 +204,7 @@ async def test_a_large_frame_on_a_slow_line_gets_its_time() -> None:
     for start in range(0, len(frame), 128 * 1024):
         connection.data_received(frame[start : start + 128 * 1024])
         await loop.pass_time(1.9)
-        connection._server._look_for_slow_frames(loop.time())
+        connection._host._close_slow_frames(loop.time())
         assert not connection.closed
     assert len(wire.written) == 1
 
@@ -222,17 +223,17 @@ async def test_the_time_that_the_server_does_not_read_is_not_the_frames() -> Non
         connection.data_received(request(ECHO, number, bytes(MAX_FRAME - 1000)).encode())
     connection.data_received(request(ECHO, 2, bytes(4000)).encode() + beginning(100))
     assert wire.is_paused
-    server = connection._server
+    server = connection._host
     await loop.pass_time(100)
-    server._look_for_slow_frames(loop.time())
+    server._close_slow_frames(loop.time())
     assert not connection.closed
     gate.set()
     await settled()
     assert not wire.is_paused
-    server._look_for_slow_frames(loop.time())
+    server._close_slow_frames(loop.time())
     assert not connection.closed
     await loop.pass_time(100)
-    server._look_for_slow_frames(loop.time())
+    server._close_slow_frames(loop.time())
     assert connection.closed
 
 
@@ -302,7 +303,7 @@ async def test_frames_that_wait_for_a_slow_reader_are_counted() -> None:
 async def test_no_more_is_begun_of_a_chunk_than_may_be_in_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server_module, "_MAX_UNFINISHED", 10)
+    monkeypatch.setattr(unfinished_module, "_MAX_UNFINISHED", 10)
     gate = asyncio.Event()
     begun, most = 0, 0
 

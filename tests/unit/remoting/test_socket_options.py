@@ -10,8 +10,10 @@ from pyromq.base.settings import ConfigError
 from pyromq.broker.config import BrokerConfig
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.remoting.connection import Connection
 from pyromq.remoting.limits import PeerLimits
-from pyromq.remoting.server import Connection, RemotingServer
+from pyromq.remoting.server import RemotingServer
+from pyromq.remoting.service import Service
 from pyromq.remoting.socket_options import DEFAULT_BACKLOG, SocketOptions
 
 BUFFER = 64 * 1024
@@ -62,8 +64,8 @@ async def test_connections_have_the_options_of_their_server() -> None:
         connected.set_result(connection)
         return request.answer()
 
-    server = RemotingServer({1: greet}, host="127.0.0.1", limits=PeerLimits(sockets=options))
-    await server.start()
+    server = RemotingServer(host="127.0.0.1", limits=PeerLimits(sockets=options))
+    await server.start(Service(handlers={1: greet}))
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(RemotingCommand(1).encode())

@@ -1,4 +1,4 @@
-"""Archives with files that hold a word, for tests of what happens to their names."""
+"""Archives whose files contain one word, for tests of commits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NEXT_HOUR = "2026-11-16-06"
 
 
 def stage(archive: ArchiveDirectory, *contents: str, kind: str = ARCHIVE) -> list[StagedFile]:
-    """What tasks have written; to be archived, of two hours by turns."""
+    """Write files as tasks do; those to archive alternate between two hours."""
     staging = archive.new_staging(kind)
     staged = []
     for number, content in enumerate(contents):
@@ -22,5 +22,5 @@ def stage(archive: ArchiveDirectory, *contents: str, kind: str = ARCHIVE) -> lis
 
 
 def contents(archive: ArchiveDirectory) -> list[str]:
-    """What a reader of the directory sees, in order."""
+    """Return the contents that a reader of the directory sees, in order."""
     return sorted(path.read_text() for path in archive.path.glob("topic=*/hour=*/*.parquet"))

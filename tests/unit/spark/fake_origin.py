@@ -1,4 +1,4 @@
-"""An origin in memory: queues with records that are made when they are read."""
+"""An origin in memory, whose records are encoded when they are read."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class FakeOrigin:
         self.damaged: set[int] = set()
         self.committed: dict[Queue, int] = {}
         self.commits: list[tuple[str, dict[Queue, int]]] = []
-        #: Failures of the next questions.
+        #: Number of queries that will fail.
         self.failures = 0
         self.error: type[OriginError] = OriginError
-        #: Brokers that nobody knows now.
+        #: Brokers that are away.
         self.away: set[str] = set()
         self.failing_commits = False
         self.closed = 0

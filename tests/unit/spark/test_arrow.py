@@ -1,4 +1,4 @@
-"""Batches hold what the plain decoder of one record finds, for any records."""
+"""Batches equal what the decoder of single records returns, for any records."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def expected_row(data: bytes, include_properties: str) -> dict[str, Any]:
 
 @given(st.lists(RECORDS, max_size=6), st.sampled_from([RAW, MAP]), st.binary(max_size=5))
 @settings(max_examples=60)
-def test_rows_are_what_the_records_say(
+def test_rows_equal_the_decoded_records(
     records: list[bytes], include_properties: str, before: bytes
 ) -> None:
     decoder = RecordDecoder(COLUMN_NAMES, include_properties, "broker-a")
@@ -141,12 +141,12 @@ def test_a_body_that_cannot_be_decompressed_makes_no_row() -> None:
     assert RecordDecoder(("queueOffset",)).decode(block_of(bad, good)).batch.num_rows == 2
 
 
-def test_a_record_that_is_not_whole_makes_no_row() -> None:
+def test_a_damaged_record_makes_no_row() -> None:
     good = make_record(queue_offset=9)
     cut = make_record()[:-1]
     decoded = RecordDecoder(("queueOffset",)).decode(block_of(cut, good))
     assert decoded.batch.to_pylist() == [{"queueOffset": 9}]
-    assert decoded.damaged == ["the record at byte 0 of its block is not whole"]
+    assert decoded.damaged == ["the record at byte 0 of its block is damaged"]
 
 
 def test_hostile_times_stay_in_range() -> None:
@@ -156,7 +156,7 @@ def test_hostile_times_stay_in_range() -> None:
     late, early = decoded.batch.column(0).to_pylist()
     assert late.year == 2261
     assert early == time_of(-1)
-    # pandas holds them, too.
+    # pandas can hold them.
     assert decoded.batch.column(0).cast(pa.timestamp("ns", tz="UTC"))[0].as_py() == late
 
 
@@ -182,12 +182,12 @@ def test_batches_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {part.num_rows for part in batches(whole)} == {1}
 
 
-def test_no_rows_are_no_batch() -> None:
+def test_no_batch_without_rows() -> None:
     nothing = RecordDecoder(("queueOffset",)).decode(block_of(make_record())).batch.slice(0, 0)
     assert list(batches(nothing)) == []
 
 
-def test_bodies_that_grow_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_that_grow_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = [bytes([number]) * 10_000 for number in range(20)]
     records = [
         make_record(body=zlib.compress(body), sys_flag=COMPRESSED, queue_offset=offset)
@@ -200,8 +200,8 @@ def test_bodies_that_grow_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
     rows = [row for part in parts for row in part.batch.to_pylist()]
     assert [row["queueOffset"] for row in rows] == list(range(21))
     assert [row["body"] for row in rows] == [*bodies, b"small"]
-    # One alone is as large as it is.
+    # A single body may exceed the limit.
     monkeypatch.setattr(arrow, "MAX_BODIES", 5)
     assert len(list(RecordDecoder(("body",)).decode_parts(block))) == 21
-    # Who does not ask for bodies does not pay for them.
+    # Reads without bodies do not pay for them.
     assert len(list(RecordDecoder(("queueOffset",)).decode_parts(block))) == 1

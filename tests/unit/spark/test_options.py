@@ -19,7 +19,9 @@ from pyromq.spark.options import (
     TopicPattern,
     Topics,
 )
+from pyromq.spark.origins.opening import BrokerSource, StoreSource
 from pyromq.spark.origins.origin import Queue
+from pyromq.spark.origins.settings import ConnectionSettings
 
 A0, A1 = Queue("T", "a", 0), Queue("T", "a", 1)
 PLAIN = {"nameserver": "localhost:9876", "subscribe": "T"}
@@ -37,7 +39,10 @@ def refused(mode: Mode = Mode.BATCH, /, **options: str) -> str:
 
 def test_defaults() -> None:
     options = parse()
-    assert options == ReadOptions(wanted=Topics(("T",)), name_servers=("localhost:9876",))
+    assert options == ReadOptions(
+        Topics(("T",)), BrokerSource(ConnectionSettings(("localhost:9876",)))
+    )
+    assert options.reconnect_timeout == 300.0
     assert (options.starting, options.ending) == (Edge.EARLIEST, Edge.LATEST)
     assert options.fail_on_data_loss
 
@@ -71,7 +76,15 @@ def test_everything_for_a_batch() -> None:
     )
     assert options == ReadOptions(
         wanted=TopicPattern("order.*"),
-        name_servers=("one:9876", "two:9876"),
+        source=BrokerSource(
+            ConnectionSettings(
+                ("one:9876", "two:9876"),
+                access_key="who",
+                secret_key="hush",
+                tls=True,
+                request_timeout=2.5,
+            )
+        ),
         starting=Time(1000),
         ending=Time(1_794_814_200_000),
         start_at_end_if_nothing_later=True,
@@ -80,10 +93,6 @@ def test_everything_for_a_batch() -> None:
         fail_on_data_loss=False,
         min_partitions=8,
         max_records_per_partition=5000,
-        access_key="who",
-        secret_key="hush",
-        tls=True,
-        request_timeout=2.5,
         fetch_retries=0,
         fetch_retry_interval=0.25,
     )
@@ -120,11 +129,9 @@ def test_store_files() -> None:
         },
         Mode.BATCH,
     )
-    assert options.store_path == "/data/store"
-    assert options.commit_log_paths == ("/one", "/two")
-    assert options.broker_name == "broker-a"
+    assert options.source == StoreSource("/data/store", "broker-a", ("/one", "/two"))
     assert options.commit_log_only
-    assert options.name_servers == ()
+    assert options.reconnect_timeout == 0.0
 
 
 def test_topics() -> None:
@@ -144,15 +151,15 @@ def test_positions() -> None:
     assert parse(endingOffsets="LATEST").ending is Edge.LATEST
 
 
-def test_what_spark_says_itself_is_passed_over() -> None:
+def test_options_that_spark_adds_are_ignored() -> None:
     assert parse(path="/warehouse/t", paths='["/x"]') == parse()
 
 
-def test_a_table_of_the_catalog_would_forget_its_options() -> None:
+def test_a_catalog_table_is_rejected() -> None:
     assert "CREATE TEMPORARY VIEW" in refused(**{"option.subscribe": "T", "owner": "me"})
 
 
-def test_while_the_columns_are_asked_for_both_kinds_are_possible() -> None:
+def test_both_kinds_are_possible_while_spark_lists_the_columns() -> None:
     parse(Mode.ANY, endingOffsets="latest")
     parse(Mode.ANY, maxOffsetsPerTrigger="10")
     parse(Mode.ANY, startingOffsets="latest")
@@ -168,10 +175,10 @@ def test_while_the_columns_are_asked_for_both_kinds_are_possible() -> None:
     ],
 )
 def test_an_unknown_option_and_the_nearest(name: str, meant: str) -> None:
-    assert f"there is no option {name!r}: is {meant} meant?" in refused(**{name: "x"})
+    assert f"unknown option {name!r}: did you mean {meant}?" in refused(**{name: "x"})
 
 
-def test_an_unknown_option_like_no_other() -> None:
+def test_an_unknown_option_without_a_near_one() -> None:
     said = refused(**{"kafka.bootstrap.servers": "x"})
     assert all(name in said for name in KNOWN)
 
@@ -206,18 +213,18 @@ def test_an_unknown_option_like_no_other() -> None:
         ("fetchOffset.numRetries", "-1"),
     ],
 )
-def test_a_value_that_cannot_be(name: str, value: str) -> None:
+def test_invalid_values(name: str, value: str) -> None:
     assert name in refused(**{name: value})
 
 
 @pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger"])
 @pytest.mark.parametrize("value", ["0", "x"])
-def test_a_limit_that_cannot_be(name: str, value: str) -> None:
+def test_invalid_limits(name: str, value: str) -> None:
     assert name in refused(Mode.STREAM, **{name: value})
 
 
 @pytest.mark.parametrize("value", ["0", "1q", "m", "-5m"])
-def test_a_size_that_cannot_be(value: str) -> None:
+def test_invalid_sizes(value: str) -> None:
     assert "maxBytesPerTrigger" in refused(Mode.STREAM, maxBytesPerTrigger=value)
 
 
@@ -268,16 +275,16 @@ def test_contradictions_name_both(options: dict[str, str], named: tuple[str, ...
         {"requestTimeout": "5s"},
     ],
 )
-def test_files_need_no_connection(options: dict[str, str]) -> None:
-    with pytest.raises(OptionError, match=f"storePath and {next(iter(options))} exclude"):
+def test_options_for_brokers_only(options: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match=f"storePath and {next(iter(options))} are mutually"):
         ReadOptions.parse({"storePath": "/x", "subscribe": "T", **options}, Mode.BATCH)
 
 
 @pytest.mark.parametrize("name", ["startingOffsets", "endingTimestamp", "minPartitions"])
-def test_the_log_alone_knows_no_queues(name: str) -> None:
+def test_the_log_alone_has_no_positions(name: str) -> None:
     given = {"storePath": "/x", "subscribe": "T", "commitLogOnly": "true"}
     value = "earliest" if name == "startingOffsets" else "5"
-    with pytest.raises(OptionError, match=f"commitLogOnly and {name} exclude"):
+    with pytest.raises(OptionError, match=f"commitLogOnly and {name} are mutually"):
         ReadOptions.parse({**given, name: value}, Mode.BATCH)
 
 
@@ -316,14 +323,14 @@ def test_positions_of_assigned_queues_name_just_those() -> None:
             ReadOptions.parse({**given, "startingOffsets": offsets}, Mode.BATCH)
 
 
-def test_nothing_said() -> None:
+def test_missing_options() -> None:
     with pytest.raises(OptionError, match="subscribe, subscribePattern or assign"):
         ReadOptions.parse({"nameserver": "localhost:9876"}, Mode.ANY)
     with pytest.raises(OptionError, match="nameserver"):
         ReadOptions.parse({"subscribe": "T"}, Mode.ANY)
     with pytest.raises(OptionError, match="assign"):
         ReadOptions.parse({"nameserver": "localhost:9876", "assign": '{"T": []}'}, Mode.ANY)
-    with pytest.raises(OptionError, match="no regular expression"):
+    with pytest.raises(OptionError, match="not a regular expression"):
         ReadOptions.parse({"nameserver": "localhost:9876", "subscribePattern": "("}, Mode.ANY)
 
 

@@ -43,13 +43,13 @@ def test_connect_is_remote() -> None:
     assert session_settings("sc://host:15002") == QUICK | {"spark.remote": "sc://host:15002"}
 
 
-def test_the_user_s_own_go_before_ours() -> None:
+def test_user_settings_override_ours() -> None:
     own = {"spark.ui.enabled": "true", "spark.executor.memory": "4g"}
     settings = session_settings(None, own)
     assert own.items() <= settings.items()
 
 
-def test_the_log_is_quiet_whatever_java_is_told() -> None:
+def test_the_log_is_quiet_with_any_java_options() -> None:
     ((name, value),) = [
         item for item in session_settings("local").items() if "JavaOptions" in item[0]
     ]
@@ -61,14 +61,14 @@ def test_the_log_is_quiet_whatever_java_is_told() -> None:
     assert session_settings("local", {name: own})[name] == own
 
 
-def test_push_down_is_left_off_where_it_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_push_down_stays_off_in_versions_with_the_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CONF not in session_settings(None)
     assert session_settings(None, {CONF: "true"})[CONF] == "true"
     monkeypatch.setattr(session, "is_safe", lambda version: True)
     assert session_settings(None)[CONF] == "true"
 
 
-def test_a_master_among_the_user_s_settings_counts_as_one() -> None:
+def test_a_master_in_the_user_settings() -> None:
     conf = {"spark.master": "spark://host:7077"}
     assert session_settings(None, conf) == session_settings("spark://host:7077")
     assert session_settings("yarn", conf) == session_settings("yarn")
@@ -77,7 +77,7 @@ def test_a_master_among_the_user_s_settings_counts_as_one() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("PYSPARK_GATEWAY_PORT", "1234"), ("SPARK_REMOTE", "sc://host")]
 )
-def test_what_spark_was_told_elsewhere_holds(
+def test_a_master_given_elsewhere_applies(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""The format itself: its name, its columns, and who reads and writes for it."""
+"""The format itself: its name, columns, readers and writers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_columns() -> None:
     assert source(includeProperties="map").schema() == schema("map")
 
 
-def test_mistakes_are_told_when_columns_are_asked_for() -> None:
+def test_mistakes_are_reported_when_spark_lists_the_columns() -> None:
     with pytest.raises(OptionError, match="subscribe"):
         source(subscribbe="x").schema()
 
@@ -46,21 +46,21 @@ def test_readers() -> None:
     assert batch._plan.columns == stream._plan.columns == ("body", "topic")
 
 
-def test_what_is_for_the_other_kind_is_refused() -> None:
+def test_options_of_the_other_kind_are_rejected() -> None:
     with pytest.raises(OptionError, match="maxOffsetsPerTrigger"):
         source(maxOffsetsPerTrigger="5").reader(schema())
     with pytest.raises(OptionError, match="endingOffsets"):
         source(endingOffsets="latest").streamReader(schema())
 
 
-def test_columns_that_are_not_there() -> None:
+def test_unknown_columns() -> None:
     with pytest.raises(ValueError, match="'price'"):
         source().reader(StructType().add("price", IntegerType()))
-    with pytest.raises(ValueError, match="'body' is of type binary"):
+    with pytest.raises(ValueError, match="'body' has type binary"):
         source().streamReader(StructType().add("body", StringType()))
-    with pytest.raises(ValueError, match="'properties' is of type map"):
+    with pytest.raises(ValueError, match="'properties' has type map"):
         source(includeProperties="map").reader(schema())
 
 
-def test_it_travels() -> None:
+def test_it_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(source())).schema() == schema()

@@ -167,7 +167,7 @@ def test_a_fork_uses_the_cluster_but_does_not_own_it() -> None:
         [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "of which this one is a fork" in done.stdout
+    assert "and this is a fork of it" in done.stdout
 
 
 def test_mistakes_are_named() -> None:

@@ -22,18 +22,15 @@ from collections.abc import Awaitable
 from typing import Final
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.services.flow_control import Lane
-from pyromq.broker.services.notices import GroupNotices
+from pyromq.broker.parts import BrokerParts
+from pyromq.broker.routes import Body, Pool, Route, Routes
 from pyromq.broker.state.connections import (
     Client,
     ClientConnection,
-    ConsumerTable,
-    ProducerTable,
     subscription_bytes,
 )
 from pyromq.broker.state.filters import compile_expression
-from pyromq.broker.state.groups import GroupTable
-from pyromq.broker.state.topics import TOPIC_UNIT_SUBSCRIPTION, TopicTable
+from pyromq.broker.state.topics import TOPIC_UNIT_SUBSCRIPTION
 from pyromq.protocol.filter.sql import SqlError
 from pyromq.protocol.filter.tags import is_tag_type
 from pyromq.protocol.names import MAX_GROUP_LENGTH, retry_topic, topic_fault
@@ -45,7 +42,7 @@ from pyromq.protocol.wire.bodies import (
     ProducerData,
     SubscriptionGroupConfig,
 )
-from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers import (
     GetConsumerListByGroupRequestHeader,
@@ -65,23 +62,25 @@ MAX_CLIENT_ID_LENGTH: Final = 1024
 class HeartbeatHandlers:
     """Handlers of clients' comings and goings."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        topics: TopicTable,
-        groups: GroupTable,
-        consumers: ConsumerTable,
-        producers: ProducerTable,
-        lane: Lane,
-        notices: GroupNotices,
-    ) -> None:
-        self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._producers = producers
-        self._lane = lane
-        self._notices = notices
+    def __init__(self, parts: BrokerParts) -> None:
+        self._config = parts.config
+        self._topics = parts.tables.topics
+        self._groups = parts.tables.groups
+        self._consumers = parts.tables.consumers
+        self._producers = parts.tables.producers
+        self._lane = parts.lanes.heartbeat
+        self._notices = parts.notices
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(
+                RequestCode.HEART_BEAT, self.heart_beat, body=Body.CLIENT_DATA, pool=Pool.HEARTBEAT
+            ),
+            Route(RequestCode.UNREGISTER_CLIENT, self.unregister_client),
+            Route(RequestCode.CHECK_CLIENT_CONFIG, self.check_client_config),
+            Route(RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.consumer_list),
+        )
 
     def heart_beat(
         self, connection: ClientConnection, request: RemotingCommand

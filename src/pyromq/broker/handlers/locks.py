@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Iterator
 from typing import Final
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.routes import Body, Route, Routes
 from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.broker.state.queue_locks import QueueLockTable
@@ -24,7 +25,7 @@ from pyromq.protocol.wire.bodies import (
     MessageQueue,
     UnlockBatchRequestBody,
 )
-from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 
 #: A request above this many bytes (about 700 queues) is not handled in one go.
@@ -43,6 +44,13 @@ class LockHandlers:
         self._config = config
         self._locks = locks
         self._lane = lane
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(RequestCode.LOCK_BATCH_MQ, self.lock_queues, body=Body.CLIENT_DATA),
+            Route(RequestCode.UNLOCK_BATCH_MQ, self.unlock_queues, body=Body.CLIENT_DATA),
+        )
 
     def lock_queues(
         self, connection: ClientConnection, request: RemotingCommand

@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from pyromq.broker.routes import Route, Routes
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.broker.state.topics import TopicTable
 from pyromq.protocol.names import group_fault, topic_fault
-from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers import (
     QueryConsumerOffsetRequestHeader,
@@ -67,6 +68,13 @@ class OffsetHandlers:
         #: Commits that were not kept since the last line about them, and when that was.
         self._dropped = 0
         self._last_line = -_LINE_SECONDS
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(RequestCode.QUERY_CONSUMER_OFFSET, self.query_consumer_offset),
+            Route(RequestCode.UPDATE_CONSUMER_OFFSET, self.update_consumer_offset),
+        )
 
     def query_consumer_offset(
         self,

@@ -25,16 +25,10 @@ from typing import Final, TypeVar
 
 import orjson
 
-from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.pull_filters import PullFilter, PullFilters
-from pyromq.broker.services.flow_control import Lane
-from pyromq.broker.services.long_poll import LongPoll, ParkedPull
-from pyromq.broker.services.stats import BrokerStats
-from pyromq.broker.state.connections import ConsumerTable
-from pyromq.broker.state.filters import ConsumerFilterTable
-from pyromq.broker.state.groups import GroupTable
-from pyromq.broker.state.offsets import ConsumerOffsetTable
-from pyromq.broker.state.topics import TopicTable
+from pyromq.broker.parts import BrokerParts
+from pyromq.broker.routes import Pool, Route, Routes, runs
+from pyromq.broker.services.long_poll import ParkedPull
 from pyromq.protocol.java.wire_types import INT64, parse_integer
 from pyromq.protocol.message.sysflag import (
     PULL_COMMIT_OFFSET,
@@ -44,7 +38,7 @@ from pyromq.protocol.message.sysflag import (
 )
 from pyromq.protocol.wire import header_json
 from pyromq.protocol.wire.bodies import MASTER_ID, DataVersion, SubscriptionGroupConfig
-from pyromq.protocol.wire.codes import PROTOCOL_VERSION, LanguageCode, ResponseCode
+from pyromq.protocol.wire.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
@@ -56,9 +50,7 @@ from pyromq.protocol.wire.frame import (
     pack_prefix,
 )
 from pyromq.protocol.wire.headers import PullMessageRequestHeader
-from pyromq.remoting.server import Connection
-from pyromq.store.config import BrokerRole
-from pyromq.store.message_store import MessageStore
+from pyromq.remoting.connection import Connection
 from pyromq.store.queues.bulk_reading import BulkRecords
 from pyromq.store.results import GetResult, GetStatus
 
@@ -81,6 +73,9 @@ assert orjson.loads(_FOUND.replace(b"%d", b"1"))["language"] == LanguageCode.PYT
 #: So many plans are remembered; those of long expressions are not.
 _MAX_PLANS: Final = 65_536
 _MAX_REMEMBERED_LENGTH: Final = 1024
+#: Pulls of a run, each with an answer of up to 256 KiB, before the server checks whether the client
+#: reads.
+_MAX_RUN: Final = 8
 #: So many bulk pulls of one connection are read at a time: their answers take memory.
 _MAX_BULK: Final = 8
 #: Of a bulk pull that filters.
@@ -174,38 +169,36 @@ class _Pull:
 class PullHandlers:
     """Gives messages to consumers."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        consumers: ConsumerTable,
-        offsets: ConsumerOffsetTable,
-        long_poll: LongPoll,
-        lane: Lane,
-        stats: BrokerStats,
-        filters: ConsumerFilterTable,
-    ) -> None:
-        """`lane` reads what is not in memory."""
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
+    def __init__(self, parts: BrokerParts) -> None:
+        tables, long_poll = parts.tables, parts.long_poll
+        self._config = parts.config
+        self._store = parts.store
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._offsets = tables.offsets
+        self._consumers = tables.consumers
         self._long_poll = long_poll
         self._turns = long_poll.turns
-        self._is_replica = store.config.broker_role is BrokerRole.SLAVE
-        self._filters = PullFilters(config, consumers, filters, long_poll.turns)
-        self._lane = lane
-        self._stats = stats
-        #: Told of messages that leave: group, topic, queue id, and what was found.
-        self.on_found: Callable[[str, str, int, GetResult], None] | None = None
-        self._consumers = consumers
+        self._is_replica = parts.is_replica
+        self._filters = PullFilters(parts.config, tables.consumers, tables.filters, long_poll.turns)
+        #: Reads what is not in memory.
+        self._lane = parts.lanes.pull
+        self._stats = parts.stats
+        #: Called with group, topic, queue id and the messages of each answer that leaves.
+        self._on_found = parts.hooks.found if parts.hooks.consume else None
         self._plans: dict[tuple[str | None, ...], _Plan] = {}
         #: How many bulk pulls of a connection are under way.
         self._in_bulk: Counter[Connection] = Counter()
         long_poll.run_again = self._run_again
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(RequestCode.PULL_MESSAGE, hot=runs(self.pull), pool=Pool.PULL, max_run=_MAX_RUN),
+            Route(
+                RequestCode.LITE_PULL_MESSAGE, hot=runs(self.pull), pool=Pool.PULL, max_run=_MAX_RUN
+            ),
+        )
 
     def pull(self, connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
         """A run of PULL_MESSAGE."""
@@ -542,8 +535,8 @@ class PullHandlers:
         plan = pull.plan
         if code is ResponseCode.SUCCESS:
             self._stats.pulled(plan.group, plan.topic, plan.queue_id, result.count, result.size)
-            if self.on_found is not None:
-                self.on_found(plan.group, plan.topic, plan.queue_id, result)
+            if self._on_found is not None:
+                self._on_found(plan.group, plan.topic, plan.queue_id, result)
         else:
             self._stats.missed += 1
         suggested = self._suggested_broker(plan.group_config, result)

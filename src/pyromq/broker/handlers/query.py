@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
+from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.flow_control import Lane
-from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import MAX_FRAME, RemotingCommand, RequestError
 from pyromq.protocol.wire.headers import (
     QueryMessageRequestHeader,
     QueryMessageResponseHeader,
     ViewMessageRequestHeader,
 )
-from pyromq.remoting.server import Connection
+from pyromq.remoting.connection import Connection
 from pyromq.store.message_store import MessageStore
 
 #: Set by clients that look for a unique key, of which there may be any number.
@@ -33,6 +34,13 @@ class QueryHandlers:
     def __init__(self, store: MessageStore, lane: Lane) -> None:
         self._store = store
         self._lane = lane
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(RequestCode.QUERY_MESSAGE, self.query_message, is_query=True),
+            Route(RequestCode.VIEW_MESSAGE_BY_ID, self.view_message, is_query=True),
+        )
 
     async def query_message(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """QUERY_MESSAGE: the records of a key, oldest first."""

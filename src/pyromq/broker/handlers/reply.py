@@ -16,15 +16,14 @@ At most `replyThreadPoolQueueCapacity` replies wait for their requesters. Runs o
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Final
 
-from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.send import SendHeader, queue_id_of
-from pyromq.broker.inner_messages import InnerMessage, MessageWriter
+from pyromq.broker.inner_messages import InnerMessage
+from pyromq.broker.parts import BrokerParts
+from pyromq.broker.routes import Body, Route, Routes
 from pyromq.broker.services.flow_control import OVERLOAD
-from pyromq.broker.state.connections import ProducerTable
 from pyromq.protocol.message.message_id import decode_host, encode_message_id, format_address
 from pyromq.protocol.message.properties import (
     MSG_REGION,
@@ -44,8 +43,8 @@ from pyromq.protocol.wire.headers import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
+from pyromq.remoting.connection import Connection
 from pyromq.remoting.errors import RemotingError
-from pyromq.remoting.server import Connection
 from pyromq.store.results import PutError
 
 logger = logging.getLogger(__name__)
@@ -60,24 +59,25 @@ class ReplyHandlers:
     """Takes replies and gives them to those who asked."""
 
     def __init__(
-        self,
-        config: BrokerConfig,
-        writer: MessageWriter,
-        producers: ProducerTable,
-        store_host: bytes,
-        check: Callable[[Connection, SendHeader], TopicConfig],
-        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        self, parts: BrokerParts, check: Callable[[Connection, SendHeader], TopicConfig]
     ) -> None:
-        """`check` makes the checks of a send, and gives its topic."""
-        self._config = config
-        self._writer = writer
-        self._producers = producers
-        self._store_host = store_host
-        self._store_address = format_address(*decode_host(store_host))
+        """`check` makes the checks of a send and returns its topic."""
+        self._config = parts.config
+        self._writer = parts.writer
+        self._producers = parts.tables.producers
+        self._store_host = parts.store_host
+        self._store_address = format_address(*decode_host(parts.store_host))
         self._check = check
-        self._now = now
+        self._now = parts.clock
         #: Replies that wait for their requesters.
         self._waiting = 0
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(RequestCode.SEND_REPLY_MESSAGE, self.send_reply, body=Body.MESSAGES),
+            Route(RequestCode.SEND_REPLY_MESSAGE_V2, self.send_reply, body=Body.MESSAGES),
+        )
 
     async def send_reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """SEND_REPLY_MESSAGE: answered when the requester has acknowledged the reply, or not."""

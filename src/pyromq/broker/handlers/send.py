@@ -24,21 +24,20 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable
 from datetime import datetime
 from typing import Final, NamedTuple
 
 import orjson
 
 from pyromq.base.memo import Memo
-from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.send_back import DEAD_LETTER_QUEUES, retry_limit
-from pyromq.broker.inner_messages import InnerMessage, MessageWriter, delay_level
+from pyromq.broker.inner_messages import InnerMessage, delay_level
+from pyromq.broker.parts import BrokerParts
+from pyromq.broker.routes import Body, Pool, Route, Routes, SlowPath, fast
 from pyromq.broker.services.flow_control import REJECT_REQUEST
-from pyromq.broker.state.groups import GroupTable
-from pyromq.broker.state.topics import TOPIC_UNIT, TOPIC_UNIT_SUBSCRIPTION, TopicTable
+from pyromq.broker.state.topics import TOPIC_UNIT, TOPIC_UNIT_SUBSCRIPTION
 from pyromq.broker.transaction_messages import half_of, is_transactional
 from pyromq.protocol import names
 from pyromq.protocol.filter.tags import text_tags_codes
@@ -75,9 +74,8 @@ from pyromq.protocol.wire.frame import (
     split_frames,
 )
 from pyromq.protocol.wire.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from pyromq.remoting.server import Connection
+from pyromq.remoting.connection import Connection
 from pyromq.store.flush import FlushOutcome
-from pyromq.store.message_store import MessageStore
 from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.results import LargeBatchError, PutError, PutStatus
 
@@ -140,34 +138,22 @@ _V2: Final = _Fields("b", "e", "f", "g", "h", "i", "j", "m")
 class SendHandlers:
     """Takes messages from producers."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        writer: MessageWriter,
-        topics: TopicTable,
-        groups: GroupTable,
-        store_host: bytes,
-        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        register: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        """`register` tells the NameServers of the topics as they are now."""
-        self._config = config
-        self._store = store
-        self._writer = writer
-        self._topics = topics
-        self._groups = groups
-        self._store_host = store_host
-        self._now = now
-        self._register = register
-        self._cluster_property = f"{CLUSTER}\x01{config.broker_cluster_name}".encode()
+    def __init__(self, parts: BrokerParts) -> None:
+        self._config = parts.config
+        self._store = parts.store
+        self._writer = parts.writer
+        self._topics = parts.tables.topics
+        self._groups = parts.tables.groups
+        self._now = parts.clock
+        self._announce = parts.announce
+        self._cluster_property = f"{CLUSTER}\x01{self._config.broker_cluster_name}".encode()
         self._joined_cluster_property = b"\x02" + self._cluster_property
         self._prefixes: Memo[int, bytes] = Memo(lambda length: pack_prefix(4 + length, length))
         self._targets: dict[str, dict[str, _Target]] = {}
         self._numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT64))
         self._tags = text_tags_codes()
         self._batch_properties: Memo[str, bytes] = Memo(self._make_batch_properties)
-        self._id_prefix = store_host.hex().upper().encode()
+        self._id_prefix = parts.store_host.hex().upper().encode()
         self._more_ids: Memo[int, bytes] = Memo(
             lambda count: (b"," + self._id_prefix + b"%016X") * count
         )
@@ -175,25 +161,57 @@ class SendHandlers:
         self._large_batch = asyncio.Lock()
         #: How many sends of a connection are large batches, or wait behind one.
         self._behind: Counter[Connection] = Counter()
-        topics.add_listener(self._topic_changed)
+        self._topics.add_listener(self._topic_changed)
 
-    def send(self, connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(
+                RequestCode.SEND_MESSAGE,
+                self.send_one,
+                hot=fast(self.send),
+                body=Body.MESSAGES,
+                pool=Pool.SEND,
+            ),
+            Route(
+                RequestCode.SEND_MESSAGE_V2,
+                self.send_one,
+                hot=fast(self.send_v2),
+                body=Body.MESSAGES,
+                pool=Pool.SEND,
+            ),
+            Route(
+                RequestCode.SEND_BATCH_MESSAGE,
+                self.send_one,
+                hot=fast(self.send_batch),
+                body=Body.MESSAGES,
+                pool=Pool.SEND,
+            ),
+        )
+
+    def send(
+        self, slow: SlowPath, connection: Connection, frames: list[RawFrame], answers: list[bytes]
+    ) -> None:
         """A run of SEND_MESSAGE."""
-        self._send_run(connection, frames, answers, _V1)
+        self._send_run(slow, connection, frames, answers, _V1)
 
-    def send_v2(self, connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
+    def send_v2(
+        self, slow: SlowPath, connection: Connection, frames: list[RawFrame], answers: list[bytes]
+    ) -> None:
         """A run of SEND_MESSAGE_V2."""
-        self._send_run(connection, frames, answers, _V2)
+        self._send_run(slow, connection, frames, answers, _V2)
 
     def _send_run(
         self,
+        slow: SlowPath,
         connection: Connection,
         frames: list[RawFrame],
         answers: list[bytes],
         fields: _Fields,
     ) -> None:
         if self._behind and connection in self._behind:
-            self._send_all_slowly(connection, frames, answers)
+            for frame in frames:
+                slow(connection, frame, answers)
             return
         put = self._store.put
         targets, numbers = self._targets, self._numbers
@@ -220,9 +238,10 @@ class SendHandlers:
                     or "CLUSTER\x01" in text
                     or ext.get(batch, "false") != "false"
                 ):
-                    self._send_slowly(connection, frame, answers)
+                    slow(connection, frame, answers)
                     if connection in self._behind:
-                        self._send_all_slowly(connection, following, answers)
+                        for later in following:
+                            slow(connection, later, answers)
                     continue
                 times = numbers[ext[reconsume]] if reconsume in ext else 0
                 if "DELAY\x01" in text:
@@ -256,7 +275,7 @@ class SendHandlers:
                         joined_cluster if text and text[-1] != "\x02" else cluster,
                     )
             except _HOT_ERRORS:
-                self._send_slowly(connection, frame, answers)
+                slow(connection, frame, answers)
                 continue
             if header.get("flag", 0) & FLAG_ONEWAY:
                 continue
@@ -277,7 +296,7 @@ class SendHandlers:
         return properties
 
     def send_batch(
-        self, connection: Connection, frames: list[RawFrame], answers: list[bytes]
+        self, slow: SlowPath, connection: Connection, frames: list[RawFrame], answers: list[bytes]
     ) -> None:
         """A run of SEND_BATCH_MESSAGE: each frame holds many messages for one queue."""
         numbers = self._numbers
@@ -294,7 +313,7 @@ class SendHandlers:
                     or ext["m"] != "true"
                     or connection in self._behind
                 ):
-                    self._send_slowly(connection, frame, answers)
+                    slow(connection, frame, answers)
                     continue
                 offset = queue.next_offset
                 physicals = self._store.put_batch(
@@ -308,7 +327,7 @@ class SendHandlers:
                     MAX_BATCH_AT_ONCE,
                 )
             except (PutError, RequestError, *_HOT_ERRORS):
-                self._send_slowly(connection, frame, answers)
+                slow(connection, frame, answers)
                 continue
             if header.get("flag", 0) & FLAG_ONEWAY:
                 continue
@@ -323,18 +342,6 @@ class SendHandlers:
             answers.append(answer_header)
 
     # The slow path
-
-    def _send_all_slowly(
-        self, connection: Connection, frames: Iterable[RawFrame], answers: list[bytes]
-    ) -> None:
-        for frame in frames:
-            self._send_slowly(connection, frame, answers)
-
-    def _send_slowly(self, connection: Connection, frame: RawFrame, answers: list[bytes]) -> None:
-        request = command_from(frame)
-        answer = connection.dispatch(request)
-        if answer is not None:
-            answers.append(answer.encode())
 
     def send_one(
         self, connection: Connection, request: RemotingCommand
@@ -446,10 +453,10 @@ class SendHandlers:
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Let an answer wait until the NameServers know a topic that was made for it."""
         # Its topic is new, or the dead-letter topic that it went to.
-        is_new = self._topics.data_version is not topics_before
-        if is_new and self._register is not None:
-            return self._when_registered(answer, self._register())
-        return answer
+        if self._topics.data_version is topics_before:
+            return answer
+        pending = self._announce()
+        return answer if pending is None else self._when_registered(answer, pending)
 
     def _refusal(self, request: RemotingCommand, error: PutError | RequestError) -> RemotingCommand:
         refused = self._refused(error) if isinstance(error, PutError) else error

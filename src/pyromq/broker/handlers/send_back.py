@@ -22,25 +22,23 @@ Runs on the loop; a message that memory does not hold any more is read in a lane
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Final
 
-from pyromq.broker.config import BrokerConfig
-from pyromq.broker.inner_messages import InnerMessage, MessageWriter
-from pyromq.broker.services.flow_control import Lane
+from pyromq.broker.inner_messages import InnerMessage
+from pyromq.broker.parts import BrokerParts
+from pyromq.broker.routes import Pool, Route, Routes
 from pyromq.broker.state.connections import ClientConnection
-from pyromq.broker.state.groups import GroupTable
-from pyromq.broker.state.topics import TOPIC_UNIT_SUBSCRIPTION, TopicTable
+from pyromq.broker.state.topics import TOPIC_UNIT_SUBSCRIPTION
 from pyromq.protocol import names
 from pyromq.protocol.message.message_id import encode_host
 from pyromq.protocol.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT
 from pyromq.protocol.message.record import MessageRecord, RecordError, body_crc, decode_record
 from pyromq.protocol.message.sysflag import is_consumable, is_writable
 from pyromq.protocol.wire.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
-from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
-from pyromq.store.message_store import MessageStore
 from pyromq.store.results import PutError
 
 #: The client's version from which its own limit of retries counts (RocketMQ 3.4.9).
@@ -54,29 +52,21 @@ _INT_MAX: Final = 0x7FFFFFFF
 class SendBackHandlers:
     """Takes messages back from consumers."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        writer: MessageWriter,
-        topics: TopicTable,
-        groups: GroupTable,
-        lane: Lane,
-        *,
-        register: Callable[[], Awaitable[None]] | None = None,
-        on_sent_back: Callable[[str, str], None] | None = None,
-    ) -> None:
-        """`register` tells the NameServers of the topics as they are now; `on_sent_back` is
-        told the group and the original topic of each message that was taken back.
-        """
-        self._config = config
-        self._store = store
-        self._writer = writer
-        self._topics = topics
-        self._groups = groups
-        self._lane = lane
-        self._register = register
-        self._on_sent_back = on_sent_back
+    def __init__(self, parts: BrokerParts) -> None:
+        self._config = parts.config
+        self._store = parts.store
+        self._writer = parts.writer
+        self._topics = parts.tables.topics
+        self._groups = parts.tables.groups
+        self._lane = parts.lanes.send
+        self._announce, self._announced = parts.announce, parts.announced
+        self._stats = parts.stats
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back, pool=Pool.SEND),
+        )
 
     def send_back(
         self,
@@ -95,9 +85,8 @@ class SendBackHandlers:
             return self._send_cold_back(request, header, group, retry_topic, topics_before)
         data = self._store.read_record(header.offset)
         self._put_back(request, header, group, retry_topic, data)
-        if self._topics.data_version is not topics_before and self._register is not None:
-            return self._when_registered(request, self._register())
-        return request.answer()
+        pending = self._announce() if self._topics.data_version is not topics_before else None
+        return request.answer() if pending is None else self._when_registered(request, pending)
 
     async def _when_registered(
         self, request: RemotingCommand, registration: Awaitable[None]
@@ -118,8 +107,8 @@ class SendBackHandlers:
         self._put_back(request, header, group, retry_topic, data)
         await self._writer.stored()
         # Another topic may have changed meanwhile: one registration more does no harm.
-        if self._topics.data_version is not topics_before and self._register is not None:
-            await self._register()
+        if self._topics.data_version is not topics_before:
+            await self._announced()
         return request.answer()
 
     def _check(self, header: ConsumerSendMsgBackRequestHeader) -> SubscriptionGroupConfig:
@@ -206,8 +195,7 @@ class SendBackHandlers:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"{error.status.name}: {error.reason}"
             ) from error
-        if self._on_sent_back is not None:
-            self._on_sent_back(header.group, original_topic)
+        self._stats.sent_back(header.group, original_topic)
 
 
 def retry_limit(group: SubscriptionGroupConfig, version: int, asked_for: int | None) -> int:

@@ -19,9 +19,9 @@ import logging
 from collections.abc import Awaitable
 from typing import Final
 
-from pyromq.broker.inner_messages import MessageWriter, Stored
-from pyromq.broker.services.flow_control import Lane
-from pyromq.broker.state.transactions import TransactionTable
+from pyromq.broker.inner_messages import Stored
+from pyromq.broker.parts import BrokerParts
+from pyromq.broker.routes import Pool, Route, Routes
 from pyromq.broker.transaction_messages import (
     HALF_QUEUE,
     HalfError,
@@ -40,12 +40,11 @@ from pyromq.protocol.message.sysflag import (
     TRANSACTION_ROLLBACK,
 )
 from pyromq.protocol.names import TRANSACTION_HALF_TOPIC
-from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers import EndTransactionRequestHeader
 from pyromq.protocol.wire.headers_admin import ResumeCheckHalfMessageRequestHeader
-from pyromq.remoting.server import Connection
-from pyromq.store.message_store import MessageStore
+from pyromq.remoting.connection import Connection
 from pyromq.store.results import PutError, PutStatus
 
 logger = logging.getLogger(__name__)
@@ -57,22 +56,20 @@ _OUTCOMES: Final = {TRANSACTION_COMMIT: "commit", TRANSACTION_ROLLBACK: "rollbac
 class TransactionHandlers:
     """Ends transactions."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        writer: MessageWriter,
-        transactions: TransactionTable,
-        lane: Lane,
-        store_host: bytes,
-        *,
-        is_replica: bool,
-    ) -> None:
-        self._store = store
-        self._writer = writer
-        self._transactions = transactions
-        self._lane = lane
-        self._store_host = store_host
-        self._is_replica = is_replica
+    def __init__(self, parts: BrokerParts) -> None:
+        self._store = parts.store
+        self._writer = parts.writer
+        self._transactions = parts.tables.transactions
+        self._lane = parts.lanes.end_transaction
+        self._store_host = parts.store_host
+        self._is_replica = parts.is_replica
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(RequestCode.END_TRANSACTION, self.end_transaction, pool=Pool.TRANSACTION),
+            Route(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.resume_check),
+        )
 
     def end_transaction(
         self, connection: Connection, request: RemotingCommand

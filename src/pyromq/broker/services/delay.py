@@ -148,7 +148,7 @@ class DelayService:
             _Level(number, self._offsets.get(number)) for number in range(1, len(self._delays) + 1)
         ]
         self._warn_of_lost_levels()
-        self._writer.on_delayed = self._arrived
+        self._writer.listen(self._arrived)
         for level in self._levels:
             self._go_on(level)
         self._saving = asyncio.get_running_loop().create_task(self._save_now_and_then())
@@ -156,7 +156,7 @@ class DelayService:
     async def stop(self) -> None:
         """Deliver nothing more. What was delivered is in the table, which is the caller's."""
         self._running = False
-        self._writer.on_delayed = None
+        self._writer.listen(None)
         for level in self._levels:
             if level.timer is not None:
                 level.timer.cancel()

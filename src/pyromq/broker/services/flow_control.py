@@ -26,25 +26,23 @@ handed over.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
 from time import monotonic
 from typing import Any, Final, TypeVar
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from pyromq.broker.routes import Pool, Route, Routes
+from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.protocol.wire.frame import RawFrame, RemotingCommand, RequestError, command_from
-from pyromq.remoting.server import (
-    Connection,
-    Handler,
-    HotHandler,
-    RemotingServer,
-    wants_answer,
-)
+from pyromq.remoting.connection import Connection, Handler, HotHandler
+from pyromq.remoting.runs import wants_answer
+from pyromq.remoting.service import Result
 from pyromq.store.config import MessageStoreConfig
 
 logger = logging.getLogger(__name__)
@@ -66,16 +64,6 @@ _THREADS: Final = 2
 _TURNS: Final = 4
 #: Refusals come in crowds: one line in the log tells of all within so many seconds.
 _LINE_SECONDS: Final = 10.0
-#: What RocketMQ's pool of pulls serves, and its pool of sends.
-_PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
-_SENDS: Final = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.CONSUMER_SEND_MSG_BACK,
-    }
-)
 
 
 class Lanes:
@@ -341,7 +329,11 @@ class FastFailure:
     to store it now makes a duplicate, and lets those behind it wait, too.
     """
 
-    def __init__(self, config: BrokerConfig, store_config: MessageStoreConfig) -> None:
+    def __init__(
+        self, config: BrokerConfig, store_config: MessageStoreConfig, pools: Mapping[int, Pool]
+    ) -> None:
+        """`pools` names the pool of each request code that has one."""
+        self._pools = pools
         self._page_cache_limit = store_config.os_page_cache_busy_time_out_mills / 1000
         #: Refused since the last line in the log said so.
         self._refused = 0
@@ -355,13 +347,13 @@ class FastFailure:
         self._enabled = config.broker_fast_failure_enable
         self._limits: dict[int, float] = {}
         if self._enabled:
-            for codes, milliseconds in (
-                (_SENDS, config.wait_time_mills_in_send_queue),
-                (_PULLS, config.wait_time_mills_in_pull_queue),
-                ({RequestCode.HEART_BEAT}, config.wait_time_mills_in_heartbeat_queue),
-                ({RequestCode.END_TRANSACTION}, config.wait_time_mills_in_transaction_queue),
-            ):
-                self._limits.update(dict.fromkeys(codes, milliseconds / 1000))
+            seconds = {
+                Pool.SEND: config.wait_time_mills_in_send_queue / 1000,
+                Pool.PULL: config.wait_time_mills_in_pull_queue / 1000,
+                Pool.HEARTBEAT: config.wait_time_mills_in_heartbeat_queue / 1000,
+                Pool.TRANSACTION: config.wait_time_mills_in_transaction_queue / 1000,
+            }
+            self._limits = {code: seconds[pool] for code, pool in self._pools.items()}
         #: Nothing that waited for less is refused.
         self.shortest_limit = min(self._page_cache_limit, *self._limits.values(), 3600.0)
 
@@ -396,7 +388,7 @@ class FastFailure:
         return refusal
 
     def _refusal_of(self, code: int, waited: float, queue_size: int) -> RequestError | None:
-        if code in _SENDS and self._busy_until >= monotonic() - waited:
+        if self._pools.get(code) is Pool.SEND and self._busy_until >= monotonic() - waited:
             if not self._enabled:
                 return RequestError(ResponseCode.SYSTEM_BUSY, REJECT_REQUEST)
             return _refusal("PCBUSY_CLEAN_QUEUE", _milliseconds(waited), queue_size)
@@ -406,57 +398,59 @@ class FastFailure:
         return waited_too_long(_milliseconds(waited), queue_size)
 
 
-def reject_sends_while(is_deficient: Callable[[], bool], server: RemotingServer) -> None:
-    """Answer sends with [REJECTREQUEST] as long as the store has no room to take them quickly.
+def reject_sends_while(routes: Routes, is_deficient: Callable[[], bool]) -> Routes:
+    """Answer sends with [REJECTREQUEST] while the store cannot take them quickly.
 
-    For stores with a transient pool only: sends pay a question for each run.
+    Only for stores with a transient pool, because it costs each run of sends a call.
     """
 
-    def guarded(handler: HotHandler) -> HotHandler:
-        def send(connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
-            if not is_deficient():
-                handler(connection, frames, answers)
-                return
-            for frame in frames:
-                if wants_answer(frame):
-                    request = command_from(frame)
-                    refused = request.answer(ResponseCode.SYSTEM_BUSY, REJECT_REQUEST)
-                    answers.append(refused.encode())
+    def guarded(route: Route) -> Route:
+        if route.pool is not Pool.SEND:
+            return route
+        plain, hot = route.plain, route.hot
+        return dataclasses.replace(
+            route,
+            plain=None if plain is None else _guarded(plain, is_deficient),
+            hot=None if hot is None else lambda slow: _guarded_hot(hot(slow), is_deficient),
+        )
 
-        return send
-
-    def guarded_one(handler: Handler) -> Handler:
-        def send(
-            connection: Connection, request: RemotingCommand
-        ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
-            if is_deficient():
-                raise RequestError(ResponseCode.SYSTEM_BUSY, REJECT_REQUEST)
-            return handler(connection, request)
-
-        return send
-
-    server.hot_handlers = {
-        code: guarded(handler) if code in _SENDS else handler
-        for code, handler in server.hot_handlers.items()
-    }
-    server.handlers = {
-        code: guarded_one(handler) if code in _SENDS else handler
-        for code, handler in server.handlers.items()
-    }
+    return routes.changed(guarded)
 
 
-def refuse_sends(server: RemotingServer) -> None:
-    """Let the clients of a server that will stop send to another broker."""
+def _guarded(handler: Handler, is_deficient: Callable[[], bool]) -> Handler:
+    def send(connection: Connection, request: RemotingCommand) -> Result:
+        if is_deficient():
+            raise RequestError(ResponseCode.SYSTEM_BUSY, REJECT_REQUEST)
+        return handler(connection, request)
+
+    return send
+
+
+def _guarded_hot(handler: HotHandler, is_deficient: Callable[[], bool]) -> HotHandler:
+    def send(connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
+        if not is_deficient():
+            handler(connection, frames, answers)
+            return
+        for frame in frames:
+            if wants_answer(frame):
+                request = command_from(frame)
+                refused = request.answer(ResponseCode.SYSTEM_BUSY, REJECT_REQUEST)
+                answers.append(refused.encode())
+
+    return send
+
+
+def refuse_sends(routes: Routes) -> Routes:
+    """Refuse all sends, so that producers move to another broker while this one stops."""
 
     def refuse(_: Connection, __: RemotingCommand) -> RemotingCommand:
         raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping")
 
-    server.hot_handlers = {
-        code: handler for code, handler in server.hot_handlers.items() if code not in _SENDS
-    }
-    server.handlers = {
-        code: refuse if code in _SENDS else handler for code, handler in server.handlers.items()
-    }
+    return routes.changed(
+        lambda route: (
+            dataclasses.replace(route, plain=refuse, hot=None) if route.pool is Pool.SEND else route
+        )
+    )
 
 
 def waited_too_long(waited_ms: int, queue_size: int) -> RequestError:

@@ -30,7 +30,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.services.turns import Turns
 from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.protocol.wire.frame import RawFrame, RequestError
-from pyromq.remoting.server import MAX_UNSENT, Connection
+from pyromq.remoting.connection import MAX_UNSENT, Connection
 from pyromq.store.queues.consume_queue import ConsumeQueue
 
 logger = logging.getLogger(__name__)

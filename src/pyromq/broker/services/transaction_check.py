@@ -28,18 +28,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyromq.broker.config import BrokerConfig
-from pyromq.broker.inner_messages import InnerMessage, MessageWriter
-from pyromq.broker.services.flow_control import Lane
-from pyromq.broker.state.connections import ClientConnection, ProducerTable
-from pyromq.broker.state.offsets import ConsumerOffsetTable
-from pyromq.broker.state.topics import TopicTable
-from pyromq.broker.state.transactions import TransactionTable
+from pyromq.broker.inner_messages import InnerMessage
+from pyromq.broker.parts import BrokerParts
+from pyromq.broker.state.connections import ClientConnection
 from pyromq.broker.transaction_messages import (
     GIVEN_UP_QUEUES,
     HALF_QUEUE,
@@ -63,7 +57,6 @@ from pyromq.protocol.names import (
     TRANSACTION_OP_TOPIC,
 )
 from pyromq.protocol.wire.frame import RemotingCommand
-from pyromq.store.message_store import MessageStore
 from pyromq.store.queues.consume_queue import split_entries
 from pyromq.store.results import PutError, PutStatus
 
@@ -137,29 +130,17 @@ class _Question:
 class TransactionCheck:
     """Keeps transactions from staying open."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        writer: MessageWriter,
-        transactions: TransactionTable,
-        topics: TopicTable,
-        offsets: ConsumerOffsetTable,
-        producers: ProducerTable,
-        lane: Lane,
-        store_host: bytes,
-        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._writer = writer
-        self._transactions = transactions
-        self._topics = topics
-        self._offsets = offsets
-        self._producers = producers
-        self._lane = lane
-        self._store_host = store_host
-        self._now = now
+    def __init__(self, parts: BrokerParts) -> None:
+        self._config = parts.config
+        self._store = parts.store
+        self._writer = parts.writer
+        self._transactions = parts.tables.transactions
+        self._topics = parts.tables.topics
+        self._offsets = parts.tables.offsets
+        self._producers = parts.tables.producers
+        self._lane = parts.lanes.end_transaction
+        self._store_host = parts.store_host
+        self._now = parts.clock
         self._task: asyncio.Task[None] | None = None
         #: Halves of the last round that nobody could be asked about.
         self.without_producer = 0

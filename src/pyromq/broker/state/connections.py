@@ -112,8 +112,19 @@ class ConsumerGroup:
 class ConsumerTable:
     """Consumer groups that have members now."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        *,
+        on_subscribed: Callable[[str, Iterable[SubscriptionData]], None] | None = None,
+        on_gone: Callable[[str], None] | None = None,
+    ) -> None:
+        """`on_subscribed` is called with the group and subscriptions of each heartbeat, `on_gone`
+        with each group that has lost its last member.
+        """
         self._now = now
+        self._on_subscribed = on_subscribed
+        self._on_gone = on_gone
         #: Another number after each change of what a group wants or how it consumes: what was
         #: found out under the same number still holds.
         self.version = 0
@@ -121,10 +132,6 @@ class ConsumerTable:
         self.size = 0
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[ClientConnection, set[str]] = {}
-        #: Told of each heartbeat's group and subscriptions.
-        self.on_subscribed: Callable[[str, Iterable[SubscriptionData]], None] | None = None
-        #: Told of each group that has lost its last member.
-        self.on_gone: Callable[[str], None] | None = None
 
     def find(self, group: str) -> ConsumerGroup | None:
         """The group, if it has members."""
@@ -167,8 +174,8 @@ class ConsumerTable:
             size = subscription_bytes(group.subscriptions.values())
             self.size += size - group.size
             group.size = size
-        if self.on_subscribed is not None:
-            self.on_subscribed(group.name, data.subscription_data_set)
+        if self._on_subscribed is not None:
+            self._on_subscribed(group.name, data.subscription_data_set)
         return joined or resubscribed
 
     def unregister(self, group: str, connection: ClientConnection) -> bool:
@@ -234,8 +241,8 @@ class ConsumerTable:
             del self._groups[group_name]
             self.size -= group.size
             self.version += 1
-            if self.on_gone is not None:
-                self.on_gone(group_name)
+            if self._on_gone is not None:
+                self._on_gone(group_name)
         return client
 
 

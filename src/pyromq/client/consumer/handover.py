@@ -1,21 +1,21 @@
-"""Handing a queue from one member of a group to the next, so that nothing is handled twice.
+"""Hand a queue from one member of a group to the next without delivering messages twice.
 
-Members work out their shares on their own, at different times. Without a word between them,
-the new owner of a queue starts from the last commit while the old one still has messages in
-flight. So a member takes the queue's lock before it asks for the offset, and unlocks when it
-has stopped pulling, its handlers have returned and the offset is committed. These are the
-broker's locks for groups that consume in order (LOCK_BATCH_MQ), so any broker will do; Java's
-concurrent consumers neither take nor respect them, and share a group with ours as before.
+Members compute their shares independently, at different times. Without coordination, the new
+owner of a queue starts from the last commit while the old owner still has messages in flight. So
+a member locks a queue before it queries the offset, and unlocks it after it has stopped pulling,
+its handlers have returned and the offset is committed. The locks are those that brokers keep for
+orderly groups (LOCK_BATCH_MQ), so any broker will do. Java's concurrent consumers neither take
+nor respect them and can share a group with ours as before.
 
-Unlike in order (`queue_locks`), the lock is advice; a queue never waits for it for long:
-1. A member that left without unlocking is unlocked by those that saw it leave; at pyromq's
+Unlike orderly locks, these are advisory; nothing waits for one for long:
+1. If a member left without unlocking, the members that saw it leave unlock for it. At pyromq's
    brokers its locks end with its connection.
-2. A member that is alone in its group needs no lock.
+2. A member that is alone in its group does not wait for a lock.
 3. A queue that stays locked is taken anyway after `patience` seconds.
-4. A broker without locks, or without a master, is no reason to wait.
-Messages may be handled twice then; none is lost, since the offset is still the broker's.
+4. A broker without locks, or without a master, is not waited for.
+In cases 1 to 4 messages may be delivered twice. None is lost: the offset comes from the broker.
 
-Used by the push consumer (unless in order) and the lite pull consumer, on their event loop.
+Used by the concurrent push consumer and the lite pull consumer, on their event loop.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
+from pyromq.base.periodic import PeriodicTasks
 from pyromq.client.consumer.locks import RENEW_SECONDS, QueueLocks
 from pyromq.client.consumer.membership import Membership
+from pyromq.client.consumer.queue_access import name_of
 from pyromq.client.errors import ClientError
 from pyromq.client.session.session import Session
 from pyromq.protocol.wire.bodies import MessageQueue
@@ -34,18 +37,19 @@ from pyromq.remoting.client import RemotingError
 
 logger = logging.getLogger(__name__)
 
-#: How long a new owner waits beyond the time that the old one gives its handlers.
-MARGIN_SECONDS = 5.0
-#: Between attempts to lock a queue: the first pause, then twice as long each time.
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 0.5
-#: Members that leave properly unlock sooner; after that, those that left are unlocked for them.
-_CLEAN_SECONDS = 1.0
+#: How much longer a new owner waits than the old one gives its handlers.
+MARGIN_SECONDS: Final = 5.0
+#: Exponential backoff between attempts to lock a queue.
+_FIRST_PAUSE_SECONDS: Final = 0.02
+_MAX_PAUSE_SECONDS: Final = 0.5
+#: A member that leaves cleanly unlocks within this time; then others unlock for it.
+_CLEAN_LEAVE_SECONDS: Final = 1.0
 
 
 class Handover:
-    """The queues that a member has taken and not given up yet.
+    """The queues that a member has taken and not released yet.
 
-    Queues that are wanted at the same time are asked for together: a member may have thousands.
+    Queues that are taken at the same time share one request: a member may have thousands.
     """
 
     def __init__(
@@ -55,78 +59,81 @@ class Handover:
         self._membership = membership
         self._patience = patience
         self._locks = QueueLocks(session, group, end_with_connection=True)
-        #: Ours, or asked for: the broker may have locked it although the answer was not awaited.
+        #: Includes queues whose lock request is in flight: the broker may have granted it although
+        #: the caller was cancelled.
         self._held: set[MessageQueue] = set()
         self._wanted: set[MessageQueue] = set()
-        self._asking: asyncio.Task[set[MessageQueue]] | None = None
-        #: Queues that are locked for longer than a proper leave takes, and those that were
-        #: unlocked for members that left.
+        self._locking: asyncio.Task[set[MessageQueue]] | None = None
+        #: Queues locked for longer than a clean leave takes.
         self._overdue: set[MessageQueue] = set()
+        #: Queues already unlocked on behalf of members that left.
         self._unlocked: dict[str, set[MessageQueue]] = {}
-        self._renewals: asyncio.Task[None] | None = None
+        self._renewals: PeriodicTasks | None = None
 
     async def take(self, queue: MessageQueue, waiting: Callable[[], Awaitable[None]]) -> None:
-        """Return when the last owner has given the queue up, or need not be waited for.
+        """Return when the last owner has released the queue, or is not worth waiting for.
 
-        Awaits `waiting` once if the queue is not free at once.
+        Awaits `waiting` once if the queue is not free immediately.
         """
         if self._renewals is None:
-            self._renewals = asyncio.create_task(self._renew_forever())
+            self._renewals = PeriodicTasks()
+            self._renewals.start(RENEW_SECONDS, self._renew)
         began = time.monotonic()
         pause = _FIRST_PAUSE_SECONDS
         try:
-            while not await self._is_free(queue):
+            while not await self._try_lock(queue):
                 waited = time.monotonic() - began
                 if waited > self._patience:
                     logger.warning(
-                        "group %s: %s is still locked after %g s, taken anyway: messages in flight "
-                        "at its last owner come again",
+                        "group %s takes %s although it is still locked after %g s: messages in "
+                        "flight at its last owner are delivered again",
                         self._group,
-                        queue,
+                        name_of(queue),
                         self._patience,
                     )
                     break
                 if pause == _FIRST_PAUSE_SECONDS:
                     await waiting()
-                if waited > _CLEAN_SECONDS:
+                if waited > _CLEAN_LEAVE_SECONDS:
                     self._overdue.add(queue)
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                pause = min(2 * pause, _MAX_PAUSE_SECONDS)
         finally:
             self._overdue.discard(queue)
-        # Also without the lock: renewals get it when the last owner's lease is over.
+        # Held even without the lock: a renewal gets it when the last owner's lease expires.
         self._held.add(queue)
 
-    async def give(self, queues: Iterable[MessageQueue]) -> None:
-        """Let others have these queues; their offsets are committed."""
-        given = self._held.intersection(queues)
-        self._held -= given
-        if given:
-            await self._locks.unlock(given)
+    async def release(self, queues: Iterable[MessageQueue]) -> None:
+        """Unlock queues whose offsets are committed."""
+        released = self._held.intersection(queues)
+        self._held -= released
+        if released:
+            await self._locks.unlock(released)
 
     async def close(self) -> None:
-        """Give up all queues."""
-        tasks = [task for task in (self._renewals, self._asking) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self.give(set(self._held))
+        """Release all queues."""
+        if self._renewals is not None:
+            await self._renewals.stop()
+        if self._locking is not None:
+            self._locking.cancel()
+            await asyncio.gather(self._locking, return_exceptions=True)
+        await self.release(set(self._held))
 
-    async def _is_free(self, queue: MessageQueue) -> bool:
+    async def _try_lock(self, queue: MessageQueue) -> bool:
         self._wanted.add(queue)
         self._held.add(queue)
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._ask())
-        # Shielded: others wait for the same answer.
-        if queue in await asyncio.shield(self._asking):
+        if self._locking is None:
+            self._locking = asyncio.create_task(self._lock_wanted())
+        # Shielded: other queues wait for the same request.
+        if queue in await asyncio.shield(self._locking):
             return True
         self._held.discard(queue)
         return False
 
-    async def _ask(self) -> set[MessageQueue]:
-        """Lock all queues that are wanted now; return those that need not be waited for."""
-        await asyncio.sleep(0)  # those that begin in this turn of the loop have asked now
-        self._asking = None
+    async def _lock_wanted(self) -> set[MessageQueue]:
+        """Lock all wanted queues; return those that need no more waiting."""
+        await asyncio.sleep(0)  # collect the queues that are taken in this loop iteration
+        self._locking = None
         queues, self._wanted = self._wanted & self._held, set()
         await self._unlock_departed(queues & self._overdue)
         outcomes = await self._locks.renew(queues)
@@ -134,12 +141,12 @@ class Handover:
         if locked:
             try:
                 if await self._membership.is_alone(next(iter(locked)).topic):
-                    # Locked all the same if that can be had: the next one who joins must wait.
+                    # Try to get the locks all the same, so that the next member to join waits.
                     await self._unlock_departed(locked)
                     await self._locks.renew(locked)
                     return queues
             except (ClientError, RemotingError) as error:
-                logger.debug("group %s: its members are not known: %s", self._group, error)
+                logger.debug("members of group %s are unknown: %s", self._group, error)
         return queues - locked
 
     async def _unlock_departed(self, queues: set[MessageQueue]) -> None:
@@ -152,10 +159,5 @@ class Handover:
                 await self._locks.unlock(queues - unlocked, member)
                 unlocked |= queues
 
-    async def _renew_forever(self) -> None:
-        while True:
-            await asyncio.sleep(RENEW_SECONDS)
-            try:
-                await self._locks.renew(self._held.copy())
-            except (ClientError, RemotingError) as error:
-                logger.warning("group %s: locks not renewed: %s", self._group, error)
+    async def _renew(self) -> None:
+        await self._locks.renew(self._held.copy())

@@ -1,9 +1,9 @@
-"""Locks by which at most one member of a group consumes a queue.
+"""Lock queues at their brokers, so that at most one member of a group consumes each of them.
 
-The queue's broker keeps them: a lock that is not asked for again is free after 60 s. A member
-asks each 20 s for all it has, and believes in a lock for 30 s after the last answer: long
-before anybody else can have it. Used by the push consumer in order, and by `handover`, on the
-consumer's event loop.
+A broker frees a lock that was not renewed for 60 s. A member renews all its locks every 20 s and
+trusts a lock for 30 s after the last successful request, well before anyone else can get it.
+
+Used by orderly push consumers and by `handover`, on the consumer's event loop.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
+from pyromq.client.consumer.queue_access import name_of
 from pyromq.client.errors import ClientError, TopicNotFoundError, reading_answer
 from pyromq.client.session.routes import MASTER_ID
 from pyromq.client.session.session import Session
@@ -29,27 +31,27 @@ from pyromq.remoting.client import RemotingError
 
 logger = logging.getLogger(__name__)
 
-RENEW_SECONDS = 20.0
-VALID_SECONDS = 30.0
-#: Brokers refuse requests that name too many.
-_QUEUES_PER_REQUEST = 1000
+RENEW_SECONDS: Final = 20.0
+VALID_SECONDS: Final = 30.0
+#: Brokers refuse requests that name more queues than they allow.
+_MAX_QUEUES_PER_REQUEST: Final = 1000
 
 
 class QueueLocks:
-    """Asks brokers for the locks of one member."""
+    """Requests the locks of one member."""
 
     def __init__(self, session: Session, group: str, *, end_with_connection: bool = False) -> None:
-        """`end_with_connection`: brokers of pyromq need not keep them when this process dies."""
+        """Prepare requests; with `end_with_connection`, pyromq's brokers unlock on disconnect."""
         self._session = session
         self._group = session.wrap(group)
         self._fields = {LOCK_ENDS_WITH_CONNECTION: "true"} if end_with_connection else {}
 
     async def lock(self, queue: MessageQueue) -> bool:
-        """Whether the queue is ours; raises ClientError or RemotingError when nobody can tell."""
+        """Return whether the queue is ours. Raises ClientError or RemotingError."""
         return queue in await self._lock_at(await self._address(queue), [queue])
 
     async def renew(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, bool]:
-        """Ours or not, for each queue of a broker that has answered."""
+        """Lock or renew queues; return which are ours, leaving out brokers that did not respond."""
         outcomes: dict[MessageQueue, bool] = {}
         for address, some in await self._by_address(queues):
             try:
@@ -61,9 +63,9 @@ class QueueLocks:
         return outcomes
 
     async def unlock(self, queues: Iterable[MessageQueue], owner: str | None = None) -> None:
-        """Let others have them; a broker that cannot be told frees them by itself, later.
+        """Unlock queues; a broker that cannot be reached frees them itself, later.
 
-        `owner` is another member's id, on whose behalf they are unlocked if they are its own.
+        `owner` is the id of another member, to unlock its queues on its behalf.
         """
         owner = owner or self._session.client_id
         for address, some in await self._by_address(queues):
@@ -85,17 +87,17 @@ class QueueLocks:
     async def _by_address(
         self, queues: Iterable[MessageQueue]
     ) -> list[tuple[str, list[MessageQueue]]]:
-        """Who is to be asked, and for which queues; thousands of them in several requests."""
+        """Group queues by master, split into requests of limited size."""
         by_address: dict[str, list[MessageQueue]] = defaultdict(list)
         for queue in queues:
             try:
                 by_address[await self._address(queue)].append(queue)
             except ClientError as error:
-                logger.warning("the lock of %s cannot be asked for: %s", queue, error)
+                logger.warning("cannot lock %s: %s", name_of(queue), error)
         return [
-            (address, some[start : start + _QUEUES_PER_REQUEST])
+            (address, some[start : start + _MAX_QUEUES_PER_REQUEST])
             for address, some in by_address.items()
-            for start in range(0, len(some), _QUEUES_PER_REQUEST)
+            for start in range(0, len(some), _MAX_QUEUES_PER_REQUEST)
         ]
 
     async def _lock_at(self, address: str, queues: list[MessageQueue]) -> set[MessageQueue]:

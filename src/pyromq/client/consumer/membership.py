@@ -1,14 +1,14 @@
-"""One consumer's place in its group: which queues are its own, as members come and go.
+"""Keep a consumer's share of the queues up to date while members join and leave its group.
 
-Brokers know a group's members by their heartbeats and tell them when that changes
-(NOTIFY_CONSUMER_IDS_CHANGED). Each member then asks a broker for the list and works out its
-own share (`rebalance`); also each 20 s, since notes can be lost and topics can grow, and
-sooner while a topic does not exist yet. In broadcasting every member has all queues, and
-nobody is asked.
+Brokers learn a group's members from heartbeats and notify them of changes
+(NOTIFY_CONSUMER_IDS_CHANGED). Each member then queries a broker for the list and computes its own
+share (`rebalance`). It also rebalances every 20 s, because notifications can be lost and topics
+can grow, and sooner while a topic does not exist yet. In broadcasting every member takes all
+queues without a query.
 
-`assign` is called with the whole share, of all topics, each time it was worked out; a topic
-whose share cannot be worked out keeps the last one. Queues have the application's names
-there. On the consumer's event loop; one rebalancing at a time.
+After each rebalance, `assign` is called with the whole share across all topics. A topic whose
+share cannot be computed keeps its previous one. Queues carry the application's names. Runs on the
+consumer's event loop, one rebalance at a time. Used by the push and the lite pull consumer.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
+from typing import Final
 
 from pyromq.client.consumer.rebalance import Strategy, allocate_averagely
 from pyromq.client.errors import BrokerError, ClientError, TopicNotFoundError, reading_answer
@@ -31,17 +32,17 @@ from pyromq.remoting.client import RemotingError
 
 logger = logging.getLogger(__name__)
 
-REBALANCE_SECONDS = 20.0
-#: The first wait for a topic that does not exist; then twice as long each time.
-MISSING_TOPIC_SECONDS = 1.0
-#: How long a member that left is remembered: as long as brokers keep its locks.
-_DEPARTED_SECONDS = 60.0
+REBALANCE_SECONDS: Final = 20.0
+#: First delay before looking for a missing topic again; it doubles each time.
+MISSING_TOPIC_SECONDS: Final = 1.0
+#: How long to remember a member that left: brokers keep its locks for this long.
+_DEPARTED_SECONDS: Final = 60.0
 
 
 class Membership:
-    """Keeps `assign` called with the queues of the topics that belong to this member.
+    """A member of a group.
 
-    `group` and `topics` are the application's names.
+    `assign` receives the member's share. `group` and `topics` are the application's names.
     """
 
     def __init__(
@@ -62,8 +63,9 @@ class Membership:
         self._strategy = strategy
         self._is_broadcasting = is_broadcasting
         self._shares: dict[str, list[MessageQueue]] = {}
-        #: The group as the brokers of each topic knew it last, and when others were missing.
+        #: The members by topic, as its brokers listed them last.
         self._seen: dict[str, set[str]] = {}
+        #: When each member was found missing.
         self._departed: dict[str, float] = {}
         self._missing: set[str] = set()
         self._missing_wait = MISSING_TOPIC_SECONDS
@@ -72,9 +74,9 @@ class Membership:
         self._rebalances: asyncio.Task[None] | None = None
 
     async def join(self, optional: Collection[str] = ()) -> None:
-        """Become a member and take the first share; raises ClientError or RemotingError.
+        """Join the group and take the first share. Raises ClientError or RemotingError.
 
-        Topics in `optional` need not exist yet: their queues come when they do.
+        Topics in `optional` need not exist yet; their queues are taken once they do.
         """
         for topic in sorted(self._topics):
             try:
@@ -82,29 +84,31 @@ class Membership:
             except TopicNotFoundError as error:
                 if topic not in optional:
                     raise
-                logger.info("group %s waits for topic %s: %s", self._group, topic, error)
+                logger.info("group %s is waiting for topic %s: %s", self._group, topic, error)
         await self._session.beat()
         await self._rebalance(is_first=True)
         self._rebalances = asyncio.create_task(self._rebalance_forever())
 
     def members_changed(self) -> None:
-        """A broker has said that members came or went."""
+        """Rebalance soon: a broker notified us that members joined or left."""
         self._members_changed.set()
 
     def departed(self) -> set[str]:
-        """The ids of members that left lately, properly or not."""
+        """Return the ids of members that left recently, cleanly or not."""
         oldest = time.monotonic() - _DEPARTED_SECONDS
-        self._departed = {who: when for who, when in self._departed.items() if when > oldest}
+        self._departed = {
+            member: since for member, since in self._departed.items() if since > oldest
+        }
         return set(self._departed)
 
     async def is_alone(self, topic: str) -> bool:
-        """Ask whether the group has no other member; raises ClientError or RemotingError."""
+        """Return whether the group has no other member. Raises ClientError or RemotingError."""
         route = await self._session.routes.get(self._session.wrap(topic))
         members = await self._members(route)
         return members == [self._session.client_id]
 
     async def set_topics(self, topics: Iterable[str]) -> None:
-        """Have a share in these topics from now on; failures are logged and tried again."""
+        """Replace the topics and rebalance. Failures are logged and retried."""
         self._topics = set(topics)
         for topic in [topic for topic in self._shares if topic not in self._topics]:
             del self._shares[topic]
@@ -112,13 +116,13 @@ class Membership:
             try:
                 await self._session.routes.get(self._session.wrap(topic))
             except ClientError as error:
-                logger.info("group %s waits for topic %s: %s", self._group, topic, error)
+                logger.info("group %s is waiting for topic %s: %s", self._group, topic, error)
         await self._session.beat()
         await self._rebalance()
         self.members_changed()
 
     async def stop(self) -> None:
-        """Take no further shares; leaving the group is the session's part."""
+        """Stop rebalancing. Closing the session leaves the group."""
         if self._rebalances is not None:
             self._rebalances.cancel()
             await asyncio.gather(self._rebalances, return_exceptions=True)
@@ -140,8 +144,8 @@ class Membership:
             try:
                 await self._rebalance()
             except Exception:
-                # What was asked is the consumer's; shares are worked out as long as it lives.
-                logger.exception("group %s: queues stay as they are", self._group)
+                # Whatever the consumer's callback raised: keep rebalancing.
+                logger.exception("rebalance of group %s failed, queues unchanged", self._group)
 
     async def _rebalance(self, *, is_first: bool = False) -> None:
         async with self._one_at_a_time:
@@ -149,18 +153,21 @@ class Membership:
                 try:
                     share = await self._share(topic)
                 except TopicNotFoundError as error:
-                    # Queues that were ours stay so: a NameServer that was started just now
-                    # knows no topic until the brokers have told it.
+                    # Keep our queues: a NameServer that has just started knows no topic until the
+                    # brokers register.
                     if topic not in self._missing:
                         logger.info("group %s: %s", self._group, error)
                     self._missing.add(topic)
                     continue
                 except Exception as error:
-                    # A strategy is the application's, it may raise anything.
+                    # The strategy is the application's code and may raise anything.
                     if is_first:
                         raise
                     logger.warning(
-                        "group %s: queues of %s stay as they are: %s", self._group, topic, error
+                        "rebalance of group %s failed, queues of topic %s unchanged: %s",
+                        self._group,
+                        topic,
+                        error,
                     )
                     continue
                 else:
@@ -171,7 +178,7 @@ class Membership:
             await self._assign([queue for share in self._shares.values() for queue in share])
 
     async def _share(self, topic: str) -> list[MessageQueue] | None:
-        """The queues of a topic that are ours; None when that cannot be said now."""
+        """Return our queues of a topic, or None if the members are unknown."""
         session = self._session
         route = await session.routes.get(session.wrap(topic))
         if self._is_broadcasting:
@@ -180,21 +187,21 @@ class Membership:
             members = await self._members(route)
         except BrokerError as error:
             logger.debug("group %s: %s", self._group, error)
-            members = []  # what Java's brokers answer for a group without members
+            members = []  # Java's brokers respond with an error for a group without members
         if session.client_id not in members:
-            # A broker that was started just now has forgotten us; it is told, then asked again.
+            # A restarted broker has forgotten us: introduce ourselves, then query again.
             await session.beat()
             members = await self._members(route)
         if not members:
             return None
-        self._note(topic, set(members))
-        possible = {replace(queue, topic=topic) for queue in route.read_queues}
+        self._note_members(topic, set(members))
+        existing = {replace(queue, topic=topic) for queue in route.read_queues}
         share = self._strategy(route.read_queues, members, session.client_id)
-        # By either of its names: whoever lists queues in a program may leave out the namespace.
+        # Accept names with or without the namespace: a strategy may list queues literally.
         named = [replace(queue, topic=session.unwrap(queue.topic)) for queue in share]
-        return [queue for queue in named if queue in possible]
+        return [queue for queue in named if queue in existing]
 
-    def _note(self, topic: str, members: set[str]) -> None:
+    def _note_members(self, topic: str, members: set[str]) -> None:
         for member in members:
             self._departed.pop(member, None)
         now = time.monotonic()
@@ -203,10 +210,10 @@ class Membership:
         self._seen[topic] = members
 
     async def _members(self, route: TopicRoute) -> list[str]:
-        """The group's members, as the first broker that answers knows them."""
+        """Return the group's members from the first broker that responds."""
         header = GetConsumerListByGroupRequestHeader(consumer_group=self._group_name)
         failure: ClientError | RemotingError = ClientError(
-            f"topic {route.topic!r} has no broker that could name the members of {self._group!r}"
+            f"topic {route.topic!r} has no master that could list the members of {self._group!r}"
         )
         for address in sorted(route.masters()):
             command = RemotingCommand(

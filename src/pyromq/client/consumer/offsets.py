@@ -1,22 +1,21 @@
-"""Where a group's offsets are kept: at the brokers, or in a file of this machine.
+"""Store a group's offsets: at the brokers, or in a local file when broadcasting.
 
-Members of a group share its offsets through the brokers. In broadcasting each member has its
-own, in a file where Java's clients have it, too (so a consumer can be moved from one to the
-other):
+The members of a clustering group share its offsets through the brokers. In broadcasting, each
+member keeps its own in the file that Java's clients use, so either client can take over from the
+other:
 
-    ~/.rocketmq_offsets/<client id>/<group>/offsets.json    and the one before it, .json.bak
+    ~/.rocketmq_offsets/<client id>/<group>/offsets.json    previous content: offsets.json.bak
 
 `{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"orders"}:12}}`, as fastjson writes it.
 
-No two consumers share a file: each holds a lock beside it (`offsets.json.lock`) from `open` to
-`close`. By default the instance in the client's id is DEFAULT, as in Java; if another consumer of
-the group on this machine has that, DEFAULT-2, DEFAULT-3 and so on, the first that is free: so a
-member that restarts while the others run gets its own offsets again. An instance name of the
-application's own is never changed: a second consumer with it does not start. (Java's processes
-share the file, and each goes on from what the others consumed.)
+Two consumers never share a file: each locks `offsets.json.lock` beside it from `open` to `close`.
+The default instance name is DEFAULT, as in Java. If another consumer of the group on this machine
+holds it, the next one takes the first free name of DEFAULT-2, DEFAULT-3 and so on, so a member
+that restarts while the others run gets its own offsets back. An instance name chosen by the
+application is never changed: a second consumer with that name fails to start. (Java's processes
+share the file, and each resumes from offsets that the others wrote.)
 
-Used by the push and the lite pull consumer, on their event loop; files are read and written in
-a thread.
+Used by the push and the lite pull consumer, on their event loop; file I/O runs in a thread.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
-from pyromq.client.consumer.queue_access import QueueAccess
+from pyromq.base.atomic_file import backup_of, read_file, write_file
+from pyromq.client.consumer.queue_access import QueueAccess, name_of
 from pyromq.client.errors import ClientError, OptionError
 from pyromq.client.file_lock import FileLock
 from pyromq.client.session.session import Session
@@ -42,35 +41,38 @@ from pyromq.remoting.client import RemotingError
 
 logger = logging.getLogger(__name__)
 
-DIRECTORY = Path("~/.rocketmq_offsets")
-#: The instance name of consumers in broadcasting that were told none, as Java's.
-DEFAULT_INSTANCE = "DEFAULT"
+DIRECTORY: Final = Path("~/.rocketmq_offsets")
+#: The instance name of broadcasting consumers by default, as in Java.
+DEFAULT_INSTANCE: Final = "DEFAULT"
 
 
 class ConsumerOffsets(Protocol):
-    """How far a group has come."""
+    """The offsets that a group has consumed up to."""
 
     async def open(self) -> None:
-        """Get ready; raises OptionError when another consumer has the same offsets."""
+        """Prepare for use. Raises OptionError if another consumer uses the same offsets."""
 
     def close(self) -> None:
-        """Let others have them."""
+        """Release the offsets to other consumers."""
 
     async def load(self, queue: MessageQueue) -> int | None:
-        """The offset of a queue, None for a newcomer; raises ClientError or RemotingError."""
+        """Return the offset of a queue, or None for a newcomer.
+
+        Raises ClientError or RemotingError.
+        """
 
     async def store(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Keep those that have changed; a failure is logged, the next time tries again."""
+        """Store the offsets that changed. Failures are logged; the next call retries them."""
 
     async def idle(self) -> None:
-        """Wait until no `store` is under way."""
+        """Wait until no `store` is in flight."""
 
     def forget(self, queue: MessageQueue) -> None:
-        """The queue is another member's, or is asked for anew."""
+        """Drop what is cached of a queue that another member may take over."""
 
 
 class RemoteOffsets:
-    """Offsets at the brokers."""
+    """Offsets stored at the brokers."""
 
     def __init__(self, access: QueueAccess) -> None:
         self._access = access
@@ -78,22 +80,22 @@ class RemoteOffsets:
         self._one_at_a_time = asyncio.Lock()
 
     async def open(self) -> None:
-        """Brokers need no preparation."""
+        """Do nothing: brokers need no preparation."""
 
     def close(self) -> None:
-        """All members have them."""
+        """Do nothing: all members share these offsets."""
 
     async def load(self, queue: MessageQueue) -> int | None:
-        """What the queue's broker knows."""
+        """Query the queue's broker."""
         offset = await self._access.committed(queue)
         if offset is not None:
             self._stored[queue] = offset
         return offset
 
     async def store(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Tell each queue's broker.
+        """Commit at each queue's broker, one call at a time.
 
-        One at a time: brokers do not keep the order of commits that are under way together.
+        Brokers may apply commits of one queue out of order if several are in flight.
         """
         async with self._one_at_a_time:
             changed = [
@@ -104,32 +106,32 @@ class RemoteOffsets:
             await asyncio.gather(*(self._store_one(queue, offset) for queue, offset in changed))
 
     async def idle(self) -> None:
-        """Wait for brokers that were told something."""
+        """Wait until no commit is in flight."""
         async with self._one_at_a_time:
             pass
 
     def forget(self, queue: MessageQueue) -> None:
-        """Others may set it from now on."""
+        """Commit the next offset of this queue even if it equals the last: others may set it."""
         self._stored.pop(queue, None)
 
     async def _store_one(self, queue: MessageQueue, offset: int) -> None:
         try:
             await self._access.commit(queue, offset)
         except (ClientError, RemotingError) as error:
-            logger.warning("offset %d of %s not committed: %s", offset, queue, error)
+            logger.warning("commit failed: offset %d of %s: %s", offset, name_of(queue), error)
         else:
             self._stored[queue] = offset
 
 
 @dataclass(slots=True)
 class OffsetFile(Body):
-    """The file's content; topics have their names as servers know them."""
+    """The content of the file; topics carry their names on the wire."""
 
     offset_table: dict[MessageQueue, Int64] = field(default_factory=dict)
 
 
 class LocalOffsets:
-    """Offsets in a file."""
+    """Offsets stored in a file."""
 
     def __init__(self, session: Session, group: str, directory: Path | None = None) -> None:
         self._session = session
@@ -141,25 +143,25 @@ class LocalOffsets:
         self._one_at_a_time = asyncio.Lock()
 
     async def open(self) -> None:
-        """Find a file that no other consumer has; the client's id is that of its directory."""
+        """Lock a file that no other consumer uses; the client takes the id of its directory."""
         if self._lock is None:
             await asyncio.to_thread(self._acquire)
             self.path = self._path(self._session.client_id)
 
     def close(self) -> None:
-        """Let another consumer go on from here."""
+        """Unlock the file, so that another consumer can resume from it."""
         if self._lock is not None:
             self._lock.release()
 
     async def load(self, queue: MessageQueue) -> int | None:
-        """What the file says; a file that cannot be read is as good as none."""
+        """Return the file's offset of a queue; an unreadable file counts as missing."""
         if self._table is None:
             table = await asyncio.to_thread(self._read)
             self._table = self._table or table
         return self._table.get(self._on_disk(queue))
 
     async def store(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Write the file anew if something has changed."""
+        """Replace the file atomically if an offset changed."""
         table = self._table = self._table or {}
         changed = {
             self._on_disk(queue): offset
@@ -170,20 +172,21 @@ class LocalOffsets:
             return
         table.update(changed)
         async with self._one_at_a_time:
+            content = OffsetFile(dict(table)).encode()
             try:
-                await asyncio.to_thread(self._write, OffsetFile(dict(table)).encode())
+                await asyncio.to_thread(write_file, self.path, content, backup=True)
             except OSError as error:
                 for queue in changed:
-                    del table[queue]  # so that the next time tries again
+                    del table[queue]  # so that the next call retries
                 logger.warning("offsets not written to %s: %s", self.path, error)
 
     async def idle(self) -> None:
-        """Wait for a file that is being written."""
+        """Wait until no write is in flight."""
         async with self._one_at_a_time:
             pass
 
     def forget(self, queue: MessageQueue) -> None:
-        """Nobody else sets it: kept."""
+        """Do nothing: no other member writes these offsets."""
 
     def _on_disk(self, queue: MessageQueue) -> MessageQueue:
         return replace(queue, topic=self._session.wrap(queue.topic))
@@ -205,42 +208,27 @@ class LocalOffsets:
                     return
             except OSError as error:
                 logger.warning(
-                    "%s cannot be locked: give other consumers of group %s on this machine another "
-                    "instance_name; %s",
+                    "cannot lock %s: %s; set a different instance_name for each consumer of group "
+                    "%s on this machine",
                     lock.path,
-                    self._group,
                     error,
+                    self._group,
                 )
                 return
             if name != DEFAULT_INSTANCE:
                 self._lock = None
                 raise OptionError(
                     f"instance_name={name!r} is in use: {lock.owner()} consumes group "
-                    f"{self._group!r} in broadcasting with it, and keeps its offsets in {path}; "
-                    "give each consumer on this machine a name of its own, or none"
+                    f"{self._group!r} in broadcasting and stores its offsets in {path}; give each "
+                    "consumer on this machine its own instance_name, or none"
                 )
 
     def _read(self) -> dict[MessageQueue, int]:
-        for path in (self.path, self._backup):
+        for path in (self.path, backup_of(self.path)):
             try:
-                return OffsetFile.decode(path.read_bytes()).offset_table
-            except FileNotFoundError:
-                continue
+                content = read_file(path)
+                if content is not None:
+                    return OffsetFile.decode(content).offset_table
             except (OSError, BodyError) as error:
-                logger.warning("offsets in %s cannot be read: %s", path, error)
+                logger.warning("cannot read offsets from %s: %s", path, error)
         return {}
-
-    def _write(self, content: bytes) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = self.path.with_name(self.path.name + ".tmp")
-        with new.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if self.path.exists():
-            self.path.replace(self._backup)
-        new.replace(self.path)
-
-    @property
-    def _backup(self) -> Path:
-        return self.path.with_name(self.path.name + ".bak")

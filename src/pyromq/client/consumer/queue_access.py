@@ -1,17 +1,18 @@
-"""Everything that a consumer asks of one queue: messages, offsets, how far its group is.
+"""Sends the requests that concern one queue: pulls, offset queries, commits.
 
-Stateless but for which replica a broker suggested to read from, which brokers keep an offset of
-the group, and which are pyromq's. The three consumers stand on this; so does everybody else who
-wants messages without a group. Queues and topics have the application's names here, the namespace
-is put on when a request leaves. On the consumer's event loop.
+All three consumers build on this, and so do readers without a group. The only state is which
+replica a broker suggested to read from, which offset tables exist, and which brokers are pyromq's.
+Queues and topics carry the application's names; the namespace is added when a request is built.
+Runs on the consumer's event loop.
 
-A group's first commit in a topic goes to its broker alone. Java's brokers handle commits in
-several threads and make a table for the first one: of first ones that come together, each
-makes its own table, and all but one are lost although they were answered. For the same reason
-a pull there sets an offset only when that is its own: one that waits for a thread while the
-messages before it are finished would take back what was committed meanwhile. pyromq's brokers
-handle the requests of a connection in their order, and are known by the language in their
-answers: there, each pull commits what was finished.
+Commits keep two rules because of Java's brokers, which handle requests on several threads:
+
+- A group's first commit in a topic travels alone (`first_commit`).
+- A pull commits an offset only if it is the pull's own. A commit that rides on a pull for a later
+  offset could be applied after a newer one, and the group would fall back.
+
+pyromq's brokers handle the requests of a connection in order, so every pull to them commits. A
+broker's responses tell which it is: they name its language.
 """
 
 from __future__ import annotations
@@ -21,17 +22,22 @@ import logging
 from collections import defaultdict
 from dataclasses import replace
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-import orjson
-
+from pyromq.client.consumer.first_commit import KnownOffsetTables, OffsetTable
+from pyromq.client.consumer.pull_request import (
+    ANONYMOUS_GROUP,
+    PullNumbers,
+    pull_command,
+    pull_template,
+)
 from pyromq.client.consumer.subscription import Subscription
 from pyromq.client.errors import BrokerError, TopicNotFoundError, reading_answer, refusal_of
 from pyromq.client.received import ReceivedMessage, decode_messages
 from pyromq.client.session.session import Session
 from pyromq.protocol.message.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from pyromq.protocol.wire.bodies import MessageQueue
-from pyromq.protocol.wire.codes import PROTOCOL_VERSION, LanguageCode, RequestCode, ResponseCode
+from pyromq.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RawFrame, RemotingCommand, frame_from, pack_prefix
 from pyromq.protocol.wire.headers import (
     GetEarliestMsgStoretimeRequestHeader,
@@ -40,7 +46,6 @@ from pyromq.protocol.wire.headers import (
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,
-    PullMessageRequestHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     SearchOffsetRequestHeader,
@@ -51,19 +56,14 @@ from pyromq.remoting.client import RemotingError
 
 logger = logging.getLogger(__name__)
 
-#: The group that every broker has for readers that belong to none.
-ANONYMOUS_GROUP = "TOOLS_CONSUMER"
-#: How much later than asked the answer to a held pull may come: brokers look each 5 s.
-_GRACE_SECONDS = 10.0
-_MAX_OFFSET = (1 << 63) - 1
-#: What pyromq's brokers have in their answers.
-_LANGUAGE = LanguageCode.PYTHON.name
-#: Of a pull: offset, messages at most, flags, offset to commit, milliseconds to wait.
-_Numbers = tuple[int, int, int, int, int]
+#: Grace beyond the suspend time of a long poll: brokers check expired ones every 5 s.
+_GRACE_SECONDS: Final = 10.0
+_MAX_OFFSET: Final = (1 << 63) - 1
+_PYROMQ_LANGUAGE: Final = LanguageCode.PYTHON.name
 
 
 class PullStatus(Enum):
-    """What a pull found."""
+    """Outcome of a pull."""
 
     FOUND = ResponseCode.SUCCESS
     NO_NEW_MESSAGE = ResponseCode.PULL_NOT_FOUND
@@ -75,7 +75,7 @@ _STATUS_BY_CODE = {int(status.value): status for status in PullStatus}
 
 
 class PullResult(NamedTuple):
-    """One pull's messages, and the offset from which to go on."""
+    """The messages of one pull, and the offset to pull from next."""
 
     status: PullStatus
     messages: list[ReceivedMessage]
@@ -85,18 +85,18 @@ class PullResult(NamedTuple):
 
 
 class QueueAccess:
-    """Asks brokers about queues, for a group."""
+    """Requests about queues, on behalf of one group."""
 
     def __init__(self, session: Session, group: str | None) -> None:
-        """`group` is the application's name; None for readers that belong to none."""
+        """Take the application's name of a group, or None for a reader without one."""
         self._session = session
         self._group = session.wrap(group) if group else ANONYMOUS_GROUP
         self._suggested: dict[MessageQueue, int] = {}
         self._templates: dict[tuple[MessageQueue, Subscription, int], bytes] = {}
-        #: (broker, topic) where the group has an offset, and who sets the first one.
-        self._with_offsets: set[tuple[str, str]] = set()
-        self._first_commits: dict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
-        #: Addresses of brokers that handle our requests in their order.
+        self._offset_tables = KnownOffsetTables()
+        #: Held while the first commit of a table is in flight.
+        self._first_commits: dict[OffsetTable, asyncio.Lock] = defaultdict(asyncio.Lock)
+        #: Addresses of pyromq's brokers, which handle our requests in order.
         self._in_order: set[str] = set()
 
     async def pull(
@@ -110,11 +110,11 @@ class QueueAccess:
         wait: float = 0.0,
         commit_offset: int | None = None,
     ) -> PullResult:
-        """Messages of `queue` from `offset` on.
+        """Pull messages of `queue`, starting at `offset`.
 
-        When there is none yet, the broker waits up to `wait` seconds for one. A
-        `commit_offset` is set by the way, by masters, if it is `offset` or the broker is
-        pyromq's; the first one of a topic before it (see above).
+        If there is none yet, the broker holds the request for up to `wait` seconds. Masters
+        commit `commit_offset` along the way if it equals `offset` or if they are pyromq's. The
+        first commit of a topic is sent as a request of its own before the pull.
         """
         broker_id = self._suggested.get(queue, 0)
         address = await self._address(queue, broker_id)
@@ -125,40 +125,43 @@ class QueueAccess:
             commit_offset is not None
             and (commit_offset == offset or address in self._in_order)
             and broker_id == 0
-            and (_place(queue) in self._with_offsets or await self._begin(queue, commit_offset))
+            and (
+                self._offset_table(queue) in self._offset_tables
+                or await self._try_first_commit(queue, commit_offset)
+            )
         ):
             sys_flag |= PULL_COMMIT_OFFSET
-        numbers = (offset, max_messages, sys_flag, commit_offset or 0, int(wait * 1000))
+        numbers = PullNumbers(offset, max_messages, sys_flag, commit_offset or 0, int(wait * 1000))
         seconds = self._session.request_timeout + (wait + _GRACE_SECONDS if wait > 0 else 0)
         try:
-            frame = await self._pull(address, queue, subscription, version, numbers, seconds)
-            return self._result(address, queue, frame)
+            frame = await self._send_pull(address, queue, subscription, version, numbers, seconds)
+            return self._read_result(address, queue, frame)
         except (RemotingError, BrokerError):
-            # A replica that cannot help: its master is asked next, whatever it suggested.
+            # Fall back to the master, whatever it suggested: the replica may be the problem.
             self._suggested.pop(queue, None)
             raise
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that can be read now."""
+        """Return the readable queues of a topic."""
         route = await self._session.routes.get(self._session.wrap(topic))
         return [replace(queue, topic=topic) for queue in route.read_queues]
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message that is still there."""
+        """Return the offset of the oldest message."""
         header = GetMinOffsetRequestHeader(self._session.wrap(queue.topic), queue.queue_id)
         address, answer = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header.encode())
         with reading_answer(address):
             return GetMinOffsetResponseHeader.decode(answer.ext_fields).offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset that the next message will get."""
+        """Return the offset that the next message will get."""
         header = GetMaxOffsetRequestHeader(self._session.wrap(queue.topic), queue.queue_id)
         address, answer = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header.encode())
         with reading_answer(address):
             return GetMaxOffsetResponseHeader.decode(answer.ext_fields).offset
 
     async def offset_by_time(self, queue: MessageQueue, timestamp: int) -> int:
-        """The offset of the first message that was stored at or after a time (milliseconds)."""
+        """Return the offset of the first message stored at or after a time in milliseconds."""
         header = SearchOffsetRequestHeader(
             self._session.wrap(queue.topic), queue.queue_id, timestamp
         )
@@ -169,7 +172,7 @@ class QueueAccess:
             return SearchOffsetResponseHeader.decode(answer.ext_fields).offset
 
     async def earliest_time(self, queue: MessageQueue) -> int:
-        """When the oldest message that is still there was stored (milliseconds)."""
+        """Return when the oldest message was stored, in milliseconds."""
         header = GetEarliestMsgStoretimeRequestHeader(
             self._session.wrap(queue.topic), queue.queue_id
         )
@@ -180,7 +183,7 @@ class QueueAccess:
             return GetEarliestMsgStoretimeResponseHeader.decode(answer.ext_fields).timestamp
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The offset from which the group goes on, None when it never consumed from `queue`."""
+        """Return the group's committed offset, or None if it has never consumed `queue`."""
         header = QueryConsumerOffsetRequestHeader(
             self._group, self._session.wrap(queue.topic), queue.queue_id
         )
@@ -194,43 +197,28 @@ class QueueAccess:
             raise
         with reading_answer(address):
             offset = QueryConsumerOffsetResponseHeader.decode(answer.ext_fields).offset
-        if offset > 0:  # brokers say 0 of queues that nobody has consumed, too
-            self._with_offsets.add(_place(queue))
+        if offset > 0:  # 0 proves nothing: brokers also return it for queues never consumed
+            self._offset_tables.add(self._offset_table(queue))
         return offset if offset >= 0 else None
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Let the group go on from `offset`, whatever happens to this consumer."""
-        place = _place(queue)
-        if place not in self._with_offsets:
-            async with self._first_commits[place]:
-                if place not in self._with_offsets:
-                    await self._set_offset(queue, offset)
-                    self._with_offsets.add(place)
+        """Store `offset` at the broker: the group resumes from it."""
+        table = self._offset_table(queue)
+        if table not in self._offset_tables:
+            async with self._first_commits[table]:
+                if table not in self._offset_tables:
+                    await self._send_commit(queue, offset)
+                    self._offset_tables.add(table)
                     return
-        await self._set_offset(queue, offset)
+        await self._send_commit(queue, offset)
 
     def forget(self, queue: MessageQueue) -> None:
-        """The queue is not read any more: keep nothing of it."""
+        """Drop the state of a queue that is no longer read."""
         self._suggested.pop(queue, None)
         for key in [key for key in self._templates if key[0] == queue]:
             del self._templates[key]
 
     # Helpers, in call order.
-
-    async def _begin(self, queue: MessageQueue, offset: int) -> bool:
-        """Commit for the first time; whoever cannot do that may read all the same."""
-        try:
-            await self.commit(queue, offset)
-        except (RemotingError, BrokerError) as error:
-            logger.warning("first offset %d of %s not committed: %s", offset, queue, error)
-            return False
-        return True
-
-    async def _set_offset(self, queue: MessageQueue, offset: int) -> None:
-        header = UpdateConsumerOffsetRequestHeader(
-            self._group, self._session.wrap(queue.topic), queue.queue_id, offset
-        )
-        await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
 
     async def _address(self, queue: MessageQueue, broker_id: int = 0) -> str:
         topic = self._session.wrap(queue.topic)
@@ -242,19 +230,36 @@ class QueueAccess:
             raise TopicNotFoundError(queue.topic, f"broker {queue.broker_name!r} is not known")
         return route.address_of(queue.broker_name, broker_id)
 
-    async def _pull(
+    def _offset_table(self, queue: MessageQueue) -> OffsetTable:
+        return queue.broker_name, self._group, queue.topic
+
+    async def _try_first_commit(self, queue: MessageQueue, offset: int) -> bool:
+        """Commit for the first time; a failure must not stop the pull."""
+        try:
+            await self.commit(queue, offset)
+        except (RemotingError, BrokerError) as error:
+            logger.warning(
+                "first commit failed: offset %d of %s: %s", offset, name_of(queue), error
+            )
+            return False
+        return True
+
+    async def _send_pull(
         self,
         address: str,
         queue: MessageQueue,
         subscription: Subscription,
         version: int,
-        numbers: _Numbers,
+        numbers: PullNumbers,
         seconds: float,
     ) -> RawFrame:
         session = self._session
         connection = session.remoting.ready(address)
         if connection is None or session.settings.access_key:
-            command = self._command(queue, subscription, version, numbers)
+            topic = session.wrap(queue.topic)
+            command = pull_command(
+                self._group, topic, queue.queue_id, subscription, numbers, version=version
+            )
             return frame_from(await session.remoting.request(address, command, seconds))
         opaque = connection.next_opaque()
         request = self._template(queue, subscription, version) % (*numbers, opaque)
@@ -262,75 +267,23 @@ class QueueAccess:
         frame = pack_prefix(4 + length, length) + request
         return await connection.call(opaque, frame, RequestCode.PULL_MESSAGE, seconds)
 
-    async def _ask(
-        self, queue: MessageQueue, code: RequestCode, ext_fields: dict[str, str]
-    ) -> tuple[str, RemotingCommand]:
-        self._session.check_running()
-        address = await self._address(queue)
-        return address, await self._session.ask(
-            address, RemotingCommand(code, ext_fields=ext_fields)
-        )
-
-    def _command(
-        self,
-        queue: MessageQueue,
-        subscription: Subscription,
-        version: int,
-        numbers: _Numbers,
-    ) -> RemotingCommand:
-        offset, max_messages, sys_flag, commit_offset, suspend_ms = numbers
-        header = PullMessageRequestHeader(
-            consumer_group=self._group,
-            topic=self._session.wrap(queue.topic),
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_msg_nums=max_messages,
-            sys_flag=sys_flag,
-            commit_offset=commit_offset,
-            suspend_timeout_millis=suspend_ms,
-            subscription=subscription.expression,
-            sub_version=version,
-            expression_type=subscription.kind,
-        )
-        return RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=header.encode())
-
     def _template(self, queue: MessageQueue, subscription: Subscription, version: int) -> bytes:
         key = (queue, subscription, version)
         template = self._templates.get(key)
         if template is None:
-            template = self._templates[key] = self._make_template(queue, subscription, version)
+            topic = self._session.wrap(queue.topic)
+            template = self._templates[key] = pull_template(
+                self._group, topic, queue.queue_id, subscription, version
+            )
         return template
 
-    def _make_template(
-        self, queue: MessageQueue, subscription: Subscription, version: int
-    ) -> bytes:
-        fields = {
-            "consumerGroup": self._group,
-            "topic": self._session.wrap(queue.topic),
-            "queueId": str(queue.queue_id),
-            "subscription": subscription.expression,
-            "subVersion": str(version),
-            "expressionType": subscription.kind,
-        }
-        constant = orjson.dumps(fields)[:-1].replace(b"%", b"%%")
-        return (
-            b'{"code":%d,"extFields":' % RequestCode.PULL_MESSAGE
-            + constant
-            + b',"queueOffset":"%d","maxMsgNums":"%d","sysFlag":"%d","commitOffset":"%d",'
-            b'"suspendTimeoutMillis":"%d"},"flag":0,"language":"'
-            + _LANGUAGE.encode()
-            + b'","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
-            + str(PROTOCOL_VERSION).encode()
-            + b"}"
-        )
-
-    def _result(self, address: str, queue: MessageQueue, frame: RawFrame) -> PullResult:
+    def _read_result(self, address: str, queue: MessageQueue, frame: RawFrame) -> PullResult:
         _, header, body = frame
         code = header.get("code")
         status = _STATUS_BY_CODE.get(code) if type(code) is int else None
         if status is None:
             raise refusal_of(address, header)
-        if header.get("language") == _LANGUAGE:
+        if header.get("language") == _PYROMQ_LANGUAGE:
             self._in_order.add(address)
         else:
             self._in_order.discard(address)
@@ -338,12 +291,12 @@ class QueueAccess:
             try:
                 fields = header["extFields"]
                 suggested = int(fields["suggestWhichBrokerId"])
-                following = int(fields["nextBeginOffset"])
-                first, last = int(fields["minOffset"]), int(fields["maxOffset"])
+                next_offset = int(fields["nextBeginOffset"])
+                min_offset, max_offset = int(fields["minOffset"]), int(fields["maxOffset"])
             except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(f"no offsets in the answer to a pull: {error!r}") from error
-            if not 0 <= following <= _MAX_OFFSET:
-                raise ValueError(f"a pull cannot go on from {following}")
+                raise ValueError(f"pull response lacks valid offsets: {error!r}") from error
+            if not 0 <= next_offset <= _MAX_OFFSET:
+                raise ValueError(f"pull response has an impossible next offset: {next_offset}")
             messages = (
                 decode_messages(body, queue, self._session.wrap(queue.topic))
                 if status is PullStatus.FOUND
@@ -351,8 +304,25 @@ class QueueAccess:
             )
         if suggested != self._suggested.get(queue, 0):
             self._suggested[queue] = suggested
-        return PullResult(status, messages, following, first, last)
+        return PullResult(status, messages, next_offset, min_offset, max_offset)
+
+    async def _send_commit(self, queue: MessageQueue, offset: int) -> None:
+        header = UpdateConsumerOffsetRequestHeader(
+            self._group, self._session.wrap(queue.topic), queue.queue_id, offset
+        )
+        await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
+
+    async def _ask(
+        self, queue: MessageQueue, code: RequestCode, ext_fields: dict[str, str]
+    ) -> tuple[str, RemotingCommand]:
+        """Return the master's address and its response."""
+        self._session.check_running()
+        address = await self._address(queue)
+        return address, await self._session.ask(
+            address, RemotingCommand(code, ext_fields=ext_fields)
+        )
 
 
-def _place(queue: MessageQueue) -> tuple[str, str]:
-    return queue.broker_name, queue.topic
+def name_of(queue: MessageQueue) -> str:
+    """Return a queue's name for log lines and errors."""
+    return f"queue {queue.queue_id} of {queue.topic} at {queue.broker_name}"

@@ -1,13 +1,12 @@
-"""Which queues a member of a consumer group takes: pure, the same answer on each member.
+"""Allocation strategies: which queues each member of a consumer group takes.
 
-Every member sorts the same queues and the same member ids and takes its own share, so
-members agree without speaking to each other. The shares are those of RocketMQ's clients:
-Java and Python members of one group divide the queues without gap or overlap, as long as
-all of them use the same strategy.
+Every member sorts the same queues and the same member ids and takes its own share, so members
+agree without communication. The shares equal those of RocketMQ's clients: Java and Python members
+of one group divide the queues without gap or overlap, as long as all use the same strategy.
 
-A strategy is anything that can be called with the queues of one topic, the ids of all
-members and the id of one of them, and gives that one's queues. Queues have their names as
-servers know them (with a namespace, if there is one): some strategies depend on the name.
+A strategy is a callable that takes the queues of one topic, the ids of all members and the id of
+one member, and returns that member's queues. Queues carry their names on the wire (including a
+namespace), because some strategies depend on the name. Pure functions; `membership` calls them.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from dataclasses import dataclass
 from pyromq.client.arguments import check_callable, check_count, check_queues, refusal
 from pyromq.protocol.wire.bodies import MessageQueue
 
-#: queues of a topic, ids of all members, id of one member -> the queues of that member
+#: (queues of a topic, ids of all members, id of one member) -> queues of that member
 Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], Iterable[MessageQueue]]
 
 
 def allocate_averagely(
     queues: Sequence[MessageQueue], members: Sequence[str], member: str
 ) -> list[MessageQueue]:
-    """The run of consecutive queues that belongs to `member` (Java's default).
+    """Return consecutive queues for each member (the default, as in Java).
 
-    Shares differ by one at most, the larger ones first. Someone who is not
-    (yet) a member gets nothing.
+    Shares differ by at most one queue; the first members get the larger ones. A client that is
+    not (yet) a member gets none.
     """
     ordered_members = sorted(set(members))
     if member not in ordered_members:
@@ -46,7 +45,7 @@ def allocate_averagely(
 def allocate_averagely_by_circle(
     queues: Sequence[MessageQueue], members: Sequence[str], member: str
 ) -> list[MessageQueue]:
-    """Every n-th queue of n members: dealt out like cards, so a broker's queues are spread."""
+    """Return every n-th queue for n members, which spreads each broker's queues over them."""
     ordered_members = sorted(set(members))
     if member not in ordered_members:
         return []
@@ -55,7 +54,7 @@ def allocate_averagely_by_circle(
 
 @dataclass(frozen=True, slots=True)
 class AllocateByConfig:
-    """Exactly these queues, whoever else is there; of each topic, those that it has."""
+    """Allocates exactly the given queues, regardless of other members."""
 
     queues: Collection[MessageQueue]
 
@@ -65,25 +64,25 @@ class AllocateByConfig:
     def __call__(
         self, _queues: Sequence[MessageQueue], _members: Sequence[str], _member: str
     ) -> list[MessageQueue]:
-        """Those that were configured."""
+        """Return the configured queues."""
         return sorted(self.queues)
 
 
 @dataclass(frozen=True, slots=True)
 class AllocateByMachineRoom:
-    """Only queues of brokers in the given machine rooms: brokers are named `room@name`."""
+    """Allocates only queues of brokers in the given machine rooms (broker names: `room@name`)."""
 
     rooms: Collection[str]
 
     def __post_init__(self) -> None:
-        # The letters of one name would be rooms of their own.
+        # A str would count as a collection of one-letter rooms.
         if isinstance(self.rooms, str) or not isinstance(self.rooms, Collection):
-            raise refusal("rooms", self.rooms, "a list of names is needed")
+            raise refusal("rooms", self.rooms, "expected a list of names")
 
     def __call__(
         self, queues: Sequence[MessageQueue], members: Sequence[str], member: str
     ) -> list[MessageQueue]:
-        """A run of the rooms' queues; what is left over goes to the first members."""
+        """Return consecutive queues of the rooms; the first members share the remainder."""
         ordered_members = sorted(set(members))
         if member not in ordered_members:
             return []
@@ -98,9 +97,10 @@ class AllocateByMachineRoom:
 
 @dataclass(frozen=True, slots=True)
 class AllocateMachineRoomNearby:
-    """Members share the queues in their own room; those of rooms without members are for all.
+    """Allocates queues within each machine room; rooms without members are shared by all.
 
-    `room_of_queue` and `room_of_member` say what is where; `inner` divides within a room.
+    `room_of_queue` and `room_of_member` return names of rooms; `inner` divides the queues of a
+    room.
     """
 
     room_of_queue: Callable[[MessageQueue], str]
@@ -110,7 +110,7 @@ class AllocateMachineRoomNearby:
     def __call__(
         self, queues: Sequence[MessageQueue], members: Sequence[str], member: str
     ) -> list[MessageQueue]:
-        """Own room first, then rooms without members by name."""
+        """Return queues of the member's own room, then of rooms without members, by name."""
         if member not in members:
             return []
         queues_by_room: dict[str, list[MessageQueue]] = defaultdict(list)
@@ -132,10 +132,10 @@ class AllocateMachineRoomNearby:
 
 @dataclass(frozen=True, slots=True)
 class AllocateConsistentHash:
-    """Members and queues on a ring of hashes: few queues move when a member comes or goes.
+    """Allocates by consistent hashing: few queues move when a member joins or leaves.
 
-    Each member stands on the ring `virtual_nodes` times. `hash_of` is for groups whose Java
-    members have their own hash function, too.
+    Each member appears on the ring `virtual_nodes` times. Set `hash_of` if Java members of the
+    group use a hash function of their own.
     """
 
     virtual_nodes: int = 10
@@ -149,19 +149,19 @@ class AllocateConsistentHash:
     def __call__(
         self, queues: Sequence[MessageQueue], members: Sequence[str], member: str
     ) -> list[MessageQueue]:
-        """Queues whose next neighbour on the ring is `member`."""
+        """Return the queues whose next node on the ring belongs to `member`."""
         if member not in members:
             return []
         hash_of = self.hash_of or _md5_hash
         ring: dict[int, str] = {}
         for other in sorted(set(members)):
-            # Of two members at one place the later one stays, as on Java's ring.
+            # The later member wins a collision, as on Java's ring.
             ring.update((hash_of(f"{other}-{n}"), other) for n in range(self.virtual_nodes))
-        places = sorted(ring)
+        nodes = sorted(ring)
         return [
             queue
             for queue in sorted(queues)
-            if ring[places[bisect.bisect_left(places, hash_of(_java_text(queue))) % len(places)]]
+            if ring[nodes[bisect.bisect_left(nodes, hash_of(_java_text(queue))) % len(nodes)]]
             == member
         ]
 
@@ -173,7 +173,7 @@ def _room_in_name(queue: MessageQueue) -> str | None:
 
 def _known(room: str, owner: MessageQueue | str) -> str:
     if not room:
-        raise ValueError(f"the machine room of {owner} is not known: its function gave {room!r}")
+        raise ValueError(f"machine room of {owner} is unknown: its function returned {room!r}")
     return room
 
 

@@ -1,16 +1,16 @@
-"""Where a group begins on a queue of which it has consumed nothing yet.
+"""Find the offset at which a group starts on a queue that it has never consumed.
 
-    StartFrom.FIRST             with the oldest message that is still there
-    StartFrom.LAST              with what is sent from now on
-    datetime(2026, 11, 1, ...)  with what was stored at that time or later; brokers round to
-                                the nearest message, which may be an earlier one
+    StartFrom.FIRST             the oldest message
+    StartFrom.LAST              messages sent from now on
+    datetime(2026, 11, 1, ...)  messages stored at that time or later; brokers round to the
+                                nearest message, which may be an earlier one
 
-As with Java's clients, brokers have the last word: to a group without an offset they say 0 for
-a queue whose first message they still have at hand (nothing of it was deleted, and all of it
-is in memory). Then the group begins with the first message, whatever was asked for. Those who
-keep their offsets themselves (broadcasting, readers without a group) ask no broker.
+As with Java's clients, brokers have the last word: for a group without an offset they return 0 if
+the queue still has its first message in memory. The group then starts with that message,
+whatever was configured. Consumers that store their own offsets (broadcasting, readers without a
+group) do not query the broker.
 
-Used by every consumer, on its event loop.
+Used by the push and the lite pull consumer, on their event loop.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from pyromq.protocol.wire.bodies import ConsumeFromWhere, MessageQueue
 
 
 class StartFrom(Enum):
-    """One of the ends of a queue."""
+    """An end of a queue: its oldest message, or messages sent from now on."""
 
     FIRST = "first"
     LAST = "last"
 
 
-#: An end, or a time (without a time zone: local).
+#: An end, or a time; a time without a time zone is local.
 Start = StartFrom | datetime
 
 
 def check_start(start: object) -> None:
-    """Raise OptionError for what is neither an end nor a time."""
+    """Raise OptionError unless `start` is an end of a queue or a time."""
     if not isinstance(start, Start):
-        raise OptionError(f"start_from={start!r}: StartFrom.FIRST, StartFrom.LAST or a datetime")
+        raise OptionError(
+            f"start_from={start!r}: expected StartFrom.FIRST, StartFrom.LAST or a datetime"
+        )
 
 
 _ON_THE_WIRE = {
@@ -48,10 +50,9 @@ _ON_THE_WIRE = {
 
 
 async def first_offset(access: QueueAccess, queue: MessageQueue, start: Start) -> int:
-    """The offset at which a newcomer begins; raises what asking a broker raises.
+    """Return the offset at which a group without one starts. Raises ClientError, RemotingError.
 
-    Messages that wait to be consumed again belong to the group already: of a retry topic,
-    none is left out.
+    A retry topic always starts with its oldest message: its messages belong to the group already.
     """
     if start is StartFrom.FIRST or queue.topic.startswith(RETRY_TOPIC_PREFIX):
         return max(0, await access.min_offset(queue))
@@ -61,7 +62,7 @@ async def first_offset(access: QueueAccess, queue: MessageQueue, start: Start) -
 
 
 def consume_from_where(start: Start) -> ConsumeFromWhere:
-    """What a heartbeat says of it."""
+    """Return the form for heartbeats."""
     if isinstance(start, datetime):
         return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
     return _ON_THE_WIRE[start]

@@ -1,19 +1,18 @@
-"""Batches sends that come close together: many messages, one request.
+"""Gather sends that are close in time into one request.
 
     Producer(..., batching=Batching(linger=0.005))
 
-A message waits at most `linger` seconds for company, less when the batch is full before.
-Each sender still gets the result of its own message. Messages of one topic are batched
-together and go to the topic's queues in turn, batch by batch; those with an ordering key
-are batched with others of their queue, and only sends with the same time-out share a batch.
-What cannot be in a batch (delayed messages, large ones) is sent alone by the producer.
+A batch leaves when it is full, or `linger` seconds after its first message. Each caller still gets
+the result of its own message. Messages of one topic share batches, which go to the topic's queues
+round-robin; messages with an ordering key share batches with others of their queue. Only sends with
+the same timeout share a batch. Delayed messages, replies and large messages are sent alone.
 
 Invariants
-1. Every message that was taken gets exactly one result or exception.
-2. Messages of one ordering key leave in the order in which they came, and a batch of a
-   queue leaves only when the one before it was answered.
+1. Every message taken gets exactly one result or exception.
+2. Messages of one ordering key leave in the order of their sends, and a batch for a queue leaves
+   only after the response to the previous one.
 
-On the producer's event loop.
+Runs on the producer's event loop.
 """
 
 from __future__ import annotations
@@ -31,18 +30,22 @@ from pyromq.protocol.message.record import INNER_HEAD_SIZE
 from pyromq.protocol.names import RETRY_TOPIC_PREFIX
 from pyromq.protocol.wire.bodies import MessageQueue
 
-#: Of a batch, the queue that it is for and the time-out of an attempt.
+#: Sends a batch to a queue, or to any, with the timeout of one attempt.
 _Deliver = Callable[[Outgoing, MessageQueue | None, float | None], Awaitable[list[SendResult]]]
-_PileKey = tuple[str, MessageQueue | None]
+#: The topic of a batch, and its queue if it must go to one.
+_Destination = tuple[str, MessageQueue | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How long sends wait for company, in seconds, and how large a batch becomes."""
+    """When a batch leaves: as soon as it is full, or after `linger`."""
 
+    #: Seconds that the first message of a batch waits for more.
     linger: float = 0.005
+    #: Messages of a full batch.
     max_messages: int = 512
-    max_bytes: int = 128 * 1024
+    #: Bytes of a full batch. A larger message is sent alone.
+    max_bytes: int = 131_072
 
     def __post_init__(self) -> None:
         check_seconds("linger", self.linger, may_be_zero=True)
@@ -51,21 +54,21 @@ class Batching:
 
 
 class Accumulator:
-    """Takes single messages and delivers batches."""
+    """Collects single messages and delivers batches."""
 
     def __init__(self, batching: Batching, deliver: _Deliver) -> None:
         self._batching = batching
-        # What is larger with its head than a request may be goes alone.
+        # A message that could exceed a request's limit with its properties goes alone.
         self._max_bytes = min(batching.max_bytes, MAX_BODY - MAX_PROPERTIES - INNER_HEAD_SIZE)
         self._max_messages = batching.max_messages
         self._deliver = deliver
-        self._piles: dict[_PileKey, _Pile] = {}
+        self._batches: dict[_Destination, _Batch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        #: The last batch under way to each queue that was asked for.
-        self._last: dict[_PileKey, asyncio.Task[None]] = {}
+        #: The last batch in flight to each fixed queue.
+        self._last: dict[_Destination, asyncio.Task[None]] = {}
 
     def takes(self, message: Message) -> bool:
-        """Whether a message may be in a batch."""
+        """Return whether a message may be in a batch."""
         return not (
             message.delay_level
             or type(message.body) is not bytes
@@ -78,67 +81,67 @@ class Accumulator:
     def add(
         self, message: Message, queue: MessageQueue | None, timeout: float | None = None
     ) -> asyncio.Future[SendResult]:
-        """Put a message on the pile of its topic, or of its queue; its result comes later.
+        """Add a message to the batch of its topic or queue and return a future for its result.
 
-        `timeout` is for each attempt to send the pile; None for the producer's own.
+        `timeout` limits each attempt to send the batch; None means the producer's own.
         """
         key = create_unique_key()
-        part = batched_message(message, key)
-        where = (message.topic, queue)
-        pile = self._piles.get(where)
-        if pile is not None and (pile.size + len(part) > MAX_BODY or pile.timeout != timeout):
-            self._send(where)
-            pile = None
-        if pile is None:
+        encoded = batched_message(message, key)
+        destination = (message.topic, queue)
+        batch = self._batches.get(destination)
+        if batch is not None and (batch.size + len(encoded) > MAX_BODY or batch.timeout != timeout):
+            self._send(destination)
+            batch = None
+        if batch is None:
             loop = asyncio.get_running_loop()
-            pile = self._piles[where] = _Pile(loop, timeout)
-            pile.timer = loop.call_later(self._batching.linger, self._send, where)
-        result = pile.create_future()
-        pile.messages.append(message)
-        pile.keys.append(key)
-        pile.parts.append(part)
-        pile.results.append(result)
-        pile.size += len(part)
-        if pile.size >= self._max_bytes or len(pile.parts) >= self._max_messages:
-            self._send(where)
+            batch = self._batches[destination] = _Batch(loop, timeout)
+            batch.timer = loop.call_later(self._batching.linger, self._send, destination)
+        result = batch.create_future()
+        batch.messages.append(message)
+        batch.keys.append(key)
+        batch.encoded.append(encoded)
+        batch.results.append(result)
+        batch.size += len(encoded)
+        if batch.size >= self._max_bytes or len(batch.encoded) >= self._max_messages:
+            self._send(destination)
         return result
 
     async def flush(self) -> None:
-        """Send what waits, and wait until everything is answered."""
-        for where in list(self._piles):
-            self._send(where)
+        """Send all waiting batches, and wait until everything in flight is answered."""
+        for destination in list(self._batches):
+            self._send(destination)
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _send(self, where: _PileKey) -> None:
-        pile = self._piles.pop(where, None)
-        if pile is None:
+    def _send(self, destination: _Destination) -> None:
+        batch = self._batches.pop(destination, None)
+        if batch is None:
             return
-        if pile.timer is not None:
-            pile.timer.cancel()
-        before = self._last.get(where) if where[1] is not None else None
-        task = asyncio.get_running_loop().create_task(self._send_pile(where, pile, before))
+        if batch.timer is not None:
+            batch.timer.cancel()
+        before = self._last.get(destination) if destination[1] is not None else None
+        task = asyncio.get_running_loop().create_task(self._send_batch(destination, batch, before))
         self._tasks.add(task)
-        if where[1] is not None:
-            self._last[where] = task
-        task.add_done_callback(lambda done: self._sent(where, done))
+        if destination[1] is not None:
+            self._last[destination] = task
+        task.add_done_callback(lambda done: self._sent(destination, done))
 
-    def _sent(self, where: _PileKey, task: asyncio.Task[None]) -> None:
+    def _sent(self, destination: _Destination, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if self._last.get(where) is task:
-            del self._last[where]
+        if self._last.get(destination) is task:
+            del self._last[destination]
 
-    async def _send_pile(
-        self, where: _PileKey, pile: _Pile, before: asyncio.Task[None] | None
+    async def _send_batch(
+        self, destination: _Destination, batch: _Batch, before: asyncio.Task[None] | None
     ) -> None:
-        topic, queue = where
+        topic, queue = destination
         try:
             if before is not None:
                 await asyncio.wait((before,))
-            batch = Outgoing.batch(topic, pile.messages, pile.keys, pile.parts)
-            results = await self._deliver(batch, queue, pile.timeout)
+            outgoing = Outgoing.batch(topic, batch.messages, batch.keys, batch.encoded)
+            results = await self._deliver(outgoing, queue, batch.timeout)
         except BaseException as error:
-            for result in pile.results:
+            for result in batch.results:
                 if result.done():
                     continue
                 if isinstance(error, Exception):
@@ -148,19 +151,19 @@ class Accumulator:
             if not isinstance(error, Exception):
                 raise
             return
-        for result, value in zip(pile.results, results, strict=True):
+        for result, value in zip(batch.results, results, strict=True):
             if not result.done():
                 result.set_result(value)
 
 
-class _Pile:
-    """Messages that wait for company."""
+class _Batch:
+    """Messages that wait for more."""
 
     __slots__ = (
         "create_future",
+        "encoded",
         "keys",
         "messages",
-        "parts",
         "results",
         "size",
         "timeout",
@@ -172,7 +175,7 @@ class _Pile:
         self.create_future: Callable[[], asyncio.Future[SendResult]] = loop.create_future
         self.messages: list[Message] = []
         self.keys: list[str] = []
-        self.parts: list[bytes] = []
+        self.encoded: list[bytes] = []
         self.results: list[asyncio.Future[SendResult]] = []
         self.size = 0
         self.timer: asyncio.TimerHandle | None = None

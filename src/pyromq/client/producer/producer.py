@@ -1,98 +1,69 @@
-"""Sending messages.
+"""Send messages.
 
     async with Producer("127.0.0.1:9876", group="orders") as producer:
         result = await producer.send(Message("orders", b"...", tags="new"))
 
-Where a message goes: to the queue that is given, or that a selector picks, or that its
-ordering key stands for; otherwise to the topic's queues in turn, leaving out brokers that
-failed or were slow just now. A topic that does not exist is sent to the brokers that create
-topics (those that serve TBW102).
+A message goes to the queue you give or your selector picks, else to the queue of its ordering key,
+else round-robin over the topic's queues without brokers that failed or were slow recently. A topic
+that does not exist yet goes to the brokers that create topics (those that serve TBW102).
 
-When a broker fails, or answers that it cannot take the message now, the send is tried again
-at another broker where there is one, so a message may be stored twice: consumers recognise
-it by its unique key (`SendResult.msg_id`). A message with a queue of its own is tried again
-at that queue only: order comes first.
+If a broker fails or answers that it cannot take the message now, the send is retried, on another
+broker where there is one. A message may therefore be stored twice; consumers recognise it by its
+unique key (`SendResult.msg_id`). A message with a fixed queue is retried on that queue only: order
+comes first.
 
-With `batching`, sends that come close together share a request (`accumulator`). At most
-`max_in_flight` messages are on their way; those who send more wait. On the event loop of
-its owner; `Producer.sync` is for everyone without one.
+With `batching`, sends that are close in time share a request. At most `max_in_flight` messages
+are in flight; further sends wait. A producer runs on the event loop that started it;
+`Producer.sync` is for programs without one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
-import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, Unpack
+from typing import Final, ParamSpec, Unpack
 
-from pyromq.client.arguments import (
-    LONG_MAX,
-    check_callable,
-    check_count,
-    check_flag,
-    check_queue,
-    check_seconds,
-    refusal,
-)
-from pyromq.client.client import Client
+from pyromq.client.arguments import check_callable, check_queue, check_seconds, refusal
 from pyromq.client.errors import (
     AnswerError,
     BrokerError,
     ClientError,
-    IllegalMessageError,
-    NameServerError,
     OptionError,
     RequestTimeoutError,
-    TopicNotFoundError,
     refusal_of,
 )
 from pyromq.client.hooks import Hooks, Sending
-from pyromq.client.message import (
-    MAX_DELAY_LEVEL,
-    Message,
-    check_group,
-    check_message,
-    check_topic,
+from pyromq.client.message import Message, check_group, check_message, check_topic
+from pyromq.client.options import Settings
+from pyromq.client.producer.accumulator import Accumulator
+from pyromq.client.producer.options import ProducerOptions, ProducerSettings
+from pyromq.client.producer.pacing import (
+    MIN_AVOIDED_LATENCY_SECONDS,
+    BrokerFaults,
+    InFlightLimit,
 )
-from pyromq.client.options import ClientOptions, Settings
-from pyromq.client.producer.accumulator import Accumulator, Batching
-from pyromq.client.producer.faults import QUICK, BrokerFaults
-from pyromq.client.producer.gate import Gate
 from pyromq.client.producer.request_reply import Requests, as_request
 from pyromq.client.producer.sending import Outgoing, Target, batches_of
+from pyromq.client.producer.sync import SyncProducer
+from pyromq.client.producer.targets import QueueSelector, Targets
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.results import STATUS_BY_CODE, SendResult, SendStatus
-from pyromq.client.session.routes import TEMPLATE_TOPIC, TopicRoute
-from pyromq.client.session.session import Session
+from pyromq.client.session.session import RUNNING, Client, Session
 from pyromq.client.trace import TraceRole, message_trace
-from pyromq.protocol.java.string_hash import java_hash
-from pyromq.protocol.names import REPLY_TOPIC_SUFFIX
 from pyromq.protocol.wire.bodies import HeartbeatData, MessageQueue, ProducerData
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import FLAG_ONEWAY, RawFrame, frame_from
 from pyromq.remoting.client import ClientHandler, RemotingError, RemotingTimeoutError
 
-if TYPE_CHECKING:
-    from pyromq.client.sync import SyncProducer
-
 _Arguments = ParamSpec("_Arguments")
-logger = logging.getLogger(__name__)
 
 DEFAULT_GROUP = "PYROMQ_PRODUCER"
-#: How many queues a topic gets that a send creates, unless its broker says fewer.
-DEFAULT_TOPIC_QUEUES = 4
-#: Bodies from this size on are compressed, as in RocketMQ.
-COMPRESS_OVER = 4096
 
-#: How long another attempt waits for NameServers to tell the topic's brokers anew.
-_FRESH_ROUTE_SECONDS = 0.5
-
-#: Answers after which another broker may take the message.
-_RETRIED_CODES = frozenset(
+#: Response codes after which another broker may take the message.
+_RETRIED_CODES: Final = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,
         ResponseCode.SYSTEM_BUSY,
@@ -102,32 +73,11 @@ _RETRIED_CODES = frozenset(
     }
 )
 
-#: Picks one of a topic's queues for a message.
-QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-
-
-class ProducerOptions(ClientOptions, total=False):
-    """Keyword arguments of producers; see `Producer`. Times are in seconds."""
-
-    send_timeout: float
-    retries: int
-    retry_unsafe: bool
-    batching: Batching | None
-    compress_over: int
-    topic_queues: int
-    max_in_flight: int
-    avoid_slow_brokers: bool
-    max_delay_level: int
-
 
 class Producer(Client):
-    """Sends messages to the cluster of the NameServers `namesrv` (`host:port[;host:port]`).
+    """A producer in the cluster of the NameServers `namesrv` (`host:port[;host:port]`).
 
-    `send_timeout` bounds one attempt, in seconds; `retries` is how many more follow a failed
-    one; `retry_unsafe` also tries again when a message was stored but not flushed or
-    replicated in time. Bodies of `compress_over` bytes and more are compressed.
-    `topic_queues` is how many queues a topic gets that a send creates. `max_delay_level` is for
-    brokers whose messageDelayLevel has more levels than the default.
+    Brokers see it as a member of `group`. See `ProducerOptions` for the options.
     """
 
     def __init__(
@@ -135,78 +85,60 @@ class Producer(Client):
         namesrv: str | Sequence[str],
         *,
         group: str = DEFAULT_GROUP,
-        send_timeout: float = 3.0,
-        retries: int = 2,
-        retry_unsafe: bool = False,
-        batching: Batching | None = None,
-        compress_over: int = COMPRESS_OVER,
-        topic_queues: int = DEFAULT_TOPIC_QUEUES,
-        max_in_flight: int = 16_384,
-        avoid_slow_brokers: bool = True,
-        max_delay_level: int = MAX_DELAY_LEVEL,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[ProducerOptions],
     ) -> None:
         check_group(group)
-        check_seconds("send_timeout", send_timeout)
-        check_count("retries", retries, 0)
-        check_flag("retry_unsafe", retry_unsafe)
-        if batching is not None and not isinstance(batching, Batching):
-            raise refusal("batching", batching, "a Batching or None is needed")
-        check_count("compress_over", compress_over, most=LONG_MAX)
-        check_count("topic_queues", topic_queues)
-        check_count("max_in_flight", max_in_flight)
-        check_count("max_delay_level", max_delay_level)
-        check_flag("avoid_slow_brokers", avoid_slow_brokers)
-        settings = Settings.of(namesrv, options, ProducerOptions)
+        own, common = ProducerSettings.split(options)
+        settings = Settings.of(namesrv, common, ProducerOptions)
         self.group = group
         self.hooks = Hooks(settings.hooks)
         self._trace = message_trace(settings, group, TraceRole.PRODUCE, Producer)
         if self._trace is not None:
             self.hooks.add(self._trace)
-        self._send_timeout = send_timeout
-        self._retries = retries
-        self._retry_unsafe = retry_unsafe
-        self._compress_over = compress_over
-        self._max_delay_level = max_delay_level
-        self._topic_queues = topic_queues
+        self._send_timeout = own.send_timeout
+        self._retries = own.retries
+        self._retry_unsafe = own.retry_unsafe
+        self._compress_over = own.compress_over
+        self._max_delay_level = own.max_delay_level
+        self._avoids = own.avoid_slow_brokers
         self._faults = BrokerFaults()
-        self._avoids = avoid_slow_brokers
-        self._plans: dict[str, _Plan] = {}
-        #: Where topics will be that do not exist yet, by the route of the template.
-        self._created: dict[str, tuple[TopicRoute, TopicRoute]] = {}
-        self._gate = Gate(max_in_flight)
+        self._in_flight = InFlightLimit(own.max_in_flight)
         self._requests = Requests()
         self._session = Session(
-            settings, self._describe, handlers=self._handlers(), on_return=self._forgive
+            settings,
+            self._describe,
+            handlers=self._handlers(),
+            on_return=lambda address: self._targets.forgive(address),
         )
         self._group_name = self._session.wrap(group)
-        self._accumulator = None if batching is None else Accumulator(batching, self._deliver)
-        #: Requests are built from a template unless somebody wants to see or sign them.
+        self._targets = Targets(self._session, self._group_name, own.topic_queues, self._faults)
+        self._accumulator = (
+            None if own.batching is None else Accumulator(own.batching, self._deliver)
+        )
+        #: Requests are filled-in templates, unless a hook or a signature needs the whole command.
         self._is_plain = not self.hooks.send and not settings.access_key
 
     @classmethod
     def sync(
         cls: Callable[_Arguments, Producer], *args: _Arguments.args, **kwargs: _Arguments.kwargs
     ) -> SyncProducer:
-        """The same for programs without an event loop."""
-        from pyromq.client.sync import SyncProducer
-
+        """Return a producer for programs without an event loop, from the same arguments."""
         return SyncProducer(partial(cls, *args, **kwargs))
 
-    # Life
+    # Lifecycle
 
     async def start(self) -> None:
-        """Make it ready to send; nothing is connected before the first message."""
+        """Get ready to send. The first message opens the first connection. Idempotent."""
         self._session.start()
         if self._trace is not None:
             await self._trace.start()
 
     async def close(self) -> None:
-        """Send what waits to be batched, let what is under way end, leave the cluster."""
+        """Send waiting batches, wait for sends in flight, and leave the cluster. Idempotent."""
         if self._session.running:
             if self._accumulator is not None:
                 await self._accumulator.flush()
-            await self._gate.wait_empty(self._send_timeout * (1 + self._retries))
+            await self._in_flight.wait_idle(self._send_timeout * (1 + self._retries))
         self._requests.close()
         if self._trace is not None:
             await self._trace.close()
@@ -222,10 +154,13 @@ class Producer(Client):
         select: QueueSelector | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - of one attempt, not of the whole
     ) -> SendResult:
-        """Store one message, on `queue` or on what `select` picks if given, and say where.
+        """Store one message and return its position.
 
-        Raises IllegalMessageError, TopicNotFoundError, NameServerError, BrokerError or
-        RemotingError (the last attempt's); all of them are RocketMQError.
+        `queue` fixes the queue, or `select` picks one. `timeout` is the time limit of one attempt
+        in seconds, by default `send_timeout`.
+
+        Raises IllegalMessageError, TopicNotFoundError, NameServerError, or the BrokerError or
+        RemotingError of the last attempt. All of these are RocketMQErrors.
         """
         check_message(message)
         if queue is not None or select is not None or timeout is not None:
@@ -239,11 +174,11 @@ class Producer(Client):
             self._session.check_running()
             if message.ordering_key:
                 message.check()
-                queue = await self._select(message, None)
+                queue = await self._targets.select(message, None)
             return await self._accumulator.add(message, queue, timeout)
         outgoing = Outgoing(message, self._compress_over, self._max_delay_level)
         if queue is None and (select is not None or message.ordering_key):
-            queue = await self._select(message, select)
+            queue = await self._targets.select(message, select)
         (result,) = await self._deliver(outgoing, queue, timeout)
         return result
 
@@ -254,20 +189,20 @@ class Producer(Client):
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - of one attempt, not of the whole
     ) -> list[SendResult]:
-        """Store messages of one topic, one behind the other; a result for each of them.
+        """Store messages of one topic on one queue, in order, and return a result for each.
 
-        What is too large for one request is split, and stays in order on one queue. Ordering
-        keys must stand for the same queue, unless it is given.
+        A batch too large for one request is split, and stays in order on one queue. All ordering
+        keys must belong to the same queue, unless `queue` is given.
         """
         if isinstance(messages, Message | ReceivedMessage | str) or not isinstance(
             messages, Iterable
         ):
-            raise refusal("messages", messages, "a list of Message is needed")
+            raise refusal("messages", messages, "expected a list of Message")
         check_send(queue, None, timeout)
         together = list(messages)
         batches = batches_of(together)
         if queue is None:
-            queue = await self._queue_for_all(together, is_split=len(batches) > 1)
+            queue = await self._targets.queue_for_batch(together, is_split=len(batches) > 1)
         results = []
         for batch in batches:
             results += await self._deliver(batch, queue, timeout)
@@ -280,9 +215,9 @@ class Producer(Client):
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - of one attempt, not of the whole
     ) -> SendResult:
-        """Store what `Outgoing.encoded` has made; the result of its first message.
+        """Store messages that `Outgoing.encoded` holds and return the result of the first.
 
-        For those who encode many messages at once, as the Spark sink does.
+        For callers that encode many messages at once, such as the Spark sink.
         """
         check_send(queue, None, timeout)
         (result,) = await self._deliver(outgoing, queue, timeout)
@@ -295,15 +230,15 @@ class Producer(Client):
         *,
         select: QueueSelector | None = None,
     ) -> None:
-        """Send one message and wait for nothing: whether it was stored is not known."""
+        """Send one message without waiting for a response; it may be lost unnoticed."""
         check_message(message)
         check_send(queue, select, None)
         self._session.check_running()
         outgoing = Outgoing(message, self._compress_over, self._max_delay_level)
         if queue is None and (select is not None or message.ordering_key):
-            queue = await self._select(message, select)
-        target = await self._target(outgoing.topic, queue, None)
-        sending = self._begin(outgoing, target, is_oneway=True)
+            queue = await self._targets.select(message, select)
+        target = await self._targets.choose(outgoing.topic, queue)
+        sending = self._before_send(outgoing, target, is_oneway=True)
         remoting = self._session.remoting
         try:
             if self._is_plain:
@@ -314,25 +249,25 @@ class Producer(Client):
             else:
                 await remoting.send_oneway(target.address, target.command(outgoing, is_oneway=True))
         except BaseException as error:
-            self._end(sending, None, error)
+            self._after_send(sending, None, error)
             raise
-        self._end(sending, None, None)
+        self._after_send(sending, None, None)
 
     async def request(
         self,
         message: Message,
-        timeout: float = 3.0,  # noqa: ASYNC109 - it is told to who replies
+        timeout: float = 3.0,  # noqa: ASYNC109 - travels in the request, too
         queue: MessageQueue | None = None,
         *,
         select: QueueSelector | None = None,
     ) -> ReceivedMessage:
-        """Send a request and wait for its reply (see `request_reply`), at most `timeout` seconds.
+        """Send a request and return its reply, which must arrive within `timeout` seconds.
 
-        Raises RequestTimeoutError, or what `send` raises.
+        Raises RequestTimeoutError, or what `send` raises. See `reply_to` for the other side.
         """
         check_message(message)
         message.check(self._max_delay_level)
-        message.wire_properties("")  # refused before anybody is asked
+        message.wire_properties("")  # refuse bad properties before asking any server
         check_seconds("timeout", timeout)
         check_send(queue, select, None)
         self._session.check_running()
@@ -341,7 +276,7 @@ class Producer(Client):
             with self._requests.expect() as (correlation_id, reply):
                 request = as_request(message, correlation_id, self.client_id, timeout)
                 async with asyncio.timeout(timeout) as limit:
-                    route = (await self._plan(message.topic)).route
+                    route = (await self._targets.plan(message.topic)).route
                     await self._requests.meet_repliers(self._session, route)
                     await self.send(request, queue, select=select, timeout=timeout)
                     is_stored = True
@@ -353,12 +288,12 @@ class Producer(Client):
             raise RequestTimeoutError(message.topic, timeout, problem) from None
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of `topic` that take messages now."""
+        """Return the queues of `topic` that are writable now."""
         check_topic(topic)
         self._session.check_running()
-        return list((await self._plan(topic)).queues)
+        return list((await self._targets.plan(topic)).queues)
 
-    # One request, as often as needed
+    # One request and its retries
 
     async def _deliver(
         self,
@@ -367,16 +302,17 @@ class Producer(Client):
         timeout: float | None = None,  # noqa: ASYNC109 - of one attempt, not of the whole
     ) -> list[SendResult]:
         session = self._session
-        if not session.running:
+        if session.state is not RUNNING:
             session.check_running()
-        gate = self._gate
+        in_flight = self._in_flight
         count = len(outgoing.keys)
-        if not gate.enter(count):
-            await gate.wait(count)
+        if not in_flight.try_acquire(count):
+            await in_flight.acquire(count)
         try:
-            target = self._quick_target(outgoing.topic) if fixed is None else None
+            targets = self._targets
+            target = targets.quick(outgoing.topic) if fixed is None else None
             if target is None:
-                target = await self._target(outgoing.topic, fixed, None)
+                target = await targets.choose(outgoing.topic, fixed)
             for attempt in itertools.count():
                 is_last = attempt >= self._retries
                 results, failure = await self._attempt(outgoing, target, timeout)
@@ -389,10 +325,10 @@ class Producer(Client):
                     return results
                 if failure is not None and (is_last or not _may_retry(failure)):
                     raise failure
-                await self._plan(outgoing.topic, fresh=True)
-                target = await self._target(outgoing.topic, fixed, target.queue.broker_name)
+                await targets.plan(outgoing.topic, fresh=True)
+                target = await targets.choose(outgoing.topic, fixed, target.queue.broker_name)
         finally:
-            gate.leave(count)
+            in_flight.release(count)
         raise AssertionError("the last attempt returns or raises")
 
     async def _attempt(
@@ -401,7 +337,8 @@ class Producer(Client):
         target: Target,
         timeout: float | None,  # noqa: ASYNC109 - of this attempt
     ) -> tuple[list[SendResult] | None, ClientError | RemotingError | None]:
-        sending = None if self._is_plain else self._begin(outgoing, target)
+        """Send one request and return the results or the failure."""
+        sending = None if self._is_plain else self._before_send(outgoing, target)
         queue, address = target.queue, target.address
         results: list[SendResult] | None = None
         failure: ClientError | RemotingError | None = None
@@ -409,7 +346,7 @@ class Producer(Client):
         try:
             connection = self._session.remoting.ready(address) if self._is_plain else None
             if connection is None:
-                header = (await self._ask(outgoing, target, timeout or self._send_timeout))[1]
+                header = (await self._call(outgoing, target, timeout or self._send_timeout))[1]
             else:
                 opaque = connection.next_opaque()
                 frame = target.frame(outgoing, opaque)
@@ -424,12 +361,12 @@ class Producer(Client):
                 self._faults.note_failure(queue.broker_name, time.monotonic())
         except asyncio.CancelledError as error:
             if sending is not None:
-                self._end(sending, None, error)
+                self._after_send(sending, None, error)
             raise
         else:
             if self._avoids:
                 now = time.monotonic()
-                if self._faults or now - begun >= QUICK:
+                if self._faults or now - begun >= MIN_AVOIDED_LATENCY_SECONDS:
                     self._faults.note(queue.broker_name, now - begun, now)
             code = header.get("code")
             status = STATUS_BY_CODE.get(code) if type(code) is int else None
@@ -438,20 +375,20 @@ class Producer(Client):
             else:
                 try:
                     fields = header.get("extFields") or {}
-                    results = outgoing.results(fields, self._name(queue), status)
+                    results = outgoing.results(fields, self._application_queue(queue), status)
                 except ValueError as error:
                     failure = AnswerError(address, error)
         if sending is not None:
-            self._end(sending, results, failure)
+            self._after_send(sending, results, failure)
         return results, failure
 
-    async def _ask(self, outgoing: Outgoing, target: Target, timeout: float) -> RawFrame:  # noqa: ASYNC109
-        """Ask for somebody who looks at requests, or over a connection that is not there yet."""
+    async def _call(self, outgoing: Outgoing, target: Target, timeout: float) -> RawFrame:  # noqa: ASYNC109
+        """Send a request that a hook or signature needs whole, or that opens a connection."""
         remoting = self._session.remoting
         if not self._is_plain:
             command = target.command(outgoing)
             return frame_from(await remoting.request(target.address, command, timeout))
-        # Connecting counts, too.
+        # The time to connect counts.
         began = time.monotonic()
         try:
             async with asyncio.timeout(timeout):
@@ -464,13 +401,16 @@ class Producer(Client):
         opaque = connection.next_opaque()
         return await connection.call(opaque, target.frame(outgoing, opaque), outgoing.code, timeout)
 
-    def _begin(self, outgoing: Outgoing, target: Target, *, is_oneway: bool = False) -> Sending:
+    def _before_send(
+        self, outgoing: Outgoing, target: Target, *, is_oneway: bool = False
+    ) -> Sending:
+        """Call the hooks before a request leaves."""
         sending = Sending(
             self.group,
             self._session.settings.namespace,
             outgoing.messages,
             outgoing.keys,
-            self._name(target.queue),
+            self._application_queue(target.queue),
             target.address,
             is_oneway=is_oneway,
             is_half=outgoing.is_half,
@@ -480,202 +420,43 @@ class Producer(Client):
         self.hooks.before_send(sending)
         return sending
 
-    def _end(
+    def _after_send(
         self, sending: Sending, results: list[SendResult] | None, failure: BaseException | None
     ) -> None:
+        """Call the hooks with a request's outcome."""
         sending.results = results or ()
         sending.result = results[0] if results else None
         sending.error = failure
         self.hooks.after_send(sending)
 
-    # Which queue
-
-    async def _select(self, message: Message, select: QueueSelector | None) -> MessageQueue:
-        plan = await self._plan(message.topic)
-        if select is None:
-            return plan.queues[_place(message.ordering_key, len(plan.queues))]
-        queue = select(plan.queues, message)
-        if queue not in plan.queues:
-            raise IllegalMessageError(
-                f"the selector picked {queue!r}, which is none of the {len(plan.queues)} queues "
-                f"of topic {message.topic!r}"
-            )
-        return queue
-
-    async def _queue_for_all(
-        self, messages: Sequence[Message], *, is_split: bool
-    ) -> MessageQueue | None:
-        """The queue of messages that stay together; None when any will do."""
-        keys = {message.ordering_key for message in messages} - {""}
-        topic = messages[0].topic
-        if not keys:
-            if not is_split:
-                return None
-            target = await self._next_target(topic, None)
-            return MessageQueue(topic, target.queue.broker_name, target.queue.queue_id)
-        queues = (await self._plan(topic)).queues
-        places = {_place(key, len(queues)) for key in keys}
-        if len(places) > 1:
-            raise IllegalMessageError(
-                f"a batch has ordering keys of {len(places)} queues of topic {topic!r}: send one "
-                "batch for each key"
-            )
-        return queues[places.pop()]
-
-    def _quick_target(self, topic: str) -> Target | None:
-        """The next queue in turn, if the topic's route is known and all brokers are well."""
-        plan = self._plans.get(topic)
-        if plan is None or self._faults:
-            return None
-        route = self._session.routes.peek(plan.topic)
-        return plan.next() if route is plan.route and route is not None else None
-
-    async def _target(
-        self, topic: str, fixed: MessageQueue | None, failed_broker: str | None
-    ) -> Target:
-        if fixed is None:
-            return await self._next_target(topic, failed_broker)
-        plan = await self._plan(topic)
-        return plan.target(fixed)
-
-    async def _next_target(self, topic: str, failed_broker: str | None) -> Target:
-        plan = await self._plan(topic)
-        now = time.monotonic()
-        first = plan.next()
-        target = first
-        for _ in range(len(plan.targets)):
-            broker = target.queue.broker_name
-            if broker != failed_broker and not self._faults.is_avoided(broker, now):
-                return target
-            target = plan.next()
-        # All of them have failed or are slow: another one than the last at least.
-        for _ in range(len(plan.targets)):
-            if target.queue.broker_name != failed_broker:
-                return target
-            target = plan.next()
-        return first
-
-    async def _plan(self, topic: str, *, fresh: bool = False) -> _Plan:
-        """The topic's queues, or where they would be if the topic were created."""
-        # Replies belong to a cluster, not to a namespace.
-        name = topic if topic.endswith(REPLY_TOPIC_SUFFIX) else self._session.wrap(topic)
-        route = await self._route(name, fresh=fresh)
-        plan = self._plans.get(topic)
-        if plan is None or plan.route is not route:
-            targets = [
-                Target(queue, address, self._group_name, self._topic_queues)
-                for queue in route.write_queues
-                if (address := route.master_of(queue.broker_name)) is not None
-            ]
-            if not targets:
-                raise TopicNotFoundError(topic, "none of its brokers takes messages for it now")
-            turn = plan.turn if plan is not None else random.randrange(len(targets))  # noqa: S311
-            plan = self._plans[topic] = _Plan(route, topic, name, targets, turn)
-        return plan
-
-    async def _route(self, topic: str, *, fresh: bool) -> TopicRoute:
-        routes = self._session.routes
-        try:
-            if fresh:
-                try:
-                    async with asyncio.timeout(_FRESH_ROUTE_SECONDS):
-                        return await routes.refresh(topic)
-                except (NameServerError, TimeoutError):
-                    # What is known may be good for another attempt.
-                    logger.debug("route of %s could not be refreshed", topic, exc_info=True)
-            return await routes.get(topic)
-        except TopicNotFoundError as error:
-            try:
-                template = await routes.get(TEMPLATE_TOPIC)
-            except TopicNotFoundError:
-                raise error from None
-            known = self._created.get(topic)
-            if known is None or known[0] is not template:
-                route = template.for_new_topic(topic, self._topic_queues)
-                known = self._created[topic] = (template, route)
-            return known[1]
-
-    def _name(self, queue: MessageQueue) -> MessageQueue:
-        """A queue as the application knows it."""
+    def _application_queue(self, queue: MessageQueue) -> MessageQueue:
+        """Return a queue under the application's topic name."""
         if not self._session.settings.namespace:
             return queue
         return MessageQueue(self._session.unwrap(queue.topic), queue.broker_name, queue.queue_id)
 
-    def _handlers(self) -> dict[int, ClientHandler]:
-        """What brokers may ask of this producer."""
-        return {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._requests.take}
+    # Requests and heartbeats
 
-    def _forgive(self, address: str) -> None:
-        """A broker that could not be reached is back: it need not be left out any more."""
-        for route in self._session.routes.known():
-            for name, replicas in route.addresses.items():
-                if address in replicas.values():
-                    self._faults.forgive(name)
+    def _handlers(self) -> dict[int, ClientHandler]:
+        """Return the handlers of requests that brokers send to a producer."""
+        return {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._requests.take}
 
     def _describe(self, client_id: str) -> HeartbeatData:
         return HeartbeatData(client_id, producer_data_set=[ProducerData(self._group_name)])
 
 
-class _Plan:
-    """A topic's queues that take messages, in turn."""
-
-    __slots__ = ("_by_queue", "queues", "route", "targets", "topic", "turn")
-
-    def __init__(
-        self, route: TopicRoute, name: str, topic: str, targets: list[Target], turn: int
-    ) -> None:
-        self.route = route
-        self.topic = topic
-        self.targets = targets
-        self.turn = turn
-        #: Under the application's names. Those of an ordered topic may be without a target now.
-        self.queues = tuple(
-            MessageQueue(name, queue.broker_name, queue.queue_id) for queue in route.write_queues
-        )
-        self._by_queue = {
-            MessageQueue(name, target.queue.broker_name, target.queue.queue_id): target
-            for target in targets
-        }
-
-    def next(self) -> Target:
-        turn = self.turn = self.turn + 1
-        targets = self.targets
-        return targets[turn % len(targets)]
-
-    def target(self, queue: MessageQueue) -> Target:
-        found = self._by_queue.get(queue)
-        if found is None and queue in self.queues:
-            raise TopicNotFoundError(
-                queue.topic,
-                f"broker {queue.broker_name!r} cannot be reached, and in an ordered topic no other "
-                "takes its messages",
-            )
-        if found is None:
-            raise TopicNotFoundError(
-                queue.topic,
-                f"queue {queue.queue_id} of broker {queue.broker_name!r} is not among the "
-                f"{len(self.queues)} that take messages now",
-            )
-        return found
-
-
 def check_send(
     queue: MessageQueue | None, select: QueueSelector | None, timeout: float | None
 ) -> None:
-    """Refuse what says in no possible way where a message goes, or how long that may take."""
+    """Raise OptionError for arguments of a send that are wrong or contradict each other."""
     if queue is not None:
         check_queue(queue)
         if select is not None:
-            raise OptionError("queue and select: give one of them, each says where it goes")
+            raise OptionError("queue and select are mutually exclusive: give one of them")
     if select is not None:
         check_callable("select", select)
     if timeout is not None:
         check_seconds("timeout", timeout)
-
-
-def _place(ordering_key: str, count: int) -> int:
-    """Which of `count` queues a key stands for: as Java's SelectMessageQueueByHash."""
-    return abs(java_hash(ordering_key)) % count
 
 
 def _may_retry(failure: ClientError | RemotingError) -> bool:

@@ -1,19 +1,19 @@
-"""Request-reply: a message that is answered by another message.
+"""Request and reply: a message that another message answers.
 
     reply = await producer.request(Message("questions", b"6 * 7"), timeout=3.0)
 
-and who consumes the topic `questions` answers with a producer of its own:
+A consumer of the topic `questions` replies with a producer of its own:
 
     await producer.send(reply_to(message, b"42"))
 
 The requester's id and a correlation id travel in the request's properties. The reply goes to a
-broker of the request's cluster (SEND_REPLY_MESSAGE_V2 to the topic `cluster_REPLY_TOPIC`), and
-from there to the requester on the connection of its heartbeats (PUSH_REPLY_MESSAGE_TO_CLIENT):
-`Requests` sees to it that all brokers of that topic know the requester before it asks, where
-Java's clients know only those that they have sent to. A reply is never stored by default, and
-one that comes too late is dropped.
+broker of the request's cluster (SEND_REPLY_MESSAGE_V2 to the topic `cluster_REPLY_TOPIC`), which
+pushes it to the requester over the connection of its heartbeats (PUSH_REPLY_MESSAGE_TO_CLIENT).
+Before a request leaves, `Requests` therefore introduces the client to every broker of that topic;
+Java's clients are known only to brokers they have sent to. Brokers do not store replies by
+default. A late reply is dropped.
 
-On the producer's event loop; `reply_to` anywhere.
+Runs on the producer's event loop; any thread may call `reply_to`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pyromq.base.clock import now_ms
 from pyromq.client.errors import ClientStateError, IllegalMessageError, TopicNotFoundError
 from pyromq.client.message import ClientMessage, Message
 from pyromq.client.received import ReceivedMessage, decode_messages
@@ -58,22 +59,23 @@ from pyromq.remoting.address import AddressError, parse_address
 
 logger = logging.getLogger(__name__)
 
-#: How long a request waits for a broker to learn who asks.
+#: Time limit of a request for introducing the client to a broker.
 _INTRODUCTION_SECONDS = 1.0
-#: After which a broker that did not answer is tried again.
-_AGAIN_SECONDS = 5.0
+#: Delay before the next introduction to a broker that did not answer.
+_RETRY_SECONDS = 5.0
 _NO_HOST = bytes(8)
 _HOST_SIZE_V6 = 20
 
 
 def reply_to(message: ReceivedMessage, body: bytes) -> Message:
-    """The answer to a request, to be sent with any producer; IllegalMessageError if it is none.
+    """Return a reply to a request, to be sent with any producer.
 
-    Sending it raises BrokerError when the requester is gone, or has not taken it.
+    Raises IllegalMessageError if `message` is not a request. Sending the reply raises BrokerError
+    if the requester is gone or did not accept it.
     """
     if not isinstance(message, ReceivedMessage):
         raise IllegalMessageError(
-            f"message={message!r:.100}: a received message is needed, got {type(message).__name__}"
+            f"message={message!r:.100}: expected a ReceivedMessage, got {type(message).__name__}"
         )
     properties = message.all_properties
     missing = [
@@ -81,7 +83,7 @@ def reply_to(message: ReceivedMessage, body: bytes) -> Message:
     ]
     if missing:
         raise IllegalMessageError(
-            f"{message!r} cannot be replied to, it was not sent as a request: it has no "
+            f"{message!r} is not a request and cannot be replied to: it has no property "
             f"{', '.join(missing)}"
         )
     reply = {
@@ -95,18 +97,18 @@ def reply_to(message: ReceivedMessage, body: bytes) -> Message:
 
 
 class Requests:
-    """The requests of a producer that wait for their replies, by correlation id."""
+    """A producer's requests in flight, by correlation id."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
-        #: By topic, its route and the masters that may get replies.
+        #: Route and masters that may get replies, by topic.
         self._repliers: dict[str, tuple[TopicRoute, set[str]]] = {}
-        #: By master, when it was last told who we are.
+        #: Time and task of the last introduction, by master.
         self._introductions: dict[str, tuple[float, asyncio.Task[None]]] = {}
 
     @contextmanager
     def expect(self) -> Iterator[tuple[str, asyncio.Future[ReceivedMessage]]]:
-        """A new correlation id, and its reply as long as the block lasts."""
+        """Yield a new correlation id and the future of its reply, valid within the block."""
         correlation_id = str(uuid.uuid4())
         reply: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = reply
@@ -117,9 +119,9 @@ class Requests:
             reply.cancel()
 
     async def meet_repliers(self, session: Session, route: TopicRoute) -> None:
-        """Be known to every broker that may get a reply to a request for this topic.
+        """Introduce the client to every broker that may get a reply to a request for this topic.
 
-        One that does not answer is not waited for longer than a second, and not again soon.
+        Waits at most one second for a broker, and not again for the next five.
         """
         known = self._repliers.get(route.topic)
         if known is None or known[0] is not route:
@@ -129,16 +131,16 @@ class Requests:
         if not strangers:
             return
         now = time.monotonic()
-        under_way = []
+        introductions = []
         for address in strangers:
             begun, introduction = self._introductions.get(address, (-math.inf, None))
-            if introduction is None or (introduction.done() and now - begun >= _AGAIN_SECONDS):
+            if introduction is None or (introduction.done() and now - begun >= _RETRY_SECONDS):
                 begun, introduction = now, asyncio.create_task(session.introduce(address))
                 self._introductions[address] = begun, introduction
             if now - begun < _INTRODUCTION_SECONDS:
-                under_way.append(introduction)
-        if under_way:
-            await asyncio.wait(under_way, timeout=_INTRODUCTION_SECONDS)
+                introductions.append(introduction)
+        if introductions:
+            await asyncio.wait(introductions, timeout=_INTRODUCTION_SECONDS)
 
     async def _masters_of_replies(self, session: Session, route: TopicRoute) -> set[str]:
         masters = route.masters()
@@ -146,40 +148,40 @@ class Requests:
             try:
                 masters |= (await session.routes.get(reply_topic(cluster))).masters()
             except TopicNotFoundError:
-                logger.info("cluster %s has no topic for replies", cluster)
+                logger.info("cluster %s has no reply topic", cluster)
         return masters
 
     def take(self, address: str, command: RemotingCommand) -> RemotingCommand:
-        """PUSH_REPLY_MESSAGE_TO_CLIENT: a reply, for whoever waits for it."""
+        """Handle PUSH_REPLY_MESSAGE_TO_CLIENT: hand a reply to its waiting request."""
         message = _message_of(command)
         correlation_id = message.all_properties.get(CORRELATION_ID, "")
         reply = self._waiting.get(correlation_id)
         if reply is None or reply.done():
             logger.warning(
-                "reply to request %s came from %s, but nobody waits for it: dropped",
-                correlation_id or "without id",
+                "reply from %s dropped: request %s is not in flight",
                 address,
+                correlation_id or "without id",
             )
         else:
             reply.set_result(message)
         return command.answer()
 
     def close(self) -> None:
-        """Nobody shall wait for replies that cannot come any more."""
+        """Fail all requests in flight."""
         for _, introduction in self._introductions.values():
             introduction.cancel()
         for reply in self._waiting.values():
             if not reply.done():
                 reply.set_exception(
-                    ClientStateError("this client was closed before the reply came")
+                    ClientStateError("this client was closed before the reply arrived")
                 )
-                reply.exception()  # seen, also when nobody waits any more
+                reply.exception()  # marks it as retrieved, even if no caller waits any more
 
 
 def as_request(message: Message, correlation_id: str, client_id: str, timeout: float) -> Message:
-    """The message with what a replier has to know; the caller's is not changed."""
+    """Return a copy of a message with the properties that a replier needs."""
     if message.is_reply:
-        raise IllegalMessageError("a reply cannot be a request: send it with Producer.send")
+        raise IllegalMessageError("a reply cannot be sent as a request: use Producer.send")
     return ClientMessage.of(
         message,
         {
@@ -191,11 +193,11 @@ def as_request(message: Message, correlation_id: str, client_id: str, timeout: f
 
 
 def _message_of(command: RemotingCommand) -> ReceivedMessage:
-    """A pushed reply as if it had been read from a queue."""
+    """Decode a pushed reply to a message as if it had been read from a queue."""
     header = ReplyMessageRequestHeader.decode(command.ext_fields)
     properties = {
         **decode_properties(header.properties or ""),
-        ARRIVE_TIME: str(time.time_ns() // 1_000_000),
+        ARRIVE_TIME: str(now_ms()),
     }
     born, stored = _host_of(header.born_host), _host_of(header.store_host)
     sys_flag = header.sys_flag & (COMPRESSED | COMPRESSION_MASK)
@@ -229,7 +231,7 @@ def _message_of(command: RemotingCommand) -> ReceivedMessage:
 
 
 def _host_of(address: str) -> bytes:
-    # Java prints addresses with a slash in front where there is no host's name.
+    # Java prints an address without a host name as /address.
     try:
         return encode_host(*parse_address(address.rpartition("/")[2]))
     except (AddressError, ValueError):

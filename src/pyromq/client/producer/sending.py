@@ -1,9 +1,8 @@
-"""A send request: from messages to the frame that leaves, and from the answer to results.
+"""Encode send requests and decode their responses.
 
-`Outgoing` is one request's messages, checked and encoded once, the same at each attempt.
-`Target` is a queue that takes messages and the constant part of every request to it: the
-header of a send is one `%` format. Both are plain values; the producer decides where and
-how often.
+`Outgoing` holds the messages of one request, checked and encoded once for all attempts. `Target` is
+a writable queue with a template of the requests to it, so that encoding a header is one `%` format.
+Both are plain values; the producer decides on queues and retries.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 import orjson
 
+from pyromq.base.clock import now_ms
 from pyromq.client.errors import IllegalMessageError
 from pyromq.client.message import (
     MAX_BODY,
@@ -42,15 +42,15 @@ from pyromq.protocol.wire.codes import PROTOCOL_VERSION, LanguageCode, RequestCo
 from pyromq.protocol.wire.frame import FLAG_ONEWAY, RemotingCommand, pack_prefix
 from pyromq.protocol.wire.headers import SendMessageRequestHeaderV2
 
-#: As 4.9's clients: the level of zlib.
+#: The zlib level of RocketMQ 4.9's clients.
 _COMPRESSION_LEVEL: Final = 5
-#: Where a template gets its values; words that no name can hold.
+#: Marks a template's placeholders: a character that no name contains.
 _HOLE: Final = "\ue000"
 _new_tuple: Final = tuple.__new__
 
 
 class Outgoing:
-    """One request's messages, with their unique keys."""
+    """The messages of one request, with their unique keys."""
 
     __slots__ = (
         "body",
@@ -67,7 +67,7 @@ class Outgoing:
     def __init__(
         self, message: Message, compress_over: int, max_delay_level: int = MAX_DELAY_LEVEL
     ) -> None:
-        """A single message; a body above `compress_over` bytes is compressed."""
+        """Encode a single message; bodies of `compress_over` bytes and more are compressed."""
         message.check(max_delay_level)
         key = create_unique_key()
         body = message.body
@@ -77,7 +77,6 @@ class Outgoing:
         self.properties = message.wire_properties(key)
         self.flag = message.flag
         self.is_batch = False
-        #: The request that carries it.
         self.code = (
             RequestCode.SEND_REPLY_MESSAGE_V2 if message.is_reply else RequestCode.SEND_MESSAGE_V2
         )
@@ -89,27 +88,27 @@ class Outgoing:
 
     @classmethod
     def batch(
-        cls, topic: str, messages: Sequence[Message], keys: list[str], parts: Sequence[bytes]
+        cls, topic: str, messages: Sequence[Message], keys: list[str], encoded: Sequence[bytes]
     ) -> Outgoing:
-        """Messages of one topic for one queue, as `inner_message` has checked and encoded them."""
+        """Join messages of one topic, each checked and encoded by `inner_message`."""
         self = cls.__new__(cls)
         self.messages = messages
         self.topic = topic
         self.keys = keys
-        # Brokers write these behind each message's own: an id here would hide the messages' ids.
+        # Brokers append these to each message's own: an id here would hide the messages' ids.
         self.properties = WAIT_TRUE
         self.flag = 0
         self.sys_flag = 0
         self.is_batch = True
         self.code = RequestCode.SEND_BATCH_MESSAGE
-        self.body = b"".join(parts)
+        self.body = b"".join(encoded)
         return self
 
     @classmethod
     def encoded(cls, topic: str, body: bytes, properties: str | None = None) -> Outgoing:
-        """What somebody else has checked and encoded: one message, or without properties a batch.
+        """Wrap bytes that the caller checked and encoded: a batch, or one message with properties.
 
-        It counts as one message and has one result, that of the first; hooks see no messages.
+        They count as one message and have one result, the first message's. Hooks see no messages.
         """
         self = cls.batch(topic, (), [""], (body,))
         if properties is not None:
@@ -119,19 +118,19 @@ class Outgoing:
         return self
 
     def prepare_transaction(self, group: str) -> None:
-        """Make it a half message of a producer group."""
+        """Turn the message into a half message of a producer group."""
         self.sys_flag |= TRANSACTION_PREPARED
         self.properties += f"\x02{TRAN_MSG}\x01true\x02{PRODUCER_GROUP}\x01{group}"
 
     @property
     def is_half(self) -> bool:
-        """Whether it is the first half of a transaction."""
+        """Return whether this is the half message of a transaction."""
         return self.sys_flag & TRANSACTION_PREPARED != 0
 
     def results(
         self, fields: dict[str, Any], queue: MessageQueue, status: SendStatus
     ) -> list[SendResult]:
-        """What an answer's extFields say of each message; ValueError when they cannot be read."""
+        """Decode a response's extFields to one result per message; raises ValueError."""
         try:
             stored_on = int(fields["queueId"])
             offset = int(fields["queueOffset"])
@@ -139,13 +138,13 @@ class Outgoing:
             region, trace = fields.get(MSG_REGION, ""), fields.get(TRACE_ON) != "false"
             transaction = fields.get("transactionId")
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"no place of a stored message: {error!r}") from error
+            raise ValueError(f"missing or bad position of the stored message: {error!r}") from error
         if stored_on != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, stored_on)
         if len(ids) != len(self.keys):
-            # Old brokers give one id for a batch.
+            # Old brokers return one id for a whole batch.
             ids = ids[:1] * len(self.keys)
-        # Made as the tuples they are: there may be hundreds.
+        # tuple.__new__ skips SendResult's constructor: a batch may have hundreds.
         return [
             _new_tuple(
                 SendResult,
@@ -156,22 +155,22 @@ class Outgoing:
 
 
 class Target:
-    """A queue that takes messages, at its broker's address."""
+    """A writable queue and its broker's address."""
 
     __slots__ = ("_group", "_single", "_templates", "_topic_queues", "address", "queue")
 
     def __init__(self, queue: MessageQueue, address: str, group: str, topic_queues: int) -> None:
-        """`queue` and `group` have names as the servers know them."""
+        """Take queue and group under the names that servers know."""
         self.queue = queue
         self.address = address
         self._group = group
         self._topic_queues = topic_queues
         self._single = self._template(RequestCode.SEND_MESSAGE_V2)
-        #: Of other requests than single sends, once they are needed.
+        #: Templates of other requests than single sends, created on first use.
         self._templates: dict[RequestCode, bytes] = {}
 
     def frame(self, outgoing: Outgoing, opaque: int, flag: int = 0) -> bytes:
-        """The request to this queue as bytes."""
+        """Encode a request to this queue."""
         code = outgoing.code
         if code is RequestCode.SEND_MESSAGE_V2:
             template = self._single
@@ -181,7 +180,7 @@ class Target:
             )
         header = template % (
             outgoing.sys_flag,
-            time.time_ns() // 1_000_000,
+            time.time_ns() // 1_000_000,  # not now_ms(): one call per message less
             outgoing.flag,
             orjson.dumps(outgoing.properties),
             flag,
@@ -193,7 +192,7 @@ class Target:
         )
 
     def command(self, outgoing: Outgoing, *, is_oneway: bool = False) -> RemotingCommand:
-        """The same as a command, for those who look at requests before they leave."""
+        """Return a request to this queue as a command, for hooks and signatures."""
         header = SendMessageRequestHeaderV2(
             producer_group=self._group,
             topic=self.queue.topic,
@@ -201,7 +200,7 @@ class Target:
             default_topic_queue_nums=self._topic_queues,
             queue_id=self.queue.queue_id,
             sys_flag=outgoing.sys_flag,
-            born_timestamp=time.time_ns() // 1_000_000,
+            born_timestamp=now_ms(),
             flag=outgoing.flag,
             properties=outgoing.properties,
             reconsume_times=0,
@@ -248,46 +247,46 @@ class Target:
 
 
 def batches_of(messages: Sequence[Message]) -> list[Outgoing]:
-    """Messages of one topic as batches, each small enough for a request."""
+    """Split messages of one topic into batches, each of which fits into one request."""
     if not messages:
-        raise IllegalMessageError("messages=[]: a batch needs at least one message")
+        raise IllegalMessageError("messages=[]: a batch must have at least one message")
     for message in messages:
         check_message(message)
         check_topic(message.topic)
     topics = {message.topic for message in messages}
     if len(topics) != 1:
         raise IllegalMessageError(
-            f"a batch is for exactly one topic, not for {len(topics)}: {sorted(topics)}"
+            f"a batch must have one topic, this one has {len(topics)}: {sorted(topics)}"
         )
     (topic,) = topics
     keys = [create_unique_key() for _ in messages]
-    parts = [inner_message(message, key) for message, key in zip(messages, keys, strict=True)]
+    encoded = [inner_message(message, key) for message, key in zip(messages, keys, strict=True)]
     batches: list[Outgoing] = []
     start = size = 0
-    for number, part in enumerate([*parts, b""]):
-        if number == len(parts) or (size and size + len(part) > MAX_BODY):
+    for number, each in enumerate([*encoded, b""]):
+        if number == len(encoded) or (size and size + len(each) > MAX_BODY):
             batches.append(
                 Outgoing.batch(
-                    topic, messages[start:number], keys[start:number], parts[start:number]
+                    topic, messages[start:number], keys[start:number], encoded[start:number]
                 )
             )
             start, size = number, 0
-        size += len(part)
+        size += len(each)
     return batches
 
 
 def inner_message(message: Message, key: str) -> bytes:
-    """A message as it stands in a batch; raises IllegalMessageError when it cannot."""
+    """Encode a message of a batch; raises IllegalMessageError if it may not be in one."""
     if message.delay_level:
-        raise IllegalMessageError("a delayed message cannot be in a batch: send it alone")
+        raise IllegalMessageError("a batch cannot hold a delayed message: send it alone")
     if message.topic.startswith(RETRY_TOPIC_PREFIX):
-        raise IllegalMessageError("a message for a retry topic cannot be in a batch")
+        raise IllegalMessageError("a batch cannot hold messages for a retry topic")
     if message.is_reply:
-        raise IllegalMessageError("a reply cannot be in a batch: send it alone")
+        raise IllegalMessageError("a batch cannot hold a reply: send it alone")
     return batched_message(message, key)
 
 
 def batched_message(message: Message, key: str) -> bytes:
-    """The same of a message that is known to be possible in a batch, if it is possible at all."""
+    """Encode a message that is known to be allowed in a batch; raises IllegalMessageError."""
     message.check()
     return encode_inner_message(message.body, message.wire_properties(key).encode(), message.flag)

@@ -1,4 +1,4 @@
-"""Messages that count only if something else has happened: transactions in two phases.
+"""Send messages that are delivered only if a local transaction commits.
 
     async def execute(half):
         await database.pay(order, half.transaction_id)
@@ -11,32 +11,32 @@
     async with TransactionProducer("127.0.0.1:9876", group="payments", check=check) as producer:
         await producer.send_in_transaction(Message("orders", b"..."), execute)
 
-1. The message is stored as a half, which nobody sees. If that fails, nothing is executed.
-2. `execute` does the local part. It says how that ended; raising, or returning None, means
-   that this is not known.
-3. The broker is told the outcome (END_TRANSACTION, without an answer): a committed message
-   goes to its consumers. If that gets lost, or the outcome is not known, the broker asks a
-   member of the producer's group later, again and again: `check` answers. So `check` must
-   know about transactions of other members and of earlier runs.
+1. The broker stores the message as a half message, which no consumer sees. If that fails, nothing
+   is executed.
+2. `execute` runs the local transaction and returns its outcome. None or an exception means that
+   the outcome is unknown.
+3. The producer sends the outcome to the broker (END_TRANSACTION, oneway), which delivers a
+   committed message. If the request is lost or the outcome is unknown, the broker asks members of
+   the producer's group later, repeatedly, and `check` answers. `check` must therefore know the
+   transactions of other members and of earlier runs.
 
-A half that was stored but not flushed or replicated in time is rolled back without being
-executed, as Java does. A half whose send was tried again may be stored twice: then `check`
-decides about the other one.
+A half message that was stored but not flushed or replicated in time is rolled back without
+executing, as in Java. A retried send may store two half messages; `check` then decides on the
+other one.
 
-While a check is under way, a broker that asks again about the same message gets the answer
-for its latest question; Java answers both, which may deliver the message twice. `execute` and
-`check` may be coroutine functions, which run on the event loop, or plain ones, which run in
-threads. On the event loop of its owner.
+If a broker asks again about a message whose check is in flight, only its latest request is
+answered; Java answers both, which may deliver the message twice. `execute` and `check` may be
+coroutine functions, which run on the event loop, or plain functions, which run in threads. The
+producer runs on the event loop that started it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Unpack
+from typing import Any, Final, ParamSpec, Unpack
 
 from pyromq.client.arguments import check_callable, check_count, refusal
 from pyromq.client.errors import ClientError, IllegalMessageError, TopicNotFoundError
@@ -47,11 +47,27 @@ from pyromq.client.handler_threads import (
     is_coroutine_function,
 )
 from pyromq.client.hooks import EndingTransaction
-from pyromq.client.message import Message, check_message, check_topic, message_fields
-from pyromq.client.producer.producer import Producer, ProducerOptions, QueueSelector, check_send
+from pyromq.client.message import (
+    HalfMessage,
+    Message,
+    check_message,
+    check_topic,
+    message_fields,
+)
+from pyromq.client.producer.options import ProducerOptions
+from pyromq.client.producer.producer import Producer, check_send
 from pyromq.client.producer.sending import Outgoing
+from pyromq.client.producer.sync import SyncTransactionProducer
+from pyromq.client.producer.targets import QueueSelector
 from pyromq.client.received import ReceivedMessage, decode_messages
-from pyromq.client.results import SendResult, SendStatus, TransactionState
+from pyromq.client.results import (
+    Check,
+    Execute,
+    SendResult,
+    SendStatus,
+    TransactionResult,
+    TransactionState,
+)
 from pyromq.client.session.routes import MASTER_ID, TEMPLATE_TOPIC
 from pyromq.protocol.message.message_id import decode_message_id
 from pyromq.protocol.message.properties import PRODUCER_GROUP
@@ -70,20 +86,17 @@ from pyromq.protocol.wire.headers import (
 )
 from pyromq.remoting.client import ClientHandler, RemotingError
 
-if TYPE_CHECKING:
-    from pyromq.client.sync import SyncTransactionProducer
-
 logger = logging.getLogger(__name__)
 
 _Arguments = ParamSpec("_Arguments")
 
-#: Threads for plain functions that execute transactions.
-_MAX_EXECUTING: Final = 64
-#: Questions of brokers that wait for their turn; more are left for the next time.
-_MAX_WAITING_CHECKS: Final = 2000
-#: How long `close` waits for transactions and checks that are under way.
+#: Threads for `execute` functions.
+_MAX_EXECUTE_THREADS: Final = 64
+#: Checks waiting or running; further ones are left to the broker's next attempt.
+_MAX_CHECKS_IN_FLIGHT: Final = 2000
+#: Time limit of `close` for transactions and checks in flight.
 _CLOSE_SECONDS: Final = 10.0
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
+_MIN_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 0.5, 30.0
 
 _FLAGS: Final = {
     TransactionState.COMMIT: TRANSACTION_COMMIT,
@@ -92,42 +105,13 @@ _FLAGS: Final = {
 }
 
 
-@dataclass(slots=True)
-class HalfMessage(Message):
-    """A message that is stored, but not visible yet; as `execute` gets it."""
-
-    #: By which `check` is asked about it later: the `msg_id` of the message there.
-    transaction_id: str = ""
-    #: What `send_in_transaction` was given for it.
-    argument: Any = None
-
-
-class TransactionResult(NamedTuple):
-    """How a transaction ended."""
-
-    state: TransactionState
-    #: Where the half was stored.
-    result: SendResult
-    #: What `execute` raised.
-    error: Exception | None = None
-
-    @property
-    def msg_id(self) -> str:
-        """The id of the message, and of the transaction."""
-        return self.result.msg_id
-
-
-Execute = Callable[[HalfMessage], TransactionState | Awaitable[TransactionState | None] | None]
-Check = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionState | None] | None]
-
-
 class TransactionProducer(Producer):
     """A producer that can also send messages in transactions.
 
-    `group` names everyone who can answer for these transactions; `check` does it. At most
-    `max_checks` checks run at the same time. `topics` are those whose brokers shall know this
-    producer from the start on: they may ask about what earlier runs have left open; others ask
-    once something was sent to them.
+    All members of `group` must be able to `check` its transactions. At most `max_checks` checks
+    run at the same time. Brokers of `topics` know this producer from its start and can ask about
+    transactions that earlier runs left open; other brokers can ask after the first message sent
+    to them. See `ProducerOptions` for the other options.
     """
 
     def __init__(
@@ -143,7 +127,7 @@ class TransactionProducer(Producer):
         check_callable("check", check)
         check_count("max_checks", max_checks)
         if isinstance(topics, str) or not isinstance(topics, Iterable):
-            raise refusal("topics", topics, "a list of names is needed")
+            raise refusal("topics", topics, "expected a list of names")
         topics = list(topics)
         for topic in topics:
             check_topic(topic)
@@ -151,12 +135,12 @@ class TransactionProducer(Producer):
         self._check = check
         self._topics = [*topics, TEMPLATE_TOPIC]
         self._checks = asyncio.Semaphore(max_checks)
-        self._execute_threads = HandlerThreads(_MAX_EXECUTING, group)
+        self._execute_threads = HandlerThreads(_MAX_EXECUTE_THREADS, group)
         self._check_threads = HandlerThreads(max_checks, group)
-        #: Questions that are not answered yet, by the message's id.
+        #: Checks not answered yet, by message id.
         self._asked: dict[str, _Question] = {}
-        #: Transactions and checks under way, and whose task each of them is in.
-        self._under_way: dict[asyncio.Future[None], asyncio.Task[Any] | None] = {}
+        #: Transactions and checks in flight, each with its task.
+        self._in_progress: dict[asyncio.Future[None], asyncio.Task[Any] | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._introduction: asyncio.Task[None] | None = None
 
@@ -166,27 +150,25 @@ class TransactionProducer(Producer):
         *args: _Arguments.args,
         **kwargs: _Arguments.kwargs,
     ) -> SyncTransactionProducer:
-        """The same for programs without an event loop."""
-        from pyromq.client.sync import SyncTransactionProducer
-
+        """Return a producer for programs without an event loop, from the same arguments."""
         return SyncTransactionProducer(partial(cls, *args, **kwargs))
 
     async def start(self) -> None:
-        """Make it ready, and let brokers know that it can be asked."""
+        """Get ready to send, and register with the brokers that may check. Idempotent."""
         await super().start()
         if self._introduction is None:
             self._introduction = asyncio.create_task(self._introduce())
 
     async def close(self) -> None:
-        """Let transactions and checks under way end, then close as any producer.
+        """Wait for transactions and checks in flight, then close as any producer does. Idempotent.
 
-        Transactions whose end could not be told are asked for at other members of the group.
+        Brokers ask other members of the group about transactions whose outcome they do not know.
         """
         if self._introduction is not None:
             self._introduction.cancel()
             await asyncio.gather(self._introduction, return_exceptions=True)
         current = asyncio.current_task()
-        waiting = [end for end, task in self._under_way.items() if task is not current]
+        waiting = [end for end, task in self._in_progress.items() if task is not current]
         if waiting:
             await asyncio.wait(waiting, timeout=_CLOSE_SECONDS)
         others = [task for task in self._tasks if task is not current]
@@ -207,43 +189,44 @@ class TransactionProducer(Producer):
         select: QueueSelector | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - of one attempt to send the half
     ) -> TransactionResult:
-        """Store `message`, call `execute`, and commit the message or not, as that says.
+        """Store `message`, call `execute`, and commit or roll back as it returns.
 
-        Raises what `send` raises when the half could not be stored. What `execute` raises is
-        logged and in the result; the state is UNKNOWN then.
+        `execute` gets a `HalfMessage` that carries `argument`. Raises what `send` raises if the
+        half message was not stored. An exception of `execute` is logged and returned in the
+        result, with the state UNKNOWN.
         """
         check_message(message)
         check_callable("execute", execute)
         check_send(queue, select, timeout)
         if message.delay_level:
-            raise IllegalMessageError("a message in a transaction cannot be delayed")
+            raise IllegalMessageError("a delayed message cannot be part of a transaction")
         if message.is_reply:
-            raise IllegalMessageError("a reply cannot be sent in a transaction")
+            raise IllegalMessageError("a reply cannot be part of a transaction")
         self._session.check_running()
         outgoing = Outgoing(message, self._compress_over)
         outgoing.prepare_transaction(self._group_name)
         if queue is None and (select is not None or message.ordering_key):
-            queue = await self._select(message, select)
+            queue = await self._targets.select(message, select)
         end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._under_way[end] = asyncio.current_task()
+        self._in_progress[end] = asyncio.current_task()
         try:
             (result,) = await self._deliver(outgoing, queue, timeout)
             half = _half_of(message, result, argument)
             state, error = await self._execute(half, execute, result)
-            await self._tell_end(message, result, state, error)
+            await self._report(message, result, state, error)
         finally:
-            del self._under_way[end]
+            del self._in_progress[end]
             end.set_result(None)
         return TransactionResult(state, result, error)
 
-    # The local part and its end
+    # The local transaction and its outcome
 
     async def _execute(
         self, half: HalfMessage, execute: Execute, result: SendResult
     ) -> tuple[TransactionState, Exception | None]:
         if result.status is not SendStatus.SEND_OK:
             logger.warning(
-                "transaction %s is rolled back: its half is stored, but %s",
+                "transaction %s rolled back: its half message was stored with status %s",
                 half.transaction_id,
                 result.status.name,
             )
@@ -252,23 +235,23 @@ class TransactionProducer(Producer):
             return _state(await _call(execute, half, self._execute_threads)), None
         except Exception as error:
             logger.warning(
-                "transaction %s for topic %s: its outcome is not known, as its execution failed",
+                "transaction %s of topic %s failed to execute: outcome unknown",
                 half.transaction_id,
                 half.topic,
                 exc_info=error,
             )
             return TransactionState.UNKNOWN, error
 
-    async def _tell_end(
+    async def _report(
         self,
         message: Message,
         result: SendResult,
         state: TransactionState,
         error: Exception | None,
     ) -> None:
-        """Tell the broker; if that fails, it asks."""
+        """Send the outcome to the broker. If that fails, the broker will ask for it."""
         try:
-            route = (await self._plan(message.topic)).route
+            route = (await self._targets.plan(message.topic)).route
             address = route.addresses.get(result.queue.broker_name, {}).get(MASTER_ID)
             if address is None:
                 raise TopicNotFoundError(
@@ -282,7 +265,7 @@ class TransactionProducer(Producer):
                 msg_id=result.msg_id,
                 transaction_id=result.transaction_id,
             )
-            self._tell_hooks(message, result.msg_id, result.msg_id, address, state)
+            self._call_hooks(message, result.msg_id, result.msg_id, address, state)
             await self._send_end(
                 address,
                 header,
@@ -291,13 +274,13 @@ class TransactionProducer(Producer):
             )
         except (ClientError, RemotingError, ValueError) as failure:
             logger.warning(
-                "transaction %s: its broker could not be told %s, and will ask: %s",
-                result.msg_id,
+                "sending %s of transaction %s failed, its broker will ask: %s",
                 state.name,
+                result.msg_id,
                 failure,
             )
 
-    # Questions of brokers
+    # Checks
 
     def _handlers(self) -> dict[int, ClientHandler]:
         return {
@@ -306,20 +289,22 @@ class TransactionProducer(Producer):
         }
 
     def _take_question(self, address: str, command: RemotingCommand) -> None:
-        """CHECK_TRANSACTION_STATE: answered by END_TRANSACTION when the check has ended."""
+        """Handle CHECK_TRANSACTION_STATE: END_TRANSACTION answers it after the check."""
         header = CheckTransactionStateRequestHeader.decode(command.ext_fields)
         message = self._message_of(address, command.body)
         group = message.all_properties.get(PRODUCER_GROUP)
         if group != self._group_name:
-            logger.warning("%s asks for a transaction of group %s: not ours", address, group)
+            logger.warning(
+                "check from %s ignored: group %s is not ours (%s)", address, group, self._group_name
+            )
             return
         known = self._asked.get(message.msg_id)
         if known is not None:
             known.address, known.header = address, header
             return
-        if len(self._asked) >= _MAX_WAITING_CHECKS or not self._session.running:
+        if len(self._asked) >= _MAX_CHECKS_IN_FLIGHT or not self._session.running:
             logger.warning(
-                "%s asks for transaction %s: left for the next time, %d checks wait",
+                "check from %s dropped: transaction %s, %d checks in flight",
                 address,
                 message.msg_id,
                 len(self._asked),
@@ -331,11 +316,11 @@ class TransactionProducer(Producer):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._under_way[end] = task
+        self._in_progress[end] = task
         task.add_done_callback(lambda _: self._answered(end))
 
     def _answered(self, end: asyncio.Future[None]) -> None:
-        del self._under_way[end]
+        del self._in_progress[end]
         if not end.done():
             end.set_result(None)
 
@@ -350,7 +335,7 @@ class TransactionProducer(Producer):
                     logger.warning("check of transaction %s failed", message.msg_id, exc_info=error)
                     remark = f"check failed: {error!r}"
         finally:
-            # From here on a new question starts a new check.
+            # From here on, another request of the broker starts another check.
             del self._asked[message.msg_id]
         asked = question.header
         header = EndTransactionRequestHeader(
@@ -362,8 +347,8 @@ class TransactionProducer(Producer):
             from_transaction_check=True,
             transaction_id=asked.transaction_id,
         )
-        logger.info("transaction %s: %s is answered", message.msg_id, state.name)
-        self._tell_hooks(
+        logger.info("transaction %s checked: %s", message.msg_id, state.name)
+        self._call_hooks(
             message, message.msg_id, message.msg_id, question.address, state, is_checked=True
         )
         try:
@@ -372,33 +357,38 @@ class TransactionProducer(Producer):
             )
         except RemotingError as failure:
             logger.warning(
-                "transaction %s: its broker could not be told %s, and will ask again: %s",
-                message.msg_id,
+                "sending %s of transaction %s failed, its broker will ask again: %s",
                 state.name,
+                message.msg_id,
                 failure,
             )
 
-    # Helpers, in call order.
+    # Helpers, in call order
 
     async def _introduce(self) -> None:
-        """Find brokers whose questions we can answer: heartbeats go to all that are found."""
-        pause = _FIRST_PAUSE_SECONDS
+        """Find the brokers that may check; the session sends heartbeats to those it finds."""
+        backoff = _MIN_BACKOFF_SECONDS
         missing = [self._session.wrap(topic) for topic in self._topics]
         while True:
             for topic in list(missing):
                 try:
                     await self._session.routes.get(topic)
                 except TopicNotFoundError:
-                    # Nobody can ask about a topic that is nowhere, until something is sent to it.
+                    # No broker can ask about a topic that does not exist.
                     logger.debug("topic %s does not exist yet", topic)
                 except ClientError as error:
-                    logger.warning("brokers of topic %s are not known yet: %s", topic, error)
+                    logger.warning(
+                        "finding the brokers of topic %s failed, retrying in %g s: %s",
+                        topic,
+                        backoff,
+                        error,
+                    )
                     continue
                 missing.remove(topic)
             if not missing:
                 return
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(backoff)
+            backoff = min(2 * backoff, _MAX_BACKOFF_SECONDS)
 
     def _message_of(self, address: str, body: bytes) -> ReceivedMessage:
         record = decode_record(body)
@@ -414,7 +404,7 @@ class TransactionProducer(Producer):
         (message, *_) = decode_messages(body, queue, record.topic)
         return message
 
-    def _tell_hooks(
+    def _call_hooks(
         self,
         message: Message | ReceivedMessage,
         msg_id: str,
@@ -460,7 +450,7 @@ class TransactionProducer(Producer):
 
 
 class _Question:
-    """What a broker wants to know, in its latest form."""
+    """A broker's latest request to check a message."""
 
     __slots__ = ("address", "header", "message")
 
@@ -491,5 +481,5 @@ def _state(outcome: object) -> TransactionState:
     if outcome is None:
         return TransactionState.UNKNOWN
     if not isinstance(outcome, TransactionState):
-        raise TypeError(f"a TransactionState is needed, not {outcome!r}")
+        raise TypeError(f"expected a TransactionState or None, got {outcome!r}")
     return outcome

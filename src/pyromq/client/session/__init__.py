@@ -1,1 +1,1 @@
-"""Connections, routes and heartbeats that all clients of a process share."""
+"""Connections, routes and heartbeats of a client."""

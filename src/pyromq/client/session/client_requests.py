@@ -1,12 +1,13 @@
-"""What brokers ask of a consumer, on their own or for an administrator.
+"""Handle requests that brokers send to a consumer, on their own or for an administrator.
 
-    NOTIFY_CONSUMER_IDS_CHANGED      members came or went: look at the shares again
-    RESET_CONSUMER_CLIENT_OFFSET     go on from these offsets
-    GET_CONSUMER_STATUS_FROM_CLIENT  how far have you come
-    GET_CONSUMER_RUNNING_INFO        settings, subscriptions, queues, rates
-    CONSUME_MESSAGE_DIRECTLY         give this message to your handler, and tell what it made of it
+    NOTIFY_CONSUMER_IDS_CHANGED      members joined or left: rebalance
+    RESET_CONSUMER_CLIENT_OFFSET     continue from these offsets
+    GET_CONSUMER_STATUS_FROM_CLIENT  return the consumed offsets
+    GET_CONSUMER_RUNNING_INFO        return settings, subscriptions, queues, rates
+    CONSUME_MESSAGE_DIRECTLY         call the handler with this message and return its result
 
-A request for another group is answered as Java's clients do. On the consumer's event loop.
+Requests for another group get the same response as from Java's clients. Runs on the consumer's
+event loop.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from pyromq.client.received import ReceivedMessage, decode_messages
-from pyromq.client.session.session import Session
 from pyromq.protocol.java.fastjson import BodyError
+from pyromq.protocol.namespace import with_namespace, without_namespace
 from pyromq.protocol.wire.bodies import MessageQueue
 from pyromq.protocol.wire.bodies_admin import (
     GetConsumerStatusBody,
@@ -49,37 +51,37 @@ logger = logging.getLogger(__name__)
 
 
 class AskedConsumer(Protocol):
-    """What a consumer lets brokers know and do; names are the application's."""
+    """The methods of a consumer that brokers can invoke, with the application's names."""
 
     group: str
     is_orderly: bool
 
     def members_changed(self) -> None:
-        """Look at the shares again."""
+        """Rebalance."""
 
     async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on from these offsets, in queues that are ours."""
+        """Continue from these offsets, on assigned queues."""
 
     def offsets(self) -> dict[MessageQueue, int]:
-        """Up to where each queue was consumed."""
+        """Return the consumed offset of each queue."""
 
     def running_info(self) -> ConsumerRunningInfo:
-        """Everything that an administrator may want to see."""
+        """Return the state that administrators see."""
 
     async def consume_directly(self, message: ReceivedMessage) -> bool:
-        """Give a message to the handler: whether it was consumed. Raises what it raises."""
+        """Call the handler and return whether it consumed the message; raises its exception."""
 
 
 class ClientRequests:
-    """Answers what brokers ask of `consumer`; `session` is set when there is one."""
+    """Request handlers for `consumer`."""
 
-    session: Session
-
-    def __init__(self, consumer: AskedConsumer) -> None:
+    def __init__(self, consumer: AskedConsumer, namespace: str) -> None:
         self._consumer = consumer
+        self._wrap = partial(with_namespace, namespace)
+        self._unwrap = partial(without_namespace, namespace)
 
     def handlers(self) -> dict[int, ClientHandler]:
-        """By request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offset,
@@ -93,23 +95,25 @@ class ClientRequests:
 
     async def _reset_offset(self, address: str, command: RemotingCommand) -> None:
         header = ResetOffsetRequestHeader.decode(command.ext_fields)
-        if header.group != self.session.wrap(self._consumer.group):
-            logger.info("%s resets offsets of group %s: not ours", address, header.group)
+        if header.group != self._wrap(self._consumer.group):
+            logger.info("offset reset from %s ignored: group %s is not ours", address, header.group)
             return
         offsets = {
-            replace(queue, topic=self.session.unwrap(queue.topic)): offset
+            replace(queue, topic=self._unwrap(queue.topic)): offset
             for queue, offset in _offsets_of(command.body).items()
             if queue.topic == header.topic
         }
-        logger.info("%s resets %d offsets of topic %s", address, len(offsets), header.topic)
+        logger.info(
+            "offset reset from %s: topic %s, %d queues", address, header.topic, len(offsets)
+        )
         await self._consumer.reset_offsets(offsets)
 
     def _status(self, _address: str, command: RemotingCommand) -> RemotingCommand:
         header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
         table = {}
-        if header.group == self.session.wrap(self._consumer.group):
+        if header.group == self._wrap(self._consumer.group):
             for queue, offset in self._consumer.offsets().items():
-                topic = self.session.wrap(queue.topic)
+                topic = self._wrap(queue.topic)
                 if not header.topic or topic == header.topic:
                     table[replace(queue, topic=topic)] = offset
         return command.answer(body=GetConsumerStatusBody(table).encode())
@@ -119,21 +123,21 @@ class ClientRequests:
         self._check_group(header.consumer_group)
         info = self._consumer.running_info()
         info.mq_table = {
-            replace(queue, topic=self.session.wrap(queue.topic)): state
+            replace(queue, topic=self._wrap(queue.topic)): state
             for queue, state in info.mq_table.items()
         }
         info.status_table = {
-            self.session.wrap(topic): status for topic, status in info.status_table.items()
+            self._wrap(topic): status for topic, status in info.status_table.items()
         }
         if header.jstack_enable:
-            info.jstack = stacks()
+            info.jstack = format_stacks()
         return command.answer(body=info.encode())
 
     async def _consume_directly(self, _address: str, command: RemotingCommand) -> RemotingCommand:
         header = ConsumeMessageDirectlyResultRequestHeader.decode(command.ext_fields)
         self._check_group(header.consumer_group)
         message = _message_of(command.body, header.broker_name or "")
-        message.topic = self.session.unwrap(message.topic)
+        message.topic = self._unwrap(message.topic)
         message.queue = replace(message.queue, topic=message.topic)
         began = time.monotonic()
         remark = None
@@ -141,7 +145,7 @@ class ClientRequests:
             consumed = await self._consumer.consume_directly(message)
             result = DirectResult.CR_SUCCESS if consumed else DirectResult.CR_LATER
         except Exception as error:
-            logger.warning("handler failed with %r, given directly", message, exc_info=error)
+            logger.warning("handler failed on direct consumption of %r", message, exc_info=error)
             result = DirectResult.CR_THROW_EXCEPTION
             remark = f"{type(error).__name__}: {error}"
         body = ConsumeMessageDirectlyResult(
@@ -153,17 +157,17 @@ class ClientRequests:
         return command.answer(body=body.encode())
 
     def _check_group(self, group: str) -> None:
-        if group != self.session.wrap(self._consumer.group):
+        if group != self._wrap(self._consumer.group):
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"The Consumer Group <{group}> not exist in this consumer",
             )
 
 
-def stacks() -> str:
-    """Where every thread and every task of this event loop is, as text."""
+def format_stacks() -> str:
+    """Format the stacks of all threads, and of all tasks of this event loop."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    pieces = [
+    stacks = [
         f"thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
         for ident, frame in sys._current_frames().items()
     ]
@@ -172,8 +176,8 @@ def stacks() -> str:
             f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}'
             for frame in task.get_stack()
         ]
-        pieces.append("\n".join([f"task {task.get_name()}", *lines, ""]))
-    return "\n".join(pieces)
+        stacks.append("\n".join([f"task {task.get_name()}", *lines, ""]))
+    return "\n".join(stacks)
 
 
 def _offsets_of(body: bytes) -> dict[MessageQueue, int]:
@@ -188,5 +192,5 @@ def _message_of(body: bytes, broker_name: str) -> ReceivedMessage:
     try:
         (message,) = decode_messages(body, MessageQueue("", broker_name, 0))
     except ValueError as error:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no message: {error}") from error
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"body is not a message: {error}") from error
     return message

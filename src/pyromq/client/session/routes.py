@@ -1,14 +1,13 @@
-"""Which brokers serve a topic: asked of the NameServers, kept for a while.
+"""Look up the brokers of a topic at the NameServers, and cache them.
 
-`Routes` is shared by everything in one client, on its event loop. Only the first question for a
-topic is waited for: a route that has become old is given as it is, while the NameServers are
-asked again in the background, so one that hangs holds up no send and no pull. Callers that ask
-for the same topic at the same time share one request.
+A client has one `Routes`, on its event loop. Callers wait only for the first lookup of a topic: an
+old route is returned as it is and refreshed in the background, so a NameServer that hangs delays no
+send and no pull. Concurrent lookups of a topic share one request.
 
-NameServers share nothing among themselves, so the first that answers is believed, and kept until
-it fails. One that does not know a topic may have started a moment ago: the others are asked, too,
-and a route that was good until now is given up only when nobody knew it for so long that every
-broker must have registered again.
+NameServers share no state. The client uses the first one that answers, until it fails. A
+NameServer that does not know a topic may just have started, so the others are asked as well, and a
+cached route is dropped only after no NameServer has known it for so long that every broker must
+have registered again.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from pyromq.remoting.client import RemotingClient, RemotingError
 
 logger = logging.getLogger(__name__)
 
-#: The topic whose route says which brokers create topics when they are first sent to.
+#: The topic whose route lists the brokers that create topics on the first send.
 TEMPLATE_TOPIC = AUTO_CREATE_TOPIC
 MASTER_ID = 0
-#: A topic that no NameServer knows any more is believed to be gone after so many seconds:
-#: brokers register each 30 s, 60 s at most.
+#: Seconds after which a route unknown to every NameServer is dropped. Brokers register every 30 s,
+#: at the latest every 60 s.
 FORGOTTEN_AFTER = 90.0
-#: More queues than any topic has: a route with more of them is a mistake or an attack.
+#: More queues than any topic has: a larger route is a bug or an attack.
 _MAX_QUEUES = 65_536
 _NUMBER = re.compile("[0-9]{1,5}")
 
@@ -56,20 +55,20 @@ class TopicRoute:
     """The brokers of one topic and the queues on them."""
 
     topic: str
-    #: Queues that take messages, in order; a broker without a master has none. Of a topic with
-    #: an order configuration they are those of the configuration, in its order, whether their
-    #: brokers are there or not: so that keys keep their queues when a broker is lost.
+    #: Writable queues, sorted; a broker without a master has none. For a topic with an order
+    #: configuration: the configured queues in that order, whether their brokers are reachable or
+    #: not, so that ordering keys keep their queues when a broker is lost.
     write_queues: tuple[MessageQueue, ...]
-    #: Queues that can be read, in order.
+    #: Readable queues, sorted.
     read_queues: tuple[MessageQueue, ...]
-    #: Addresses by broker name, then by broker id (0 is the master).
+    #: Addresses by broker name and broker id (0 is the master).
     addresses: dict[str, dict[int, str]]
-    #: The clusters that the brokers belong to.
+    #: The brokers' clusters.
     clusters: frozenset[str] = frozenset()
 
     @classmethod
     def from_body(cls, topic: str, body: TopicRouteData) -> TopicRoute:
-        """The route that a NameServer's answer describes; raises BodyError."""
+        """Convert a NameServer's response; raises BodyError."""
         if any(
             max(data.read_queue_nums, data.write_queue_nums) > _MAX_QUEUES
             for data in body.queue_datas
@@ -94,7 +93,7 @@ class TopicRoute:
         return cls(topic, tuple(write_queues), tuple(sorted(read_queues)), addresses, clusters)
 
     def for_new_topic(self, topic: str, queue_count: int) -> TopicRoute:
-        """Where `topic` will be once a broker of this template's route has created it."""
+        """Return the route that `topic` will have once brokers create it from this template."""
         return replace(
             self,
             topic=topic,
@@ -103,24 +102,24 @@ class TopicRoute:
         )
 
     def address_of(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
-        """The address of that broker, or of another of its replicas when it has none."""
+        """Return a broker's address, or another replica's if that one is unknown."""
         replicas = self.addresses[broker_name]
         return replicas.get(broker_id) or replicas[min(replicas)]
 
     def master_of(self, broker_name: str) -> str | None:
-        """The address of that broker's master, None when it is not there."""
+        """Return the address of a broker's master, or None."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
     def masters(self) -> set[str]:
-        """The addresses of all masters."""
+        """Return the addresses of all masters."""
         return {ids[MASTER_ID] for ids in self.addresses.values() if MASTER_ID in ids}
 
 
 class Routes:
-    """Routes by topic, as the NameServers `addresses` give them.
+    """The cached routes of a client, from the NameServers at `addresses`.
 
-    A route is asked for again when it is older than `max_age` seconds; until a NameServer
-    answers, the old one stays in use. `on_change` is told of each route that is new or another.
+    A route older than `max_age` seconds is refreshed on its next use and stays in use meanwhile.
+    `on_change` is called with every new or changed route.
     """
 
     def __init__(
@@ -135,21 +134,21 @@ class Routes:
         self._on_change = on_change
         self._remoting = remoting
         self._addresses = list(addresses)
-        # Clients that start together should not all ask the same NameServer.
+        # Spread clients that start together over the NameServers.
         random.shuffle(self._addresses)
         self._request_timeout = request_timeout
         self._max_age = max_age
         self._known: dict[str, tuple[TopicRoute, float]] = {}
-        #: When a NameServer last knew a topic.
+        #: Time at which a NameServer last knew a topic.
         self._confirmed: dict[str, float] = {}
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
 
     async def get(self, topic: str) -> TopicRoute:
-        """The route of `topic`; raises TopicNotFoundError or NameServerError if it is unknown."""
+        """Return the route of `topic`; raises TopicNotFoundError or NameServerError."""
         return self.peek(topic) or await self.refresh(topic)
 
     def peek(self, topic: str) -> TopicRoute | None:
-        """The route of `topic` if it is known; an old one is asked for again meanwhile."""
+        """Return the cached route of `topic` or None, and start a refresh if it is old."""
         known = self._known.get(topic)
         if known is None:
             return None
@@ -159,30 +158,30 @@ class Routes:
         return route
 
     async def refresh(self, topic: str) -> TopicRoute:
-        """The route of `topic` as the NameServers know it now."""
+        """Look up the route of `topic` at the NameServers and return it."""
         asking = self._asking.get(topic) or self._ask_shared(topic)
         try:
-            # Shielded: one caller that gives up must not end the others' question.
+            # Shielded: a cancelled caller must not cancel the lookup of the others.
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
             if asking.cancelled():
                 raise ClientStateError(
-                    f"this client was closed while it asked for the route of topic {topic!r}"
+                    f"this client was closed while it looked up the route of topic {topic!r}"
                 ) from None
             raise
 
     def known(self) -> list[TopicRoute]:
-        """The routes in use."""
+        """Return all cached routes."""
         return [route for route, _ in self._known.values()]
 
     async def close(self) -> None:
-        """Give up what is being asked."""
+        """Cancel the lookups in flight."""
         asking = list(self._asking.values())
         for question in asking:
             question.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
 
-    # Helpers, in call order.
+    # Helpers, in call order
 
     def _ask_shared(self, topic: str) -> asyncio.Task[TopicRoute]:
         asking = self._asking[topic] = asyncio.create_task(self._ask(topic))
@@ -192,10 +191,10 @@ class Routes:
     def _asked(self, topic: str, asking: asyncio.Task[TopicRoute]) -> None:
         del self._asking[topic]
         if not asking.cancelled():
-            asking.exception()  # seen, also when every caller has given up
+            asking.exception()  # marks it as retrieved, even if no caller waits any more
 
     def _renewed(self, topic: str, asking: asyncio.Task[TopicRoute]) -> None:
-        """Nobody may have waited for it: what went wrong is told here."""
+        """Log the failure of a background refresh, which no caller waits for."""
         error = None if asking.cancelled() else asking.exception()
         known = self._known.get(topic)
         if error is None:
@@ -203,9 +202,9 @@ class Routes:
         if known is None:
             logger.warning("%s", error)
             return
-        # Asked for again when it is old the next time, not with every send.
+        # Retry after another `max_age`, not on every send.
         self._known[topic] = (known[0], time.monotonic())
-        logger.warning("route of %s is kept although it is old: %s", topic, error)
+        logger.warning("refreshing the route of topic %s failed, keeping it: %s", topic, error)
 
     async def _ask(self, topic: str) -> TopicRoute:
         failures: dict[str, Exception] = {}
@@ -215,7 +214,7 @@ class Routes:
                 route = await self._ask_one(address, topic)
             except (RemotingError, BrokerError, AnswerError) as error:
                 failures[address] = error
-                # The next question begins with a NameServer that has not failed just now.
+                # Start the next lookup with another NameServer.
                 self._addresses.remove(address)
                 self._addresses.append(address)
             except TopicNotFoundError as error:
@@ -224,7 +223,7 @@ class Routes:
                 return self._take(route)
         if unknown is not None:
             return self._keep_or_forget(topic, unknown)
-        raise NameServerError(f"tell the route of topic {topic!r}", failures)
+        raise NameServerError(f"return the route of topic {topic!r}", failures)
 
     def _keep_or_forget(self, topic: str, unknown: TopicNotFoundError) -> TopicRoute:
         known = self._known.get(topic)
@@ -233,14 +232,14 @@ class Routes:
             self._known.pop(topic, None)
             self._confirmed.pop(topic, None)
             raise unknown
-        logger.warning("%s: the route is kept for now, NameServers may have restarted", unknown)
+        logger.warning("%s; keeping the route for now, NameServers may have restarted", unknown)
         self._known[topic] = (known[0], now)
         return known[0]
 
     def _take(self, route: TopicRoute) -> TopicRoute:
         known = self._known.get(route.topic)
         if known is not None and known[0] == route:
-            # The same object: what was derived from it stays valid.
+            # Keep the object: derived data is valid for this very object.
             route = known[0]
         now = self._confirmed[route.topic] = time.monotonic()
         self._known[route.topic] = (route, now)
@@ -256,7 +255,7 @@ class Routes:
             self._request_timeout,
         )
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise TopicNotFoundError(topic, answer.remark or "the NameServer does not know it")
+            raise TopicNotFoundError(topic, answer.remark or f"NameServer {address} has no route")
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(address, answer.code, answer.remark)
         with reading_answer(address):
@@ -270,14 +269,14 @@ def _renamed(
 
 
 def _configured_queues(topic: str, configuration: str) -> list[MessageQueue]:
-    """The queues of an ordered topic: `broker:queues;broker:queues`, as its NameServers have it."""
+    """Parse the order configuration of a topic: `broker:queues;broker:queues`."""
     queues: list[MessageQueue] = []
-    for part in filter(None, configuration.split(";")):
-        broker_name, _, count = part.partition(":")
+    for entry in filter(None, configuration.split(";")):
+        broker_name, _, count = entry.partition(":")
         if not (broker_name and _NUMBER.fullmatch(count)) or len(queues) + int(count) > _MAX_QUEUES:
             raise BodyError(
-                f"order configuration of topic {topic!r}: {shorten(part)} is not a broker's name, "
-                "a colon and a number of queues"
+                f"order configuration of topic {topic!r}: expected broker:queues, "
+                f"got {shorten(entry)}"
             )
         queues += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(int(count))]
     return queues

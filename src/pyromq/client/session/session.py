@@ -1,13 +1,15 @@
-"""What every client has, whether it produces or consumes: one identity in the cluster.
+"""The base of every asynchronous client, and its one identity in the cluster.
 
-A session owns the connections, the routes and the heartbeats that tell the
-brokers who is there. Brokers forget a client that was silent for 120 s; a
-heartbeat goes to every known master each 30 s, to a new one at once, and to one
-to which the connection was lost and made again.
+    async with Producer(...) as producer:   # start
+        ...                                 # close, even if the block raises
 
-Names in a namespace: everything that leaves a session or arrives at it carries
-`namespace%name`; `wrap` and `unwrap` are for those who stand between it and the
-application. On the owner's event loop, in the process that started it.
+Each producer or consumer (`Client`) owns one `Session`: connections, routes and heartbeats.
+Brokers forget a client after 120 s of silence. A heartbeat goes to every known master every 30 s,
+to a newly found one at once, and to one whose connection was lost and re-established.
+
+Names that leave or reach a session carry the namespace (`namespace%name`); `wrap` and `unwrap`
+convert between these and the application's names. A session runs on its owner's event loop and
+only in the process that started it.
 """
 
 from __future__ import annotations
@@ -16,8 +18,13 @@ import asyncio
 import logging
 import os
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from types import TracebackType
+from typing import Final, Self
 
+from pyromq.base.periodic import PeriodicTasks
 from pyromq.client.errors import BrokerError, ClientError, ClientStateError
 from pyromq.client.options import Settings
 from pyromq.client.session.routes import Routes, TopicRoute
@@ -33,11 +40,62 @@ from pyromq.remoting.tls import client_context
 logger = logging.getLogger(__name__)
 
 
+class Client(ABC):
+    """A producer or consumer."""
+
+    _session: Session
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Get ready for use. Idempotent."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish the work in flight and leave the cluster. Idempotent."""
+
+    @property
+    def client_id(self) -> str:
+        """Return the id under which brokers know this client."""
+        return self._session.client_id
+
+
+class SessionState(Enum):
+    """The life of a session; `_NEXT` holds the legal transitions."""
+
+    NEW = auto()
+    RUNNING = auto()
+    #: A copy in a forked child: its sockets belong to the parent.
+    FORKED = auto()
+    CLOSED = auto()
+
+
+#: Python 3.11 takes 65 ns to look up a member of an enum, and each batched send needs this one.
+RUNNING: Final = SessionState.RUNNING
+_NEXT: Final = {
+    SessionState.NEW: {SessionState.RUNNING, SessionState.CLOSED},
+    SessionState.RUNNING: {SessionState.FORKED, SessionState.CLOSED},
+    SessionState.FORKED: {SessionState.CLOSED},
+    SessionState.CLOSED: set[SessionState](),
+}
+
+
 class Session:
     """A client's presence in a cluster.
 
-    `describe` gives the content of a heartbeat for a client id; `handlers` serve what
-    brokers ask of the client. `on_return` is told the address of a broker that is back.
+    `describe` returns the heartbeat for a client id. `handlers` serve requests that brokers send
+    to the client. `on_return` is called with the address of a broker that is reachable again.
     """
 
     def __init__(
@@ -64,55 +122,64 @@ class Session:
             max_age=settings.route_interval,
             on_change=self._greet_new_masters,
         )
-        #: Whether it may be used: started, not closed, not inherited by a fork.
-        self.running = False
+        self.state = SessionState.NEW
         self._describe = describe
         self._on_return = on_return
+        #: Masters that have answered a heartbeat.
         self._greeted: set[str] = set()
         self._greetings: set[asyncio.Task[None]] = set()
-        self._background: list[asyncio.Task[None]] = []
-        self._closed = False
+        self._periodic = PeriodicTasks()
         self._process = 0
 
+    @property
+    def running(self) -> bool:
+        """Return whether the session is usable: started, not closed, not forked."""
+        return self.state is RUNNING
+
     def become_instance(self, name: str) -> None:
-        """Take another instance's id, before any broker was told the old one."""
+        """Change the instance name in the client id, before the first heartbeat."""
         assert not self._greeted
         self.client_id = self.settings.client_id(name)
 
     def start(self) -> None:
-        """Begin with the heartbeats, and to look for new routes."""
-        if self._closed:
-            raise ClientStateError("this client was closed: make a new one")
-        if not self._background:
-            self._background = [
-                asyncio.create_task(self._repeat(self.settings.heartbeat_interval, self.beat)),
-                asyncio.create_task(self._repeat(self.settings.route_interval, self._look)),
-            ]
-            self.running = True
+        """Start heartbeats and route refreshes. Idempotent."""
+        if self.state is SessionState.CLOSED:
+            self.check_running()
+        if self.state is SessionState.NEW:
+            self._enter(SessionState.RUNNING)
             self._process = os.getpid()
             _running.add(self)
+            settings = self.settings
+            name = f"client {self.client_id}"
+            self._periodic.start(
+                settings.heartbeat_interval, self.beat, name=f"{name}: sending heartbeats"
+            )
+            # Apart from heartbeats, which must not wait for a NameServer.
+            self._periodic.start(
+                settings.route_interval, self._refresh_routes, name=f"{name}: refreshing routes"
+            )
 
     def check_running(self) -> None:
-        """Raise ClientStateError unless started, not closed, and in the process of its start."""
-        if self.running:
+        """Raise ClientStateError unless the session is running."""
+        if self.state is RUNNING:
             return
-        if self._closed:
-            raise ClientStateError("this client was closed: make a new one")
-        if self._process and self._process != os.getpid():
+        if self.state is SessionState.CLOSED:
+            raise ClientStateError("this client is closed: create a new one")
+        if self.state is SessionState.FORKED:
             raise ClientStateError(
-                f"this client was started in process {self._process}, of which this one is a "
-                "fork: make a new one here"
+                f"this client was started in process {self._process}, and this is a fork of it: "
+                "create a new client here"
             )
         raise ClientStateError(
             "this client was not started: use it in `async with`, or await start() first"
         )
 
     def wrap(self, name: str) -> str:
-        """A topic's or group's name as servers know it."""
+        """Return a topic or group name as servers know it."""
         return with_namespace(self.settings.namespace, name)
 
     def unwrap(self, name: str) -> str:
-        """A topic's or group's name as the application knows it."""
+        """Return a topic or group name as the application knows it."""
         return without_namespace(self.settings.namespace, name)
 
     async def ask(
@@ -121,7 +188,7 @@ class Session:
         command: RemotingCommand,
         request_timeout: float | None = None,
     ) -> RemotingCommand:
-        """The answer of one server; raises BrokerError when it is not SUCCESS."""
+        """Return a server's response; raises BrokerError unless its code is SUCCESS."""
         answer = await self.remoting.request(
             address, command, self.request_timeout if request_timeout is None else request_timeout
         )
@@ -130,31 +197,36 @@ class Session:
         return answer
 
     async def beat(self) -> None:
-        """Send a heartbeat to every known master; one that does not answer is logged."""
+        """Send a heartbeat to every known master; failures are logged."""
         masters = {address for route in self.routes.known() for address in route.masters()}
-        await asyncio.gather(*(self._beat_one(address) for address in masters))
+        await asyncio.gather(*(self.introduce(address) for address in masters))
 
     def is_known_to(self, address: str) -> bool:
-        """Whether a master has had a heartbeat, on a connection that is still there."""
+        """Return whether a master got a heartbeat over a connection that is still open."""
         return address in self._greeted and self.remoting.ready(address) is not None
 
     async def introduce(self, address: str) -> None:
-        """Send a heartbeat to a master now; one that does not answer is logged."""
-        await self._beat_one(address)
+        """Send a heartbeat to one master; a failure is logged."""
+        body = self._describe(self.client_id).encode()
+        try:
+            await self.ask(address, RemotingCommand(RequestCode.HEART_BEAT, body=body))
+        except (RemotingError, BrokerError) as error:
+            logger.warning("heartbeat failed: %s", error)
+        else:
+            self._greeted.add(address)
 
     async def close(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> None:
-        """Tell the brokers that the group's member leaves, and close every connection."""
-        if self._closed:
+        """Unregister from the brokers and close every connection. Idempotent."""
+        if self.state is SessionState.CLOSED:
             return
-        self._closed = True
-        self.running = False
+        self._enter(SessionState.CLOSED)
         _running.discard(self)
-        tasks = [*self._greetings, *self._background]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for greeting in self._greetings:
+            greeting.cancel()
+        await asyncio.gather(*self._greetings, return_exceptions=True)
+        await self._periodic.stop()
         header = UnregisterClientRequestHeader(
             client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
         )
@@ -166,57 +238,45 @@ class Session:
                 )
                 for address in self._greeted
             ),
-            # A broker that is gone needs no farewell.
+            # A broker that is gone has forgotten us anyway.
             return_exceptions=True,
         )
         await self.routes.close()
         await self.remoting.close()
 
-    async def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                await work()
-            except Exception:
-                # A mistake of ours must not make brokers forget us.
-                logger.exception("client %s: tried again in %g s", self.client_id, seconds)
+    # Helpers, in call order
 
-    async def _look(self) -> None:
-        """See whether routes have changed; apart from heartbeats, which must not wait for that."""
+    def _enter(self, state: SessionState) -> None:
+        assert state in _NEXT[self.state], f"{self.state.name} to {state.name}"
+        self.state = state
+
+    async def _refresh_routes(self) -> None:
         for route in self.routes.known():
             try:
                 await self.routes.refresh(route.topic)
             except ClientError as error:
-                logger.warning("route of %s could not be renewed: %s", route.topic, error)
-
-    async def _beat_one(self, address: str) -> None:
-        body = self._describe(self.client_id).encode()
-        try:
-            await self.ask(address, RemotingCommand(RequestCode.HEART_BEAT, body=body))
-        except (RemotingError, BrokerError) as error:
-            logger.warning("heartbeat failed: %s", error)
-        else:
-            self._greeted.add(address)
+                logger.warning("refreshing the route of topic %s failed: %s", route.topic, error)
 
     def _greet_new_masters(self, route: TopicRoute) -> None:
-        """Tell brokers that were not known until now who is here."""
+        """Send a heartbeat to the masters of a changed route that have had none."""
         new = route.masters() - self._greeted
         if new and self.running:
-            greeting = asyncio.create_task(self._greet(new))
-            self._greetings.add(greeting)
-            greeting.add_done_callback(self._greetings.discard)
+            self._greet(new)
 
     def _greet_again(self, address: str) -> None:
-        """A broker that was lost and is back may have been restarted: it knows nobody."""
+        """Send a heartbeat over a new connection: a restarted broker has forgotten its clients."""
         if address in self._greeted and self.running:
             if self._on_return is not None:
                 self._on_return(address)
-            greeting = asyncio.create_task(self._greet({address}))
-            self._greetings.add(greeting)
-            greeting.add_done_callback(self._greetings.discard)
+            self._greet({address})
 
-    async def _greet(self, addresses: set[str]) -> None:
-        await asyncio.gather(*map(self._beat_one, addresses))
+    def _greet(self, addresses: set[str]) -> None:
+        async def introduce_all() -> None:
+            await asyncio.gather(*map(self.introduce, addresses))
+
+        greeting = asyncio.create_task(introduce_all())
+        self._greetings.add(greeting)
+        greeting.add_done_callback(self._greetings.discard)
 
     def _sign(self, _address: str, command: RemotingCommand) -> None:
         settings = self.settings
@@ -228,14 +288,17 @@ class Session:
             settings.security_token,
         )
 
+    def _forked(self) -> None:
+        self._enter(SessionState.FORKED)
 
-#: The sessions in use: a fork has copies of them that share sockets with the original.
+
+#: Running sessions. A forked child holds copies that share their sockets with the parent.
 _running: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 def _forked() -> None:
     for session in _running:
-        session.running = False
+        session._forked()
     _running.clear()
 
 

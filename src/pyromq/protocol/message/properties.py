@@ -59,7 +59,7 @@ DELAY_START: Final = DELAY + NAME_VALUE_SEPARATOR
 CLUSTER_START: Final = CLUSTER + NAME_VALUE_SEPARATOR
 UNIQ_KEY_START: Final = UNIQ_KEY + NAME_VALUE_SEPARATOR
 TRAN_MSG_START: Final = TRAN_MSG + NAME_VALUE_SEPARATOR
-#: What clients send by default: the broker responds after the flush that its settings ask for.
+#: Clients send this by default: the broker responds after the flush that its settings require.
 WAIT_TRUE: Final = WAIT_START + "true"
 
 

@@ -28,7 +28,7 @@ SHARDING_KEY: Final = "__SHARDINGKEY"
 class SystemProperty(NamedTuple):
     """The rules for one system property."""
 
-    #: What to use instead of setting it, or who sets it.
+    #: The argument to use instead, or who sets the property.
     advice: str
     #: Whether an application may set it, because no argument does.
     is_requestable: bool = False

@@ -1,1 +1,1 @@
-"""Topics as Parquet files, committed exactly once."""
+"""Write topics to Parquet files, each message exactly once."""

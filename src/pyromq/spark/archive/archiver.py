@@ -1,14 +1,14 @@
-"""The archive job: what is new in topics is written by tasks and committed, round by round.
+"""The archive job: write new messages of topics to Parquet files and commit them, in rounds.
 
     run_archive(session, BrokerSource(settings), "archive", ArchiveOptions(Topics(("Orders",))))
 
-A round asks how far queues reach, has tasks write what is new to staged files (decoded and
-written by pyarrow: messages do not pass through the JVM), and commits: files and positions
-become true in the same step (`archive_directory`). The directory is the only state. What is
-killed at any instant, driver, executor or Python worker, is started again and goes on: what
-was committed is carried out, what was not is written again, under other names.
+A round finds the ends of the queues, has tasks write new messages to staged files (decoded and
+written by pyarrow, without passing through the JVM), and commits: files and positions change
+atomically (`directory`). The directory is the only state. A driver, executor or Python worker may
+be killed at any instant: the next run applies a decided commit, and writes everything else again
+under other names.
 
-Runs in the driver, on the main thread; `ArchiveTask` in the tasks.
+Runs in the driver, on the main thread; `ArchiveTask` runs in the tasks.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pyromq.spark.archive import defaults
 from pyromq.spark.archive.directory import ArchiveDirectory, ArchiveError, StagedFile
-from pyromq.spark.archive.durable_files import remove_tree
 from pyromq.spark.archive.files import FileSettings, ParquetFiles, archive_ranges
 from pyromq.spark.archive.manifest import ARCHIVE, Manifest
 from pyromq.spark.archive.plan import CommitPlan, plan_commit, plan_tasks
@@ -36,45 +36,64 @@ from pyromq.spark.runtime.fan_out import TaskFailedError, fan_out, parallelism
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: Everything that a caller of `run_archive` needs.
+__all__ = [
+    "ArchiveDirectory",
+    "ArchiveOptions",
+    "ArchiveTask",
+    "Archived",
+    "CommitPlan",
+    "Edge",
+    "FileSettings",
+    "TaskResult",
+    "Time",
+    "TopicPattern",
+    "Topics",
+    "check_topics",
+    "plan_archive",
+    "run_archive",
+]
+
 logger = logging.getLogger(__name__)
 
-DEFAULT_MAX_RECORDS: Final = 4_000_000
-#: More tasks than cores: the last ones to end wait for each other less.
+#: Several short tasks per core finish at about the same time; one long task each does not.
 _TASKS_PER_CORE: Final = 2
-#: Seconds until a failed round is tried again, at the most, unless the interval is longer.
-_LONGEST_WAIT: Final = 60.0
+#: Cap on the backoff after failed rounds, in seconds, unless the interval is longer.
+_MAX_BACKOFF_SECONDS: Final = 60.0
+#: Losses that an error message names.
+_MAX_NAMED_LOSSES: Final = 5
 
 
 @dataclass(frozen=True)
 class ArchiveOptions:
-    """What is archived, from where on, and how."""
+    """The topics to archive, where to start, and how to write them."""
 
     wanted: Topics | TopicPattern
-    #: Where topics begin that are not in the archive yet; None is the earliest message.
+    #: Where to start with topics that are not in the archive yet; None is the earliest message.
     starting: Edge | Time | None = None
     fail_on_data_loss: bool = True
-    #: Of one commit. Tasks hold no more than a part of it, but it is what a kill costs.
-    max_records: int = DEFAULT_MAX_RECORDS
-    #: None: by Spark's cores.
+    #: Per commit; a kill loses this much work. It does not affect memory.
+    max_records: int = defaults.MAX_RECORDS
+    #: Per commit; None derives it from Spark's cores.
     tasks: int | None = None
-    #: None: as the archive has them, or by default.
+    #: None keeps the archive's settings, or uses the defaults.
     files: FileSettings | None = None
 
 
 @dataclass
 class Archived:
-    """What a run has done so far."""
+    """The progress of a run."""
 
     commits: int = 0
     messages: int = 0
     files: int = 0
     bytes: int = 0
     lost: int = 0
-    #: Messages that are there and not archived yet.
+    #: Messages that exist and are not archived yet.
     left: int = 0
 
     def count(self, manifest: Manifest, left: int) -> None:
-        """Add a commit."""
+        """Count a commit."""
         self.commits += 1
         self.messages += manifest.rows
         self.files += len(manifest.added)
@@ -93,10 +112,10 @@ def run_archive(
     stop: threading.Event | None = None,
     on_progress: Callable[[Archived], None] | None = None,
 ) -> Archived:
-    """Archive what there is now; with an `interval` in seconds, go on until `stop` is set.
+    """Archive all messages up to now; with an `interval` in seconds, continue until `stop` is set.
 
-    Raises ArchiveError, OriginError, DataLossError, PositionError and TaskFailedError. In a
-    run that goes on, brokers that are away and tasks that failed are tried again, and logged.
+    Raises ArchiveError, OriginError, DataLossError, PositionError and TaskFailedError. With an
+    interval, rounds that fail because of brokers or tasks are logged and retried.
     """
     directory = ArchiveDirectory(path)
     if not directory.exists:
@@ -104,25 +123,25 @@ def run_archive(
             check_topics(source, options)
         except OriginError:
             if interval is None:
-                raise  # else its brokers are waited for
+                raise  # otherwise wait for the brokers
     directory.create()
     with directory.working(ARCHIVE):
         job = _Archiver(session, source, directory, options, on_progress)
         if interval is None:
             job.run_once()
         else:
-            job.run_on(interval, stop or threading.Event())
+            job.run_until_stopped(interval, stop or threading.Event())
     return job.archived
 
 
 def check_topics(source: Source, options: ArchiveOptions) -> None:
-    """Raise PositionError for a topic that is not there, and change nothing."""
+    """Raise PositionError for a topic that does not exist. Changes nothing."""
     with closing(source.open()) as origin:
-        _look(origin, options)
+        _find_bounds(origin, options)
 
 
 def plan_archive(source: Source, path: str | Path, options: ArchiveOptions) -> CommitPlan:
-    """What a run would archive now, in one go; nothing is changed."""
+    """Return what a run would archive now, as a single commit. Changes nothing."""
     with closing(source.open()) as origin:
         positions = ArchiveDirectory(path).peek().positions
         return _plan(origin, options, positions, None, sys.maxsize)
@@ -149,15 +168,15 @@ class _Archiver:
         self._files = _file_settings(directory, options.files)
 
     def run_once(self) -> None:
-        """Archive up to where queues reach now."""
+        """Archive up to the current ends of the queues."""
         with closing(self._source.open()) as origin:
-            _, bounds = _look(origin, self._options)
+            _, bounds = _find_bounds(origin, self._options)
             ends = {queue: each.end for queue, each in bounds.items()}
             while self._commit(origin, ends):
                 pass
 
-    def run_on(self, interval: float, stop: threading.Event) -> None:
-        """Archive what is new, again and again."""
+    def run_until_stopped(self, interval: float, stop: threading.Event) -> None:
+        """Archive new messages in rounds."""
         failures = 0
         while not stop.is_set():
             try:
@@ -169,20 +188,21 @@ class _Archiver:
                             stop.wait(interval)
             except (OriginError, TaskFailedError) as error:
                 failures += 1
-                logger.warning("nothing is archived now, and tried again: %s", error)
-                stop.wait(min(max(interval, _LONGEST_WAIT), 2.0 ** min(failures, 10)))
+                delay = min(max(interval, _MAX_BACKOFF_SECONDS), 2.0 ** min(failures, 10))
+                logger.warning("archive round failed, retrying in %.0f s: %s", delay, error)
+                stop.wait(delay)
 
     def _commit(self, origin: Origin, ends: Mapping[Queue, int] | None) -> bool:
-        """One round; returns whether more is left."""
+        """Run one round; return whether more messages are left."""
         options = self._options
         last = self._directory.state()
         plan = _plan(origin, options, last.positions, ends, options.max_records)
-        self._judge([*plan.begun_anew.values(), *plan.lost])
+        self._check_losses([*plan.resets.values(), *plan.lost])
         if not plan.advances:
             self._report(0)
             return False
         self._report(plan.left + plan.records)
-        # Left where it is when something fails: a commit may need it, the next round clears it.
+        # Kept on failure: a pending commit may need it. The next round removes it.
         staging = self._directory.new_staging(ARCHIVE)
         written = fan_out(
             self._session,
@@ -191,25 +211,27 @@ class _Archiver:
         )
         staged = [file for result in written for file in result.staged]
         lost = [each for result in written for each in result.lost]
-        self._judge(lost)
+        self._check_losses(lost)
         _check_rows(plan, staged, lost)
         manifest = self._directory.commit_archive(
             staged,
             plan.advances,
-            begun_anew=plan.begun_anew,
+            resets=plan.resets,
             lost=plan.lost + lost,
             properties=self._files.include_properties,
         )
-        remove_tree(staging)
+        self._directory.remove_staging(staging)
         self.archived.count(manifest, plan.left)
         self._report(plan.left)
         return plan.left > 0
 
-    def _judge(self, lost: Sequence[LostRecords | str]) -> None:
+    def _check_losses(self, lost: Sequence[LostRecords | str]) -> None:
         if lost and self._options.fail_on_data_loss:
+            named = "; ".join(map(str, lost[:_MAX_NAMED_LOSSES]))
+            more = " and more" if len(lost) > _MAX_NAMED_LOSSES else ""
             raise DataLossError(
-                f"{'; '.join(map(str, lost[:5]))}{' and more' if len(lost) > 5 else ''}. Nothing "
-                "of this commit is archived; to go on without these messages, ignore data loss"
+                f"{named}{more}. Nothing of this commit is archived; to continue without these "
+                "messages, use --ignore-data-loss"
             )
         for each in lost:
             logger.warning("data loss: %s", each)
@@ -220,7 +242,7 @@ class _Archiver:
 
 
 class TaskResult(NamedTuple):
-    """What a task has written, and what it could not have."""
+    """The files that a task has written, and the messages it could not get."""
 
     staged: list[StagedFile]
     lost: list[LostRecords]
@@ -228,7 +250,7 @@ class TaskResult(NamedTuple):
 
 @dataclass(frozen=True)
 class ArchiveTask:
-    """What each task does: reads its ranges and writes files, in an executor's Python."""
+    """The work of each task, in an executor's Python: read ranges and write files."""
 
     source: Source
     staging: str
@@ -251,12 +273,10 @@ def _plan(
     ends: Mapping[Queue, int] | None,
     max_records: int,
 ) -> CommitPlan:
-    queues, bounds = _look(origin, options)
+    queues, bounds = _find_bounds(origin, options)
     for queue in queues:
         if queue not in bounds:
-            logger.warning(
-                "%s cannot be seen now: its messages are archived when it is back", queue
-            )
+            logger.warning("%s is unavailable: archiving it when its broker is back", queue)
     if ends is not None:
         bounds = {
             queue: each._replace(end=max(each.first, min(each.end, ends[queue])))
@@ -266,7 +286,9 @@ def _plan(
     return plan_commit(positions, bounds, _starts(origin, options, positions, bounds), max_records)
 
 
-def _look(origin: Origin, options: ArchiveOptions) -> tuple[list[Queue], dict[Queue, Bounds]]:
+def _find_bounds(
+    origin: Origin, options: ArchiveOptions
+) -> tuple[list[Queue], dict[Queue, Bounds]]:
     queues = find_queues(origin, options.wanted, advice=TOPIC_OPTION_ADVICE)
     return queues, origin.bounds(queues)
 
@@ -277,7 +299,7 @@ def _starts(
     positions: Mapping[Queue, int],
     bounds: Mapping[Queue, Bounds],
 ) -> dict[Queue, int]:
-    """Where queues of new topics begin; new queues of known topics begin at their first offset."""
+    """Return where queues of new topics start; all others start at their first offset."""
     known = {queue.topic for queue in positions}
     fresh = [queue for queue in bounds if queue.topic not in known]
     if isinstance(options.starting, Time):
@@ -292,14 +314,13 @@ def _starts(
 
 
 def _file_settings(directory: ArchiveDirectory, wanted: FileSettings | None) -> FileSettings:
-
     last = directory.state()
     if wanted is None:
         return FileSettings(include_properties=last.properties)
     if last.number and last.properties != wanted.include_properties:
         raise ArchiveError(
-            f"{directory.path} has properties as {last.properties!r}: files with "
-            f"{wanted.include_properties!r} beside them could not be read together"
+            f"{directory.path} stores properties as {last.properties!r}: readers cannot mix these "
+            f"files with {wanted.include_properties!r}"
         )
     return wanted
 
@@ -307,11 +328,11 @@ def _file_settings(directory: ArchiveDirectory, wanted: FileSettings | None) -> 
 def _check_rows(
     plan: CommitPlan, staged: Sequence[StagedFile], lost: Sequence[LostRecords]
 ) -> None:
-    """Nothing is committed that does not add up."""
+    """Raise ArchiveError unless rows and losses add up to the plan."""
     rows = sum(file.rows for file in staged)
     missing = sum(each.end - each.start for each in lost)
     if rows + missing != plan.records:
         raise ArchiveError(
-            f"{plan.records} messages were to be written, {rows} were and {missing} are lost: "
-            "nothing is committed"
+            f"the tasks wrote {rows} messages and lost {missing} of {plan.records}: nothing is "
+            "committed"
         )

@@ -1,21 +1,20 @@
-"""The compact job: small files of a topic and an hour become fewer, larger ones.
+"""The compact job: merge the small files of each topic and hour into larger ones.
 
     run_compact(session, "archive", CompactOptions())
 
-Tasks read committed files and write staged ones, which takes its time and no lock; then each
-directory is committed on its own, in a moment (`archive_directory`): the old files must
-still be there, the directory is swapped for one with the new files. An archive may be
-running: it adds files meanwhile, which stay as they are.
+Tasks read committed files and write staged ones, which takes long but no lock. Then each directory
+is committed separately and quickly (`directory`): the old files must still exist, and the directory
+is swapped for one with the new files. An archive job may run at the same time; the files that it
+adds stay as they are.
 
-Messages of a queue keep their order: files are joined in the order of their names, that is
-of their commits.
+Messages of a queue keep their order: files are merged in the order of their names, which is the
+order of their commits.
 
-Runs in the driver, on the main thread; `CompactTask` in the tasks.
+Runs in the driver, on the main thread; `CompactTask` runs in the tasks.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow.parquet as pq
 
+from pyromq.spark.archive.defaults import AUTO, TARGET_BYTES
 from pyromq.spark.archive.directory import (
     ArchiveDirectory,
     ArchiveError,
@@ -32,41 +32,37 @@ from pyromq.spark.archive.directory import (
     StagedFile,
     data_directory,
 )
-from pyromq.spark.archive.durable_files import CannotExchangeError, remove_tree
-from pyromq.spark.archive.files import AUTO, FileSettings, ParquetFiles
+from pyromq.spark.archive.durable_files import CannotExchangeError
+from pyromq.spark.archive.files import FileSettings, ParquetFiles
 from pyromq.spark.archive.manifest import COMPACT
 from pyromq.spark.runtime.fan_out import fan_out, parallelism
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-logger = logging.getLogger(__name__)
-
-_MIB: Final = 1024 * 1024
-DEFAULT_TARGET_BYTES: Final = 256 * _MIB
-#: Decoded messages are larger than their file; one compacted file is made of each group.
-_NO_LIMIT: Final = 1 << 62
-#: Groups of one Spark job for each of its cores: what a kill costs.
+#: Each group becomes one file, however large its decoded messages are.
+_UNLIMITED_BYTES: Final = 1 << 62
+#: Groups per Spark job and core; a kill loses this much work.
 _GROUPS_PER_CORE: Final = 4
 
 
 @dataclass(frozen=True)
 class CompactOptions:
-    """Which files, and how large."""
+    """The files to merge, and how."""
 
-    #: Files of half of it and more stay as they are.
-    target_bytes: int = DEFAULT_TARGET_BYTES
-    #: None: all.
+    #: Files of at least half this size stay as they are.
+    target_bytes: int = TARGET_BYTES
+    #: None means all.
     topics: frozenset[str] | None = None
-    #: Hours before this one only, as directories are named ("2026-11-16-05").
+    #: Only hours before this one, as in directory names ("2026-11-16-05").
     before: str | None = None
     compression: str = AUTO
-    #: Where directories cannot be swapped: replace file by file, readers see a part meanwhile.
+    #: If directories cannot be swapped, replace file by file; readers may miss messages meanwhile.
     allow_gaps: bool = False
 
 
 class FileGroup(NamedTuple):
-    """Files of one directory that become one."""
+    """Files of one directory to merge into one."""
 
     topic: str
     hour: str
@@ -74,13 +70,13 @@ class FileGroup(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """How large they are."""
+        """Their total size."""
         return sum(file.bytes for file in self.files)
 
 
 @dataclass
 class Compacted:
-    """What a run has done so far."""
+    """The progress of a run."""
 
     groups: int = 0
     files_before: int = 0
@@ -96,7 +92,7 @@ def run_compact(
     *,
     on_progress: Callable[[Compacted], None] | None = None,
 ) -> Compacted:
-    """Compact what is there now. Raises ArchiveError and TaskFailedError."""
+    """Merge the small files that exist now. Raises ArchiveError and TaskFailedError."""
     directory = ArchiveDirectory(path)
     directory.need()
     compacted = Compacted()
@@ -113,19 +109,24 @@ def run_compact(
                 _count(compacted, group, staged)
                 if on_progress is not None:
                     on_progress(compacted)
-            remove_tree(staging)
+            directory.remove_staging(staging)
     return compacted
 
 
+def plan_archive_groups(path: str | Path, options: CompactOptions) -> list[FileGroup]:
+    """Return the groups that `run_compact` would merge now. Raises ArchiveError."""
+    return plan_groups(ArchiveDirectory(path).files(), options)
+
+
 def plan_groups(files: Sequence[DataFile], options: CompactOptions) -> list[FileGroup]:
-    """Which files become one: small ones that follow each other, up to the target together."""
+    """Group consecutive small files up to the target size."""
     groups = []
     for (topic, hour), found in groupby(files, lambda file: (file.topic, file.hour)):
         if options.topics is not None and topic not in options.topics:
             continue
         if options.before is not None and hour >= options.before:
             continue
-        # A large file between two small ones keeps them apart: queues stay in order.
+        # Do not merge across a large file: queues stay in order.
         current: list[DataFile] = []
         for file in found:
             large = 2 * file.bytes >= options.target_bytes
@@ -141,28 +142,28 @@ def plan_groups(files: Sequence[DataFile], options: CompactOptions) -> list[File
 
 @dataclass(frozen=True)
 class CompactTask:
-    """What each task does: writes one file that has the messages of a group's files."""
+    """The work of each task: merge the files of a group into one."""
 
     staging: str
     compression: str
 
     def __call__(self, group: FileGroup) -> list[StagedFile]:
-        """Join the files of a group."""
-        settings = FileSettings(compression=self.compression, file_bytes=_NO_LIMIT)
-        joined = ParquetFiles(Path(self.staging), settings)
+        """Merge the files of a group."""
+        settings = FileSettings(compression=self.compression, file_bytes=_UNLIMITED_BYTES)
+        merged = ParquetFiles(Path(self.staging), settings)
         rows = 0
         for file in group.files:
             with pq.ParquetFile(file.path) as opened:
                 rows += opened.metadata.num_rows
                 for number in range(opened.num_row_groups):
-                    joined.add_table(group.topic, group.hour, opened.read_row_group(number))
-        joined.close()
-        if sum(file.rows for file in joined.staged) != rows:
+                    merged.add_table(group.topic, group.hour, opened.read_row_group(number))
+        merged.close()
+        if sum(file.rows for file in merged.staged) != rows:
             raise ArchiveError(
-                f"{rows} messages of {group.topic}, hour {group.hour}, were read, and not as many "
-                "written: nothing is replaced"
+                f"{group.topic}, hour {group.hour}: the merged file does not have all {rows} "
+                "messages; nothing is replaced"
             )
-        return joined.staged
+        return merged.staged
 
 
 def _can_swap(directory: ArchiveDirectory, allow_gaps: bool) -> bool:
@@ -172,9 +173,9 @@ def _can_swap(directory: ArchiveDirectory, allow_gaps: bool) -> bool:
         if allow_gaps:
             return False
         raise ArchiveError(
-            f"the filesystem of {directory.path} cannot swap two directories in one step "
-            f"({error.strerror}): readers would see a directory without some of its files for a "
-            "moment. Where that does no harm, allow gaps"
+            f"the filesystem of {directory.path} cannot swap two directories atomically "
+            f"({error.strerror}), so readers may briefly miss messages. If that does no harm, use "
+            "--allow-gaps"
         ) from error
     return True
 

@@ -1,48 +1,47 @@
-"""An archive's directory: data files that are there when they are committed, and only then.
+"""The directory of an archive: a data file appears in it if and only if it is committed.
 
-    archive/topic=Orders/hour=2026-11-16-05/0000000012-00000.parquet     committed, whole
+    archive/topic=Orders/hour=2026-11-16-05/0000000012-00000.parquet     committed, complete
     archive/topic=Orders/hour=2026-11-16-05/0000000007-00000-c0000000011-00000.parquet
-                                                 of commits from 7 on, joined by commit 11
+                                                 files from commit 7 on, merged by commit 11
     archive/_pyromq/commits/0000000012.json                    the manifest of a commit
-    archive/_pyromq/commits/0000000013.pending                 decided, not carried out yet
+    archive/_pyromq/commits/0000000013.pending                 decided, not applied yet
     archive/_pyromq/staging/archive-…/00000-….staged           being written by tasks
     archive/_pyromq/swap/0000000013/                           a directory about to be swapped in
-    archive/_pyromq/{archive,compact,commit}.lock              who works here
+    archive/_pyromq/{archive,compact,commit}.lock              held by the process that works here
 
-Spark and pyarrow pass over names that begin with `_`; staged files have no name that ends
-in `.parquet`. A commit is three steps: the manifest is written as pending (that decides:
-from here on it is only ever carried out, never undone), its files get their places, the
-manifest gets its final name. Whoever finds a pending manifest carries it out first. Every
-step may be done again.
+Spark and pyarrow ignore names that start with `_`, and the names of staged files do not end in
+`.parquet`. A commit has three steps: write the manifest as pending, move the files into place,
+rename the manifest. The first step decides: from then on the commit is only ever applied, never
+undone. A process that finds a pending manifest applies it before anything else. Every step is
+idempotent.
 
 Invariants
-1. A data file that has its place belongs to a decided commit, and is whole and on the disk.
-2. The positions of the last manifest and the files in their places say the same.
-3. One process at a time archives, one compacts (locks for as long as they run), one commits
-   (a lock for a moment). Locks go with their process, however it ends.
-4. A compaction changes one directory, by swapping it with a new one in one step: who lists
-   it sees all old files or all new ones.
+1. A data file in its place belongs to a decided commit, and is complete and fsynced.
+2. The positions in the last manifest match the files in their places.
+3. At most one process archives and one compacts (locked as long as they run), and one commits
+   (locked briefly). The kernel releases the locks of a process that dies.
+4. A compaction changes one directory, by exchanging it with a new one atomically: a listing shows
+   all old files or all new ones.
 
-Used by the jobs `archive` and `compact`, in the driver, on the main thread.
+Used by the jobs `archive`, `compact` and `replay`, in the driver, on the main thread.
 """
 
 from __future__ import annotations
 
 import fcntl
 import logging
-import os
-import socket
-import time
 import uuid
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
+from pyromq.base.clock import now_ms
 from pyromq.spark.archive import durable_files as durable
 from pyromq.spark.archive.manifest import ARCHIVE, COMPACT, AddedFile, Manifest, ManifestError
+from pyromq.spark.archive.process_lock import LockHeldError, process_lock
 from pyromq.spark.columns import RAW
 from pyromq.spark.origins.origin import LostRecords, Queue, QueueRange
 from pyromq.spark.reading.queue_offsets import Offsets
@@ -52,8 +51,8 @@ logger = logging.getLogger(__name__)
 CONTROL: Final = "_pyromq"
 DATA_SUFFIX: Final = ".parquet"
 STAGED_SUFFIX: Final = ".staged"
-#: Older manifests are removed: the last one says all that is needed.
-KEPT_MANIFESTS: Final = 100
+#: Older manifests are removed. Only the last one is needed.
+MAX_KEPT_MANIFESTS: Final = 100
 _DONE: Final = ".json"
 _PENDING: Final = ".pending"
 _DIGITS: Final = 10
@@ -61,11 +60,11 @@ _INDEX_DIGITS: Final = 5
 
 
 class ArchiveError(Exception):
-    """An archive that cannot be used as was asked: where, why, what to do."""
+    """An archive cannot be used as requested: where, why, what to do."""
 
 
 class StagedFile(NamedTuple):
-    """A data file that a task has written and brought to the disk, in a staging directory."""
+    """A data file that a task has written and fsynced, in a staging directory."""
 
     topic: str
     hour: str
@@ -85,7 +84,7 @@ class DataFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Compaction:
-    """New files for one directory, and the names that they replace."""
+    """New files for one directory, and the names of the files they replace."""
 
     directory: str
     staged: tuple[StagedFile, ...]
@@ -93,7 +92,7 @@ class Compaction:
 
 
 class ArchiveDirectory:
-    """One archive. Making the object touches nothing; `create` makes the directory."""
+    """One archive. The constructor touches nothing; `create` creates the directory."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
@@ -104,51 +103,47 @@ class ArchiveDirectory:
 
     @property
     def exists(self) -> bool:
-        """Whether something has been archived here, or begun to be."""
+        """Whether there is an archive, possibly without a commit."""
         return self._commits.is_dir()
 
     def create(self) -> None:
-        """Make the directory. Raises ArchiveError for one that is somebody else's."""
+        """Create the directory. Raises ArchiveError if it contains other data."""
         if self.exists:
             return
         if self.path.is_dir() and any(self.path.glob("topic=*")):
             raise ArchiveError(
-                f"{self.path} has data but no {CONTROL}/commits: it is no archive of pyromq's, or "
-                "that was removed. How far each queue had come stood there: take a new directory"
+                f"{self.path} has data but no {CONTROL}/commits: it is not an archive, or its "
+                "manifests, which record how far each queue is archived, were removed. Use a new "
+                "directory"
             )
         for directory in (self._staging, self._swap, self._commits):
             durable.make_directories(directory)
 
     def need(self) -> None:
-        """Raise ArchiveError when there is no archive here."""
+        """Raise ArchiveError if there is no archive here."""
         if not self.exists:
-            raise ArchiveError(f"{self.path} is no archive: there is no {CONTROL}/commits in it")
+            raise ArchiveError(f"{self.path} is not an archive: it has no {CONTROL}/commits")
 
-    # Who works here
+    # Locks and staging
 
     @contextmanager
     def working(self, kind: str) -> Iterator[None]:
-        """Be the only one that does this kind of work, for a `with`. Raises ArchiveError."""
-        path = self._control / f"{kind}.lock"
-        with path.open("a+") as file:
+        """Hold the lock of a kind of job. Raises ArchiveError if another process holds it."""
+        with ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
+                stack.enter_context(process_lock(self._control / f"{kind}.lock"))
+            except LockHeldError as holder:
                 raise ArchiveError(
-                    f"another process does `{kind}` in {self.path}: {file.read().strip()}. "
-                    "Stop it first, or wait for its end"
+                    f"another process runs `{kind}` in {self.path}: {holder}. Stop it, or wait "
+                    "until it ends"
                 ) from None
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
             yield
 
     def new_staging(self, kind: str) -> Path:
-        """An empty directory for tasks to write to; what earlier runs left there is removed.
+        """Create a directory for tasks to write to, and remove those of earlier runs.
 
-        Only with the lock of this kind: tasks of a driver that was killed may still be
-        writing. They write to a directory of their own, which is gone now.
+        Hold the lock of this kind. Tasks of a killed driver may still be writing, but to a
+        directory of their own, which this removes.
         """
         with self._committing():
             for leftover in self._staging.glob(f"{kind}-*"):
@@ -157,10 +152,14 @@ class ArchiveDirectory:
         durable.make_directories(staging)
         return staging
 
+    def remove_staging(self, staging: Path) -> None:
+        """Remove a staging directory after its commit. A failed job leaves it to the next one."""
+        durable.remove_tree(staging)
+
     # Commits
 
     def state(self) -> Manifest:
-        """The last commit, with the positions; a pending one is carried out first.
+        """Return the last commit, after applying a pending one.
 
         Number 0 stands for an archive without a commit.
         """
@@ -168,37 +167,36 @@ class ArchiveDirectory:
             return last
 
     def peek(self) -> Manifest:
-        """The last commit, carried out or only decided; nothing is changed or locked."""
+        """Return the last commit, applied or pending, without changing or locking anything."""
         while True:
             found = [*self._manifests(_DONE), *self._manifests(_PENDING)] if self.exists else []
             try:
                 return self._read(found[-1]) if found else Manifest(0, ARCHIVE, 0)
             except FileNotFoundError:
-                continue  # it was carried out between the two looks, and has its final name
+                continue  # applied in the meantime, so renamed
 
     def commit_archive(
         self,
         staged: Sequence[StagedFile],
         ranges: Sequence[QueueRange],
         *,
-        begun_anew: Collection[Queue] = (),
+        resets: Mapping[Queue, str] | None = None,
         lost: Sequence[LostRecords] = (),
         properties: str = RAW,
     ) -> Manifest:
-        """Add files. `ranges`, one for each queue, is what they hold and what of it was lost.
+        """Add files. `ranges` has the offsets of each queue that are in the files or lost.
 
-        Raises ArchiveError when a range does not begin where its queue's last one ended;
-        queues that were `begun_anew` may.
+        Raises ArchiveError if a range does not start at its queue's position. Queues in `resets`
+        (see `CommitPlan`) may start anywhere.
         """
         with self._committing() as last:
-            _check_ranges(
-                self.path, [each for each in ranges if each.queue not in begun_anew], last.positions
-            )
+            continued = [each for each in ranges if each.queue not in (resets or {})]
+            _check_ranges(self.path, continued, last.positions)
             number = last.number + 1
             manifest = Manifest(
                 number,
                 ARCHIVE,
-                time.time_ns() // 1_000_000,
+                now_ms(),
                 properties,
                 last.positions | {queue: end for queue, _, end in ranges},
                 tuple(ranges),
@@ -209,24 +207,24 @@ class ArchiveDirectory:
             return manifest
 
     def commit_compaction(self, compaction: Compaction, *, swap: bool = True) -> Manifest:
-        """Replace files of one directory by new ones.
+        """Replace files of one directory.
 
-        Raises ArchiveError when one of the old files is not there any more. Without `swap`,
-        for filesystems that cannot do it, old files go first and new ones come one by one:
-        who lists the directory meanwhile sees a part.
+        Raises ArchiveError if one of the old files no longer exists. Without `swap`, for
+        filesystems that cannot exchange directories, the old files are removed first and the new
+        ones moved in one by one: a listing in between misses some messages.
         """
         with self._committing() as last:
             directory = self.path / compaction.directory
             for name in compaction.removed:
                 if not (directory / name).is_file():
                     raise ArchiveError(
-                        f"{directory / name} is gone: something else has compacted or removed it"
+                        f"{directory / name} is gone: another program removed or compacted it"
                     )
             number = last.number + 1
             manifest = Manifest(
                 number,
                 COMPACT,
-                time.time_ns() // 1_000_000,
+                now_ms(),
                 last.properties,
                 last.positions,
                 added=self._joined(number, compaction),
@@ -238,7 +236,7 @@ class ArchiveDirectory:
             return manifest
 
     def files(self) -> list[DataFile]:
-        """All committed files, in the order of their names; between two commits, not in one."""
+        """Return all committed files, ordered by name; wait for a commit in progress."""
         self.need()
         with self._committing():
             found = []
@@ -249,7 +247,7 @@ class ArchiveDirectory:
             return found
 
     def check_swap(self) -> None:
-        """Raise `durable_files.CannotExchangeError` where directories cannot be swapped."""
+        """Raise `durable_files.CannotExchangeError` if directories cannot be swapped here."""
         one, other = self._swap / "probe-1", self._swap / "probe-2"
         try:
             for probe in (one, other):
@@ -261,7 +259,7 @@ class ArchiveDirectory:
 
     @contextmanager
     def _committing(self) -> Iterator[Manifest]:
-        """Be the only one that commits; gives the last commit, carried out."""
+        """Hold the commit lock; yield the last commit, after applying a pending one."""
         with (self._control / "commit.lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield self._last()
@@ -270,8 +268,8 @@ class ArchiveDirectory:
         pending = self._manifests(_PENDING)
         if pending:
             manifest = self._read(pending[-1])
-            logger.warning("%s: commit %d is carried out now", self.path, manifest.number)
-            self._carry_out(manifest)
+            logger.warning("applying pending commit %d of %s", manifest.number, self.path)
+            self._apply(manifest)
             return manifest
         done = self._manifests(_DONE)
         return self._read(done[-1]) if done else Manifest(0, ARCHIVE, 0)
@@ -283,7 +281,7 @@ class ArchiveDirectory:
         try:
             return Manifest.decode(path.read_bytes())
         except ManifestError as error:
-            raise ArchiveError(f"{path} is no manifest that can be read: {error}") from error
+            raise ArchiveError(f"{path} is not a readable manifest: {error}") from error
 
     def _added(self, number: int, staged: Sequence[StagedFile]) -> tuple[AddedFile, ...]:
         return tuple(
@@ -298,7 +296,7 @@ class ArchiveDirectory:
         )
 
     def _joined(self, number: int, compaction: Compaction) -> tuple[AddedFile, ...]:
-        # Named after the first of the old files: names stay in the order of what they hold.
+        # Named after the first old file, so that names remain in the order of their messages.
         first = compaction.removed[0][: _DIGITS + 1 + _INDEX_DIGITS]
         return tuple(
             added._replace(
@@ -311,17 +309,17 @@ class ArchiveDirectory:
         for file in manifest.added:
             if (self.path / file.path).exists():
                 raise ArchiveError(
-                    f"{self.path / file.path} is there already: manifests were removed from "
-                    f"{self._commits}. Take a new directory"
+                    f"{self.path / file.path} already exists: manifests were removed from "
+                    f"{self._commits}. Use a new directory"
                 )
-        # Contents were synced by who wrote them, names are synced here.
+        # Tasks have fsynced the contents; this fsyncs the names.
         for directory in sorted({Path(file.path).parent for file in staged}):
             durable.sync_directory(directory)
-        durable.write_whole(self._manifest_path(manifest, _PENDING), manifest.encode())
-        self._carry_out(manifest)
+        durable.write_file(self._manifest_path(manifest, _PENDING), manifest.encode())
+        self._apply(manifest)
 
-    def _carry_out(self, manifest: Manifest) -> None:
-        """Do what a pending manifest says, or what is left of it."""
+    def _apply(self, manifest: Manifest) -> None:
+        """Apply a pending manifest, or the rest of it."""
         if manifest.kind == COMPACT and manifest.swapped:
             self._swap_in(manifest)
         else:
@@ -332,7 +330,7 @@ class ArchiveDirectory:
             self._manifest_path(manifest, _PENDING), self._manifest_path(manifest, _DONE)
         )
         durable.sync_directory(self._commits)
-        for old in self._manifests(_DONE)[:-KEPT_MANIFESTS]:
+        for old in self._manifests(_DONE)[:-MAX_KEPT_MANIFESTS]:
             durable.remove(old)
 
     def _move_in(self, manifest: Manifest) -> None:
@@ -351,7 +349,7 @@ class ArchiveDirectory:
     def _swap_in(self, manifest: Manifest) -> None:
         directory = self.path / manifest.directory
         replacement = self._swap / f"{manifest.number:0{_DIGITS}}"
-        # The names of new files have the commit's number: they are there after the swap only.
+        # New file names contain the commit's number, so they exist only after the swap.
         if not all((self.path / file.path).exists() for file in manifest.added):
             durable.remove_tree(replacement)
             durable.make_directories(replacement)
@@ -372,8 +370,8 @@ class ArchiveDirectory:
 
     def _missing(self, manifest: Manifest, file: AddedFile) -> ArchiveError:
         return ArchiveError(
-            f"commit {manifest.number} of {self.path} cannot be carried out: neither {file.path} "
-            f"nor {file.staged} is there, something has removed it"
+            f"cannot apply commit {manifest.number} of {self.path}: another program has removed "
+            f"{file.staged}, and {file.path} does not exist"
         )
 
     def _manifest_path(self, manifest: Manifest, suffix: str) -> Path:
@@ -381,16 +379,16 @@ class ArchiveDirectory:
 
 
 def data_directory(topic: str, hour: str) -> str:
-    """Where the files of a topic and an hour are, below the archive."""
+    """Return the directory of a topic and an hour, relative to the archive."""
     return f"topic={quote(topic, safe='')}/hour={hour}"
 
 
 def _check_ranges(path: Path, ranges: Sequence[QueueRange], last: Offsets) -> None:
-    """Whether each queue is gone on with where the last commit left it."""
+    """Raise ArchiveError for a range that does not start at its queue's position."""
     for queue, start, _ in ranges:
         at = last.get(queue, start)
         if start != at:
             raise ArchiveError(
-                f"{path}: {queue} is archived up to offset {at}, not {start}: somebody else "
-                "archives here, too. The lock does not work on this filesystem"
+                f"{path}: {queue} is archived up to offset {at}, not {start}: another process "
+                "archives here as well, because locks do not work on this filesystem"
             )

@@ -1,4 +1,4 @@
-"""The manifest of a commit to an archive: what it adds and removes, and how far each queue is.
+"""The manifest of a commit: the files it adds and removes, and the position of each queue.
 
     {"version": 1, "number": 12, "kind": "archive", "time": 1794813120000,
      "properties": "raw",
@@ -10,9 +10,9 @@
                 "rows": 16, "bytes": 4711}],
      "removed": [], "directory": "", "swapped": true}
 
-`positions` has all queues, so the last manifest says everything that the next commit needs.
-A manifest of kind "compact" has `directory`, the only one that it changes, and the names
-that it removes from it. The format stands here and nowhere else. Pure.
+`positions` lists all queues, so the next commit needs only the last manifest. A manifest of kind
+"compact" names the one `directory` that it changes, and the files that it removes from it. No other
+module knows the format. Pure.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ COMPACT: Final = "compact"
 
 
 class ManifestError(ValueError):
-    """Bytes that are no manifest that this version can read."""
+    """These bytes are not a manifest, or one of an unknown version."""
 
 
 class AddedFile(NamedTuple):
-    """A data file: where it belongs and where its writer left it, both below the archive."""
+    """A data file: its final and its staged path, both relative to the archive."""
 
     path: str
     staged: str
@@ -57,9 +57,9 @@ class Manifest:
     kind: str
     #: Milliseconds since 1970.
     time: int
-    #: How the column `properties` is stored, in all files of the archive.
+    #: The form of the column `properties` in all files of the archive.
     properties: str = RAW
-    #: Of every queue, the first offset that is not archived.
+    #: The first offset of each queue that is not archived.
     positions: Offsets = field(default_factory=dict)
     ranges: tuple[QueueRange, ...] = ()
     lost: tuple[LostRecords, ...] = ()
@@ -67,16 +67,16 @@ class Manifest:
     #: Names in `directory`.
     removed: tuple[str, ...] = ()
     directory: str = ""
-    #: Whether `directory` is replaced in one step; else file by file.
+    #: Whether `directory` is replaced atomically, not file by file.
     swapped: bool = True
 
     @property
     def rows(self) -> int:
-        """How many messages the added files hold."""
+        """The number of messages in the added files."""
         return sum(added.rows for added in self.added)
 
     def encode(self) -> bytes:
-        """The manifest as JSON."""
+        """Return the manifest as JSON."""
         return orjson.dumps(
             {
                 "version": VERSION,
@@ -97,7 +97,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, content: bytes) -> Manifest:
-        """What `encode` made; raises ManifestError for anything else."""
+        """Read what `encode` wrote. Raises ManifestError for anything else."""
         try:
             values = orjson.loads(content)
             if values["version"] != VERSION:
@@ -134,7 +134,7 @@ class Manifest:
 
 
 def _inside(path: str) -> str:
-    """A path that stays below the archive: commits rename and remove what manifests name."""
+    """Return a path inside the archive, or raise: commits rename and remove these files."""
     if path.startswith("/") or ".." in path.split("/"):
         raise ManifestError(f"the path {path!r} leaves the archive")
     return path

@@ -1,4 +1,4 @@
-"""What the next commit of an archive reads: which offsets of which queues, by which tasks.
+"""Plan the next commit of an archive: the offsets to read, and the tasks that read them.
 
     plan = plan_commit(positions, bounds, starts, max_records=4_000_000)
     for ranges in plan_tasks(plan.ranges, tasks=8): ...
@@ -13,26 +13,26 @@ from typing import Final, NamedTuple
 
 from pyromq.spark.origins.origin import Bounds, LostRecords, Queue, QueueRange
 
-#: A task with less to do costs more to start than it saves.
+#: A task with less work costs more to start than it saves.
 MIN_TASK_RECORDS: Final = 10_000
 
 
 class CommitPlan(NamedTuple):
-    """What to read and to commit."""
+    """The offsets to read and to commit."""
 
-    #: What tasks read; only what there is.
+    #: Offsets that tasks read; all of them exist.
     ranges: list[QueueRange]
-    #: Of each queue that moves or is new, from where to where: read and lost.
+    #: The offsets, read or lost, by which each queue advances; queues that are new included.
     advances: list[QueueRange]
     lost: list[LostRecords]
-    #: Queues that end before their position, and what that means.
-    begun_anew: dict[Queue, str]
-    #: Records that are there and left for the commits after this one.
+    #: Queues that end below their position and start over, with a description for the user.
+    resets: dict[Queue, str]
+    #: Records that exist and are left for later commits.
     left: int
 
     @property
     def records(self) -> int:
-        """How many records tasks read."""
+        """The number of records to read."""
         return sum(wanted.size for wanted in self.ranges)
 
 
@@ -42,20 +42,21 @@ def plan_commit(
     starts: Mapping[Queue, int],
     max_records: int,
 ) -> CommitPlan:
-    """The next commit of queues with these bounds; `starts` has those without a position.
+    """Plan the next commit of queues with these bounds.
 
-    With more than `max_records` to read, each queue gets its share of them.
+    `starts` says where queues without a position start, by default at their first offset. If there
+    are more than `max_records` to read, each queue gets a proportional share.
     """
     whole: list[QueueRange] = []
     lost: list[LostRecords] = []
-    begun_anew: dict[Queue, str] = {}
+    resets: dict[Queue, str] = {}
     origins: dict[Queue, int] = {}
     for queue, (first, end) in sorted(bounds.items()):
         at = positions.get(queue, starts.get(queue, first))
         if at > end:
-            begun_anew[queue] = (
-                f"{queue} is archived up to offset {at - 1} and ends at {end - 1} now: its topic "
-                "was deleted and made anew, or it is another cluster's"
+            resets[queue] = (
+                f"{queue} is archived up to offset {at - 1} but now ends at {end - 1}: its topic "
+                "was deleted and recreated, or this is another cluster"
             )
             at = first
         origins[queue] = at
@@ -67,13 +68,13 @@ def plan_commit(
     advances = [
         QueueRange(queue, origins[queue], end)
         for queue, _, end in ranges
-        if queue in begun_anew or positions.get(queue) != end
+        if queue in resets or positions.get(queue) != end
     ]
     return CommitPlan(
         [wanted for wanted in ranges if wanted.size],
         advances,
         lost,
-        begun_anew,
+        resets,
         total - sum(wanted.size for wanted in ranges),
     )
 
@@ -85,10 +86,10 @@ def _share(wanted: QueueRange, limit: int, total: int) -> QueueRange:
 
 
 def plan_tasks(ranges: Sequence[QueueRange], tasks: int) -> list[list[QueueRange]]:
-    """Ranges cut and dealt to tasks with the same number of records each, in order.
+    """Split ranges among tasks, in order, with the same number of records each.
 
-    Neighbours stay together: queues of one topic share files. There are fewer tasks where
-    there is little to do.
+    Neighbours stay together, so that queues of one topic share files. Little work gets fewer
+    tasks.
     """
     total = sum(wanted.size for wanted in ranges)
     count = max(1, min(tasks, total // MIN_TASK_RECORDS))

@@ -1,1 +1,1 @@
-"""Comparing what producers sent, the archive and consumers."""
+"""Check stored messages for gaps, duplicates and damage."""

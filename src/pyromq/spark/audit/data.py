@@ -1,11 +1,10 @@
-"""What an audit finds in messages: facts of each queue, damage, transactions, dead letters.
+"""Collect facts about messages: offsets of each queue, damage, transactions, dead letters.
 
-Every task looks at a part of the messages, the records of a log or of a range of a queue, and
-makes `Facts` of them. The driver joins the facts of all parts (`join`): only then gaps and
-offsets that occur twice show, and which half messages were never ended.
+Each task turns a slice of the messages, from a log or a queue, into `Facts`. The driver joins the
+facts of all slices (`join`); only then gaps, duplicate offsets and unfinished transactions show.
 
-Facts are small: a queue without gaps is one range, however many messages it has. Of damage
-a bounded number is named, all of it is counted. Pure; used by the job `audit`.
+Facts are small: a queue without gaps is a single range, however many messages it has. All damage is
+counted, and a bounded number of cases is described. Pure; used by `auditor`.
 """
 
 from __future__ import annotations
@@ -32,28 +31,29 @@ from pyromq.protocol.names import (
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.recovery.dispatch import QueueRun, queue_runs
 
-#: So much damage of a part is named one by one.
-MAX_NAMED: Final = 100
-#: What entries of delayed messages hold does not matter here, but it is worked out.
+#: Cases of damage that are described; all are counted.
+MAX_DESCRIBED_DAMAGE: Final = 100
+#: Needed to decode delayed messages, although an audit does not use their delivery times.
 _LEVELS: Final = DelayLevels(MessageStoreConfig().message_delay_level)
 
+#: An offset in the body of an op message has fewer digits.
 _MAX_DIGITS: Final = 20
 
 QueueKey = tuple[str, str, int]
 
 
 class Damage(NamedTuple):
-    """Something that is not as it must be, and where."""
+    """A case of damage, and where it is."""
 
     place: str
     message: str
 
 
 class Half(NamedTuple):
-    """A half message: where it stands, and what it is about."""
+    """A half message: its offset, and its transaction."""
 
     offset: int
-    #: Its unique key, short; halves that were put back have that of the first one.
+    #: Hash of its unique key. A half that the broker stored again has the key of the first one.
     key: bytes
     stored: int
     topic: str
@@ -62,24 +62,24 @@ class Half(NamedTuple):
 
 @dataclass(slots=True)
 class QueueFacts:
-    """One queue, as far as it was looked at."""
+    """One queue, or the slice of it that was read."""
 
     messages: int = 0
     bytes: int = 0
     first_stored: int = 0
     last_stored: int = 0
-    #: Offsets in the order in which they stand in the log, without the second number.
+    #: Ranges of offsets, excluding the second number, in the order of the log.
     ranges: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, run: QueueRun, stored: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-        """Take the next records."""
+        """Add the next records."""
         self.messages += run.offsets.size
         self.bytes += int(run.entries["size"].astype(np.int64).sum())
         self._widen(int(stored.min()), int(stored.max()))
         self._extend(_ranges_of(run))
 
     def join(self, other: QueueFacts) -> None:
-        """Take what was found behind this."""
+        """Add the facts of the slice after this one."""
         self.messages += other.messages
         self.bytes += other.bytes
         if other.messages:
@@ -98,8 +98,8 @@ class QueueFacts:
                 self.ranges.append((start, end))
 
     def gaps(self) -> list[tuple[int, int]]:
-        """Offsets between others that no message has."""
-        covered = sorted(self._since_made_anew())
+        """Return the offsets between others that no message has."""
+        covered = sorted(self._since_creation())
         gaps = []
         reached = covered[0][1] if covered else 0
         for start, end in covered[1:]:
@@ -109,41 +109,41 @@ class QueueFacts:
         return gaps
 
     def repeats(self) -> list[tuple[int, int]]:
-        """Offsets that more than one message has."""
+        """Return the offsets that more than one message has."""
         repeats = []
         reached = 0
-        for start, end in sorted(self._since_made_anew()):
+        for start, end in sorted(self._since_creation()):
             if start < reached:
                 repeats.append((start, min(end, reached)))
             reached = max(reached, end)
         return repeats
 
-    def _since_made_anew(self) -> list[tuple[int, int]]:
-        """A topic that was deleted and made anew begins with offset 0 once more."""
+    def _since_creation(self) -> list[tuple[int, int]]:
+        """Return the ranges since the last offset 0: a recreated topic starts there again."""
         begins = [at for at, (start, _) in enumerate(self.ranges) if start == 0]
         return self.ranges[begins[-1] :] if begins else self.ranges
 
 
 @dataclass(slots=True)
 class Facts:
-    """What was found in one part, or in all parts."""
+    """The facts of one slice, or of all slices."""
 
     broker_name: str
     queues: dict[QueueKey, QueueFacts] = field(default_factory=dict)
-    #: By topic: how many messages came from which address.
+    #: Messages by topic and sender address.
     producers: dict[str, Counter[str]] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
     damage_count: int = 0
     halves: list[Half] = field(default_factory=list)
-    #: Halves, by broker and offset, that an end names.
+    #: Offsets of the halves whose transactions ended.
     ended: set[int] = field(default_factory=set)
     given_up: set[bytes] = field(default_factory=set)
-    #: By group and the topic that it consumed: how many were given up.
+    #: Dead letters by group and original topic.
     dead_letters: Counter[tuple[str, str]] = field(default_factory=Counter)
     records: int = 0
 
     def add(self, data: Buffer, base: int, columns: RecordColumns) -> None:
-        """Take records that are whole; `base` is the place of the first byte."""
+        """Add valid records; `base` is the physical offset of the first byte."""
         self.records += columns.starts.size
         stored = columns.column("store_timestamp")
         hosts = columns.born_hosts()
@@ -154,21 +154,21 @@ class Facts:
             key = (run.topic, self.broker_name, run.queue_id)
             self.queues.setdefault(key, QueueFacts()).add(run, stored[rows])
             self._count_hosts(data, run.topic, hosts.starts[rows], hosts.lengths[rows])
-            self._look_closer(data, base, run)
+            self._inspect(data, base, run)
 
     def add_damage(self, place: str, message: str) -> None:
-        """Note something that is wrong."""
+        """Record a case of damage."""
         self.damage_count += 1
-        if len(self.damage) < MAX_NAMED:
+        if len(self.damage) < MAX_DESCRIBED_DAMAGE:
             self.damage.append(Damage(place, message))
 
     def join(self, other: Facts) -> None:
-        """Take what was found in the part behind this."""
+        """Add the facts of the slice after this one."""
         for key, queue in other.queues.items():
             self.queues.setdefault(key, QueueFacts()).join(queue)
         for topic, hosts in other.producers.items():
             self.producers.setdefault(topic, Counter()).update(hosts)
-        self.damage += other.damage[: MAX_NAMED - len(self.damage)]
+        self.damage += other.damage[: MAX_DESCRIBED_DAMAGE - len(self.damage)]
         self.damage_count += other.damage_count
         self.halves += other.halves
         self.ended |= other.ended
@@ -177,7 +177,7 @@ class Facts:
         self.records += other.records
 
     def open_halves(self) -> list[tuple[Half, bool]]:
-        """The last half of each transaction that nothing ended, and whether it was given up."""
+        """Return the last half of each unfinished transaction, and whether it was given up."""
         ended_keys = {half.key for half in self.halves if half.offset in self.ended}
         last: dict[bytes, Half] = {}
         for half in sorted(self.halves):
@@ -203,8 +203,8 @@ class Facts:
         for start, length in zip(starts[~is_v4].tolist(), lengths[~is_v4].tolist(), strict=True):
             counts[decode_host(bytes(data[start : start + length]))[0]] += 1
 
-    def _look_closer(self, data: Buffer, base: int, run: QueueRun) -> None:
-        """What topics of the system say about transactions and dead letters."""
+    def _inspect(self, data: Buffer, base: int, run: QueueRun) -> None:
+        """Collect transactions and dead letters from system topics."""
         topic = run.topic
         if topic == TRANSACTION_HALF_TOPIC:
             for record in _records(data, base, run):
@@ -220,9 +220,9 @@ class Facts:
                 )
         elif topic == TRANSACTION_OP_TOPIC:
             for record in _records(data, base, run):
-                # RocketMQ 5 names several in one record.
+                # RocketMQ 5 lists several in one record.
                 for text in record.body.split(b","):
-                    # Longer ones are no offsets, whatever was sent to this topic.
+                    # Anything longer is not an offset: clients may send anything to this topic.
                     if text.strip().isdigit() and len(text) < _MAX_DIGITS:
                         self.ended.add(int(text))
         elif topic == TRANSACTION_GIVEN_UP_TOPIC:
@@ -234,16 +234,16 @@ class Facts:
                 self.dead_letters[group, record.properties.get(RETRY_TOPIC, "")] += 1
 
 
-def join(parts: Iterable[Facts], broker_name: str) -> Facts:
-    """The facts of all parts of one store or broker, in the order of the log or of the offsets."""
+def join(slices: Iterable[Facts], broker_name: str) -> Facts:
+    """Join the facts of all slices of a store or broker, in the order of the log or the queue."""
     joined = Facts(broker_name)
-    for part in parts:
-        joined.join(part)
+    for each in slices:
+        joined.join(each)
     return joined
 
 
 def wrong_bodies(data: Buffer, columns: RecordColumns) -> list[int]:
-    """The rows whose body does not have the CRC that stands in the record."""
+    """Return the rows whose body does not match the CRC in the record."""
     wrong: list[int] = np.flatnonzero(
         columns.column("body_crc") != body_crcs(data, columns)
     ).tolist()
@@ -255,8 +255,8 @@ def _ranges_of(run: QueueRun) -> Iterator[tuple[int, int]]:
         yield int(run.offsets[0]), int(run.offsets[-1]) + 1
         return
     breaks = np.flatnonzero(run.offsets[1:] != run.offsets[:-1] + 1) + 1
-    for part in np.split(run.offsets, breaks):
-        yield int(part[0]), int(part[-1]) + 1
+    for offsets in np.split(run.offsets, breaks):
+        yield int(offsets[0]), int(offsets[-1]) + 1
 
 
 def _records(data: Buffer, base: int, run: QueueRun) -> Iterator[MessageRecord]:

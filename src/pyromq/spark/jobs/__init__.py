@@ -1,1 +1,1 @@
-"""The jobs of `pyromq spark JOB`, one file each; each can be imported and called as well."""
+"""The commands `pyromq spark JOB`, one module each, and the helpers they share."""

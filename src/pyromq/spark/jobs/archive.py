@@ -1,65 +1,53 @@
-"""`pyromq spark archive`: topics to Parquet, partitioned by topic and hour, exactly once.
-
-The command; what it does is in `archiver`. Runs in the driver, on the main thread.
-"""
+"""`pyromq spark archive`: the command. `archive.archiver` does the work."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
-from pyromq.spark.archive.archiver import (
-    DEFAULT_MAX_RECORDS,
-    Archived,
-    ArchiveOptions,
-    check_topics,
-    plan_archive,
-    run_archive,
+from pyromq.base.sizes import MIB
+from pyromq.spark.archive.defaults import (
+    AUTO,
+    COMPRESSIONS,
+    FILE_BYTES,
+    MAX_RECORDS,
+    PROPERTIES,
 )
-from pyromq.spark.archive.directory import ArchiveDirectory, ArchiveError
-from pyromq.spark.archive.files import COMPRESSIONS, FileSettings
-from pyromq.spark.archive.plan import CommitPlan
-from pyromq.spark.columns import MAP, RAW
 from pyromq.spark.jobs.options import (
-    ClusterSettings,
     SparkSettings,
-    clear_errors,
     cluster_options,
-    open_session,
-    output_console,
-    progress_bars,
+    parse_time,
     spark_options,
-    time_of,
 )
-from pyromq.spark.options import Edge, Time, TopicPattern, Topics
+from pyromq.spark.jobs.output import print_table
+from pyromq.spark.jobs.running import clear_errors, running_job
 from pyromq.spark.origins.opening import BrokerSource, Source, StoreSource
-from pyromq.spark.reading.positions import DataLossError
-from pyromq.spark.runtime.fan_out import TaskFailedError
+from pyromq.spark.origins.settings import ConnectionSettings
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-_MIB: Final = 1024 * 1024
+    from pyromq.spark.archive.archiver import Archived, CommitPlan
 
 
 @click.command("archive")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--topic", "topics", multiple=True, help="A topic to archive; repeatable.")
-@click.option("--pattern", help="Archive all topics whose whole name this expression matches.")
+@click.option("--topic", "topics", multiple=True, help="Archive this topic. Repeatable.")
+@click.option("--pattern", help="Archive all topics whose whole name matches this regex.")
 @click.option(
-    "--once", is_flag=True, help="Archive what is there now, then end. So it is without --interval."
+    "--once",
+    is_flag=True,
+    help="Archive what is available now, then exit (the default without --interval).",
 )
 @click.option(
     "--interval",
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
-    help="Go on: look for new messages after so many seconds, each time.",
+    help="Keep running, and check for new messages at this interval.",
 )
 @click.option(
     "--from",
@@ -67,52 +55,61 @@ _MIB: Final = 1024 * 1024
     default="earliest",
     show_default=True,
     metavar="earliest|latest|TIME",
-    help="Where topics begin that are not in the archive yet; a time as 2026-11-16T05:00:00Z.",
+    help="Start here with topics that are not in the archive yet; a time looks like "
+    "2026-11-16T05:00:00Z.",
 )
 @click.option(
     "--store-path",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Read the files of this broker's store instead of asking brokers.",
+    help="Read the files of this broker's store instead of the cluster.",
 )
-@click.option("--broker-name", default="", help="With --store-path: whose store that is.")
+@click.option(
+    "--broker-name", default="", help="Give the name of the broker that owns --store-path."
+)
 @click.option(
     "--ignore-data-loss",
     is_flag=True,
-    help="Go on without messages that have expired or are damaged, and write down which.",
+    help="Continue without messages that have expired or are damaged, and record the losses.",
 )
 @click.option(
     "--properties",
-    type=click.Choice([RAW, MAP]),
-    help="How the column properties is stored.  [default: as the archive has it; raw]",
+    type=click.Choice(PROPERTIES),
+    help="Store the column properties in this form.  [default: the archive's, or raw]",
 )
 @click.option(
     "--compression",
     type=click.Choice(COMPRESSIONS),
-    default="auto",
+    default=AUTO,
     show_default=True,
-    help="auto: zstd, but snappy for bodies of which zstd leaves hardly less.",
+    help="Compress with this codec. auto is zstd, but snappy for bodies that zstd compresses "
+    "hardly better.",
 )
 @click.option(
     "--max-records",
     type=click.IntRange(1),
-    default=DEFAULT_MAX_RECORDS,
+    default=MAX_RECORDS,
     show_default=True,
-    help="Messages of one commit.",
+    help="Commit after at most this many messages.",
 )
 @click.option(
     "--file-size",
     type=click.IntRange(1),
-    default=512,
+    default=FILE_BYTES // MIB,
     show_default=True,
     metavar="MIB",
-    help="A file is ended when so much of messages, before compression, is in it.",
+    help="Start a new file after this much uncompressed data.",
 )
-@click.option("--tasks", type=click.IntRange(1), help="Tasks of a commit.  [default: 2 a core]")
-@click.option("--dry-run", is_flag=True, help="Say what would be archived; change nothing.")
+@click.option(
+    "--tasks",
+    type=click.IntRange(1),
+    help="Use this many Spark tasks per commit.  [default: 2 per core]",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be archived, and change nothing.")
 @cluster_options
 @spark_options
+@clear_errors()
 def command(
-    cluster: ClusterSettings,
+    cluster: ConnectionSettings,
     spark: SparkSettings,
     directory: Path,
     topics: tuple[str, ...],
@@ -130,10 +127,10 @@ def command(
     tasks: int | None,
     dry_run: bool,
 ) -> None:
-    """Write topics to Parquet files under DIRECTORY, by topic and hour, each message once.
+    """Write topics to Parquet files in DIRECTORY, by topic and hour, each message exactly once.
 
-    DIRECTORY is its own checkpoint: started again, after whatever end, it goes on where it was.
-    Read it with Spark, pyarrow or DuckDB (topic=*/hour=*/*.parquet).
+    DIRECTORY is its own checkpoint: a new run resumes where the last one ended, however it ended.
+    Read the files with Spark, pyarrow or DuckDB (topic=*/hour=*/*.parquet).
 
     \b
     Examples
@@ -142,91 +139,76 @@ def command(
         pyromq spark archive /data/archive --topic Orders --dry-run
     """
     if bool(topics) == (pattern is not None):
-        raise click.UsageError("name topics with --topic, or all of a kind with --pattern")
+        raise click.UsageError("give either --topic or --pattern")
     if once and interval is not None:
-        raise click.UsageError("--once ends at once, --interval never: take one of them")
+        raise click.UsageError("--once and --interval exclude each other")
     if broker_name and store_path is None:
-        raise click.UsageError("--broker-name says whose store --store-path is: give that, too")
-    with _clear_errors():
-        source: Source = BrokerSource(cluster.connection())
-        if store_path is not None:
-            source = StoreSource(str(store_path.absolute()), broker_name)
-        options = ArchiveOptions(
-            Topics(topics) if pattern is None else TopicPattern(pattern),
-            _starting(starting),
-            not ignore_data_loss,
-            max_records,
-            tasks,
-            FileSettings(
-                properties or ArchiveDirectory(directory).peek().properties,
-                compression,
-                file_size * _MIB,
-            ),
+        raise click.UsageError("--broker-name needs --store-path")
+    start_ms = None
+    if starting not in ("earliest", "latest"):
+        start_ms = parse_time("--from", starting, "earliest, latest or ")
+    source: Source = BrokerSource(cluster)
+    if store_path is not None:
+        source = StoreSource(str(store_path.absolute()), broker_name)
+
+    from pyromq.spark.archive import archiver
+
+    options = archiver.ArchiveOptions(
+        archiver.Topics(topics) if pattern is None else archiver.TopicPattern(pattern),
+        archiver.Edge[starting.upper()] if start_ms is None else archiver.Time(start_ms),
+        not ignore_data_loss,
+        max_records,
+        tasks,
+        archiver.FileSettings(
+            properties or archiver.ArchiveDirectory(directory).peek().properties,
+            compression,
+            file_size * MIB,
+        ),
+    )
+    if dry_run:
+        _show_plan(archiver.plan_archive(source, directory, options), directory)
+        return
+    if interval is None:
+        archiver.check_topics(source, options)
+    archived = archiver.Archived()
+    interrupted = "interrupted; committed messages are kept, the next run archives the rest"
+    with stop_on_sigterm() as stop, running_job(spark, interrupted=interrupted) as job:
+
+        def show(progress: Archived) -> None:
+            nonlocal archived
+            archived = progress
+            job.show("messages", progress.messages, progress.messages + progress.left)
+
+        archiver.run_archive(
+            job.session,
+            source,
+            directory,
+            options,
+            interval=interval,
+            stop=stop,
+            on_progress=show,
         )
-        if dry_run:
-            _show_plan(plan_archive(source, directory, options), directory)
-            return
-        if interval is None:
-            check_topics(source, options)
-    with open_session(spark) as session, _clear_errors():
-        _run(session, source, directory, options, interval)
-
-
-def _run(
-    session: SparkSession,
-    source: Source,
-    directory: Path,
-    options: ArchiveOptions,
-    interval: float | None,
-) -> None:
-    stop = threading.Event()
-    # A commit that is under way is finished.
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    archived = Archived()
-    try:
-        with progress_bars() as bars:
-            bar = bars.add_task("messages", total=None)
-
-            def show(so_far: Archived) -> None:
-                nonlocal archived
-                archived = so_far
-                bars.update(bar, completed=so_far.messages, total=so_far.messages + so_far.left)
-
-            run_archive(
-                session,
-                source,
-                directory,
-                options,
-                interval=interval,
-                stop=stop,
-                on_progress=show,
-            )
-    except KeyboardInterrupt:
-        click.echo("interrupted; what is committed stays, the rest comes with the next run")
-    finally:
-        signal.signal(signal.SIGTERM, before)
     click.echo(
-        f"{archived.messages} messages in {archived.files} files ({archived.bytes} bytes), "
-        f"{archived.commits} commits"
-        + (f", {archived.lost} messages were lost before" if archived.lost else "")
+        f"archived {archived.messages} messages in {archived.files} files ({archived.bytes} "
+        f"bytes), {archived.commits} commits"
+        + (f"; {archived.lost} messages were lost" if archived.lost else "")
     )
 
 
+@contextmanager
+def stop_on_sigterm() -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM sets, so that a commit in progress completes."""
+    stop = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _show_plan(plan: CommitPlan, directory: Path) -> None:
-    table = Table("queue", "from", "to", "messages", title=f"would be archived to {directory}")
-    for queue, start, end in plan.ranges:
-        table.add_row(str(queue), str(start), str(end), str(end - start))
-    output_console().print(table)
+    rows = [(queue, start, end, end - start) for queue, start, end in plan.ranges]
+    print_table(f"to be archived to {directory}", ("queue", "from", "to", "messages"), rows)
     for lost in plan.lost:
         click.echo(f"data loss: {lost}")
     click.echo(f"{plan.records} messages of {len(plan.ranges)} queues")
-
-
-def _starting(text: str) -> Edge | Time:
-    if text in ("earliest", "latest"):
-        return Edge[text.upper()]
-    return Time(time_of("--from", text, "earliest, latest or "))
-
-
-def _clear_errors() -> AbstractContextManager[None]:
-    return clear_errors(ArchiveError, DataLossError, TaskFailedError)

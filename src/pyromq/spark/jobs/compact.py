@@ -1,72 +1,57 @@
-"""`pyromq spark compact`: an archive's small files become fewer, larger ones.
-
-The command; what it does is in `compactor`. Runs in the driver, on the main thread.
-"""
+"""`pyromq spark compact`: the command. `archive.compactor` does the work."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
-from pyromq.spark.archive.compactor import (
-    Compacted,
-    CompactOptions,
-    FileGroup,
-    plan_groups,
-    run_compact,
-)
-from pyromq.spark.archive.directory import ArchiveDirectory, ArchiveError
-from pyromq.spark.archive.files import COMPRESSIONS
-from pyromq.spark.jobs.options import (
-    SparkSettings,
-    clear_errors,
-    open_session,
-    output_console,
-    progress_bars,
-    spark_options,
-)
-from pyromq.spark.runtime.fan_out import TaskFailedError
+from pyromq.base.sizes import MIB
+from pyromq.spark.archive.defaults import AUTO, COMPRESSIONS, TARGET_BYTES
+from pyromq.spark.jobs.options import SparkSettings, spark_options
+from pyromq.spark.jobs.output import print_table
+from pyromq.spark.jobs.running import clear_errors, running_job
 
-_MIB: Final = 1024 * 1024
+if TYPE_CHECKING:
+    from pyromq.spark.archive.compactor import FileGroup
 
 
 @click.command("compact")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
+@click.option("--topic", "topics", multiple=True, help="Compact only this topic. Repeatable.")
 @click.option(
     "--target-size",
     type=click.IntRange(1),
-    default=256,
+    default=TARGET_BYTES // MIB,
     show_default=True,
     metavar="MIB",
-    help="How large files become; those of half of it and more stay as they are.",
+    help="Merge files up to this size. Files of at least half this size stay as they are.",
 )
 @click.option(
     "--older-than",
     type=click.IntRange(0),
     metavar="HOURS",
-    help="Only hours that ended so many hours ago, to which hardly anything is added.",
+    help="Compact only hours that ended at least this long ago.",
 )
 @click.option(
     "--compression",
     type=click.Choice(COMPRESSIONS),
-    default="auto",
+    default=AUTO,
     show_default=True,
-    help="Of the joined files.",
+    help="Compress merged files with this codec.",
 )
 @click.option(
     "--allow-gaps",
     is_flag=True,
-    help="Where the filesystem cannot swap directories: replace file by file. Readers may miss "
-    "messages for a moment.",
+    help="If the filesystem cannot swap directories, replace file by file. Readers may briefly "
+    "miss messages.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be joined; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be merged, and change nothing.")
 @spark_options
+@clear_errors()
 def command(
     spark: SparkSettings,
     directory: Path,
@@ -77,40 +62,41 @@ def command(
     allow_gaps: bool,
     dry_run: bool,
 ) -> None:
-    """Join small files of the archive in DIRECTORY, of each topic and hour.
+    """Merge the small files of the archive in DIRECTORY, within each topic and hour.
 
-    An archive may be running there. Readers of the directory see the old files or the new ones.
+    An archive job may be running. Readers of the directory see either the old or the new files.
 
     \b
     Examples
         pyromq spark compact /data/archive
         pyromq spark compact /data/archive --older-than 1 --target-size 512
     """
-    options = CompactOptions(
-        target_size * _MIB,
+    from pyromq.spark.archive import compactor
+
+    options = compactor.CompactOptions(
+        target_size * MIB,
         frozenset(topics) or None,
         None if older_than is None else _hour(older_than),
         compression,
         allow_gaps,
     )
-    with _clear_errors():
-        archive = ArchiveDirectory(directory)
-        groups = plan_groups(archive.files(), options)
-        if dry_run:
-            _show(groups, directory)
-            return
-    if not groups:
-        click.echo("nothing to join: there are no small files beside each other")
+    groups = compactor.plan_archive_groups(directory, options)
+    if dry_run:
+        _show_groups(groups, directory)
         return
-    with open_session(spark) as session, _clear_errors(), progress_bars() as bars:
-        bar = bars.add_task("files", total=sum(len(group.files) for group in groups))
-
-        def show(so_far: Compacted) -> None:
-            bars.update(bar, completed=so_far.files_before)
-
-        done = run_compact(session, directory, options, on_progress=show)
+    if not groups:
+        click.echo("nothing to merge: there are no small files next to each other")
+        return
+    total = sum(len(group.files) for group in groups)
+    with running_job(spark) as job:
+        done = compactor.run_compact(
+            job.session,
+            directory,
+            options,
+            on_progress=lambda progress: job.show("files", progress.files_before, total),
+        )
     click.echo(
-        f"{done.files_before} files ({done.bytes_before} bytes) became {done.files_after} "
+        f"merged {done.files_before} files ({done.bytes_before} bytes) into {done.files_after} "
         f"({done.bytes_after} bytes)"
     )
 
@@ -119,13 +105,7 @@ def _hour(hours_ago: int) -> str:
     return (datetime.now(UTC) - timedelta(hours=hours_ago)).strftime("%Y-%m-%d-%H")
 
 
-def _show(groups: list[FileGroup], directory: Path) -> None:
-    table = Table("topic", "hour", "files", "bytes", title=f"would be joined in {directory}")
-    for group in groups:
-        table.add_row(group.topic, group.hour, str(len(group.files)), str(group.bytes))
-    output_console().print(table)
+def _show_groups(groups: Sequence[FileGroup], directory: Path) -> None:
+    rows = [(group.topic, group.hour, len(group.files), group.bytes) for group in groups]
+    print_table(f"to be merged in {directory}", ("topic", "hour", "files", "bytes"), rows)
     click.echo(f"{sum(len(group.files) for group in groups)} files would become {len(groups)}")
-
-
-def _clear_errors() -> AbstractContextManager[None]:
-    return clear_errors(ArchiveError, TaskFailedError)

@@ -1,124 +1,115 @@
-"""`pyromq spark replay`: messages of an archive or of another cluster, sent again.
-
-The command; what it does is in `replayer`. Runs in the driver, on the main thread.
-"""
+"""`pyromq spark replay`: the command. `replay.replayer` does the work."""
 
 from __future__ import annotations
 
 import re
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from pyromq.client.errors import IllegalMessageError
-from pyromq.client.message import check_topic
-from pyromq.spark.archive.directory import ArchiveError
 from pyromq.spark.jobs.options import (
-    ClusterSettings,
     SparkSettings,
-    clear_errors,
     cluster_options,
-    milliseconds_of,
-    open_session,
-    progress_bars,
+    connection_settings,
+    parse_optional_time,
     spark_options,
 )
-from pyromq.spark.options import TopicPattern, Topics
+from pyromq.spark.jobs.running import clear_errors, running_job
 from pyromq.spark.origins.opening import BrokerSource
-from pyromq.spark.replay.replayer import (
-    DEFAULT_PART_MESSAGES,
-    ArchivedTopics,
-    ClusterTopics,
-    Replayed,
-    ReplayOptions,
-    ReplaySource,
-    run_replay,
-)
-from pyromq.spark.replay.rows import Filters, Order
-from pyromq.spark.replay.state import ReplayError
+from pyromq.spark.origins.settings import ConnectionSettings
+from pyromq.spark.replay.options import DEFAULT_PART_MESSAGES, Filters, Order, ReplayOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyromq.spark.replay.replayer import Replayed, ReplaySource
 
-_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MILLISECONDS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @click.command("replay")
 @click.option(
     "--archive",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Replay this archive, as `pyromq spark archive` writes them.",
+    help="Replay this archive, written by `pyromq spark archive`.",
 )
 @click.option(
-    "--source-nameserver", metavar="ADDRESSES", help="Replay topics of the cluster of these."
+    "--source-nameserver",
+    metavar="ADDRESSES",
+    help="Replay topics of the cluster with these NameServers.",
 )
-@click.option("--source-access-key", default="", help="Who signs the requests to the source.")
+@click.option("--source-access-key", default="", help="Sign requests to the source as this user.")
 @click.option(
     "--source-secret-key",
     envvar="ROCKETMQ_SOURCE_SECRET_KEY",
     show_envvar=True,
     default="",
-    help="The key that signs them.",
+    help="Sign requests to the source with this key.",
 )
-@click.option("--source-tls", is_flag=True, help="Encrypt the way from the source.")
-@click.option("--topic", "topics", multiple=True, help="A topic to replay; repeatable.")
-@click.option("--pattern", help="Replay all topics whose whole name this expression matches.")
-@click.option("--to-topic", help="Send everything to this topic.  [default: the same names]")
-@click.option("--where", metavar="SQL", help="Only messages for which this is true.")
-@click.option("--tag", "tags", multiple=True, help="Only messages with this tag; repeatable.")
-@click.option("--since", metavar="TIME", help="Only messages stored at or after this time.")
-@click.option("--until", metavar="TIME", help="Only messages stored before this time.")
+@click.option("--source-tls", is_flag=True, help="Encrypt connections to the source.")
+@click.option("--topic", "topics", multiple=True, help="Replay this topic. Repeatable.")
+@click.option("--pattern", help="Replay all topics whose whole name matches this regex.")
 @click.option(
-    "--rate", type=click.IntRange(1), metavar="MESSAGES", help="So many in a second at most."
+    "--to-topic", help="Send all messages to this topic.  [default: topics of the same names]"
+)
+@click.option("--where", metavar="SQL", help="Replay only messages that meet this condition.")
+@click.option(
+    "--tag", "tags", multiple=True, help="Replay only messages with this tag. Repeatable."
+)
+@click.option("--since", metavar="TIME", help="Replay only messages stored at or after this time.")
+@click.option("--until", metavar="TIME", help="Replay only messages stored before this time.")
+@click.option(
+    "--rate",
+    type=click.IntRange(1),
+    metavar="MESSAGES",
+    help="Send at most this many messages per second.",
 )
 @click.option(
     "--pace",
     type=click.FloatRange(0, min_open=True),
     metavar="FACTOR",
-    help="Keep the distances in time that messages had: 1 as they were, 2 twice as fast.",
+    help="Keep the original intervals between messages: 1 at the same speed, 2 twice as fast.",
 )
 @click.option(
     "--shift",
     metavar="DURATION|now",
     default="0s",
     show_default=True,
-    help="Move the times that messages tell (ORIGIN_..._TIME): -7d, 90m, or such that the "
-    "first one is now.",
+    help="Shift the times in messages (ORIGIN_..._TIME), by -7d or 90m for example, or so that "
+    "the first one is now.",
 )
 @click.option(
     "--order",
     type=click.Choice([order.value for order in Order]),
     default=Order.NONE.value,
     show_default=True,
-    help="What stays in order: the messages of each queue, or of each ordering key.",
+    help="Keep the order within each queue, or within each ordering key.",
 )
 @click.option(
-    "--keep-unique-keys", is_flag=True, help="Send messages with the unique keys that they had."
+    "--keep-unique-keys", is_flag=True, help="Send messages with their original unique keys."
 )
 @click.option(
     "--ignore-data-loss",
     is_flag=True,
-    help="Go on without messages of the source that have expired or are damaged.",
+    help="Continue without messages of the source that have expired or are damaged.",
 )
 @click.option(
     "--state",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keep progress in this directory: started again, the replay goes on.",
+    help="Save progress in this directory, so that an interrupted replay can resume.",
 )
 @click.option(
     "--part-messages",
     type=click.IntRange(1),
     default=DEFAULT_PART_MESSAGES,
     show_default=True,
-    help="Messages between two notes of progress: at most these are sent twice.",
+    help="Save progress after this many messages. A resumed replay repeats at most as many.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be replayed; send nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be replayed, and send nothing.")
 @cluster_options
 @spark_options
+@clear_errors()
 def command(
-    cluster: ClusterSettings,
+    cluster: ConnectionSettings,
     spark: SparkSettings,
     archive: Path | None,
     source_nameserver: str | None,
@@ -144,8 +135,8 @@ def command(
 ) -> None:
     """Send messages of an archive, or of another cluster, to the cluster of --nameserver.
 
-    What there is when it begins is replayed, no more. With --state a replay that was
-    interrupted goes on; what it sends twice then has the same unique keys.
+    Replays the messages that exist when it starts, and no later ones. With --state, an interrupted
+    replay can resume; messages that it sends twice have the same unique keys.
 
     \b
     Examples
@@ -155,126 +146,112 @@ def command(
         pyromq spark replay --archive /data/archive --pace 1 --shift now --since 2026-11-16T05:00Z
     """
     if (archive is None) == (source_nameserver is None):
-        raise click.UsageError("say what to replay: --archive or --source-nameserver, one of them")
+        raise click.UsageError("give either --archive or --source-nameserver")
     if topics and pattern is not None:
         raise click.UsageError("--topic and --pattern exclude each other")
-    wanted = _wanted(topics, pattern)
-    if to_topic is not None:
-        try:
-            check_topic(to_topic)
-        except IllegalMessageError as error:
-            raise click.UsageError(f"--to-topic: {error}") from error
+    if source_nameserver is not None and not topics and pattern is None:
+        raise click.UsageError("give either --topic or --pattern")
+    _check_pattern(pattern)
     options = ReplayOptions(
-        Filters(where, tags, milliseconds_of("--since", since), milliseconds_of("--until", until)),
+        Filters(
+            where,
+            tags,
+            parse_optional_time("--since", since),
+            parse_optional_time("--until", until),
+        ),
         to_topic,
         rate,
         pace,
-        _shift(shift),
+        _parse_shift(shift),
         Order(order),
         keep_unique_keys,
         part_messages,
     )
+
+    from pyromq.spark.replay import replayer
+
+    if to_topic is not None:
+        try:
+            replayer.check_topic(to_topic)
+        except ValueError as error:
+            raise click.UsageError(f"--to-topic: {error}") from error
+    wanted = replayer.TopicPattern(pattern) if pattern is not None else replayer.Topics(topics)
     source: ReplaySource
-    if archive is not None:
-        source = ArchivedTopics(archive, wanted)
+    if source_nameserver is None:
+        assert archive is not None
+        source = replayer.ArchivedTopics(archive, wanted if topics or pattern else None)
     else:
-        assert source_nameserver is not None
-        if wanted is None:
-            raise click.UsageError("name topics with --topic, or all of a kind with --pattern")
-        _check_circle(source_nameserver, cluster, topics, to_topic)
-        settings = ClusterSettings(
+        settings = connection_settings(
             source_nameserver, source_access_key, source_secret_key, source_tls
         )
-        read_options = settings.source_options()
+        _check_loop(settings, cluster, topics, to_topic)
+        read_options = settings.format_options()
         if ignore_data_loss:
             read_options["failOnDataLoss"] = "false"
-        source = ClusterTopics(BrokerSource(settings.connection()), read_options, wanted)
+        source = replayer.ClusterTopics(BrokerSource(settings), read_options, wanted)
     if dry_run:
-        with _clear_errors():
-            _show_plan(source, options, cluster)
+        _show_plan(source, options, cluster)
         return
-    with open_session(spark) as session, _clear_errors():
-        _run(session, source, cluster, options, state)
+    replayed = replayer.Replayed()
+    hint = "; run it again with the same --state to resume" if state is not None else ""
+    with running_job(spark, interrupted=f"interrupted{hint}") as job:
 
+        def show(progress: Replayed) -> None:
+            nonlocal replayed
+            replayed = progress
+            job.show("messages", progress.unit_done, progress.unit_total, text=progress.unit)
 
-def _run(
-    session: SparkSession,
-    source: ReplaySource,
-    cluster: ClusterSettings,
-    options: ReplayOptions,
-    state: Path | None,
-) -> None:
-    replayed = Replayed()
-    try:
-        with progress_bars() as bars:
-            bar = bars.add_task("messages", total=None)
-
-            def show(so_far: Replayed) -> None:
-                nonlocal replayed
-                replayed = so_far
-                bars.update(
-                    bar,
-                    description=so_far.unit,
-                    completed=so_far.unit_done,
-                    total=so_far.unit_total,
-                )
-
-            replayed = run_replay(
-                session,
-                source,
-                cluster.source_options(),
-                options,
-                state=state,
-                on_progress=show,
-            )
-    except KeyboardInterrupt:
-        again = "; started again with the same --state it goes on" if state is not None else ""
-        click.echo(f"interrupted{again}")
+        replayed = replayer.run_replay(
+            job.session,
+            source,
+            cluster.format_options(),
+            options,
+            state=state,
+            on_progress=show,
+        )
     click.echo(
-        f"{replayed.messages} messages in {replayed.parts} parts"
-        + (f", {replayed.all_messages} with earlier runs" if replayed.resumed else "")
+        f"replayed {replayed.messages} messages in {replayed.parts} batches"
+        + (f", {replayed.all_messages} including earlier runs" if replayed.resumed else "")
     )
 
 
-def _show_plan(source: ReplaySource, options: ReplayOptions, cluster: ClusterSettings) -> None:
-    units, ends = source.units(options.filters)
-    for unit in units:
-        click.echo(f"would be replayed: {unit}")
-    for queue, end in sorted(ends.items()):
-        click.echo(f"  {queue}: up to offset {end}")
-    target = options.to_topic or "topics of the same names"
-    click.echo(f"to {target} of {cluster.nameserver}")
+def _check_pattern(pattern: str | None) -> None:
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        raise click.UsageError(f"--pattern {pattern!r}: {error}") from error
 
 
-def _wanted(topics: tuple[str, ...], pattern: str | None) -> Topics | TopicPattern | None:
-    if pattern is not None:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise click.UsageError(f"--pattern {pattern!r}: {error}") from error
-        return TopicPattern(pattern)
-    return Topics(topics) if topics else None
+def _parse_shift(text: str) -> int | None:
+    """Return milliseconds, or None if the first message's time is to become now."""
+    if text == "now":
+        return None
+    found = re.fullmatch(r"([+-]?\d{1,12})(ms|s|m|h|d)", text)
+    if found is None:
+        raise click.UsageError(
+            f"--shift {text!r}: expected now, or a duration such as -7d, 90m, 500ms"
+        )
+    return int(found[1]) * _MILLISECONDS[found[2]]
 
 
-def _check_circle(
-    source_nameserver: str, cluster: ClusterSettings, topics: tuple[str, ...], to_topic: str | None
+def _check_loop(
+    source: ConnectionSettings,
+    target: ConnectionSettings,
+    topics: tuple[str, ...],
+    to_topic: str | None,
 ) -> None:
-    """Refuse to send the messages of a topic to that very topic."""
-    if source_nameserver == cluster.nameserver and (to_topic is None or to_topic in topics):
+    """Reject sending the messages of a topic to that same topic."""
+    if source.name_servers == target.name_servers and (to_topic is None or to_topic in topics):
         raise click.UsageError(
             "source and target are the same topics of the same cluster: give another --to-topic"
         )
 
 
-def _shift(text: str) -> int | None:
-    """Milliseconds; None: such that the first message is now."""
-    if text == "now":
-        return None
-    found = re.fullmatch(r"([+-]?\d{1,12})(ms|s|m|h|d)", text)
-    if found is None:
-        raise click.UsageError(f"--shift {text!r}: expected now, or a duration as -7d, 90m, 500ms")
-    return int(found[1]) * _UNITS[found[2]]
-
-
-def _clear_errors() -> AbstractContextManager[None]:
-    return clear_errors(ArchiveError, ReplayError)
+def _show_plan(source: ReplaySource, options: ReplayOptions, cluster: ConnectionSettings) -> None:
+    units, ends = source.units(options.filters)
+    for unit in units:
+        click.echo(f"would replay: {unit}")
+    for queue, end in sorted(ends.items()):
+        click.echo(f"  {queue}: up to offset {end}")
+    target = options.to_topic or "topics of the same names"
+    click.echo(f"to {target} of {';'.join(cluster.name_servers)}")

@@ -1,18 +1,16 @@
-"""Where messages are read from: a cluster's brokers, or the files of a store.
+"""The interface of an origin: the brokers of a cluster, or a store directory.
 
-An origin knows topics and queues, how far each queue reaches, and gives the records of a
-range of a queue as blocks of bytes. `broker_origin` asks brokers, `store_origin` maps
-files; whatever brought a block, `arrow` decodes it. Origins are made where they are used,
-in the driver for planning and in each task for reading: they hold sockets and mappings and
-do not travel. What travels is plain: `Queue` and `QueueRange`.
+An origin lists topics and queues, returns the offsets of each queue, and yields the records of a
+range of a queue as blocks of bytes. `broker` pulls from brokers, `store` maps files; `arrow`
+decodes the blocks of both. Origins hold sockets and mappings, so they do not travel: the driver
+opens one for planning, and each task opens its own. Plain values travel: `Queue`, `QueueRange`.
 
 Invariants
-1. The blocks of a range hold its records in the order of their queue offsets, each once,
-   none from outside.
-2. A record that should be there and is not (retention took it, its bytes are damaged) is
-   never passed over in silence: `LostRecords` says which, and the caller raises or goes on,
-   as `failOnDataLoss` wants.
-3. A block's buffer is valid until the next block is asked for.
+1. The blocks of a range hold its records in the order of their queue offsets, each record once
+   and none from outside.
+2. A missing record (expired or damaged) is never skipped silently: the origin yields `LostRecords`,
+   and the caller raises or continues, according to `failOnDataLoss`.
+3. A block's buffer is valid until the next block is requested.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ from pyromq.protocol.message.bulk import Buffer, Longs
 
 
 class OriginError(Exception):
-    """An origin cannot be read: what was asked, of whom, and what to do about it."""
+    """An origin failed: the request, the server or file, and what to do."""
 
 
 class UnreachableError(OriginError):
-    """Servers that do not answer, or are not known now: they may be there again later."""
+    """A server does not respond, or the NameServers do not know it. It may come back."""
 
 
 class Queue(NamedTuple):
@@ -43,14 +41,14 @@ class Queue(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Which offsets a queue has: from `first` up to, but without, `end`."""
+    """The offsets of a queue, from `first` up to but excluding `end`."""
 
     first: int
     end: int
 
 
 class QueueRange(NamedTuple):
-    """Some offsets of a queue, without `end`: what one task reads."""
+    """The offsets that one task reads, excluding `end`."""
 
     queue: Queue
     start: int
@@ -58,19 +56,19 @@ class QueueRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets that are."""
+        """Return the number of offsets."""
         return self.end - self.start
 
 
 class RecordBlock(NamedTuple):
-    """Bytes, and where in them the records begin, in ascending order."""
+    """Bytes, and the positions in them where records start, in ascending order."""
 
     buffer: Buffer
     starts: Longs
 
 
 class LostRecords(NamedTuple):
-    """Offsets of a queue whose records cannot be had any more, without `end`, and why."""
+    """Offsets of a queue whose records are gone, excluding `end`, and the reason."""
 
     queue: Queue
     start: int
@@ -82,32 +80,32 @@ class LostRecords(NamedTuple):
 
 
 class Origin(Protocol):
-    """What the data source and the jobs need of a place that has messages."""
+    """The methods that the data source and the jobs need. They raise OriginError."""
 
     def topics(self) -> list[str]:
-        """The names of all topics, sorted, without the system's own."""
+        """Return the names of all topics other than system topics, sorted."""
 
     def queues(self, topic: str) -> list[Queue]:
-        """The queues of a topic, sorted; none when there is no such topic."""
+        """Return the queues of a topic, sorted; an empty list if the topic does not exist."""
 
     def bounds(self, queues: Collection[Queue]) -> dict[Queue, Bounds]:
-        """Which offsets each of these queues has; queues that are not there are left out."""
+        """Return the offsets of each queue, without queues that do not exist."""
 
     def offsets_at(self, timestamps: Mapping[Queue, int]) -> dict[Queue, int]:
-        """Per queue, the first offset stored at or after a time in milliseconds, or its end."""
+        """Return, for each queue, the first offset stored at or after a time, or its end."""
 
     def is_away(self, broker_name: str) -> bool:
-        """Whether a broker is not known now; queues that are there no more may come back then."""
+        """Return whether a broker is unknown at present, so that its queues may come back."""
 
     def blocks(self, wanted: QueueRange) -> Iterator[RecordBlock | LostRecords]:
-        """The records of a range, block by block."""
+        """Yield the records of a range, block by block."""
 
     def close(self) -> None:
-        """Give sockets and mappings back."""
+        """Close sockets and files."""
 
 
 def merge_ranges(ranges: Sequence[QueueRange]) -> list[QueueRange]:
-    """The same offsets in as few ranges as possible, sorted."""
+    """Return the same offsets in as few ranges as possible, sorted."""
     merged: list[QueueRange] = []
     for wanted in sorted(ranges):
         last = merged[-1] if merged else None

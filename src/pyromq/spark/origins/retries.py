@@ -1,10 +1,10 @@
-"""Questions to an origin, asked again when it does not answer.
+"""Retry requests to an origin that does not respond, with exponential backoff.
 
-A broker that restarts, a cluster that is away for minutes: neither ends a stream or a task that
-is reading. Pauses double from one attempt to the next, and each is a line in the log. How long
-servers are waited for is the caller's `patience`: none where a user waits for an answer and the
-address may be wrong, `reconnectTimeout` where the servers have been there before. A refusal
-(no permission, a wrong filter) is an answer: only its few first attempts are repeated.
+A stream or a running task survives a broker's restart and minutes without a cluster. Pauses double
+from one attempt to the next, and each attempt is logged. The caller's `patience` says how long to
+wait for servers: not at all where a user waits for the result and the address may be wrong,
+`reconnectTimeout` where the servers have responded before. A refusal (no permission, an invalid
+filter) is a response, so it only gets the configured number of retries.
 
 Used by the driver's planning and by tasks.
 """
@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from pyromq.spark.options import ReadOptions
 from pyromq.spark.origins.origin import OriginError, UnreachableError
 
 logger = logging.getLogger(__name__)
@@ -27,39 +26,53 @@ _Answer = TypeVar("_Answer")
 MAX_PAUSE: Final = 15.0
 
 
-class Backoff:
-    """Pauses between attempts: `retries` of them at least, then until `patience` seconds are over.
+def with_retries(ask: Callable[[], _Answer], backoff: Backoff) -> _Answer:
+    """Return the result of `ask`, retried as `backoff` allows.
 
-    An attempt that got somewhere calls `reset`.
+    Its patience is for servers that cannot be reached; any other failure only gets its retries.
+    """
+    while True:
+        try:
+            return ask()
+        except (OriginError, OSError) as error:
+            if not backoff.wait(error, is_patient=isinstance(error, UnreachableError)):
+                raise
+
+
+class Backoff:
+    """Pauses between attempts: at least `retries` of them, then until `patience` seconds passed.
+
+    An attempt that makes progress calls `reset`.
     """
 
     def __init__(
         self,
-        first: float,
+        first_pause: float,
         retries: int = 0,
         *,
         patience: float = 0.0,
         sleep: Callable[[float], object] | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._first = first
+        self._first_pause = first_pause
         self._retries = retries
         self._patience = patience
-        # Looked up now, not when this module was loaded: tests hold time.
+        # Looked up now, not at import time, so that tests can replace them.
         self._sleep = sleep or time.sleep
         self._clock = clock or time.monotonic
         self.reset()
 
     def reset(self) -> None:
-        """Count from here."""
+        """Start over, with all retries and the whole patience."""
         self._attempts = 0
         self._since: float | None = None
 
     def wait(self, problem: object, *, is_patient: bool = True) -> bool:
-        """Log, and pause before the next attempt; False: there should be none."""
+        """Log the problem and pause. Return False, at once, if there should be no next attempt."""
         now = self._clock()
         self._since = now if self._since is None else self._since
-        pause = min(self._first * 2 ** min(self._attempts, 20), max(MAX_PAUSE, self._first))
+        pause = self._first_pause * 2 ** min(self._attempts, 20)
+        pause = min(pause, max(MAX_PAUSE, self._first_pause))
         left = self._since + self._patience - now if is_patient else 0.0
         self._attempts += 1
         if self._attempts > self._retries and left <= 0:
@@ -75,30 +88,3 @@ class Backoff:
         )
         self._sleep(pause)
         return True
-
-
-def with_retries(
-    options: ReadOptions,
-    ask: Callable[[], _Answer],
-    sleep: Callable[[float], object] | None = None,
-    *,
-    patience: float = 0.0,
-    clock: Callable[[], float] | None = None,
-) -> _Answer:
-    """Return what `ask` does; failures are repeated `fetchOffset.numRetries` times.
-
-    Servers that cannot be reached are asked for `patience` seconds at least.
-    """
-    backoff = Backoff(
-        options.fetch_retry_interval,
-        options.fetch_retries,
-        patience=patience,
-        sleep=sleep,
-        clock=clock,
-    )
-    while True:
-        try:
-            return ask()
-        except (OriginError, OSError) as error:
-            if not backoff.wait(error, is_patient=isinstance(error, UnreachableError)):
-                raise

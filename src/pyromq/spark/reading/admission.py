@@ -1,9 +1,9 @@
-"""How much of what has come a micro-batch takes: shares of all queues within a limit.
+"""Limit the size of a micro-batch: take a share of each queue's backlog.
 
-As in Kafka's connector a limit is divided in proportion to what waits in each queue, and every
-queue in which something waits gets at least one message, so that none starves: a batch can be
-larger than its limit by one message for each queue. Pure, but for `bytes_per_offset`, which
-reads a few records; used by the stream reader in the driver.
+As in Kafka's connector, each queue's share of a limit is proportional to its backlog. Every queue
+with a backlog gets at least one message, so that none starves; a batch can therefore exceed its
+limit by one message per queue. Pure, except that `bytes_per_offset` reads a few records. Used by
+the stream reader in the driver.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 from pyromq.protocol.message.bulk import read_columns
 from pyromq.spark.origins.origin import Origin, QueueRange, RecordBlock
 
-#: Messages that are looked at for the size of a topic's messages, at each of two places.
-_SAMPLE: Final = 32
+#: Messages to sample at each of two positions, to estimate the size of a topic's messages.
+_SAMPLED_MESSAGES: Final = 32
 
 
 def take_offsets(waiting: Sequence[QueueRange], limit: int) -> list[QueueRange]:
-    """The first messages of each queue, about `limit` in all."""
+    """Return the first messages of each queue, about `limit` in total."""
     total = sum(wanted.size for wanted in waiting)
     return list(waiting) if total <= limit else _share(waiting, limit / total)
 
@@ -28,23 +28,23 @@ def take_offsets(waiting: Sequence[QueueRange], limit: int) -> list[QueueRange]:
 def take_bytes(
     waiting: Sequence[QueueRange], limit: int, sizes: Mapping[str, float]
 ) -> list[QueueRange]:
-    """The first messages of each queue, about `limit` bytes in all, given a size by topic."""
+    """Return the first messages of each queue, about `limit` bytes in total."""
     total = sum(wanted.size * sizes[wanted.queue.topic] for wanted in waiting if wanted.size)
     return list(waiting) if total <= limit else _share(waiting, limit / total)
 
 
 def bytes_per_offset(origin: Origin, waiting: Sequence[QueueRange]) -> dict[str, float]:
-    """About how many bytes of records lie behind an offset, by topic.
+    """Estimate the bytes of records per offset, by topic.
 
-    The records at the beginning and in the middle of what waits in the topic's fullest queue
-    say so; those that a filter leaves out count as nothing.
+    Samples the start and the middle of the longest backlog of each topic. Records that a filter
+    drops count as zero bytes.
     """
-    fullest: dict[str, QueueRange] = {}
+    longest: dict[str, QueueRange] = {}
     for wanted in (wanted for wanted in waiting if wanted.size):
-        known = fullest.get(wanted.queue.topic)
+        known = longest.get(wanted.queue.topic)
         if known is None or wanted.size > known.size:
-            fullest[wanted.queue.topic] = wanted
-    return {topic: _sampled(origin, wanted) for topic, wanted in fullest.items()}
+            longest[wanted.queue.topic] = wanted
+    return {topic: _sampled(origin, wanted) for topic, wanted in longest.items()}
 
 
 def _share(waiting: Sequence[QueueRange], fraction: float) -> list[QueueRange]:
@@ -59,7 +59,7 @@ def _share(waiting: Sequence[QueueRange], fraction: float) -> list[QueueRange]:
 def _sampled(origin: Origin, wanted: QueueRange) -> float:
     size = offsets = 0
     for start in {wanted.start, wanted.start + wanted.size // 2}:
-        part = QueueRange(wanted.queue, start, min(wanted.end, start + _SAMPLE))
+        part = QueueRange(wanted.queue, start, min(wanted.end, start + _SAMPLED_MESSAGES))
         offsets += part.size
         for block in origin.blocks(part):
             if isinstance(block, RecordBlock):

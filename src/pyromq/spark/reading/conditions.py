@@ -1,4 +1,4 @@
-"""SQL conditions that a source can apply itself, so that less is read: the option `where`.
+"""Parse SQL conditions that the source applies itself, to read less: the option `where`.
 
     narrowed = options_for("queueId = 1 AND queueOffset >= 500 AND body IS NOT NULL")
     narrowed.options      # {"where": "queueId = 1 AND queueOffset >= 500"}
@@ -6,12 +6,12 @@
     spark.read.format("rocketmq").options(**narrowed.options)...load().filter(narrowed.condition)
 
 A condition is split at its ANDs. Comparisons of topic, brokerName, queueId, queueOffset,
-storeTimestamp or tags with constants become filters of Spark's kind, which `filters` turns into
-queues and ranges; everything else stays text for Spark.
+storeTimestamp or tags with constants become Spark filters, which `filters` turns into queues and
+ranges. Everything else remains text for Spark.
 
-Invariant: a condition means here what it means in Spark, or it is not understood. Whatever the
-grammar below does not cover (OR, NOT, functions, casts, escapes, comments, times without a zone)
-is left to Spark as it was written.
+Invariant: a condition has the same meaning here as in Spark, or it is left to Spark as written.
+That includes everything outside the grammar below: OR, NOT, functions, casts, escapes, comments,
+times without a zone.
 
 Pure; used by the driver, and by users.
 """
@@ -37,7 +37,7 @@ from pyspark.sql.datasource import (
 
 from pyromq.spark.reading.filters import is_exact
 
-#: The condition that leaves every row.
+#: The condition that every row passes.
 EVERYTHING: Final = "true"
 
 _COLUMNS: Final[dict[str, type]] = {
@@ -66,7 +66,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-#: No longer one is a value of Spark's columns; L makes it a long.
+#: Spark's integers have at most 19 digits; L makes a long.
 _WHOLE: Final = re.compile(r"([0-9]{1,19})[Ll]?")
 _TIME: Final = re.compile(
     r"(\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)?) ?(Z|UTC|[+-]\d\d:\d\d)?"
@@ -74,23 +74,23 @@ _TIME: Final = re.compile(
 
 
 class ConditionError(ValueError):
-    """A condition that the source cannot apply itself: which part, and what is possible."""
+    """A condition that the source cannot apply: which part, and what is possible."""
 
 
 class Narrowed(NamedTuple):
-    """A condition in two parts, which say together what it said."""
+    """A condition in two parts, equivalent to the whole when both are applied."""
 
-    #: For the reader: what the source applies itself.
+    #: For the reader: the part that the source applies.
     options: dict[str, str]
-    #: For `filter`: the rest; EVERYTHING when there is none.
+    #: For `filter`: the rest, or EVERYTHING.
     condition: str
 
 
 class _Part(NamedTuple):
-    """One of the conditions that AND joins."""
+    """One of the conditions joined by AND."""
 
     text: str
-    #: All of what it says; none: not understood.
+    #: Equivalent filters; empty if not understood.
     filters: tuple[Filter, ...]
 
 
@@ -107,12 +107,12 @@ class _Token(NamedTuple):
 def options_for(
     condition: str, *, time_zone: str | None = None, qualified: bool = False
 ) -> Narrowed:
-    """Split a condition into the option `where` and what Spark must still look at.
+    """Split a condition into the option `where` and the rest, which Spark must evaluate.
 
-    `time_zone` is for times that are written without one ("Europe/Berlin", the session's
-    `spark.sql.session.timeZone`); without it, or when Python does not know it, such times are
-    left to Spark. `qualified`: columns may have their table's name before them, as in Spark's
-    plans; in a user's condition `properties.queueId` is an item of a map.
+    `time_zone` applies to times without one ("Europe/Berlin", the session's
+    `spark.sql.session.timeZone`); if it is missing, or unknown to Python, such times are left to
+    Spark. `qualified` allows a table name before a column, as in Spark's plans; in a user's
+    condition `properties.queueId` is an item of a map.
     """
     parts = _parts(condition, _zone(time_zone), qualified)
     own = [part.text for part in parts if part.filters]
@@ -123,7 +123,7 @@ def options_for(
 def stored_condition(
     since: int | None = None, until: int | None = None, tags: Sequence[str] = ()
 ) -> str:
-    """What was stored in a time, in milliseconds without its end, with one of these tags."""
+    """Return the condition for messages stored from `since` to before `until` (ms), with a tag."""
     parts = [
         f"storeTimestamp {sign} {_constant(_EPOCH + timedelta(milliseconds=time))}"
         for sign, time in ((">=", since), ("<", until))
@@ -135,14 +135,14 @@ def stored_condition(
 
 
 def parse_where(condition: str) -> tuple[Filter, ...]:
-    """The filters of a condition that must be understood as a whole; raises ConditionError."""
+    """Return the filters of a condition. Raises ConditionError if any part is not understood."""
     parts = _parts(condition, None)
     for part in parts:
         if not part.filters:
             raise ConditionError(
-                f"{part.text!r:.200} cannot be applied by the source: possible are comparisons "
-                f"of {', '.join(_COLUMNS)} with constants, joined by AND (times with their zone, "
-                "as '2026-11-16 08:30:00Z'); leave the rest to filter(), "
+                f"the source cannot apply {part.text!r:.200}: give comparisons of "
+                f"{', '.join(_COLUMNS)} with constants, joined by AND (times with a zone, for "
+                "example '2026-11-16 08:30:00Z'), and use filter() for the rest; "
                 "pyromq.spark.reading.conditions.options_for splits a condition"
             )
     return tuple(condition for part in parts for condition in part.filters)
@@ -153,7 +153,7 @@ def _parts(condition: str, zone: ZoneInfo | None, qualified: bool = False) -> li
     if tokens is not None and qualified:
         tokens = _without_tables(tokens)
     conjuncts = _conjuncts(tokens) if tokens is not None else [()]
-    if not all(conjuncts):  # nothing, or something between two ANDs that is not there
+    if not all(conjuncts):  # an empty condition, or nothing between two ANDs
         return [_Part(condition.strip(), ())] if condition.strip() else []
     return [_part(condition, conjunct, zone) for conjunct in conjuncts]
 
@@ -166,7 +166,7 @@ def _zone(name: str | None) -> ZoneInfo | None:
 
 
 def _tokens(condition: str) -> list[_Token] | None:
-    """All tokens; None where text may not mean what it seems to: comments, raw strings."""
+    """Return all tokens; None for text that needs Spark's own parser: comments, raw strings."""
     tokens: list[_Token] = []
     position = 0
     while position < len(condition):
@@ -196,7 +196,7 @@ def _without_tables(tokens: Sequence[_Token]) -> list[_Token]:
 
 
 def _conjuncts(tokens: Sequence[_Token]) -> list[Sequence[_Token]]:
-    """What AND joins, through parentheses; everything as one where that is not all there is."""
+    """Split at every AND, also inside parentheses; return one item if that is not possible."""
     while _is_enclosed(tokens):
         tokens = tokens[1:-1]
     conjuncts: list[Sequence[_Token]] = []
@@ -225,7 +225,7 @@ def _conjuncts(tokens: Sequence[_Token]) -> list[Sequence[_Token]]:
 
 
 def _is_enclosed(tokens: Sequence[_Token]) -> bool:
-    """Whether the first parenthesis is closed by the last token."""
+    """Return whether the last token closes the first parenthesis."""
     if len(tokens) < 2 or tokens[0].text != "(":
         return False
     depth = 0
@@ -240,13 +240,13 @@ def _part(condition: str, tokens: Sequence[_Token], zone: ZoneInfo | None) -> _P
     text = condition[tokens[0].start : tokens[-1].end]
     filters = tuple(_filters(tokens, zone))
     if not filters or not all(map(is_exact, filters)):
-        # In parentheses: it may be an OR, and is joined with others.
+        # Parentheses, because an OR will be joined with others by AND.
         return _Part(f"({text})" if any(token.is_word("OR") for token in tokens) else text, ())
     return _Part(_text(filters), filters)
 
 
 def _filters(tokens: Sequence[_Token], zone: ZoneInfo | None) -> Iterator[Filter]:
-    """What a single condition says; nothing when it has another shape."""
+    """Yield the filters of a single condition; none if it has another shape."""
     name, others = _column(tokens[0]), tokens[1:]
     if name is None:
         # 500 <= queueOffset
@@ -292,7 +292,7 @@ def _items(tokens: Sequence[_Token]) -> Iterator[Sequence[_Token]]:
 def _value(
     tokens: Sequence[_Token], name: str | None, zone: ZoneInfo | None
 ) -> int | str | datetime | None:
-    """A constant of the column's type; None for anything else."""
+    """Return a constant of the column's type; None for anything else."""
     if name is None or not tokens:
         return None
     kind, last = _COLUMNS[name], tokens[-1]
@@ -324,7 +324,7 @@ def _time(text: str, zone: ZoneInfo | None) -> datetime | None:
 
 
 def _text(filters: Sequence[Filter]) -> str:
-    """Filters as a condition; times in UTC."""
+    """Return filters as a condition, with times in UTC."""
     signs = {kind: sign for sign, kind in reversed(_COMPARISONS.items())}
     texts = []
     for condition in filters:

@@ -1,16 +1,16 @@
-"""What Spark's filters say of queues, offsets, times and tags, so that less is read.
+"""Turn Spark's filters on queues, offsets, times and tags into a smaller read.
 
     wanted, left = push([EqualTo(("queueId",), 3), GreaterThan(("queueOffset",), 41)])
 
-Queues and offsets are known before a record is read: filters on topic, brokerName, queueId and
-queueOffset are done with when the ranges are planned. Filters on storeTimestamp and tags only
-make the ranges and what brokers send smaller; they are left to Spark as well, which looks at
-every row: a broker finds times by halving, and tags by their hashes.
+Queues and offsets are known before a record is read, so filters on topic, brokerName, queueId and
+queueOffset are fully applied when the ranges are planned. Filters on storeTimestamp and tags only
+narrow the ranges and what brokers send, and Spark still evaluates them for every row: a broker
+finds times by binary search and tags by their hashes.
 
-Invariant: a row that passes all filters is never left out. What is not understood (another type
-of value, another shape) is left to Spark.
+Invariant: a row that passes all filters is never dropped. A filter that is not understood (another
+type of value, another shape) is left to Spark.
 
-Pure; used by the driver when a query is planned.
+Pure; used by the driver when it plans a query.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from pyspark.sql.datasource import (
 from pyromq.protocol.filter.tags import SUBSCRIBE_ALL, parse_tags
 from pyromq.spark.origins.origin import Origin, Queue, QueueRange
 
-#: A message's time is that of its broker's clock, which may have been set back a little: so much
-#: more is read at both ends of a range of times.
+#: A message's time comes from its broker's clock, which may have been set back a little. A range
+#: of times is extended by this at both ends.
 CLOCK_SLACK_MILLISECONDS: Final = 10_000
 
 RowCondition: TypeAlias = (
@@ -63,27 +63,28 @@ _NEVER_NULL: Final = frozenset(
         "physicalOffset",
     }
 )
-_BEYOND: Final = 2**63
+#: Above every offset.
+_NO_END: Final = 2**63
 
 
 @dataclass(frozen=True)
 class WantedRows:
-    """What filters leave; None is no restriction."""
+    """The rows that filters select; None means no restriction."""
 
     topics: frozenset[str] | None = None
     topic_prefixes: tuple[str, ...] = ()
     broker_names: frozenset[str] | None = None
     queue_ids: frozenset[int] | None = None
-    #: Offsets from `start` up to, but without, `end`.
+    #: Offsets from `start`, excluding `end`.
     start: int = 0
-    end: int = _BEYOND
-    #: Milliseconds: stored at or after the one, and before or at the other.
+    end: int = _NO_END
+    #: Store times in milliseconds, both inclusive.
     stored_from: int | None = None
     stored_to: int | None = None
     tags: frozenset[str] | None = None
 
     def has_queue(self, queue: Queue) -> bool:
-        """Whether rows of a queue can pass."""
+        """Return whether rows of a queue can pass."""
         return (
             _has(self.topics, queue.topic)
             and all(map(queue.topic.startswith, self.topic_prefixes))
@@ -92,7 +93,7 @@ class WantedRows:
         )
 
     def prune(self, origin: Origin, ranges: Sequence[QueueRange]) -> list[QueueRange]:
-        """What of these ranges can have rows that pass."""
+        """Return the parts of these ranges that can have rows that pass."""
         if self.tags is not None and not self.tags:
             return []
         left = [
@@ -124,7 +125,7 @@ class WantedRows:
 
 
 def push(filters: Iterable[Filter]) -> tuple[WantedRows, list[Filter]]:
-    """What the filters say together, and those that Spark must still look at."""
+    """Return what all filters select together, and the filters that Spark must still evaluate."""
     wanted = WantedRows()
     left: list[Filter] = []
     for condition in filters:
@@ -136,13 +137,13 @@ def push(filters: Iterable[Filter]) -> tuple[WantedRows, list[Filter]]:
 
 
 def is_exact(condition: Filter) -> bool:
-    """Whether ranges, and tasks that look at `row_conditions`, leave nothing of it to Spark."""
+    """Return whether ranges, together with `row_conditions` in the tasks, apply it completely."""
     wanted, left = push([condition])
     return not left or (wanted != WantedRows() and bool(row_conditions([condition])))
 
 
 def row_conditions(filters: Iterable[Filter]) -> tuple[RowCondition, ...]:
-    """Those of the filters that ranges do not settle: a task must compare the rows' values."""
+    """Return the filters that ranges cannot settle, so that tasks must compare values."""
     return tuple(
         condition
         for condition in filters
@@ -152,7 +153,7 @@ def row_conditions(filters: Iterable[Filter]) -> tuple[RowCondition, ...]:
 
 
 def _narrow(wanted: WantedRows, condition: Filter) -> tuple[WantedRows, bool]:
-    """What is wanted with one more condition, and whether that is all it says."""
+    """Add a condition; also return whether it is now completely applied."""
     attribute: tuple[str, ...] = getattr(condition, "attribute", ())
     if len(attribute) != 1:
         return wanted, False
@@ -171,7 +172,7 @@ def _narrow(wanted: WantedRows, condition: Filter) -> tuple[WantedRows, bool]:
 
 
 def _narrow_queues(wanted: WantedRows, name: str, condition: Filter) -> tuple[WantedRows, bool]:
-    """Conditions on what is known of a queue."""
+    """Add a condition on a queue's topic, broker or id."""
     if name == "topic" and isinstance(condition, StringStartsWith):
         prefixes = (*wanted.topic_prefixes, condition.value)
         return replace(wanted, topic_prefixes=prefixes), True
@@ -196,9 +197,9 @@ def _narrow_offsets(wanted: WantedRows, condition: Filter) -> tuple[WantedRows, 
     if not _is(value, int):
         return wanted, False
     if isinstance(condition, GreaterThan):
-        return _between(wanted, value + 1, _BEYOND), True
+        return _between(wanted, value + 1, _NO_END), True
     if isinstance(condition, GreaterThanOrEqual):
-        return _between(wanted, value, _BEYOND), True
+        return _between(wanted, value, _NO_END), True
     if isinstance(condition, LessThan):
         return _between(wanted, 0, value), True
     if isinstance(condition, LessThanOrEqual):
@@ -215,7 +216,7 @@ def _narrow_times(wanted: WantedRows, condition: Filter) -> WantedRows:
     times: Sequence[Any] = value if isinstance(condition, In) else (value,)
     if not times or not all(isinstance(time, datetime) and time.tzinfo for time in times):
         return wanted
-    # A filter is finer than a millisecond: the one it lies in counts.
+    # A filter may be finer than a millisecond: round outwards.
     milliseconds = [int(time.timestamp() * 1000 // 1) for time in times]
     earliest, latest = min(milliseconds), max(milliseconds) + 1
     if isinstance(condition, EqualTo | EqualNullSafe | In):
@@ -245,7 +246,7 @@ def _narrow_tags(wanted: WantedRows, condition: Filter) -> WantedRows:
 
 
 def _is_one_tag(text: str) -> bool:
-    """Whether a tag is the same when it stands in an expression."""
+    """Return whether a text, used as a tag expression, selects exactly this tag."""
     return text not in ("", SUBSCRIBE_ALL) and bool(text.strip("|")) and _parsed(text) == {text}
 
 
@@ -257,7 +258,7 @@ def _parsed(text: str) -> frozenset[str]:
 
 
 def _values(condition: Filter, kind: type) -> frozenset[Any] | None:
-    """The values of which a column must have one; None for another kind of condition."""
+    """Return the values that a column may have; None for another kind of condition."""
     if isinstance(condition, In):
         # NULL among the values matches nothing.
         values = [value for value in condition.value if value is not None]

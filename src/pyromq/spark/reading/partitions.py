@@ -1,7 +1,7 @@
-"""Ranges of queues divided into the parts that tasks read.
+"""Split ranges of queues into partitions, one for each task.
 
-A queue is read by one task unless it has more than `maxRecordsPerPartition` messages to read,
-or `minPartitions` asks for more tasks than there are. Parts of a queue are of equal size, to
+One task reads a queue, unless it has more than `maxRecordsPerPartition` messages to read or
+`minPartitions` asks for more tasks. The partitions of a queue have the same size, give or take
 one message. Pure; used by the driver.
 """
 
@@ -16,7 +16,7 @@ from pyromq.spark.origins.origin import QueueRange
 
 
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, wanted: QueueRange) -> None:
         self.wanted = wanted
@@ -25,12 +25,12 @@ class RangePartition(InputPartition):
 def split(
     ranges: Sequence[QueueRange], min_partitions: int, max_records: int
 ) -> list[RangePartition]:
-    """Parts of at most `max_records` messages; as many as asked for, if there are messages."""
+    """Return partitions of at most `max_records` messages, `min_partitions` of them if possible."""
     ranges = [wanted for wanted in ranges if wanted.size > 0]
     counts = [-(-wanted.size // max_records) for wanted in ranges]
     missing = min(min_partitions, sum(wanted.size for wanted in ranges)) - sum(counts)
     if missing > 0:
-        # One part more, again and again, for the range that has the largest parts.
+        # Repeatedly split the range with the largest partitions once more.
         largest = [(-wanted.size / counts[at], at) for at, wanted in enumerate(ranges)]
         heapq.heapify(largest)
         for _ in range(missing):
@@ -40,10 +40,10 @@ def split(
     return [
         RangePartition(part)
         for wanted, count in zip(ranges, counts, strict=True)
-        for part in _parts(wanted, count)
+        for part in _split_evenly(wanted, count)
     ]
 
 
-def _parts(wanted: QueueRange, count: int) -> list[QueueRange]:
+def _split_evenly(wanted: QueueRange, count: int) -> list[QueueRange]:
     cuts = [wanted.start + wanted.size * part // count for part in range(count + 1)]
     return [QueueRange(wanted.queue, cuts[at], cuts[at + 1]) for at in range(count)]

@@ -1,14 +1,14 @@
-"""Where to begin and to end in each queue: what the options ask for, held against an origin.
+"""Find the queues and offsets of a read: compare its options with what an origin has.
 
     queues = find_queues(origin, options.wanted)
     bounds = origin.bounds(queues)
     starts = starting_offsets(origin, options, bounds)
 
 Invariants
-1. What is said of queues one by one is said of all of them and of no others, as in Kafka's
-   connector: a queue that was forgotten is no queue that may be passed over.
-2. Offsets that a queue does not have (any more) are data loss: `Losses` raises, or warns
-   and goes on with what there is, as `failOnDataLoss` wants.
+1. Options that give a position for each queue must name all queues that are read and no others, as
+   in Kafka's connector, so that no queue is forgotten silently.
+2. Offsets that a queue does not have, or no longer has, are data loss: `Losses` raises, or warns
+   and continues, according to `failOnDataLoss`.
 
 Runs in the driver's Python processes.
 """
@@ -41,31 +41,31 @@ _EDGES: Final = frozenset(edge.value for edge in Edge)
 
 
 class PositionError(ValueError):
-    """A position that cannot be had: the queue, what was asked, what is possible."""
+    """A position or queue that does not exist: which one, and what to do."""
 
 
 class DataLossError(RuntimeError):
-    """Messages that were asked for are not there; `failOnDataLoss=false` goes on without."""
+    """Messages of the read are missing. `failOnDataLoss=false` skips them."""
 
 
 class Losses:
-    """What happens to losses: the first one is raised, or each is a warning."""
+    """Handles losses: raises for the first one, or logs a warning for each."""
 
     def __init__(self, fail: bool) -> None:
         self._fail = fail
 
     def report(self, loss: object) -> None:
-        """Raise DataLossError, or warn."""
+        """Raise DataLossError, or log a warning."""
         if self._fail:
             raise DataLossError(
-                f"{loss}. With failOnDataLoss=false the read goes on without these messages"
+                f"{loss}. Set failOnDataLoss=false to continue without these messages"
             )
         logger.warning("data loss: %s", loss)
 
 
-#: What to do about a topic that is not there: for users of the source, and of the commands.
-SOURCE_ADVICE: Final = "check option subscribe, and that nameserver names the right cluster"
-TOPIC_OPTION_ADVICE: Final = "check --topic, and that it is the right cluster or store"
+#: What to do about a missing topic: for users of the source, and of the commands.
+SOURCE_ADVICE: Final = "check the option subscribe, and that nameserver is the right cluster"
+TOPIC_OPTION_ADVICE: Final = "check --topic, and that this is the right cluster or store"
 
 
 def find_queues(
@@ -75,10 +75,9 @@ def find_queues(
     *,
     advice: str = SOURCE_ADVICE,
 ) -> list[Queue]:
-    """The queues that are wanted, sorted.
+    """Return the queues to read, sorted.
 
-    Raises PositionError for a topic that is not there, unless it is one of the known ones,
-    which have been there before.
+    Raises PositionError for a missing topic, unless it is in `known_topics`, which existed before.
     """
     if isinstance(wanted, TopicPattern):
         topics = [topic for topic in origin.topics() if _matches(wanted, topic)]
@@ -103,14 +102,14 @@ def _find_assigned(origin: Origin, wanted: Queues, known_topics: Collection[str]
     missing = set(wanted.queues) - there
     if any(queue.topic not in known_topics for queue in missing):
         raise PositionError(
-            f"option assign names {name_queues(missing)}, which is not there: check the names of "
-            "brokers and the numbers of queues"
+            f"option assign names missing queues ({name_queues(missing)}): check the broker names "
+            "and queue ids"
         )
     return sorted(there.intersection(wanted.queues))
 
 
 def is_wanted(queue: Queue, wanted: Wanted) -> bool:
-    """Whether a queue is one of those that are wanted, if it is there."""
+    """Return whether the options select a queue, if it exists."""
     if isinstance(wanted, Queues):
         return queue in wanted.queues
     if isinstance(wanted, TopicPattern):
@@ -119,20 +118,19 @@ def is_wanted(queue: Queue, wanted: Wanted) -> bool:
 
 
 def _matches(wanted: TopicPattern, topic: str) -> bool:
-    # Who writes .* does not think of what waits for its retry, nor of dead letters.
+    # A pattern like .* is not meant to select retry and dead-letter topics.
     if topic.startswith("%") and "%" not in wanted.pattern:
         return False
     return re.fullmatch(wanted.pattern, topic) is not None
 
 
 def known_bounds(origin: Origin, queues: Collection[Queue]) -> dict[Queue, Bounds]:
-    """Which offsets each queue has; raises PositionError when one of them is not there."""
+    """Return the offsets of each queue. Raises PositionError if one of them does not exist."""
     bounds = origin.bounds(queues)
     missing = set(queues) - bounds.keys()
     if missing:
         raise PositionError(
-            f"there is no queue {name_queues(missing)}: check the names of brokers and the "
-            "numbers of queues"
+            f"queues do not exist ({name_queues(missing)}): check the broker names and queue ids"
         )
     return bounds
 
@@ -140,7 +138,7 @@ def known_bounds(origin: Origin, queues: Collection[Queue]) -> dict[Queue, Bound
 def starting_offsets(
     origin: Origin, options: ReadOptions, bounds: Mapping[Queue, Bounds]
 ) -> Offsets:
-    """Where to begin in each queue; what was named in the options is not checked for loss."""
+    """Return the first offset to read in each queue; explicit ones are not checked for loss."""
     starting = options.starting
     if isinstance(starting, AtOffsets):
         _check_all(starting.offsets, bounds, "startingOffsets")
@@ -151,15 +149,15 @@ def starting_offsets(
         nothing = [queue for queue, offset in offsets.items() if offset >= bounds[queue].end]
         if nothing:
             raise PositionError(
-                f"nothing was stored at or after the time of the start in {name_queues(nothing)}: "
-                "take an earlier time, or begin at the end of such queues with "
-                "startingOffsetsByTimestampStrategy=latest"
+                f"no message was stored at or after the starting time in {name_queues(nothing)}: "
+                "give an earlier time, or set startingOffsetsByTimestampStrategy=latest to start "
+                "at the end of such queues"
             )
     return offsets
 
 
 def ending_offsets(origin: Origin, options: ReadOptions, bounds: Mapping[Queue, Bounds]) -> Offsets:
-    """Where to end in each queue: before these offsets, and before what comes meanwhile."""
+    """Return the offset in each queue at which the read ends, excluding later arrivals."""
     ending = options.ending
     if isinstance(ending, AtOffsets):
         _check_all(ending.offsets, bounds, "endingOffsets")
@@ -169,7 +167,7 @@ def ending_offsets(origin: Origin, options: ReadOptions, bounds: Mapping[Queue, 
 
 
 def batch_ranges(origin: Origin, options: ReadOptions) -> list[QueueRange]:
-    """What a batch reads of each queue, without queues of which it reads nothing."""
+    """Return the range of each queue that a batch reads, without empty ones."""
     queues = find_queues(origin, options.wanted)
     bounds = known_bounds(origin, queues)
     starts = starting_offsets(origin, options, bounds)
@@ -183,19 +181,19 @@ def batch_ranges(origin: Origin, options: ReadOptions) -> list[QueueRange]:
 
 
 def clip(wanted: QueueRange, bounds: Bounds, losses: Losses) -> QueueRange:
-    """What a queue has of a range; the rest of it is lost."""
+    """Return the part of a range that a queue has; report the rest as lost."""
     queue, start, end = wanted
     if end <= start:
         return QueueRange(queue, start, start)
     if start < bounds.first:
         losses.report(
-            f"{queue}: offsets {start} to {min(end, bounds.first) - 1} have expired, the first "
-            f"one is {bounds.first}"
+            f"{queue}: offsets {start} to {min(end, bounds.first) - 1} have expired, the queue "
+            f"starts at {bounds.first}"
         )
     if end > bounds.end:
         losses.report(
-            f"{queue}: offsets {max(start, bounds.end)} to {end - 1} are not there, the last one "
-            f"is {bounds.end - 1}"
+            f"{queue}: offsets {max(start, bounds.end)} to {end - 1} do not exist, the queue "
+            f"ends at {bounds.end}"
         )
     start = max(start, bounds.first)
     return QueueRange(queue, start, max(start, min(end, bounds.end)))
@@ -205,13 +203,14 @@ def _check_all(named: Offsets, queues: Collection[Queue], option: str) -> None:
     missing = set(queues) - named.keys()
     if missing:
         raise PositionError(
-            f"option {option} says nothing of {name_queues(missing)}: it must name all queues "
+            f"option {option} does not name {name_queues(missing)}: it must name all queues "
             "(-2 is the earliest offset, -1 the latest)"
         )
     superfluous = named.keys() - set(queues)
     if superfluous:
         raise PositionError(
-            f"option {option} names {name_queues(superfluous)}, which is not there or not read"
+            f"option {option} names queues that do not exist or are not read: "
+            f"{name_queues(superfluous)}"
         )
 
 
@@ -231,10 +230,10 @@ def _offsets(origin: Origin, position: Position, bounds: Mapping[Queue, Bounds])
     missing = times.keys() - found.keys()
     if missing:
         raise OriginError(
-            f"no offsets by time were given for {name_queues(missing)}: ask again when their "
-            "brokers are there"
+            f"no broker returned offsets by time for {name_queues(missing)}: retry when the "
+            "brokers are back"
         )
-    # A time before the first message that is left, or after the last one.
+    # The time may be before the first message that has not expired, or after the last one.
     return {
         queue: min(max(found[queue], bounds[queue].first), bounds[queue].end) for queue in times
     }

@@ -1,13 +1,13 @@
-"""Whether Spark may push a query's filters down to the source, decided by Spark's version.
+"""Decide by Spark's version whether the source accepts filters by push-down.
 
-Spark keeps the partitions of a Python source with the source object, one for each `load()`. When
-filters are pushed, the partitions that they left replace those that are kept, and every later query
-on the same DataFrame, view or join reads them: wrong rows, without an error. All versions with
-push-down (4.1 to 4.3) do so. On such a version the source takes no part, in whatever session it is
-used: `batch.batch_reader` makes a reader without `pushFilters`. The option `where` saves the same
-work safely (`conditions`).
+Spark caches the partitions of a Python source with the source object, one for each `load()`. With
+push-down, the partitions that one query's filters left replace the cached ones, and every later
+query on the same DataFrame, view or join reads those: wrong rows, without an error. All versions
+with push-down (4.1 to 4.3) have this bug. On these versions `batch.batch_reader` returns a reader
+without `pushFilters`, in any session. The option `where` saves the same work safely
+(`conditions`).
 
-tests/spark/test_reuse.py fails with the first version of Spark that is cured.
+tests/spark/test_reuse.py fails with the first version of Spark that fixes it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: Spark's setting.
+#: Spark's setting for push-down.
 CONF: Final = "spark.sql.python.filterPushdown.enabled"
-#: The first version, as (4, 4), that keeps the partitions of each scan apart; None: not known yet.
+#: The first fixed version, such as (4, 4); None: there is none yet.
 SAFE_SINCE: Final[tuple[int, int] | None] = None
 
 
 def is_safe(version: str, since: tuple[int, int] | None = SAFE_SINCE) -> bool:
-    """Whether pruned partitions stay with their query in this version of Spark."""
+    """Return whether this version of Spark keeps the partitions of each query apart."""
     found = re.match(r"(\d+)\.(\d+)", version)
     if since is None or found is None:
         return False

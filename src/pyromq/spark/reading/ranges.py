@@ -1,10 +1,9 @@
-"""What every read does, batch or stream: open the origin, decode its blocks, judge losses.
+"""The work of a task, for batches and streams: open the origin, decode its blocks, report losses.
 
-    with closing(open_origin(options)) as origin: ...          # the driver plans
-    yield from read_range(plan, QueueRange(queue, 0, 1000))    # a task reads
+    yield from read_range(plan, QueueRange(queue, 0, 1000))
 
-`ReadPlan` is what travels to the tasks: plain values, no sockets. Each read opens an origin of
-its own and closes it, also when Spark does not want the rest (`limit`).
+`ReadPlan` travels to the tasks: plain values, no sockets. Each read opens an origin of its own
+and closes it, also when Spark stops early (`limit`).
 
 Invariant: batches have exactly the columns of the plan, at most `arrow.BATCH_ROWS` rows and,
 unless one body is larger, `arrow.BATCH_BYTES` bytes.
@@ -33,7 +32,8 @@ from pyromq.base.process_memory import keep_memory
 from pyromq.client.consumer.subscription import Subscription
 from pyromq.spark.arrow import RecordDecoder, batches
 from pyromq.spark.options import ReadOptions, TopicPattern, Topics
-from pyromq.spark.origins.origin import LostRecords, Origin, QueueRange, RecordBlock
+from pyromq.spark.origins.opening import StoreSource
+from pyromq.spark.origins.origin import LostRecords, QueueRange, RecordBlock
 from pyromq.spark.reading.filters import RowCondition, row_conditions
 from pyromq.spark.reading.positions import Losses
 
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
     from pyromq.spark.origins.store import LogRange, StoreOrigin
 
 
-#: Offsets of a block of which a filter has left a few.
-_MANY: Final = 1_000_000
+#: Do not list the gaps of a filtered block that spans more offsets than this.
+_MAX_LISTED_SPAN: Final = 1_000_000
 
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """What tasks need to know: the options, the columns, and which tags brokers may leave out."""
+    """The work of all tasks: the options, the columns, and the tags that brokers filter by."""
 
     options: ReadOptions
     columns: tuple[str, ...]
-    #: Those of the columns that Spark was told to be never null.
+    #: The columns that the user's schema declares NOT NULL.
     not_null: frozenset[str] = frozenset()
-    #: Tags of filters that tasks or Spark look at, too.
+    #: Tags from filters that tasks or Spark check again.
     pushed_tags: frozenset[str] = frozenset()
 
     @property
     def subscription(self) -> Subscription | None:
-        """What brokers are asked for; None: all messages."""
+        """The subscription for brokers; None: all messages."""
         tags, pushed = self.options.tags, self.pushed_tags
         if self.options.sql is not None:
             return Subscription.sql(self.options.sql)
@@ -68,42 +68,21 @@ class ReadPlan:
         return None
 
 
-def open_origin(options: ReadOptions, subscription: Subscription | None = None) -> Origin:
-    """The origin that the options name; the caller closes it.
-
-    Only what reads messages has a subscription: brokers find offsets by looking at messages,
-    which must not be left out.
-    """
-    if options.store_path is not None:
-        return _open_store(options)
-    from pyromq.spark.origins.broker import BrokerOrigin, ConnectionSettings
-
-    settings = ConnectionSettings(
-        name_servers=options.name_servers,
-        access_key=options.access_key,
-        secret_key=options.secret_key,
-        tls=options.tls,
-        request_timeout=options.request_timeout,
-        reconnect_timeout=options.reconnect_timeout,
-    )
-    return BrokerOrigin(settings, subscription=subscription)
-
-
 def read_range(plan: ReadPlan, wanted: QueueRange) -> Iterator[pa.RecordBatch]:
-    """The rows of a range of a queue."""
-    with closing(open_origin(plan.options, plan.subscription)) as origin:
+    """Yield the rows of a range of a queue."""
+    with closing(plan.options.source.open(plan.subscription)) as origin:
         found = origin.blocks(wanted)
         yield from _decoded(plan, found, wanted.queue.broker_name, str(wanted.queue))
 
 
 def log_ranges(plan: ReadPlan) -> list[LogRange]:
-    """The parts of a store's log that tasks read, when its queues are not looked at."""
+    """Return the ranges of a store's log, one for each task of a read without queues."""
     with closing(_open_store(plan.options)) as origin:
         return origin.log_ranges()
 
 
 def read_log(plan: ReadPlan, wanted: LogRange) -> Iterator[pa.RecordBatch]:
-    """The rows of a part of a store's log."""
+    """Yield the rows of a range of a store's log."""
     topics = plan.options.wanted
     names = topics.names if isinstance(topics, Topics) else None
     with closing(_open_store(plan.options)) as origin:
@@ -112,12 +91,8 @@ def read_log(plan: ReadPlan, wanted: LogRange) -> Iterator[pa.RecordBatch]:
 
 
 def _open_store(options: ReadOptions) -> StoreOrigin:
-    from pyromq.spark.origins.store import StoreOrigin
-
-    assert options.store_path is not None
-    return StoreOrigin(
-        options.store_path, options.broker_name, commit_log_paths=options.commit_log_paths
-    )
+    assert isinstance(options.source, StoreSource)
+    return options.source.open()
 
 
 def _decoded(
@@ -142,21 +117,22 @@ def _decoded(
 
 
 def _damaged_offsets(block: RecordBlock) -> str:
-    """Which offsets the damaged records of a block may have: those that the others do not."""
+    """Describe the offsets that damaged records may have: those that are missing in the block."""
     whole = RecordDecoder(("queueOffset",)).decode(block).batch.column("queueOffset").to_pylist()
     if not whole:
-        return f"{block.starts.size} records without a whole one among them"
+        return f"{block.starts.size} records, none of them whole"
     first, last = min(whole), max(whole)
-    missing = sorted(set(range(first, last)) - set(whole))[:5] if last - first < _MANY else []
-    between = f", without {', '.join(map(str, missing))}" if missing else ""
-    return f"among offsets {first} to {last}{between}"
+    is_listed = last - first < _MAX_LISTED_SPAN
+    missing = sorted(set(range(first, last)) - set(whole))[:5] if is_listed else []
+    gaps = f", missing {', '.join(map(str, missing))}" if missing else ""
+    return f"offsets {first} to {last}{gaps}"
 
 
 class _RowFilter:
-    """Looks at the text of what origins select roughly, or not at all.
+    """Filters rows exactly where an origin filters roughly or not at all.
 
-    Brokers select tags by their hashes, a store's files not at all; the log alone has all
-    topics. The columns needed for this are read beside those of the plan, and dropped.
+    Brokers filter tags by hash; store files are not filtered; the log contains all topics. The
+    columns that this needs are decoded in addition to the plan's, and dropped.
     """
 
     def __init__(self, plan: ReadPlan) -> None:
@@ -178,7 +154,7 @@ class _RowFilter:
         self.columns = [*plan.columns, *(name for name in needed if name not in plan.columns)]
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that are wanted, with the plan's columns."""
+        """Return the matching rows, with the plan's columns."""
         if self._tags is not None:
             batch = batch.filter(pc.is_in(batch.column("tags"), self._tags))
         for condition in self._where:
@@ -191,7 +167,7 @@ class _RowFilter:
 
 
 def _holds(condition: RowCondition, batch: pa.RecordBatch) -> pa.Array:
-    """For which rows a condition holds; null, where a column is, is no."""
+    """Return the rows for which a condition holds; null, which `filter` drops, for null values."""
     column = batch.column(condition.attribute[0])
     if isinstance(condition, In):
         return pc.is_in(column, pa.array(condition.value, column.type))

@@ -1,21 +1,22 @@
-"""Topics as an endless table: which offsets the next micro-batch has, and how it is read.
+"""Read topics as a stream: choose the offsets of the next micro-batch, and read it.
 
-Spark keeps one reader for a whole query, in a Python process beside the driver, and asks it in
-turn: `latestOffset` for the end of the next batch, `partitions` for its parts. `read` runs in the
-tasks, with a copy of the reader that was made before anything was asked. What Spark keeps in its
-checkpoint is `{"topic": {"broker:queue": offset}}`.
+Spark keeps one reader for a whole query, in a Python process beside the driver, and calls
+`latestOffset` for the end of the next batch and then `partitions`. `read` runs in the tasks, with
+a copy of the reader that was pickled before the first call. The checkpoint stores
+`{"topic": {"broker:queue": offset}}`.
 
 Invariants
-1. What a batch reads follows from its two offsets alone: a batch that is run again after a crash
-   reads the same. So a queue that is new appears in an end first, with its earliest offset, and is
-   read from there by the next batch. So does the latest offset at which a query begins: Spark keeps
-   the ends of batches, and asks again where the first one begins if it was not finished.
-2. A queue's offset never moves over messages that were not read, but for losses, which are
-   reported as `failOnDataLoss` wants. A queue whose broker is away keeps its offset.
-3. An end below the start says that a queue has begun anew (its topic was deleted and made again):
-   it is read from its first message.
-4. The checkpoint decides. Offsets told to a consumer group are for people who look at lags; that
-   they could not be told is a warning.
+1. The two offsets of a batch alone determine what it reads, so a batch that is repeated after a
+   crash reads the same messages. Therefore a new queue first appears in the end of a batch, with
+   its earliest offset, and the next batch reads it from there. The same holds for the latest offset
+   at which a query starts: Spark stores the ends of batches only, and asks for the start again if
+   the first batch did not finish.
+2. A queue's offset never skips unread messages, other than losses, which are reported according to
+   `failOnDataLoss`. A queue whose broker is away keeps its offset.
+3. An end below the start means that a queue was reset (its topic was deleted and recreated): it is
+   read from its first message.
+4. The checkpoint decides. Offsets committed to a consumer group only serve tools that show its lag;
+   a failure to commit them is a warning.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from pyromq.spark.reading.queue_offsets import (
     offsets_from_dict,
     offsets_to_dict,
 )
-from pyromq.spark.reading.ranges import ReadPlan, open_origin, read_range
+from pyromq.spark.reading.ranges import ReadPlan, read_range
 
 if TYPE_CHECKING:
     from pyromq.spark.origins.broker import BrokerOrigin
@@ -67,47 +68,47 @@ _Answer = TypeVar("_Answer")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what the options say, batch by batch."""
+    """Reads the messages that the options select, batch by batch."""
 
     def __init__(self, plan: ReadPlan) -> None:
         self._plan = plan
         self._losses = Losses(plan.options.fail_on_data_loss)
         self._origin: Origin | None = None
         self._has_answered = False
-        #: What queues had when they were last asked.
+        #: The offsets of all queues when they were last requested.
         self._bounds: dict[Queue, Bounds] = {}
-        #: Queues that were there and are not, and have been waited for.
+        #: Queues that have disappeared, and did not return while the reader waited.
         self._gone: frozenset[Queue] = frozenset()
         #: Where a query with Trigger.AvailableNow ends.
         self._target: Offsets | None = None
-        #: Where this process would begin, if that depends on when it is asked.
+        #: Where a query that starts at the latest offset would start in this process.
         self._latest_start: Offsets | None = None
-        self._is_start_kept = True
+        self._is_start_stored = True
         self._last_batch = -plan.options.max_trigger_delay
-        #: What the consumer group was told.
-        self._told: Offsets = {}
+        #: The offsets committed to the consumer group.
+        self._committed: Offsets = {}
 
     def __getstate__(self) -> ReadPlan:
         return self._plan
 
     def __setstate__(self, plan: ReadPlan) -> None:
-        self.__init__(plan)  # type: ignore[misc]  # a task's copy knows nothing of the driver's
+        self.__init__(plan)  # type: ignore[misc]  # a task starts without the driver's state
 
-    # What Spark calls, in the order of a query's life
+    # Called by Spark, in the order of a query's life.
 
     def initialOffset(self) -> OffsetsByTopic:  # noqa: N802
-        """Where a query without a checkpoint begins."""
+        """Return the start of a query without a checkpoint."""
         offsets = self._ask(self._first_offsets, is_first=True)
         if _is_latest(self._plan.options.starting):
-            self._latest_start, self._is_start_kept = offsets, False
+            self._latest_start, self._is_start_stored = offsets, False
         return offsets_to_dict(offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on, nothing that comes later is there."""
+        """Ignore everything that arrives from now on."""
         self._target = self._ask(self._last_offsets, is_first=True)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """That there is a limit; `latestOffset` knows all of them."""
+        """Return one of the limits, if there is any; `latestOffset` applies all of them."""
         options = self._plan.options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -120,28 +121,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any], limit: ReadLimit
     ) -> OffsetsByTopic:
-        """Where the batch that begins at `start` ends; `start` itself while there is none."""
+        """Return the end of the batch that starts at `start`, or `start` if there is none yet."""
         starts = offsets_from_dict(start)
-        if not self._is_start_kept:
-            # The first batch is empty: its end is in the checkpoint, whatever happens now.
-            self._is_start_kept = True
+        if not self._is_start_stored:
+            # An empty first batch: it puts the start into the checkpoint.
+            self._is_start_stored = True
             return start
-        # Everything before the start has been processed. Spark commits a batch only when the
-        # next one is there: in tools, the last one would seem to wait for ever.
-        self._tell_group(starts)
+        # Everything before the start has been processed. Spark calls `commit` for a batch only
+        # when the next one exists, so tools would show the last one as lag forever.
+        self._commit_to_group(starts)
         ends = self._ask(lambda origin: self._next_offsets(origin, starts, limit))
         return start if ends == starts else offsets_to_dict(ends)
 
     def reportLatestOffset(self) -> OffsetsByTopic | None:  # noqa: N802
-        """How far the queues reach, for the query's progress."""
+        """Return the end of all queues, for the query's progress."""
         return offsets_to_dict({queue: end for queue, (_, end) in self._bounds.items()}) or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The parts of a batch."""
+        """Return the partitions of a batch."""
         starts, ends = offsets_from_dict(start), offsets_from_dict(end)
         moved = {queue for queue, offset in starts.items() if ends.get(queue, offset) != offset}
         if starts == self._latest_start and all(ends[queue] < starts[queue] for queue in moved):
-            return []  # the empty first batch of an earlier run: there is more now
+            return []  # the empty first batch of an earlier run; the queues have grown since
         ranges = (
             self._ask(lambda origin: self._ranges(origin, starts, ends, moved)) if moved else []
         )
@@ -149,30 +150,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return split(ranges, options.min_partitions, options.max_records_per_partition)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one part; in a task."""
+        """Yield the rows of one partition; called in a task."""
         assert isinstance(partition, RangePartition)
         return read_range(self._plan, partition.wanted)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark will never ask again for what is before `end`."""
-        self._tell_group(offsets_from_dict(end))
+        """Commit to the group: Spark will never read messages before `end` again."""
+        self._commit_to_group(offsets_from_dict(end))
 
     def stop(self) -> None:
-        """The query has ended."""
+        """Close the origin at the end of the query."""
         self._close()
 
-    # Helpers, in call order
+    # Helpers, in call order.
 
     def _ask(self, question: Callable[[Origin], _Answer], *, is_first: bool = False) -> _Answer:
-        """Ask the origin, which is opened anew after each failure.
+        """Query the origin, which is reopened after each failure.
 
-        Servers that have once been there are waited for. The first questions of a new query
-        fail soon instead: its addresses may be wrong.
+        Wait for servers that have responded before. The first queries of a new stream fail
+        early instead, because the address may be wrong.
         """
 
         def attempt() -> _Answer:
             if self._origin is None:
-                self._origin = open_origin(self._plan.options)
+                self._origin = self._plan.options.source.open()
             try:
                 answer = question(self._origin)
                 self._has_answered = True
@@ -184,7 +185,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._plan.options
         is_patient = self._has_answered or not is_first
         patience = options.reconnect_timeout if is_patient else 0.0
-        return with_retries(options, attempt, patience=patience)
+        backoff = Backoff(options.fetch_retry_interval, options.fetch_retries, patience=patience)
+        return with_retries(attempt, backoff)
 
     def _close(self) -> None:
         origin, self._origin = self._origin, None
@@ -197,16 +199,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _last_offsets(self, origin: Origin) -> Offsets:
         wanted = self._plan.options.wanted
-        # Whether a topic that is missing is a mistake or a loss is seen when offsets are known.
+        # Accept missing topics here. Later, known offsets tell a mistake from a loss.
         missing_topics = wanted.names if isinstance(wanted, Topics) else ()
         bounds = origin.bounds(find_queues(origin, wanted, missing_topics))
         return {queue: end for queue, (_, end) in bounds.items()}
 
     def _look(self, origin: Origin, known: Offsets) -> dict[Queue, Bounds]:
-        """Which offsets the queues have now, those that are known and those that are new.
+        """Return the current offsets of all queues, known and new ones.
 
-        Queues that were there and are not are waited for, once: as long as servers are where
-        their brokers are away, and the query could not go on without them; else shortly.
+        Wait once for queues that disappeared: for `reconnectTimeout` if their brokers are away
+        and the query would otherwise fail, else only for the configured retries.
         """
         options = self._plan.options
         topics = {queue.topic for queue in known}
@@ -222,15 +224,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not new:
                 break
             away = {name for name in {queue.broker_name for queue in new} if origin.is_away(name)}
-            problem = f"{name_queues(new)} is not there"
+            problem = f"queues not found: {name_queues(new)}"
             if away:
-                problem += f", NameServers do not know {', '.join(sorted(away))}"
+                problem += f"; the NameServers do not know {', '.join(sorted(away))}"
             if not backoff.wait(problem, is_patient=bool(away)):
                 break
         if gone - self._gone:
             self._losses.report(
-                f"{name_queues(gone)}: the queue is not there any more, its broker is away or its "
-                "topic was deleted"
+                f"queues disappeared ({name_queues(gone)}): their broker is away or their topic "
+                "was deleted"
             )
         self._gone = frozenset(gone)
         return self._bounds
@@ -259,18 +261,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _waiting(self, queue: Queue, offset: int, bounds: Bounds) -> QueueRange:
-        """What has come in a queue since `offset`."""
+        """Return the backlog of a queue from `offset` on."""
         first, end = bounds
         if end < offset:
             self._losses.report(
-                f"{queue}: offset {offset} was read up to, but the queue ends at {end}: it has "
-                "begun anew"
+                f"{queue}: the stream is at offset {offset}, but the queue ends at {end}: it was "
+                "reset, its topic deleted and recreated"
             )
             offset = first
         elif offset < first:
-            self._losses.report(
-                f"{queue}: offsets {offset} to {first - 1} have expired before they were read"
-            )
+            self._losses.report(f"{queue}: offsets {offset} to {first - 1} have expired unread")
             offset = first
         if self._target is not None:
             end = min(end, self._target.get(queue, offset))
@@ -279,7 +279,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _should_wait(
         self, waiting: Sequence[QueueRange], new: Offsets, bounds: Mapping[Queue, Bounds]
     ) -> bool:
-        """Whether a batch should be put off until more has come."""
+        """Return whether to delay the batch until more messages have arrived."""
         options = self._plan.options
         least = options.min_offsets_per_trigger
         if least is None or self._target is not None:
@@ -304,43 +304,46 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ranges(
         self, origin: Origin, starts: Offsets, ends: Offsets, moved: set[Queue]
     ) -> list[QueueRange]:
-        # A restarted query plans its last batch again before it asks for the next one.
+        # A restarted query repeats its last batch before it calls `latestOffset`.
         if not moved <= self._bounds.keys() | self._gone:
             self._look(origin, {queue: starts[queue] for queue in moved})
         ranges = []
         for queue in sorted(moved):
             bounds = self._bounds.get(queue)
             if bounds is None:
-                self._losses.report(f"{queue}: the queue is not there any more")
+                self._losses.report(f"{queue}: the queue disappeared")
                 continue
             start, end = starts[queue], ends[queue]
             if end < start:
-                self._losses.report(f"{queue}: the queue has begun anew, and ends at {end}")
+                self._losses.report(f"{queue}: the queue was reset and ends at {end}")
                 start = min(bounds.first, end)
-            # What is behind the end as we know it has come since: tasks will see.
+            # Offsets above the last known end have arrived since; the task will find them.
             known = Bounds(bounds.first, max(bounds.end, end))
             ranges.append(clip(QueueRange(queue, start, end), known, self._losses))
         return ranges
 
-    def _tell_group(self, offsets: Offsets) -> None:
+    def _commit_to_group(self, offsets: Offsets) -> None:
         group = self._plan.options.group
         news = {
             queue: offset
             for queue, offset in offsets.items()
-            if self._told.get(queue) != offset and queue not in self._gone
+            if self._committed.get(queue) != offset and queue not in self._gone
         }
         if group is None or not news:
             return
         try:
             if self._origin is None:
-                self._origin = open_origin(self._plan.options)
-            # A group goes with brokers only: the options have seen to that.
+                self._origin = self._plan.options.source.open()
+            # The options reject a group without brokers.
             cast("BrokerOrigin", self._origin).commit_offsets(group, news)
-            self._told.update(news)
+            self._committed.update(news)
         except (OriginError, OSError) as error:
             self._close()
             logger.warning(
-                "offsets were not committed for group %s, only to the checkpoint: %s", group, error
+                "commit to group %s failed, its lag is out of date (the checkpoint is not "
+                "affected): %s",
+                group,
+                error,
             )
 
 

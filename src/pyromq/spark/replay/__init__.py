@@ -1,1 +1,1 @@
-"""Sending archived messages to topics again."""
+"""Send messages of an archive or a cluster again."""

@@ -1,11 +1,11 @@
-"""The replay job: messages of an archive or of a cluster are sent again, part by part.
+"""The replay job: send messages of an archive or a cluster again, batch by batch.
 
     run_replay(session, ArchivedTopics("archive", Topics(("Orders",))), sink, ReplayOptions())
 
-What is replayed is fixed at the beginning and cut into parts (`replay_state`). A part is one
-Spark job: read, filtered and changed by Spark (`replay_rows`), stored by the sink. Then it is
-written down as done. The rate is that of the whole job: each task gets its share. With a pace
-the parts are slices of time, one task sends a slice, and each message waits for its time.
+The messages to replay are determined at the start and divided into batches (`state`). A batch is
+one Spark job: Spark reads, filters and transforms it (`rows`), the sink stores it, and the state
+records it as done. The rate is that of the whole job; tasks share it. With a pace, the batches are
+time slices: one task sends each slice, and every message waits for its time.
 
 Runs in the driver, on the main thread.
 """
@@ -13,7 +13,6 @@ Runs in the driver, on the main thread.
 from __future__ import annotations
 
 import json
-import logging
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -26,16 +25,17 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from pyspark.sql import Observation
 from pyspark.sql import functions as sql
 
+from pyromq.base.clock import now_ms
+from pyromq.client.message import check_topic
 from pyromq.spark.archive.directory import ArchiveDirectory, data_directory
 from pyromq.spark.options import TopicPattern, Topics
 from pyromq.spark.origins.opening import BrokerSource
 from pyromq.spark.origins.origin import Queue, QueueRange
 from pyromq.spark.reading.positions import TOPIC_OPTION_ADVICE, find_queues
 from pyromq.spark.reading.queue_offsets import offsets_to_dict, queue_key
+from pyromq.spark.replay.options import Filters, Order, ReplayOptions
 from pyromq.spark.replay.rows import (
     Changes,
-    Filters,
-    Order,
     Schedule,
     filtered,
     in_order,
@@ -49,101 +49,85 @@ from pyromq.spark.runtime.fan_out import parallelism
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-logger = logging.getLogger(__name__)
+#: Everything that a caller of `run_replay` needs.
+__all__ = [
+    "ArchivedTopics",
+    "ClusterTopics",
+    "Filters",
+    "Order",
+    "ReplayOptions",
+    "ReplaySource",
+    "Replayed",
+    "TopicPattern",
+    "Topics",
+    "begin_replay",
+    "check_topic",
+    "run_replay",
+]
 
-DEFAULT_PART_MESSAGES: Final = 1_000_000
-#: With a pace: how much of the replay's own time a part takes, in milliseconds.
+#: With a pace: how long sending one time slice takes.
 _SLICE_MS: Final = 30_000
-#: How long before its first message a part is begun: Spark has to start it.
+#: Start a slice this long before its first message, because Spark needs time to start it.
 _LEAD_MS: Final = 2_000
 _HOUR_MS: Final = 3_600_000
 
 
-@dataclass(frozen=True)
-class ReplayOptions:
-    """What is replayed of a source, and how."""
-
-    filters: Filters = field(default_factory=Filters)
-    to_topic: str | None = None
-    #: Messages in a second, of the whole job.
-    rate: int | None = None
-    #: 1.0: with the distances in time that messages had; 2.0: twice as fast.
-    pace: float | None = None
-    #: In milliseconds, for the times that messages tell; None: such that they begin now.
-    shift: int | None = 0
-    order: Order = Order.NONE
-    keep_unique_keys: bool = False
-    part_messages: int = DEFAULT_PART_MESSAGES
-
-    def settings(self) -> dict[str, Any]:
-        """What must stay the same when a replay goes on."""
-        return {
-            "where": self.filters.where,
-            "tags": list(self.filters.tags),
-            "since": self.filters.since,
-            "until": self.filters.until,
-            "to-topic": self.to_topic,
-            "shift": "now" if self.shift is None else self.shift,
-            "order": self.order.value,
-            "keep-unique-keys": self.keep_unique_keys,
-        }
-
-
 @dataclass
 class Replayed:
-    """What a run has done so far."""
+    """The progress of a run."""
 
     messages: int = 0
+    #: Batches.
     parts: int = 0
-    #: Of the whole replay, earlier runs included.
+    #: Including earlier runs of the same replay.
     all_messages: int = 0
-    #: Whether it went on with an earlier run.
+    #: Whether it continues an earlier run.
     resumed: bool = False
     units_left: int = 0
-    #: Of the messages before the filters: done, and in all, of the unit under way.
+    #: The current unit, and its messages before filtering: done, and in total.
     unit: str = ""
     unit_done: int = 0
     unit_total: int = 0
 
 
 class ReplaySource(Protocol):
-    """Where messages come from."""
+    """The source of the messages to replay."""
 
     def settings(self) -> dict[str, Any]:
-        """What it is, for the state."""
+        """Describe the source for the state."""
 
     def units(self, filters: Filters) -> tuple[list[str], dict[Queue, int]]:
-        """What there is now: the names of the units, and where queues end, if that is known."""
+        """Return the names of the units that exist now, and the ends of the queues."""
 
     def ranges(
         self, session: SparkSession, unit: str, ends: Mapping[Queue, int], filters: Filters
     ) -> list[QueueRange]:
-        """The offsets of a unit."""
+        """Return the offsets of a unit."""
 
     def frame(
         self, session: SparkSession, unit: str, ranges: list[QueueRange], filters: Filters
     ) -> DataFrame:
-        """The messages of some of a unit's offsets; of those that filters rule out, some or all."""
+        """Read some offsets of a unit; messages that the filters exclude may be included."""
 
 
 @dataclass(frozen=True)
 class ClusterTopics:
-    """Topics of a cluster, up to where they reach when the replay begins."""
+    """Topics of a cluster, up to their ends when the replay starts."""
 
     source: BrokerSource
-    #: For the format "rocketmq": nameserver and keys.
+    #: Options of the format "rocketmq": NameServers and keys.
     read_options: Mapping[str, str] = field(repr=False)
     wanted: Topics | TopicPattern
 
     def settings(self) -> dict[str, Any]:
-        """The cluster and the topics."""
+        """Describe the cluster and the topics."""
         return {
             "source": self.read_options["nameserver"],
             "topics": _wanted_text(self.wanted),
         }
 
     def units(self, filters: Filters) -> tuple[list[str], dict[Queue, int]]:
-        """One, of all topics."""
+        """Return one unit for all topics."""
         with closing(self.source.open()) as origin:
             bounds = origin.bounds(find_queues(origin, self.wanted, advice=TOPIC_OPTION_ADVICE))
             ends = {queue: each.end for queue, each in bounds.items()}
@@ -155,13 +139,13 @@ class ClusterTopics:
     def ranges(
         self, session: SparkSession, unit: str, ends: Mapping[Queue, int], filters: Filters
     ) -> list[QueueRange]:
-        """All that is below the ends."""
+        """Return all offsets below the ends."""
         del session, unit
         with closing(self.source.open()) as origin:
             bounds = origin.bounds(ends)
             missing = [queue for queue in ends if queue not in bounds]
             if missing:
-                raise ReplayError(f"{missing[0]} cannot be seen now: its broker is away")
+                raise ReplayError(f"{missing[0]} is unavailable: its broker is not reachable")
             starts = {queue: each.first for queue, each in bounds.items()}
             if filters.since is not None:
                 found = origin.offsets_at(dict.fromkeys(bounds, filters.since))
@@ -174,7 +158,7 @@ class ClusterTopics:
     def frame(
         self, session: SparkSession, unit: str, ranges: list[QueueRange], filters: Filters
     ) -> DataFrame:
-        """Read by the format "rocketmq", which leaves out what it can."""
+        """Read with the format "rocketmq", which skips what the filters exclude, if possible."""
         del unit
         assigned: dict[str, list[str]] = {}
         for queue, _, _ in ranges:
@@ -192,21 +176,21 @@ class ClusterTopics:
 
 @dataclass(frozen=True)
 class ArchivedTopics:
-    """Topics of an archive, as far as it is committed when the replay begins."""
+    """Topics of an archive, up to the last commit when the replay starts."""
 
     directory: Path
-    #: None: all of them.
+    #: None means all.
     wanted: Topics | TopicPattern | None = None
 
     def settings(self) -> dict[str, Any]:
-        """The archive and the topics."""
+        """Describe the archive and the topics."""
         return {
             "source": str(self.directory.absolute()),
             "topics": "" if self.wanted is None else _wanted_text(self.wanted),
         }
 
     def units(self, filters: Filters) -> tuple[list[str], dict[Queue, int]]:
-        """The hours in which there is something, in order."""
+        """Return the hours that have messages, in order."""
         archive = ArchiveDirectory(self.directory)
         archive.need()
         ends = {
@@ -219,14 +203,14 @@ class ArchivedTopics:
             missing = set(self.wanted.names) - {queue.topic for queue in ends}
             if missing:
                 raise ReplayError(
-                    f"{self.directory} has no topic {sorted(missing)[0]!r}: is it another archive?"
+                    f"{self.directory} has no topic {sorted(missing)[0]!r}: another archive?"
                 )
         return [hour for hour in sorted(hours) if _overlaps(hour, filters)], ends
 
     def ranges(
         self, session: SparkSession, unit: str, ends: Mapping[Queue, int], filters: Filters
     ) -> list[QueueRange]:
-        """What the files of an hour hold, below the ends."""
+        """Return the offsets in the files of an hour, below the ends."""
         del filters
         found = (
             self._read(session, unit)
@@ -245,7 +229,7 @@ class ArchivedTopics:
     def frame(
         self, session: SparkSession, unit: str, ranges: list[QueueRange], filters: Filters
     ) -> DataFrame:
-        """Read from the files of the hour."""
+        """Read the files of the hour."""
         del filters
         return select_ranges(self._read(session, unit), ranges)
 
@@ -260,7 +244,7 @@ class ArchivedTopics:
             if self._is_wanted(topic)
         ]
         if not frames:
-            raise ReplayError(f"{self.directory} has no files of hour {hour} any more")
+            raise ReplayError(f"{self.directory} no longer has files of hour {hour}")
         whole = frames[0]
         for frame in frames[1:]:
             whole = whole.unionByName(frame)
@@ -283,10 +267,10 @@ def run_replay(
     state: Path | None = None,
     on_progress: Callable[[Replayed], None] | None = None,
 ) -> Replayed:
-    """Send messages again. `sink` are options of the format "rocketmq": where to.
+    """Replay messages to the cluster that `sink`, options of the format "rocketmq", names.
 
-    With a `state` directory a replay that ended before its end goes on. Raises ReplayError,
-    OriginError, PositionError, and what Spark raises.
+    With a `state` directory, resume a replay that was interrupted. Raises ReplayError,
+    OriginError, PositionError and PySparkException.
     """
     directory = StateDirectory(state)
     with directory.locked():
@@ -296,17 +280,16 @@ def run_replay(
         if progress is None:
             progress = begin_replay(source, settings, options)
             directory.save(progress)
-        job = _Replayer(session, source, sink, options, directory, progress)
-        job.report = on_progress or (lambda _: None)
-        job.replayed.resumed = resumed
-        job.run()
-    return job.replayed
+        replayed = Replayed(all_messages=progress.rows, resumed=resumed)
+        job = _Replayer(session, source, sink, options, directory, progress, replayed)
+        job.run(on_progress or (lambda _: None))
+    return replayed
 
 
 def begin_replay(
     source: ReplaySource, settings: Mapping[str, Any], options: ReplayOptions
 ) -> Progress:
-    """A new replay of what there is now."""
+    """Start a new replay of the messages that exist now."""
     units, ends = source.units(options.filters)
     return Progress.begin(settings, units, ends, options.shift)
 
@@ -322,34 +305,34 @@ class _Replayer:
         options: ReplayOptions,
         directory: StateDirectory,
         progress: Progress,
+        replayed: Replayed,
     ) -> None:
-        self.replayed = Replayed(all_messages=progress.rows)
-        self.report: Callable[[Replayed], None] = lambda _: None
         self._session = session
         self._source = source
         self._sink = sink
         self._options = options
         self._directory = directory
         self._progress = progress
+        self._replayed = replayed
         self._schedule: Schedule | None = None
         self._tasks = parallelism(session)
 
-    def run(self) -> None:
-        """Replay what is left."""
+    def run(self, on_progress: Callable[[Replayed], None]) -> None:
+        """Replay all remaining batches."""
         while (unit := self._progress.unit) is not None:
             cut = self._progress.cut or self._cut(unit)
             if cut is None:
                 self._save(self._progress.unit_done())
                 continue
-            self._show(unit, cut)
-            rows = self._send(unit, cut, self._progress.parts_done)
-            self.replayed.parts += 1
-            self.replayed.messages += rows
-            self._save(self._progress.part_done(rows))
-            self._show(unit, cut)
+            on_progress(self._counted(unit, cut))
+            rows = self._send(unit, cut, self._progress.batches_done)
+            self._replayed.parts += 1
+            self._replayed.messages += rows
+            self._save(self._progress.batch_done(rows))
+            on_progress(self._counted(unit, cut))
 
     def _cut(self, unit: str) -> Cut | None:
-        """Cut a unit into parts; None when it has nothing."""
+        """Divide a unit into batches; None if it has no messages."""
         options = self._options
         ranges = self._source.ranges(self._session, unit, self._progress.ends, options.filters)
         if not any(wanted.size for wanted in ranges):
@@ -359,7 +342,7 @@ class _Replayer:
         if needs_times and times is None:
             return None
         if times is not None and self._progress.shift is None:
-            self._save(self._progress.with_shift(_now() - times[0]))
+            self._save(self._progress.with_shift(now_ms() - times[0]))
         if options.pace is None or times is None:
             cut = Cut.by_offsets(ranges, options.part_messages)
         else:
@@ -368,7 +351,7 @@ class _Replayer:
         return cut
 
     def _times(self, unit: str, ranges: list[QueueRange]) -> tuple[int, int] | None:
-        """When the first and the last message that are wanted were stored."""
+        """Return the store times of the first and last message that pass the filters."""
         wanted = [each for each in ranges if each.size]
         filters = self._options.filters
         frame = filtered(self._source.frame(self._session, unit, wanted, filters), filters)
@@ -380,13 +363,13 @@ class _Replayer:
             return None
         return int(row["first"]), int(row["last"])
 
-    def _send(self, unit: str, cut: Cut, part: int) -> int:
-        """Send one part; returns how many messages that were."""
-        ranges = cut.ranges_of(part)
+    def _send(self, unit: str, cut: Cut, batch: int) -> int:
+        """Send one batch; return how many messages it had."""
+        ranges = cut.ranges_of(batch)
         if not ranges:
             return 0
         options = self._options
-        times = cut.times_of(part)
+        times = cut.times_of(batch)
         filters = options.filters if times is None else options.filters.within(*times)
         frame = filtered(self._source.frame(self._session, unit, ranges, filters), filters)
         schedule = None
@@ -419,15 +402,15 @@ class _Replayer:
         return int(observation.get["rows"])
 
     def _share(self) -> int:
-        """How many tasks share the rate: each has one message in a second at least."""
+        """Return how many tasks share the rate: each sends at least one message per second."""
         assert self._options.rate is not None
         return max(1, min(self._tasks, self._options.rate))
 
     def _wait_for(self, begin: int, pace: float) -> Schedule:
-        """Wait until a slice of time is near; the schedule begins with the first one."""
+        """Wait until shortly before a time slice. The first slice determines the schedule."""
         if self._schedule is None:
-            self._schedule = Schedule(begin, _now() + _LEAD_MS, pace)
-        wait = self._schedule.time_of(begin) - _LEAD_MS - _now()
+            self._schedule = Schedule(begin, now_ms() + _LEAD_MS, pace)
+        wait = self._schedule.time_of(begin) - _LEAD_MS - now_ms()
         if wait > 0:
             time.sleep(wait / 1000)
         return self._schedule
@@ -436,16 +419,16 @@ class _Replayer:
         self._progress = progress
         self._directory.save(progress)
 
-    def _show(self, unit: str, cut: Cut) -> None:
-        shown = self.replayed
+    def _counted(self, unit: str, cut: Cut) -> Replayed:
+        shown = self._replayed
         shown.unit = unit
         shown.unit_total = sum(wanted.size for wanted in cut.ranges)
-        is_under_way = self._progress.unit == unit
-        done = self._progress.parts_done / cut.parts if is_under_way else 1.0
+        is_current = self._progress.unit == unit
+        done = self._progress.batches_done / cut.batches if is_current else 1.0
         shown.unit_done = int(shown.unit_total * done)
         shown.units_left = len(self._progress.units) - self._progress.units_done
         shown.all_messages = self._progress.rows
-        self.report(shown)
+        return shown
 
 
 def _overlaps(hour: str, filters: Filters) -> bool:
@@ -457,13 +440,9 @@ def _overlaps(hour: str, filters: Filters) -> bool:
 
 
 def _hour_start(hour: str) -> int:
-    """`2026-11-16-05` in milliseconds."""
+    """Return the milliseconds at which an hour such as `2026-11-16-05` starts."""
     return int(datetime.strptime(hour, "%Y-%m-%d-%H").replace(tzinfo=UTC).timestamp() * 1000)
 
 
 def _wanted_text(wanted: Topics | TopicPattern) -> str:
     return ", ".join(sorted(wanted.names)) if isinstance(wanted, Topics) else wanted.pattern
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

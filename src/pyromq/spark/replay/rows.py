@@ -1,21 +1,19 @@
-"""What a replay makes of messages: which of them are sent, to where, with what on them.
+"""Select the messages of a replay and turn them into rows for the sink.
 
-    rows = replayed(frame, filters, changes)          # columns of the sink
+    rows = replayed(filtered(frame, filters), changes)          # columns of the sink
 
-A replayed message has its body, flag, keys, tags and the application's properties as they
-were. It gets a unique key of its own, made from the replay's id and the place it comes from:
-sent again, it has the same one. Three properties say where it was: ORIGIN_PLACE
-(`topic@broker:queue:offset`), ORIGIN_BORN_TIME and ORIGIN_STORE_TIME in milliseconds, the
-times shifted if that was asked for.
+A replayed message keeps its body, flag, keys, tags and the application's properties. It gets a new
+unique key, derived from the replay's id and its original place, so that a repeated send has the
+same key. Three properties are added: ORIGIN_PLACE (`topic@broker:queue:offset`), ORIGIN_BORN_TIME
+and ORIGIN_STORE_TIME in milliseconds, shifted if the user wants that.
 
-Expressions of Spark's only, run by the JVM. Called in the driver.
+Only Spark expressions, which the JVM evaluates. Called in the driver.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sql
@@ -25,6 +23,7 @@ from pyromq.protocol.message.properties import property_pattern
 from pyromq.protocol.message.system_properties import SHARDING_KEY
 from pyromq.spark.origins.origin import QueueRange
 from pyromq.spark.reading.conditions import options_for, stored_condition
+from pyromq.spark.replay.options import Filters, Order
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -37,38 +36,9 @@ _KEY_PREFIX_DIGITS: Final = 20
 _KEY_NUMBER_DIGITS: Final = 12
 
 
-class Order(enum.Enum):
-    """Which messages stay in their order, and so go to one queue."""
-
-    NONE = "none"
-    #: Those of a source queue, which go to the queue of the same number.
-    QUEUES = "queues"
-    #: Those of an ordering key.
-    KEYS = "keys"
-
-
-@dataclass(frozen=True)
-class Filters:
-    """Which messages are replayed."""
-
-    where: str | None = None
-    tags: tuple[str, ...] = ()
-    #: storeTimestamp in milliseconds, without the end.
-    since: int | None = None
-    until: int | None = None
-
-    def within(self, since: int, until: int) -> Filters:
-        """The same, of a part of the time."""
-        return replace(
-            self,
-            since=max(since, self.since) if self.since is not None else since,
-            until=min(until, self.until) if self.until is not None else until,
-        )
-
-
 @dataclass(frozen=True)
 class Changes:
-    """What becomes of them."""
+    """The changes to replayed messages."""
 
     replay_id: str
     to_topic: str | None = None
@@ -79,20 +49,23 @@ class Changes:
 
 @dataclass(frozen=True)
 class Schedule:
-    """When messages are sent: one that was stored at `origin` at `start`, in milliseconds,
-    others before and after it by their distance divided by `pace`."""
+    """When to send messages, in milliseconds.
+
+    A message stored at `origin` is sent at `start`; the distance of all others to it is divided by
+    `pace`.
+    """
 
     origin: int
     start: int
     pace: float
 
     def time_of(self, stored: int) -> float:
-        """When a message is sent that was stored then, in milliseconds."""
+        """Return when to send a message that was stored at this time."""
         return self.start + (stored - self.origin) / self.pace
 
 
 def select_ranges(frame: DataFrame, ranges: Sequence[QueueRange]) -> DataFrame:
-    """The messages of some offsets of queues."""
+    """Select the messages with these offsets."""
     wanted = sql.lit(False)
     for queue, start, end in ranges:
         wanted = wanted | (
@@ -106,7 +79,7 @@ def select_ranges(frame: DataFrame, ranges: Sequence[QueueRange]) -> DataFrame:
 
 
 def select_times(frame: DataFrame, since: int | None, until: int | None) -> DataFrame:
-    """The messages that were stored in a time, without its end, in milliseconds."""
+    """Select the messages stored between two times in milliseconds, excluding the second."""
     if since is not None:
         frame = frame.where(sql.col("storeTimestamp") >= sql.timestamp_millis(sql.lit(since)))
     if until is not None:
@@ -115,14 +88,14 @@ def select_times(frame: DataFrame, since: int | None, until: int | None) -> Data
 
 
 def source_options(filters: Filters, time_zone: str | None) -> dict[str, str]:
-    """The option by which the source reads only messages that can be wanted."""
+    """Return the option that lets the source skip messages that the filters exclude."""
     stored = stored_condition(filters.since, filters.until, filters.tags)
     own = options_for(filters.where or "", time_zone=time_zone).options.values()
     return options_for(" AND ".join([*([stored] if stored else []), *own])).options
 
 
 def filtered(frame: DataFrame, filters: Filters) -> DataFrame:
-    """The messages that are wanted."""
+    """Select the messages that pass the filters."""
     frame = select_times(frame, filters.since, filters.until)
     if filters.tags:
         frame = frame.where(sql.col("tags").isin(*filters.tags))
@@ -132,7 +105,7 @@ def filtered(frame: DataFrame, filters: Filters) -> DataFrame:
 
 
 def replayed(frame: DataFrame, changes: Changes, schedule: Schedule | None = None) -> DataFrame:
-    """Messages as rows for the sink; with a schedule each has its time."""
+    """Return messages as rows for the sink; with a schedule each one has its time."""
     topic = sql.lit(changes.to_topic) if changes.to_topic is not None else sql.col("topic")
     columns = [
         topic.alias("topic"),
@@ -153,10 +126,10 @@ def replayed(frame: DataFrame, changes: Changes, schedule: Schedule | None = Non
 
 
 def in_order(frame: DataFrame, order: Order, tasks: int) -> DataFrame:
-    """Messages such that each task has those that stay together, in their order."""
+    """Give each task all messages of its queues or keys, in their order."""
     places = ["topic", "brokerName", "queueId"]
     if order is Order.KEYS:
-        # All keys of a task, whatever queues they came by: in the order in which they were stored.
+        # A key may come from several queues: order its messages by their store time.
         return frame.repartition(tasks, _ordering_key(frame)).sortWithinPartitions(
             "storeTimestamp", *places, "queueOffset"
         )

@@ -1,1 +1,1 @@
-"""A report on topics and groups as one HTML page."""
+"""Report on topics and consumer groups as one HTML page."""

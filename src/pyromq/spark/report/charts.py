@@ -1,9 +1,9 @@
-"""Charts as SVG, made by hand so that a page needs no package and no script.
+"""Draw charts as SVG, so that a page needs neither scripts nor packages.
 
     line_chart([Line("Orders", [(0, 10.0), (60, 12.0)])], x_label=clock, y_title="messages/s")
     bar_chart([("queue 0", 120.0), ("queue 1", 90.0)])
 
-Every value that came from a message is escaped. Pure. Used by `report_page`.
+Names and labels are escaped. Pure. Used by `page`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _LINE_HEIGHT: Final = 230
 _BAR_HEIGHT: Final = 20
 _BAR_LEFT: Final = 250
 _TICKS: Final = 5
-#: Colours that also those tell apart who see few of them.
+#: Distinguishable even with colour blindness.
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-_LONGEST_LABEL: Final = 34
+_MAX_LABEL_LENGTH: Final = 34
 
 
 class Line(NamedTuple):
@@ -32,7 +32,7 @@ class Line(NamedTuple):
 
 
 def line_chart(lines: Sequence[Line], *, x_label: Callable[[float], str], y_title: str) -> str:
-    """Lines over a common x axis, y from 0 on, with a legend when there are several."""
+    """Return lines over a common x axis, y starting at 0, with a legend for several lines."""
     points = [point for line in lines for point in line.points]
     if not points:
         return _empty()
@@ -80,7 +80,7 @@ def line_chart(lines: Sequence[Line], *, x_label: Callable[[float], str], y_titl
 
 
 def bar_chart(bars: Sequence[tuple[str, float]], *, unit: str = "") -> str:
-    """Horizontal bars with their names and values."""
+    """Return horizontal bars with their names and values."""
     if not bars:
         return _empty()
     longest = max(value for _, value in bars) or 1.0
@@ -89,7 +89,9 @@ def bar_chart(bars: Sequence[tuple[str, float]], *, unit: str = "") -> str:
     for row, (name, value) in enumerate(bars):
         y = row * _BAR_HEIGHT + 4
         width = max(value / longest * room, 1.0 if value else 0.0)
-        parts.append(_text(_BAR_LEFT - 8, y + 13, _shortened(name, _LONGEST_LABEL), anchor="end"))
+        parts.append(
+            _text(_BAR_LEFT - 8, y + 13, _shortened(name, _MAX_LABEL_LENGTH), anchor="end")
+        )
         parts.append(
             f'<rect x="{_BAR_LEFT}" y="{y + 2}" width="{width:.1f}" height="{_BAR_HEIGHT - 6}" '
             f'fill="{_COLOURS[0]}"><title>{escape(name)}</title></rect>'
@@ -99,7 +101,7 @@ def bar_chart(bars: Sequence[tuple[str, float]], *, unit: str = "") -> str:
 
 
 def short_number(value: float) -> str:
-    """A number for people: 950, 1.2k, 34M."""
+    """Return a number in short form: 950, 1.2k, 34M."""
     for limit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
             return f"{value / limit:.3g}{letter}"
@@ -107,7 +109,7 @@ def short_number(value: float) -> str:
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20, ... above a value."""
+    """Return the smallest of 1, 2, 5, 10, 20, ... that is not below a value."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

@@ -1,8 +1,7 @@
-"""What a report shows, gathered by Spark: rates, sizes, delays, keys, queues.
+"""Compute the figures of a report with Spark: rates, sizes, delays, keys, queues.
 
-The messages are read once: what is needed of each is kept (`slim`), and all figures come
-from that. Only figures reach the driver, and as few of them as a page can show. Runs in
-the driver.
+The messages are read once. Spark caches the few values needed of each (`slim`), and all figures
+come from that cache. Only figures reach the driver, no more than fit on a page. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -11,10 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pyspark import StorageLevel
+from pyspark.sql import Window
+from pyspark.sql import functions as fn
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Columns of a topic that a report needs.
+#: The columns that a report needs.
 COLUMNS: Final = (
     "topic",
     "brokerName",
@@ -24,33 +27,34 @@ COLUMNS: Final = (
     "bornTimestamp",
     "storeTimestamp",
 )
-#: Points of a line over time, about.
+#: A line over time has about this many points.
 _POINTS: Final = 120
+#: Possible distances of two points, in seconds.
 _STEPS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
-HOT_KEYS: Final = 20
+MAX_HOT_KEYS: Final = 20
 
 
 class TopicFigures(NamedTuple):
-    """One topic in a row of the first table."""
+    """A row of the first table: one topic."""
 
     topic: str
     messages: int
     bytes: int
     first_ms: int
     last_ms: int
-    #: Milliseconds from the sender's clock to the broker's: median, 99 of 100, longest.
+    #: In milliseconds, from the sender's clock to the broker's.
     delay_p50: float
     delay_p99: float
     delay_max: float
 
 
 class GroupLag(NamedTuple):
-    """How far a consumer group is behind in a topic."""
+    """The lag of a consumer group in a topic."""
 
     group: str
     topic: str
     lag: int
-    #: Store time of the message that it has come to; 0: it has not begun.
+    #: Store time of the last consumed message; 0 if there is none.
     last_ms: int
 
 
@@ -59,13 +63,13 @@ class ReportData:
     """All figures of a report."""
 
     topics: list[TopicFigures] = field(default_factory=list)
-    #: Seconds of one point of `rates`.
+    #: The seconds that each point of `rates` covers.
     step: int = 1
-    #: By topic: seconds since the epoch, messages and bytes of `step` seconds.
+    #: By topic: seconds since the epoch, messages and bytes within `step` seconds.
     rates: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
-    #: By topic: bodies below 2**n bytes, not below half of it.
+    #: By topic: n, and the number of bodies of 2**(n-1) up to 2**n bytes, exclusively.
     sizes: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    #: By topic: delays below 2**n ms, not below half of it; 0: below one.
+    #: By topic: n, and the number of delays likewise in milliseconds; 0 is less than one.
     delays: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     keys: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     #: By topic: broker, queue, messages, bytes.
@@ -73,15 +77,12 @@ class ReportData:
     lags: list[GroupLag] = field(default_factory=list)
 
 
-#: Parts of `gather`, in order; for progress bars.
+#: The stages of `gather`, in order, for progress bars.
 STAGES: Final = ("messages", "rates", "sizes", "delays", "keys", "queues")
 
 
 def gather(messages: DataFrame, on_stage: Callable[[str], None] = lambda _: None) -> ReportData:
-    """Read these messages, which have `COLUMNS`, and count; `on_stage` hears what comes next."""
-    from pyspark import StorageLevel
-    from pyspark.sql import functions as fn
-
+    """Compute all figures of messages with `COLUMNS`; call `on_stage` as each stage starts."""
     size = fn.octet_length("body")
     delay = fn.unix_millis("storeTimestamp") - fn.unix_millis("bornTimestamp")
     slim = messages.select(
@@ -90,7 +91,7 @@ def gather(messages: DataFrame, on_stage: Callable[[str], None] = lambda _: None
         "queueId",
         "keys",
         fn.unix_millis("storeTimestamp").alias("stored"),
-        # Clocks of two machines: a message cannot be stored before it was sent.
+        # The clocks of two machines differ: a message cannot be stored before it is sent.
         fn.greatest(delay, fn.lit(0)).alias("delay"),
         size.cast("long").alias("size"),
     ).persist(StorageLevel.MEMORY_AND_DISK)
@@ -115,8 +116,6 @@ def gather(messages: DataFrame, on_stage: Callable[[str], None] = lambda _: None
 
 
 def _topics(slim: DataFrame) -> list[TopicFigures]:
-    from pyspark.sql import functions as fn
-
     rows = (
         slim.groupBy("topic")
         .agg(
@@ -145,15 +144,13 @@ def _step(topics: list[TopicFigures]) -> int:
 
 
 def _rates(slim: DataFrame, step: int) -> dict[str, list[tuple[int, int, int]]]:
-    from pyspark.sql import functions as fn
-
     at = (fn.floor(fn.col("stored") / (step * 1000)) * step).cast("long").alias("at")
     found: dict[str, list[tuple[int, int, int]]] = {}
     rows = slim.groupBy("topic", at).agg(fn.count("*"), fn.sum("size")).orderBy("topic", "at")
     for topic, moment, count, size in rows.collect():
         points = found.setdefault(topic, [])
         if points and moment - points[-1][0] > step:
-            # Nothing came meanwhile: the line goes down to zero and stays there.
+            # Nothing was stored in between: the line drops to zero and stays there.
             points.append((points[-1][0] + step, 0, 0))
             if moment - points[-1][0] > step:
                 points.append((moment - step, 0, 0))
@@ -162,8 +159,6 @@ def _rates(slim: DataFrame, step: int) -> dict[str, list[tuple[int, int, int]]]:
 
 
 def _histogram(slim: DataFrame, value: Column) -> dict[str, list[tuple[int, int]]]:
-    from pyspark.sql import functions as fn
-
     power = (
         fn.when(value < 1, fn.lit(0)).otherwise(fn.floor(fn.log2(value)) + 1).cast("int")
     ).alias("power")
@@ -177,9 +172,6 @@ def _histogram(slim: DataFrame, value: Column) -> dict[str, list[tuple[int, int]
 
 
 def _hot_keys(slim: DataFrame) -> dict[str, list[tuple[str, int]]]:
-    from pyspark.sql import Window
-    from pyspark.sql import functions as fn
-
     counted = (
         slim.where(fn.col("keys").isNotNull())
         .select("topic", fn.explode(fn.split("keys", " ")).alias("key"))
@@ -188,7 +180,7 @@ def _hot_keys(slim: DataFrame) -> dict[str, list[tuple[str, int]]]:
         .count()
     )
     place = fn.row_number().over(Window.partitionBy("topic").orderBy(fn.desc("count"), "key"))
-    rows = counted.withColumn("place", place).where(f"place <= {HOT_KEYS}")
+    rows = counted.withColumn("place", place).where(f"place <= {MAX_HOT_KEYS}")
     found: dict[str, list[tuple[str, int]]] = {}
     for topic, key, count, _ in rows.orderBy("topic", "place").collect():
         found.setdefault(topic, []).append((key, count))
@@ -196,8 +188,6 @@ def _hot_keys(slim: DataFrame) -> dict[str, list[tuple[str, int]]]:
 
 
 def _queues(slim: DataFrame) -> dict[str, list[tuple[str, int, int, int]]]:
-    from pyspark.sql import functions as fn
-
     found: dict[str, list[tuple[str, int, int, int]]] = {}
     rows = (
         slim.groupBy("topic", "brokerName", "queueId")

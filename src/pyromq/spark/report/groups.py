@@ -1,4 +1,4 @@
-"""Consumer groups and how far behind they are, as brokers tell it. For jobs; in the driver."""
+"""Ask brokers for the lags of consumer groups. Called by jobs, in the driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyromq.spark.report.data import GroupLag
 
 
 def group_lags(origin: BrokerOrigin, topics: Collection[str]) -> list[GroupLag]:
-    """Every group that has read from one of these topics, with its lag there."""
+    """Return the lag of every group that has consumed one of these topics."""
     lags: dict[tuple[str, str], GroupLag] = {}
     for address in origin.brokers().values():
         for group in _groups(origin, address):
@@ -42,7 +42,7 @@ def _lags_of(origin: BrokerOrigin, address: str, group: str) -> list[tuple[str, 
     try:
         stats = ConsumeStats.decode(origin.ask(address, command).body)
     except OriginError:
-        return []  # a group that never consumed has no figures at all brokers
+        return []  # a broker has no figures of a group that never consumed from it
     return [
         (
             queue.topic,

@@ -1,4 +1,4 @@
-"""A report as one HTML page: tables and charts, no script, nothing from elsewhere. Pure."""
+"""Render a report as one HTML page: tables and charts, no scripts, nothing external. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Final
 from pyromq.spark.report.charts import Line, bar_chart, line_chart, short_number
 from pyromq.spark.report.data import ReportData
 
-#: Lines of one chart: more of them nobody can tell apart. The busiest are shown.
+#: More lines in a chart are indistinguishable. The busiest topics are shown.
 _MAX_LINES: Final = 7
-_NOTE: Final = "Times are UTC; a delay is that from the sender's clock to the broker's."
+_NOTE: Final = "Times are UTC. Delays run from the sender's clock to the broker's."
 _STYLE: Final = """
 body { font: 15px/1.45 sans-serif; max-width: 900px; margin: 2em auto; padding: 0 1em; color: #222 }
 h1 { font-size: 1.5em } h2 { font-size: 1.2em; margin-top: 2em; border-bottom: 1px solid #ccc }
@@ -24,7 +24,7 @@ svg { width: 100%; height: auto } .empty, .note { color: #777 }
 
 
 def page(data: ReportData, *, title: str, made_at: datetime) -> str:
-    """The whole page."""
+    """Return the page."""
     busiest = sorted(data.topics, key=lambda each: -each.messages)
     shown = [each.topic for each in busiest[:_MAX_LINES]]
     left_out = len(busiest) - len(shown)
@@ -34,15 +34,17 @@ def page(data: ReportData, *, title: str, made_at: datetime) -> str:
         '<meta name="viewport" content="width=device-width">',
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>",
         f"<h1>{html.escape(title)}</h1>",
-        f'<p class="note">Made {made_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}. {_NOTE}</p>',
+        f'<p class="note">Created {made_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}. {_NOTE}</p>',
         _summary(data),
         "<h2>Messages over time</h2>",
         _rates(data, shown, 1, "messages/s"),
-        "<h2>Bytes of bodies over time</h2>",
+        "<h2>Body bytes over time</h2>",
         _rates(data, shown, 2, "bytes/s"),
     ]
     if left_out > 0:
-        parts.append(f'<p class="note">The busiest {len(shown)}; {left_out} more are left out.</p>')
+        parts.append(
+            f'<p class="note">The busiest {len(shown)} topics; {left_out} more are not shown.</p>'
+        )
     parts.append("<h2>Consumer lag</h2>")
     parts.append(_lags(data))
     for topic in (each.topic for each in data.topics):
@@ -64,7 +66,7 @@ def _summary(data: ReportData) -> str:
         )
         for each in data.topics
     ]
-    heads = ("topic", "messages", "bodies", "first", "last", "delay p50", "p99", "longest")
+    heads = ("topic", "messages", "bodies", "first", "last", "delay p50", "p99", "max")
     return _table(heads, rows)
 
 
@@ -89,7 +91,7 @@ def _lags(data: ReportData) -> str:
         (lag.group, lag.topic, f"{lag.lag:,}", _moment(lag.last_ms) if lag.last_ms > 0 else "-")
         for lag in sorted(data.lags, key=lambda lag: (-lag.lag, lag.group, lag.topic))
     ]
-    return _table(("group", "topic", "messages behind", "has read up to"), rows)
+    return _table(("group", "topic", "lag (messages)", "consumed up to"), rows)
 
 
 def _topic(data: ReportData, topic: str) -> list[str]:
@@ -100,11 +102,11 @@ def _topic(data: ReportData, topic: str) -> list[str]:
     skew = max(counts) * len(counts) / sum(counts)
     parts = [
         f"<h2>{html.escape(topic)}</h2>",
-        "<h3>Sizes of bodies</h3>",
+        "<h3>Body sizes</h3>",
         bar_chart(sizes),
         "<h3>Delay from sending to storing</h3>",
         bar_chart(delays),
-        f"<h3>Queues</h3><p class='note'>The fullest has {skew:.2f} times the average.</p>",
+        f"<h3>Queues</h3><p class='note'>The fullest queue has {skew:.2f} times the average.</p>",
         bar_chart([(f"{broker} : {queue}", float(count)) for broker, queue, count, _ in queues]),
     ]
     if topic in data.keys:
@@ -127,7 +129,7 @@ def _moment(milliseconds: int) -> str:
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
-        return f"{milliseconds} ms"  # a clock that was far off
+        return f"{milliseconds} ms"  # the sender's or broker's clock was far off
 
 
 def _milliseconds(value: float) -> str:

@@ -1,1 +1,1 @@
-"""Sessions, the JVM and Python workers that jobs run on."""
+"""The JVM and the Python workers behind a Spark session, and tasks on them."""

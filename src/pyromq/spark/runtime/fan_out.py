@@ -1,14 +1,14 @@
-"""One call of a Python function for each item, as the tasks of one Spark job.
+"""Call a Python function for each item, as the tasks of one Spark job.
 
-    results = fan_out(session, work, items)      # results in the order of the items
+    results = fan_out(session, work, items)      # in the order of the items
 
-`work` and the items travel by pickle; results come back the same way, so they should be
-small: names and numbers, not data. A task that fails is tried again as often as Spark was
-told; `work` must bear being run more than once, also twice at a time. When it fails for good
-`TaskFailedError` says why in the words of the task, without the stacks of two languages.
+`work` and the items travel by pickle, and so do the results, which should be small: names and
+numbers, not data. Spark retries a failed task as configured, so `work` must be idempotent, also
+when two copies run at the same time. After the last attempt `TaskFailedError` carries the task's
+own error message, without the stack traces of two languages.
 
-A classic session runs it as an RDD; through Spark Connect there are none, and it runs as
-`mapInArrow`, which needs pandas (as Connect itself does). Called in the driver.
+A classic session runs an RDD. Spark Connect has no RDDs, so there it is `mapInArrow`, which needs
+pandas (as Connect itself does). Called in the driver.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 
 class TaskFailedError(Exception):
-    """A task failed as often as Spark was to try it: what it said the last time."""
+    """A task failed in all of its attempts. The message is that of the last one."""
 
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-#: How many tasks at a time are assumed of a server that does not tell.
-_UNKNOWN_PARALLELISM: Final = 8
+#: Concurrent tasks to assume if a Spark Connect server does not say.
+_DEFAULT_PARALLELISM: Final = 8
 _TRACEBACK: Final = "Traceback (most recent call last)"
-#: Of an error.
-_LINES: Final = 6
-_CHARACTERS: Final = 1000
+#: Limits on the text of a `TaskFailedError`.
+_MAX_ERROR_LINES: Final = 6
+_MAX_ERROR_LENGTH: Final = 1000
 
 
 def fan_out(
     session: SparkSession, work: Callable[[_Item], _Result], items: Sequence[_Item]
 ) -> list[_Result]:
-    """What `work` makes of each item; one task for each. Raises TaskFailedError."""
+    """Return `work(item)` for each item, computed by one task each. Raises TaskFailedError."""
     if not items:
         return []
     try:
@@ -52,7 +52,7 @@ def fan_out(
         context = session.sparkContext
         return context.parallelize(items, len(items)).map(work).collect()
     except (PySparkException, Py4JJavaError) as error:
-        raise TaskFailedError(_in_short(str(error))) from error
+        raise TaskFailedError(_summary(str(error))) from error
 
 
 def _over_connect(
@@ -63,39 +63,39 @@ def _over_connect(
     rows = (
         session.range(0, count, 1, count).mapInArrow(call, "number long, result binary").collect()
     )
-    # Ours, made by our own task a moment ago.
+    # Safe to unpickle: our own tasks have just written it.
     found = {row["number"]: pickle.loads(row["result"]) for row in rows}  # noqa: S301
     return [found[number] for number in range(count)]
 
 
 def parallelism(session: SparkSession) -> int:
-    """How many tasks Spark can run at a time, as far as is known."""
+    """Return how many tasks Spark can run at a time, as far as it says."""
     if is_connect(session):
         default = session.conf.get("spark.sql.leafNodeDefaultParallelism", None)
-        return int(default) if default else _UNKNOWN_PARALLELISM
+        return int(default) if default else _DEFAULT_PARALLELISM
     return session.sparkContext.defaultParallelism
 
 
 def is_connect(session: SparkSession) -> bool:
-    """Whether a session is one of Spark Connect's."""
+    """Return whether this is a Spark Connect session."""
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
-def _in_short(text: str) -> str:
-    """What a Python worker raised, or else the beginning of what Spark says."""
+def _summary(text: str) -> str:
+    """Return the exception that a Python worker raised, or else the start of Spark's message."""
     lines = text.splitlines()
     if _TRACEBACK in text:
-        # What is raised stands behind the last line of the traceback's frames, which are indented.
+        # The exception follows the frames of the traceback, which are indented.
         last = max(number for number, line in enumerate(lines) if line.startswith("  "))
         lines = lines[last + 1 :]
     else:
         lines = [line.strip() for line in lines if not line.startswith("\t")]
     said = [line for line in lines if line.strip() and "SQLSTATE:" not in line]
-    return "\n".join(said[:_LINES])[:_CHARACTERS] or text[:_CHARACTERS]
+    return "\n".join(said[:_MAX_ERROR_LINES])[:_MAX_ERROR_LENGTH] or text[:_MAX_ERROR_LENGTH]
 
 
 class _ArrowCall:
-    """What `mapInArrow` calls in a task."""
+    """The function that `mapInArrow` calls in a task: numbers of items in, pickled results out."""
 
     def __init__(self, work: Callable[[Any], Any], items: Sequence[Any]) -> None:
         self._work = work

@@ -1,13 +1,13 @@
-"""PySpark's daemon, which forks the Python workers of a machine, without its false alarms.
+"""Run PySpark's daemon, which forks the Python workers of a machine, without its false alarms.
 
-When Spark has all rows that it wants (`limit`, `take`), or the answer of a process that plans a
-source, it closes its end of the socket. PySpark's daemon prints a traceback for that
-BrokenPipeError, into the output of whatever command made the session. Here it says nothing
-about it; everything else is PySpark's.
+When Spark has all the rows it wants (`limit`, `take`), or the response of a process that plans a
+source, it closes its end of the socket. PySpark's daemon then prints a traceback for the
+BrokenPipeError into the output of the command that started the session. This one stays silent;
+everything else is PySpark's.
 
-Started by the script of `worker_python`, for sessions on this machine (the setting
-`spark.python.daemon.module` does not reach the processes that plan). Imports little: nothing may
-start a thread before the forks.
+Started by the script in `launchers`, for sessions on this machine; the setting
+`spark.python.daemon.module` does not reach the processes that plan. It imports little, because
+nothing may start a thread before the forks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 
 from pyspark import daemon
 
-#: Raised when Spark wants no more.
+#: Raised when Spark closes its end.
 _EXPECTED: Final = (BrokenPipeError, ConnectionResetError)
 
 
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def print_unexpected() -> None:
-    """Print the traceback of the error at hand, unless Spark has merely had enough."""
+    """Print the current exception's traceback, unless Spark merely closed its end."""
     if not isinstance(sys.exception(), _EXPECTED):
         traceback.print_exc()
 

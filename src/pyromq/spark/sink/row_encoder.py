@@ -1,17 +1,17 @@
-"""Rows of a data frame as requests to brokers: Arrow batches in, `Request` out.
+"""Encode the rows of a data frame as requests to brokers: Arrow batches in, `Request` out.
 
-All rows of a batch are encoded together: their properties are joined by Arrow, the heads of
-their inner messages are made by numpy, and one more join gives a column whose data, from any
-row to any other, is the body of a batch request. Nothing is done for one row alone, except
-for those that cannot be in a batch: delayed messages, large ones, those for retry topics.
+All rows of a batch are encoded together: Arrow joins their properties, numpy builds the heads of
+their inner messages, and one more join gives a column whose bytes, from any row to any other, are
+the body of a batch request. Only rows that cannot be in a batch are handled one by one: delayed
+messages, large messages, messages for retry topics.
 
 Invariants
 1. Every row is in exactly one request.
-2. The requests of one queue have its rows in the order in which they came.
-3. A row that no broker would take is refused by its number, before any row of its Arrow
-   batch is sent.
+2. The requests for one queue carry its rows in their original order.
+3. A row that no broker would accept is rejected by its number before any row of its Arrow batch
+   is sent.
 
-Called by `writer` and the replay job, in the process and thread of a task.
+Called by `writer` and the replay job, on the thread of a task.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pyromq.base.sizes import MIB
 from pyromq.client.errors import IllegalMessageError
 from pyromq.client.message import check_topic
 from pyromq.protocol.java.string_hashes import java_hashes
@@ -39,39 +40,42 @@ from pyromq.spark.sink.unique_rows import UniqueRows
 Columns: TypeAlias = dict[str, Any]
 Longs: TypeAlias = NDArray[np.int64]
 
-#: An Arrow batch above this is encoded in halves: a column of it must stay below 2 GiB.
-_MAX_BATCH: Final = 256 * 1024 * 1024
+#: A larger Arrow batch is encoded in halves, because a column must stay below 2 GiB.
+_MAX_BATCH_BYTES: Final = 256 * MIB
 _ANY_QUEUE: Final = -1
 _SEPARATORS: Final = "[\x01\x02]"
 _WAIT: Final = names.PROPERTY_SEPARATOR + names.WAIT_TRUE
-#: Never taken from the column `properties`: a copy of a message with TRAN_MSG would be a half
-#: message that nobody gets. Keys, tags and the ordering key are content, and are kept.
+#: Never copied from the column `properties`: a message with TRAN_MSG, for example, would be a half
+#: message that no consumer gets. Keys, tags and the ordering key are content and are copied.
 RESERVED_PROPERTIES: Final = sorted(SYSTEM_PROPERTIES - {names.KEYS, names.TAGS, SHARDING_KEY})
 
 
+_NO_TOPIC: Final = "has no topic, and the option topic is not given"
+
+
 class RowError(ValueError):
-    """A row that cannot be a message: which one, and why."""
+    """A row that cannot become a message: which one, and why."""
 
 
 class Request(NamedTuple):
-    """What is sent at once: a batch of rows, or one row with its properties."""
+    """One request: a batch of rows, or a single row with its properties."""
 
     topic: str
     #: None: any queue of the topic.
     queue: MessageQueue | None
     body: bytes
-    #: Of a row that goes alone; a batch has its rows' properties inside.
+    #: For a single row; a batch has its rows' properties in the body.
     properties: str | None
     flag: int
     rows: int
-    #: The numbers of the first row and of the last, in the order of the task.
+    #: The numbers of the first and last row, in the task's order.
     first_row: int
     last_row: int
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a request becomes, and how large a message may be, in bytes."""
+    """The target size of a request and the maximum size of a message, in bytes."""
 
     batch_bytes: int
     max_message_size: int
@@ -80,8 +84,8 @@ class Limits:
 class RowEncoder:
     """Encodes the rows of one task.
 
-    `queues_of` gives a topic's queues in order; it is asked only when rows need a certain
-    one. `unique` makes the unique keys of rows that bring none.
+    `queues_of` returns a topic's queues, sorted; it is called only if rows select a queue.
+    `unique` provides the unique keys of rows without one.
     """
 
     def __init__(
@@ -101,10 +105,10 @@ class RowEncoder:
         self._row = 0
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[Request]:
-        """The requests for the rows of a batch, whose columns were checked at planning."""
-        for part in _parts_of(batch):
-            yield from self._encode(part)
-            self._row += part.num_rows
+        """Yield the requests for a batch; its columns were checked at planning. Raises RowError."""
+        for half in _halves(batch):
+            yield from self._encode(half)
+            self._row += half.num_rows
 
     # Helpers, in call order.
 
@@ -132,13 +136,13 @@ class RowEncoder:
             b"",
         )
         is_alone = self._alone(columns, _lengths(inner), topics, topic_of)
-        order, lanes = self._lanes(columns, topics, topic_of)
+        order, destinations = self._destinations(columns, topics, topic_of)
         if order is not None:
             inner = inner.take(pa.array(order))
         rows = order if order is not None else np.arange(batch.num_rows)
         cutter = _Cutter(inner, rows, self._limits.batch_bytes, self._row)
-        for topic, queue, start, end in lanes:
-            for first, last in _runs(is_alone[rows[start:end]], start):
+        for topic, queue, start, end in destinations:
+            for first, last in _spans(is_alone[rows[start:end]], start):
                 if last is None:
                     row = int(rows[first])
                     yield Request(
@@ -155,16 +159,16 @@ class RowEncoder:
                     yield from cutter.cut(topic, queue, first, last)
 
     def _topics(self, columns: Columns, count: int) -> tuple[list[str], NDArray[np.int32]]:
-        """The topics of a batch, and which of them each row is for."""
+        """Return the topics of a batch, and the index of each row's topic."""
         default = self._default_topic
         column = columns.get("topic")
         if column is None:
             if default is None:
-                self._refuse(0, "has no topic, and there is no option topic")
+                self._reject(0, _NO_TOPIC)
             return [default], np.zeros(count, np.int32)
         if column.null_count:
             if default is None:
-                self._refuse(_first(column.is_null()), "has no topic, and there is no option topic")
+                self._reject(_first(column.is_null()), _NO_TOPIC)
             column = column.fill_null(default)
         encoded = column.dictionary_encode()
         topics = encoded.dictionary.to_pylist()
@@ -173,19 +177,19 @@ class RowEncoder:
             try:
                 check_topic(topic)
             except IllegalMessageError as error:
-                self._refuse(int(np.argmax(topic_of == number)), f"cannot be sent: {error}")
+                self._reject(int(np.argmax(topic_of == number)), f"cannot be sent: {error}")
         return topics, topic_of
 
     def _bodies(self, columns: Columns) -> Any:
         column = columns.get("body")
         if column is None:
-            self._refuse(0, "has no body")
+            self._reject(0, "has no body")
         if column.null_count:
-            self._refuse(_first(column.is_null()), "has no body")
+            self._reject(_first(column.is_null()), "has no body")
         return column.cast(pa.binary())
 
     def _properties(self, columns: Columns, given: Collection[str], count: int) -> Any:
-        """The properties of each row as its inner message has them."""
+        """Return the encoded properties of each row."""
         parts = []
         own = self._own_properties(columns.get("properties"), given)
         if own is not None:
@@ -200,14 +204,14 @@ class RowEncoder:
             parts += self._property(names.DELAY, "delayLevel", levels)
         parts += self._property(SHARDING_KEY, "orderingKey", columns.get("orderingKey"))
         parts.append(self._unique_keys(columns, count))
-        # Last: brokers remember the hash of what stands last.
+        # Tags come last: of several, the last one counts for brokers.
         parts += self._property(names.TAGS, "tags", columns.get("tags"))
         if len(parts) == 1:
             return parts[0]
         return pc.binary_join_element_wise(*parts, b"\x02", null_handling="skip")
 
     def _own_properties(self, column: Any, given: Collection[str]) -> Any:
-        """The column `properties` without what is not its to say: other columns rule, if given."""
+        """Return the column `properties` without reserved ones and those of other columns."""
         if column is None:
             return None
         if pa.types.is_map(column.type):
@@ -228,7 +232,7 @@ class RowEncoder:
         return _null_if_empty(column).cast(pa.binary())
 
     def _joined_map(self, column: Any) -> Any:
-        """A map of properties as their text; what has no value is none."""
+        """Return a column of maps as encoded properties, without those that have no value."""
         keys, items, offsets = _entries(column)
         for wrong in (
             pc.match_substring_regex(keys, _SEPARATORS),
@@ -236,7 +240,7 @@ class RowEncoder:
             pc.equal(keys, ""),
         ):
             if pc.any(wrong).as_py():
-                self._refuse_property(column, _first(wrong))
+                self._reject_property(column, _first(wrong))
         pairs = pc.binary_join_element_wise(keys, items, names.NAME_VALUE_SEPARATOR)
         joined = pc.binary_join(
             pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pairs.fill_null("")),
@@ -246,14 +250,14 @@ class RowEncoder:
         return pc.if_else(column.is_valid(), joined, None)
 
     def _property(self, name: str, column_name: str, column: Any) -> list[Any]:
-        """One property from a column, as `name \\x01 value`; null where it has no value."""
+        """Return a column as one property, `name \\x01 value`; null for rows without a value."""
         if column is None:
             return []
         wrong = pc.match_substring_regex(column, _SEPARATORS)
         if pc.any(wrong).as_py():
-            self._refuse(
+            self._reject(
                 _first(wrong),
-                f"cannot be sent: {column_name} must not hold the characters U+0001 and U+0002",
+                f"cannot be sent: {column_name} must not contain U+0001 or U+0002",
             )
         text = _null_if_empty(column).cast(pa.binary())
         return [pc.binary_join_element_wise(f"{name}\x01".encode(), text, b"")]
@@ -266,26 +270,26 @@ class RowEncoder:
     def _check_sizes(self, body_lengths: Longs, properties_lengths: Longs) -> None:
         limit = self._limits.max_message_size
         if not body_lengths.all():
-            self._refuse(int(body_lengths.argmin()), "has an empty body")
+            self._reject(int(body_lengths.argmin()), "has an empty body")
         if (body_lengths > limit).any():
             row = int(body_lengths.argmax())
-            self._refuse(
+            self._reject(
                 row,
-                f"has a body of {body_lengths[row]} bytes, at most {limit} are possible "
-                "(option maxMessageSize, and the setting of the same name at brokers)",
+                f"has a body of {body_lengths[row]} bytes, above the limit of {limit} (raise "
+                "maxMessageSize, here and in the brokers' configuration)",
             )
         if (properties_lengths > MAX_PROPERTIES).any():
             row = int(properties_lengths.argmax())
-            self._refuse(
+            self._reject(
                 row,
-                f"has properties of {properties_lengths[row]} bytes, at most {MAX_PROPERTIES} "
-                "are possible",
+                f"has properties of {properties_lengths[row]} bytes, above the limit of "
+                f"{MAX_PROPERTIES}",
             )
 
     def _alone(
         self, columns: Columns, sizes: Longs, topics: list[str], topic_of: NDArray[np.int32]
     ) -> NDArray[np.bool_]:
-        """Which rows cannot be in a batch."""
+        """Return which rows cannot be in a batch."""
         alone: NDArray[np.bool_] = sizes > self._limits.batch_bytes
         delays = _numbers(columns, "delayLevel", 0)
         if delays is not None:
@@ -295,23 +299,23 @@ class RowEncoder:
             alone |= np.array(retries)[topic_of]
         return alone
 
-    def _lanes(
+    def _destinations(
         self, columns: Columns, topics: list[str], topic_of: NDArray[np.int32]
     ) -> tuple[Longs | None, list[tuple[str, MessageQueue | None, int, int]]]:
-        """Which rows go together: their order (None: as they are), and where each lane is."""
+        """Sort rows by topic and queue: return the order (None: unchanged) and each span."""
         count = topic_of.size
         queue_of = np.full(count, _ANY_QUEUE, np.int64)
         queues = self._place_rows(columns, topics, topic_of, queue_of)
         if len(topics) == 1 and not queues:
             return None, [(topics[0], None, 0, count)]
         width = 1 + max((len(found) for found in queues.values()), default=0)
-        lanes = topic_of * np.int64(width) + queue_of + 1
-        order = np.argsort(lanes, kind="stable")
-        sorted_lanes = lanes[order]
-        starts = np.flatnonzero(np.diff(sorted_lanes, prepend=sorted_lanes[0] - 1)).tolist()
+        destinations = topic_of * np.int64(width) + queue_of + 1
+        order = np.argsort(destinations, kind="stable")
+        ordered = destinations[order]
+        starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 1)).tolist()
         found = []
         for start, end in zip(starts, [*starts[1:], count], strict=True):
-            number, place = divmod(int(sorted_lanes[start]), width)
+            number, place = divmod(int(ordered[start]), width)
             topic = topics[number]
             queue = queues[topic][place - 1] if place else None
             found.append((topic, queue, start, end))
@@ -324,7 +328,7 @@ class RowEncoder:
         topic_of: NDArray[np.int32],
         queue_of: Longs,
     ) -> dict[str, Sequence[MessageQueue]]:
-        """Fill in the place of each row's queue among its topic's; the queues by topic."""
+        """Fill `queue_of` with the index of each row's queue; return the queues by topic."""
         queues: dict[str, Sequence[MessageQueue]] = {}
         hashes, has_key = _hashes(columns.get("orderingKey"))
         ids = _numbers(columns, "queueId", _ANY_QUEUE)
@@ -350,7 +354,7 @@ class RowEncoder:
         queues: Sequence[MessageQueue],
         queue_of: Longs,
     ) -> None:
-        """Rows that name their queue: by its broker, or the first broker that has the id."""
+        """Place rows with a queue id: at the named broker, or the first one with that queue."""
         places: dict[tuple[str | None, int], int] = {}
         for place, queue in enumerate(queues):
             places[queue.broker_name, queue.queue_id] = place
@@ -362,27 +366,27 @@ class RowEncoder:
             found = places.get((broker, int(ids[row])))
             if found is None:
                 at = f" of broker {broker!r}" if broker is not None else ""
-                self._refuse(
-                    row, f"is for queue {ids[row]}{at}, which takes no messages of its topic"
+                self._reject(
+                    row, f"selects queue {ids[row]}{at}, which is not a writable queue of its topic"
                 )
             else:
                 queue_of[row] = found
 
-    def _refuse_property(self, column: Any, item: int) -> NoReturn:
+    def _reject_property(self, column: Any, item: int) -> NoReturn:
         keys, _, offsets = _entries(column)
         row = int(np.searchsorted(offsets, item, "right")) - 1
-        self._refuse(
+        self._reject(
             row,
-            f"has a property {keys[item].as_py()!r:.80} that cannot be sent: names must "
-            "not be empty, names and values must not hold the characters U+0001 and U+0002",
+            f"has a property {keys[item].as_py()!r:.80} that cannot be sent: names must not be "
+            "empty, and neither names nor values may contain U+0001 or U+0002",
         )
 
-    def _refuse(self, row: int, problem: str) -> NoReturn:
+    def _reject(self, row: int, problem: str) -> NoReturn:
         raise RowError(f"row {self._row + row}{self._place} {problem}")
 
 
 class _Cutter:
-    """Cuts a column of inner messages into bodies of requests."""
+    """Cuts a column of inner messages into request bodies."""
 
     def __init__(self, inner: Any, rows: Longs, batch_bytes: int, first_row: int) -> None:
         _, offsets, data = inner.buffers()
@@ -398,7 +402,7 @@ class _Cutter:
         offsets = self._offsets
         while start < end:
             begin = int(offsets[start])
-            # Each of these rows fits: larger ones go alone.
+            # Each row fits into a batch; larger ones are sent singly.
             stop = int(np.searchsorted(offsets, begin + self._batch_bytes, "right")) - 1
             stop = min(max(stop, start + 1), end)
             yield Request(
@@ -414,17 +418,17 @@ class _Cutter:
             start = stop
 
 
-def _parts_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if batch.nbytes <= _MAX_BATCH or batch.num_rows < 2:
+def _halves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.nbytes <= _MAX_BATCH_BYTES or batch.num_rows < 2:
         yield batch
         return
     half = batch.num_rows // 2
-    yield from _parts_of(batch.slice(0, half))
-    yield from _parts_of(batch.slice(half))
+    yield from _halves(batch.slice(0, half))
+    yield from _halves(batch.slice(half))
 
 
-def _runs(is_alone: NDArray[np.bool_], start: int) -> Iterator[tuple[int, int | None]]:
-    """A lane's rows in runs that go together, and single ones (None) between them."""
+def _spans(is_alone: NDArray[np.bool_], start: int) -> Iterator[tuple[int, int | None]]:
+    """Yield spans of rows that can share a batch, and single rows (end None) between them."""
     begin = 0
     for row in np.flatnonzero(is_alone).tolist():
         if begin < row:
@@ -436,7 +440,7 @@ def _runs(is_alone: NDArray[np.bool_], start: int) -> Iterator[tuple[int, int | 
 
 
 def _numbers(columns: Columns, name: str, default: int) -> Longs | None:
-    """A column of whole numbers; None when it is not there, or all null."""
+    """Return a column of whole numbers; None if it is missing or all null."""
     column = columns.get(name)
     if column is None:
         return None
@@ -444,7 +448,7 @@ def _numbers(columns: Columns, name: str, default: int) -> Longs | None:
 
 
 def _hashes(column: Any) -> tuple[Longs | None, NDArray[np.bool_] | None]:
-    """Java's hash of each text, and whether there is one."""
+    """Return Java's hash of each text, and which rows have a text."""
     if column is None:
         return None, None
     column = column.cast(pa.binary())
@@ -459,9 +463,9 @@ def _hashes(column: Any) -> tuple[Longs | None, NDArray[np.bool_] | None]:
 
 
 def _entries(column: Any) -> tuple[Any, Any, NDArray[np.int32]]:
-    """The keys and items of a column of maps, and where each row's begin in them.
+    """Return the keys and items of a column of maps, and where those of each row start.
 
-    Of a slice the column gives the entries of the whole.
+    Arrow returns the entries of the whole column, even for a slice of it.
     """
     offsets = column.offsets.to_numpy()
     start, count = int(offsets[0]), int(offsets[-1] - offsets[0])
@@ -470,7 +474,7 @@ def _entries(column: Any) -> tuple[Any, Any, NDArray[np.int32]]:
 
 
 def _valid_text(column: Any) -> Any:
-    """A column of text in UTF-8: Spark makes text of any bytes (`cast(body as string)`)."""
+    """Return text as valid UTF-8: Spark's `cast(body as string)` accepts any bytes."""
     if not pa.types.is_string(column.type):
         return column
     try:
@@ -489,7 +493,7 @@ def _lengths(column: Any) -> Longs:
 
 
 def _fixed(rows: NDArray[np.uint8]) -> Any:
-    """Rows of equally many bytes as a binary column, without a copy."""
+    """Return rows of equal width as a binary column, without a copy."""
     count, width = rows.shape
     offsets = np.arange(0, count * width + 1, width, dtype=np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))]

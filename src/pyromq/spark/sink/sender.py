@@ -1,20 +1,20 @@
-"""Sends a task's requests, several at a time, and knows when all of them are stored.
+"""Send a task's requests, several in flight, until all of them are stored.
 
     with Sender(options) as sender:
-        sender.send(request)            # waits only while too many are under way
-        sender.flush()                  # everything is stored, or this raises
+        sender.send(request)            # blocks only while too many are in flight
+        sender.flush()                  # returns when everything is stored, or raises
 
-Behind it is a `Producer` on the process's background loop: a request goes to the topic's
-queues in turn, is tried again at another broker when one fails, and with pauses until
-`deliveryTimeout` is over when none takes it now: brokers that are restarted or too busy are
-waited for. What may have been stored is sent again then, so a row may come twice.
+A `Producer` on the process's background loop does the work. Requests go to the topic's queues
+round-robin. A failed request is retried at another broker, and with backoff until
+`deliveryTimeout` if no broker accepts it, so restarting and busy brokers are waited for. A retried
+request may already have been stored: a row may be stored twice.
 
 Invariants
-1. After `flush` every request was answered as stored.
-2. The requests for a certain queue are stored in order: each leaves when the one before it
-   was answered. After a failure nothing more is sent.
+1. After `flush` a broker has acknowledged every request.
+2. Requests for one particular queue are stored in order: each is sent after the previous one was
+   acknowledged. After a failure nothing more is sent.
 
-One for each task, in its thread.
+One sender per task, on the task's thread.
 """
 
 from __future__ import annotations
@@ -43,33 +43,34 @@ from pyromq.spark.sink.row_encoder import Request
 
 logger = logging.getLogger(__name__)
 
-#: Answers of brokers that will take the request later.
-_LATER: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
+#: Responses of a broker that may accept the same request later.
+_TEMPORARY: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
+#: Backoff in seconds: first and longest pause.
 _FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 2.0
-#: A NameServer that was restarted knows no topic until brokers have registered again, which
-#: Java's do every 30 s. A topic that is not there for longer does not exist.
+_MAX_PAUSE: Final = 2.0
+#: A restarted NameServer knows no topics until brokers register again; Java's do so every 30 s.
+#: A topic that is missing for longer does not exist.
 NO_ROUTE_SECONDS: Final = 40.0
 
 _Answer = TypeVar("_Answer")
 
 
 class SendError(Exception):
-    """Rows that could not be stored: which ones, for which topic, and why."""
+    """Rows that could not be stored: which rows, which topic, and why."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """What was stored."""
+    """Totals of the rows stored."""
 
     rows: int = 0
     bytes: int = 0
-    #: Stored at the master alone: not flushed or replicated in the broker's time.
+    #: Stored, but not flushed or replicated before the broker's timeout.
     unsafe_rows: int = 0
 
 
 class Sender:
-    """A task's way to the brokers; `place` is said in errors, behind the rows' numbers."""
+    """Sends requests to brokers. Errors append `place` to the row numbers."""
 
     def __init__(self, options: WriteOptions, place: str = "") -> None:
         self.sent = Sent()
@@ -85,7 +86,7 @@ class Sender:
             secret_key=options.secret_key,
             tls=options.tls,
         )
-        self._under_way: deque[Future[None]] = deque()
+        self._in_flight: deque[Future[None]] = deque()
         self._locks: dict[MessageQueue, asyncio.Lock] = {}
         self._failure: Exception | None = None
 
@@ -99,26 +100,26 @@ class Sender:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for answer in self._under_way:
-            answer.cancel()
+        for delivery in self._in_flight:
+            delivery.cancel()
         self._loop.run(self._producer.close())
 
     def queues_of(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that take messages now, in order."""
-        return self._loop.run(self._when_reached(topic, lambda: self._producer.queues(topic)))
+        """Return the writable queues of a topic, sorted."""
+        return self._loop.run(self._with_retries(topic, lambda: self._producer.queues(topic)))
 
     def send(self, request: Request) -> None:
-        """Begin to send; raises what went wrong with an earlier one."""
-        while len(self._under_way) >= self._options.max_in_flight:
-            self._under_way.popleft().result()
-        self._under_way.append(self._loop.submit(self._deliver(request)))
+        """Start sending a request. Raises SendError for an earlier one that failed."""
+        while len(self._in_flight) >= self._options.max_in_flight:
+            self._in_flight.popleft().result()
+        self._in_flight.append(self._loop.submit(self._deliver(request)))
 
     def flush(self) -> None:
-        """Wait until everything is stored; raises SendError."""
-        while self._under_way:
-            self._under_way.popleft().result()
+        """Wait until everything is stored. Raises SendError."""
+        while self._in_flight:
+            self._in_flight.popleft().result()
 
-    # Helpers, in call order. On the loop.
+    # Helpers, in call order. They run on the loop.
 
     async def _deliver(self, request: Request) -> None:
         if request.queue is None:
@@ -146,8 +147,8 @@ class Sender:
         if status is not SendStatus.SEND_OK:
             if not sent.unsafe_rows:
                 logger.warning(
-                    "a broker answered %s for topic %s: stored, but not as safely as it is "
-                    "configured; no more is said about it in this task",
+                    "broker returned %s for topic %s: rows are stored, but not yet flushed or "
+                    "replicated as configured (logged once per task)",
                     status.name,
                     request.topic,
                 )
@@ -156,28 +157,28 @@ class Sender:
     async def _send_until_stored(self, request: Request) -> SendStatus:
         outgoing = Outgoing.encoded(request.topic, request.body, request.properties)
         outgoing.flag = request.flag
-        result = await self._when_reached(
+        result = await self._with_retries(
             request.topic, lambda: self._producer.send_encoded(outgoing, request.queue)
         )
         return result.status
 
-    async def _when_reached(self, topic: str, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """Ask until servers answer, with pauses, as long as `deliveryTimeout` allows."""
+    async def _with_retries(self, topic: str, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Return the result of `ask`, retried with backoff until `deliveryTimeout`."""
         start = time.monotonic()
         pause = _FIRST_PAUSE
         while True:
             try:
                 return await ask()
             except (RemotingError, NameServerError, BrokerError, TopicNotFoundError) as error:
-                if isinstance(error, BrokerError) and error.code not in _LATER:
+                if isinstance(error, BrokerError) and error.code not in _TEMPORARY:
                     raise
                 limit = self._options.delivery_timeout
                 if isinstance(error, TopicNotFoundError):
                     limit = min(limit, NO_ROUTE_SECONDS)
                 if time.monotonic() + pause > start + limit:
                     raise
-                # The first pauses are what a busy broker takes.
-                level = logging.WARNING if pause >= _LONGEST_PAUSE / 2 else logging.INFO
+                # Short pauses are normal for a busy broker.
+                level = logging.WARNING if pause >= _MAX_PAUSE / 2 else logging.INFO
                 logger.log(level, "topic %s: retrying in %.2f s: %s", topic, pause, error)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)

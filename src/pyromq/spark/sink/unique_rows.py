@@ -1,15 +1,14 @@
-"""Unique keys for the rows of a task, many at once.
+"""Generate unique keys for the rows of a task in bulk.
 
     prefix 20 hex digits | number 12 hex digits
 
-which is the shape of every client's unique keys: tools read a time from the middle of one
-(8 digits: milliseconds since the month began) and look for the message from then on. So the
-number counts rows from that time on, 65,536 to a millisecond.
+All clients use this shape. Tools read a time from the middle (8 digits: milliseconds since the
+start of the month) and search for the message from that time on. So the number counts rows from a
+time on, 65,536 per millisecond.
 
-Deterministic keys (`UniqueRows.of_task`) are the same when a task is run again, here or
-elsewhere: the prefix is a digest of what the task is part of, and their time is the month's
-first seconds. All others (`UniqueRows.random`) are like a producer's: another prefix for
-each task, and the time at which it began.
+Deterministic keys (`UniqueRows.of_task`) are the same when Spark retries a task: the prefix is a
+digest of the task's identity, and the time is the start of the month. Random ones
+(`UniqueRows.random`) are like a producer's: a new prefix for each task, and the current time.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _SHIFTS: Final = np.arange(4 * (_NUMBER_DIGITS - 1), -1, -4, dtype=np.uint64)
 
 
 class UniqueRows:
-    """The unique keys of the rows 0, 1, 2, ... of one task."""
+    """The unique keys for rows 0, 1, 2, ... of one task."""
 
     def __init__(self, prefix: str, base: int) -> None:
         assert len(prefix) == _PREFIX_DIGITS
@@ -41,19 +40,19 @@ class UniqueRows:
 
     @classmethod
     def of_task(cls, *names: object) -> Self:
-        """Keys by what the task is part of: of the same names come the same keys."""
+        """Return deterministic keys: the same names give the same keys."""
         text = "\0".join(map(str, names)).encode()
         digest = hashlib.blake2b(text, digest_size=_PREFIX_DIGITS // 2)
         return cls(digest.hexdigest().upper(), 0)
 
     @classmethod
     def random(cls) -> Self:
-        """Keys that no other task makes, with the time of now."""
+        """Return keys that no other task generates, with the current time."""
         elapsed = int(UniqueKeys()()[_PREFIX_DIGITS : _PREFIX_DIGITS + 8], 16)
         return cls(os.urandom(_PREFIX_DIGITS // 2).hex().upper(), elapsed << 16)
 
     def properties(self, first: int, count: int) -> NDArray[np.uint8]:
-        """The property with the unique key, one row of bytes for each of `count` rows."""
+        """Return the encoded unique key property of `count` rows, one row of bytes each."""
         numbers = np.arange(first, first + count, dtype=np.uint64) + np.uint64(self._base)
         rows = np.empty((count, len(self._head) + _NUMBER_DIGITS), np.uint8)
         rows[:, : len(self._head)] = np.frombuffer(self._head, np.uint8)

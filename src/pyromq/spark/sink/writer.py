@@ -1,13 +1,12 @@
-"""The sink: what `df.write.format("rocketmq")` and `df.writeStream` do with rows.
+"""The sink: write the rows of `df.write.format("rocketmq")` and `df.writeStream` as messages.
 
-Each row is a message; `write_options` has the columns. A task encodes its Arrow batches
-(`row_encoder`), sends them several requests at a time (`sender`) and comes back when brokers
-have stored every row. So what a committed batch has is stored. A task that fails, or whose
-batch fails, is run again by Spark and sends its rows again: at least once. With `dedup=true`
-the rows of such a task have the unique keys that they had before, by which consumers know
-them.
+Each row becomes a message; `sink.options` lists the columns. A task encodes its Arrow batches
+(`row_encoder`), sends several requests at a time (`sender`) and returns when brokers have stored
+every row, so a committed batch is stored. Spark retries a task that failed, or whose batch failed,
+with all of its rows: delivery is at least once. With `dedup=true` the rows of a retried task get
+the same unique keys again, so that consumers can drop duplicates.
 
-Writers are made when a write is planned, and travel to the tasks: they hold values only.
+Spark creates writers when it plans a write, and pickles them for the tasks: they hold only values.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyromq.spark.options import OptionError
+from pyromq.spark.option_values import OptionError
 from pyromq.spark.sink.options import WriteOptions, check_columns
 from pyromq.spark.sink.row_encoder import Limits, RowEncoder
 from pyromq.spark.sink.sender import Sender, Sent
@@ -36,21 +35,21 @@ from pyromq.spark.sink.unique_rows import UniqueRows
 
 logger = logging.getLogger(__name__)
 
-#: What Spark tells the tasks of a micro-batch about it.
+#: Local properties of the tasks of a micro-batch.
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
-#: How long rows are gathered for one step of a limited rate, in seconds.
-_STEP_SECONDS: Final = 0.1
-#: How long the first of some rows waits for others that are due.
-_COMPANY_SECONDS: Final = 0.02
-#: A task that was cancelled is seen to be so in between.
-_LONGEST_SLEEP: Final = 1.0
+#: A rate limit lets this many seconds' worth of rows through at a time.
+_RATE_INTERVAL_SECONDS: Final = 0.1
+#: Oversleep by this much, so that rows that are due soon after share a batch.
+_GATHER_SECONDS: Final = 0.02
+#: Spark can cancel a task only between sleeps.
+_MAX_SLEEP_SECONDS: Final = 1.0
 _MICROSECONDS: Final = 1_000_000
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has stored."""
+    """Totals of the rows that a task stored."""
 
     rows: int
     bytes: int
@@ -60,11 +59,9 @@ class BatchWriter(DataSourceArrowWriter):
     """Writes a data frame."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        """Check options and columns; raises OptionError and ValueError."""
+        """Check options and columns. Raises OptionError and ValueError."""
         if overwrite:
-            raise OptionError(
-                "a topic cannot be overwritten, only added to: write with mode('append')"
-            )
+            raise OptionError("a topic cannot be overwritten: write with mode('append')")
         self.options = WriteOptions.parse(options)
         check_columns(schema, self.options)
 
@@ -81,16 +78,16 @@ class BatchWriter(DataSourceArrowWriter):
         )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say what a write that failed has left."""
-        logger.warning("a write failed: %s", _leftover(messages))
+        """Log what a failed write left behind."""
+        logger.warning("write failed: %s", _leftover(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the micro-batches of a stream; in any output mode each row is sent."""
+    """Writes the micro-batches of a stream: every row of them, in any output mode."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        """Check options and columns; raises OptionError and ValueError."""
-        del overwrite  # the output mode `complete`: all rows of the result are sent anew
+        """Check options and columns. Raises OptionError and ValueError."""
+        del overwrite  # the output mode `complete`: send all rows of the result again
         self.options = WriteOptions.parse(options)
         check_columns(schema, self.options)
 
@@ -100,7 +97,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query, batch = _property(_QUERY_ID), _property(_BATCH_ID)
         if self.options.dedup and not (query and batch):
             raise OptionError(
-                "dedup=true is not possible here: Spark does not say which query and batch this is"
+                "dedup=true is not possible here: Spark does not provide the ids of query and batch"
             )
         return _written(
             send_rows(
@@ -112,7 +109,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Say what a micro-batch that failed has left."""
+        """Log what a failed micro-batch left behind."""
         logger.warning("batch %d failed: %s", batchId, _leftover(messages))
 
 
@@ -123,7 +120,7 @@ def send_rows(
     *,
     place: str = "",
 ) -> Sent:
-    """Store the rows of Arrow batches as messages and say how many; raises for what cannot be."""
+    """Store the rows of Arrow batches as messages. Raises RowError and SendError."""
     batches = let_through(batches, SendTimes())
     if options.max_rows_per_second is not None:
         batches = let_through(batches, RateLimit(options.max_rows_per_second))
@@ -143,25 +140,25 @@ def send_rows(
 
 
 def unique_rows(options: WriteOptions, *names: object) -> UniqueRows:
-    """The unique keys of a task's rows: by these names with `dedup`."""
+    """Return the unique keys for a task's rows: derived from `names` with `dedup`, else random."""
     return UniqueRows.of_task(*names) if options.dedup else UniqueRows.random()
 
 
 class Gate(Protocol):
-    """Hands on a batch in parts, each when its time has come."""
+    """Releases a batch in slices, each when it is due."""
 
     def pass_on(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The parts of a batch."""
+        """Yield the slices of a batch."""
 
 
 def let_through(batches: Iterable[pa.RecordBatch], gate: Gate) -> Iterator[pa.RecordBatch]:
-    """All batches, as a gate lets them pass."""
+    """Yield all batches through a gate."""
     for batch in batches:
         yield from gate.pass_on(batch)
 
 
 class SendTimes:
-    """Lets rows through when the time in their column `sendAt` has come, in their order."""
+    """Releases rows, in order, at the time in their column `sendAt`."""
 
     def __init__(
         self,
@@ -172,13 +169,13 @@ class SendTimes:
         self._sleep = sleep
 
     def pass_on(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """A batch in parts; at once where no row has a time."""
+        """Yield the slices of a batch; rows without a time are not delayed."""
         position = batch.schema.get_field_index("sendAt")
         if position < 0:
             yield batch
             return
         times = batch.column(position).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-        # A row that comes behind a later one waits with it.
+        # To keep the order, a row waits for a later time of a row before it.
         due = np.maximum.accumulate(np.asarray(times.fill_null(0), np.int64))
         start = 0
         while start < batch.num_rows:
@@ -188,13 +185,12 @@ class SendTimes:
                 yield batch.slice(start, end - start)
                 start = end
             else:
-                # Somewhat later than the first of them, for company.
-                wait = due[start] / _MICROSECONDS - now + _COMPANY_SECONDS
-                self._sleep(min(wait, _LONGEST_SLEEP))
+                wait = due[start] / _MICROSECONDS - now + _GATHER_SECONDS
+                self._sleep(min(wait, _MAX_SLEEP_SECONDS))
 
 
 class RateLimit:
-    """Lets so many rows through in a second, evenly; what was not used is not saved up."""
+    """Releases at most `rows_per_second`, evenly; unused capacity does not accumulate."""
 
     def __init__(
         self,
@@ -208,8 +204,8 @@ class RateLimit:
         self._free_at = clock()
 
     def pass_on(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """A batch in parts, each when the ones before it have had their time."""
-        step = max(1, int(self._rate * _STEP_SECONDS))
+        """Yield the slices of a batch, each after the time that the previous ones take."""
+        step = max(1, int(self._rate * _RATE_INTERVAL_SECONDS))
         for first in range(0, batch.num_rows, step):
             part = batch.slice(first, step)
             now = self._clock()
@@ -235,4 +231,4 @@ def _property(name: str) -> str:
 
 def _leftover(messages: list[WriterCommitMessage | None]) -> str:
     stored = sum(message.rows for message in messages if isinstance(message, Written))
-    return f"{stored} rows of tasks that ended are stored, and come again when it is repeated"
+    return f"{stored} rows of finished tasks are stored; a retry stores them again"

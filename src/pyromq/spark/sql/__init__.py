@@ -1,1 +1,1 @@
-"""SQL over topics: tables, statements, output."""
+"""Query topics with SQL."""

@@ -1,10 +1,10 @@
-"""Rows for people and for programs: a table, JSON lines or CSV.
+"""Format rows as a table, JSON lines or CSV.
 
     for line in render(columns, rows, Format.JSON): ...
 
-Binary values are shown as text where they are UTF-8 without control characters, else as hex
-digits (`0x00ff`); times in ISO 8601, in UTC. JSON and CSV are given row by row; a table is as
-wide as its widest values, so it is made of all of its rows. Pure.
+Binary values are shown as text if they are UTF-8 without control characters, else as hex digits
+(`0x00ff`); times in ISO 8601, in UTC. JSON and CSV are produced row by row. A table needs all of
+its rows first, because its columns are as wide as their widest values. Pure.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, Final
 
 import orjson
 
-#: A value in a table is cut after so many characters.
-_WIDEST: Final = 60
+#: Longer values are truncated in tables.
+_MAX_CELL_WIDTH: Final = 60
 
 
 class Format(enum.Enum):
-    """How rows are shown."""
+    """The format of rows."""
 
     TABLE = "table"
     JSON = "json"
@@ -32,7 +32,7 @@ class Format(enum.Enum):
 
 
 def render(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: Format) -> Iterator[str]:
-    """The lines that show these rows."""
+    """Yield the lines that represent these rows."""
     if form is Format.JSON:
         return _json(columns, rows)
     if form is Format.CSV:
@@ -76,7 +76,7 @@ def _line(values: Sequence[str], widths: Sequence[int]) -> str:
 
 def _cell(value: Any) -> str:
     text = "".join(char if char.isprintable() else " " for char in _text(value, "NULL"))
-    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
+    return text if len(text) <= _MAX_CELL_WIDTH else f"{text[: _MAX_CELL_WIDTH - 3]}..."
 
 
 def _text(value: Any, null: str = "") -> str:
@@ -89,11 +89,11 @@ def _text(value: Any, null: str = "") -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value of a row as JSON has it."""
+    """Return a value of a row as a JSON value."""
     if isinstance(value, bytes | bytearray):
         return _binary(bytes(value))
     if isinstance(value, datetime):
-        # PySpark gives local times without a zone.
+        # PySpark returns local times without a zone.
         moment = value.astimezone(UTC)
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if isinstance(value, date):

@@ -1,9 +1,9 @@
-"""SQL text as statements: what ends with a semicolon outside of quotes and comments.
+"""Split SQL text into statements, at semicolons outside of quotes and comments.
 
     statements, rest = split_statements("select 1; select ';' -- ;\\n")
     # ["select 1"], " select ';' -- ;\\n"
 
-Pure; used by the SQL shell, which reads lines until a statement is whole.
+Pure; used by the SQL shell, which reads lines until a statement is complete.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: What may hold semicolons: quoted texts and names, comments to the end of the line or to */.
+#: Text that may contain semicolons: quoted strings and names, comments up to a line end or */.
 _OPAQUE: Final = re.compile(
     r"""'(?:[^'\\]|\\.|'')*'   | "(?:[^"\\]|\\.|"")*" | `(?:[^`]|``)*`
       | --[^\n]*(?:\n|\Z)      | /\*.*?\*/
@@ -23,7 +23,7 @@ _COMMENT: Final = re.compile(r"\s*(?:--[^\n]*(?:\n|\Z)|/\*.*?\*/)", re.DOTALL)
 
 
 def split_statements(text: str) -> tuple[list[str], str]:
-    """The whole statements in a text, without their semicolons, and what is behind the last."""
+    """Return the complete statements, without their semicolons, and the text after the last."""
     statements: list[str] = []
     start = position = 0
     while (opener := _OPENERS.search(text, position)) is not None:
@@ -35,13 +35,13 @@ def split_statements(text: str) -> tuple[list[str], str]:
             continue
         opaque = _OPAQUE.match(text, opener.start())
         if opaque is None:
-            break  # a quote or comment that is not closed: more is to come
+            break  # an open quote or comment: more input follows
         position = opaque.end()
     return statements, text[start:]
 
 
 def is_blank(text: str) -> bool:
-    """Whether there is nothing but spaces and comments."""
+    """Return whether a text consists of spaces and comments only."""
     position = 0
     while (comment := _COMMENT.match(text, position)) is not None:
         position = comment.end()

@@ -1,14 +1,14 @@
-"""Topics as tables of a session: each becomes a view when a statement first names it.
+"""Offer topics as tables of a session: each becomes a view when a statement names it.
 
     tables = TopicTables(session, {"nameserver": "localhost:9876"}, origin.topics)
     tables.run("select count(*) from Orders").show()
     tables.run("select * from `%DLQ%billing` where body_text like '%timeout%'")
 
-A view has all columns of the source, `properties` as a map, and `body_text`: the body read as
-UTF-8. Each statement reads topics as they are then: Spark asks a source once how far it reaches and
-remembers it with the view, so views are made for one statement. Where a statement reads one
-topic, its conditions on queues, offsets, times and tags become the option `where`. There may be
-tens of thousands of topics: none is touched before it is asked for. Called in the driver.
+A view has all columns of the source, with `properties` as a map, and `body_text`, the body as
+UTF-8 text. Views live for one statement: Spark plans the end of a read once and keeps it with the
+view, while each statement must see the latest messages. If a statement reads a single topic, its
+conditions on queues, offsets, times and tags become the option `where`. A cluster may have tens of
+thousands of topics: none is read before a statement names it. Called in the driver.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _MISSING: Final = "TABLE_OR_VIEW_NOT_FOUND"
 _SHOW_TOPICS: Final = re.compile(
     r"\s*show\s+(?:topics|tables)(?:\s+like\s+'([^']*)')?\s*", re.IGNORECASE
 )
-#: Lines of a message that are Spark's plans and stacks, not its words.
+#: Lines of Spark's error messages that belong to plans and stack traces.
 _NOISE: Final = re.compile(r"^\s*(?:'|\+-|:-|at (?:org|java|scala|jdk|py4j)\b|JVM stacktrace|;)")
-_SHORT_LINES: Final = 10
+_MAX_ERROR_LINES: Final = 10
 
 
 class TopicTables:
-    """The topics of a cluster in a session.
+    """The topics of a cluster as tables of a session.
 
-    `read_options` are those of the format "rocketmq" for every table; `topics` lists names.
+    `read_options` are options of the format "rocketmq" for every table; `topics` lists the names.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TopicTables:
         self._views: set[str] = set()
 
     def run(self, statement: str) -> DataFrame:
-        """What a statement gives; raises what Spark raises."""
+        """Run a statement and return its result. Raises PySparkException."""
         self.close()
         shown = _SHOW_TOPICS.fullmatch(statement)
         if shown is not None:
@@ -66,7 +66,7 @@ class TopicTables:
             try:
                 with _quiet_failures():
                     frame = self._session.sql(statement)
-                    frame.schema  # noqa: B018 - Spark Connect looks at a statement only now
+                    frame.schema  # noqa: B018 - Spark Connect analyses a statement only now
             except AnalysisException as error:
                 name = missing_table(error)
                 topic = self._topic_of(name) if name is not None else None
@@ -77,7 +77,7 @@ class TopicTables:
                 return self._narrowed(statement, frame)
 
     def close(self) -> None:
-        """Remove the views."""
+        """Drop the views."""
         for topic in self._views:
             self._session.sql(f"drop view if exists `{topic}`")
         self._views.clear()
@@ -90,13 +90,13 @@ class TopicTables:
         return self._session.createDataFrame([(topic,) for topic in topics], "topic string")
 
     def _topic_of(self, name: str) -> str | None:
-        """The topic that a name means: names of tables have no case. None: no other view helps."""
+        """Return the topic for a table name, ignoring case; None if no further view can help."""
         found = sorted(topic for topic in self._topics() if topic.lower() == name.lower())
         best = name if name in found else (found[0] if found else None)
         return None if best in self._views else best
 
     def _narrowed(self, statement: str, frame: DataFrame) -> DataFrame:
-        """The same of a view that reads less, where the statement's conditions allow it."""
+        """Return the result from a view that reads less, if the statement's conditions allow it."""
         condition = scan_condition(frame) if len(self._views) == 1 else None
         if condition is None:
             return frame
@@ -121,7 +121,7 @@ class TopicTables:
 
 @contextmanager
 def _quiet_failures() -> Iterator[None]:
-    """PySpark logs every statement that fails: here one may fail to say which topic it wants."""
+    """Stop PySpark from logging failed statements: a failure tells which topic is missing."""
     log = logging.getLogger(_FAILURE_LOG)
     before, log.disabled = log.disabled, True
     try:
@@ -131,10 +131,10 @@ def _quiet_failures() -> Iterator[None]:
 
 
 def scan_condition(frame: DataFrame) -> str | None:
-    """The condition that every row must meet right where it is read, as Spark's optimizer has it.
+    """Return the condition that Spark's optimizer applies to each row right after reading it.
 
-    None where nothing is to be known of it: more than one table or none is read, Spark Connect
-    does not say, or the statement was a command, which has been run.
+    None if it is unknown: the statement does not read exactly one table, the session is Spark
+    Connect, or the statement was a command, which has run already.
     """
     try:
         plan = frame._jdf.queryExecution().optimizedPlan()
@@ -154,7 +154,7 @@ def scan_condition(frame: DataFrame) -> str | None:
 
 
 def missing_table(error: AnalysisException) -> str | None:
-    """The table that a statement names and that is not there; None: it failed otherwise."""
+    """Return the table that does not exist; None if the statement failed for another reason."""
     if error.getCondition() != _MISSING:
         return None
     name = (error.getMessageParameters() or {}).get("relationName", "")
@@ -163,10 +163,10 @@ def missing_table(error: AnalysisException) -> str | None:
 
 
 def short_error(error: PySparkException) -> str:
-    """What went wrong in Spark's own words, without its plans and stacks."""
+    """Return Spark's error message without plans and stack traces."""
     text = str(error)
     if "Traceback (most recent call last)" in text:
-        # What a task or a planner of ours has raised: the last line that is no stack.
+        # Raised by a task or planner of ours: take the exception, which follows the stack.
         python = [
             line.strip()
             for line in text.splitlines()
@@ -176,4 +176,4 @@ def short_error(error: PySparkException) -> str:
         if own:
             return re.sub(r"^(?:\w+\.)+", "", own[-1])
     lines = [line for line in text.splitlines() if line.strip() and not _NOISE.match(line)]
-    return "\n".join(lines[:_SHORT_LINES]).rstrip("; ")
+    return "\n".join(lines[:_MAX_ERROR_LINES]).rstrip("; ")

@@ -1,1 +1,1 @@
-"""Rebuilding and verifying store directories as Spark jobs."""
+"""Rebuild and verify store directories with Spark."""

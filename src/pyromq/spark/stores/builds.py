@@ -1,11 +1,11 @@
-"""Consume queues and key indexes of many stores, made from their logs by Spark's tasks.
+"""Build the consume queues and key indexes of many stores from their logs, with Spark tasks.
 
-    with StoreBuilds(session, configs, targets, progress) as builds: ...
+    rebuilt = build_stores(session, [StoreBuild(config, targets, scratch)])
 
-Two rounds of tasks: the parts of all logs are decoded, then queues and index files are put
-together (`store/log_parts`). How many tasks a round has depends on the logs and on Spark, not
-on how many stores there are: one store is spread over all cores, many stores share them.
-The driver only plans and joins. Used by `rebuild` and `verify`, in the driver.
+There are two rounds of tasks: the first decodes the parts of all logs, the second assembles queues
+and index files (`store.offline.log_parts`). The number of tasks depends on the logs and on Spark,
+not on the number of stores: one store is spread over all cores, many stores share them. The driver
+only plans and joins. Used by `rebuild` and `verify`, in the driver.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
     from pyromq.store.config import MessageStoreConfig
 
-#: What is being done, how much of it is done, and how much there is.
+#: Receives the name of a step, and how many of its tasks are done, of how many.
 Progress = Callable[[str, int, int], None]
-_SECONDS_BETWEEN_LOOKS: Final = 0.25
+_POLL_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class StoreBuild:
-    """One store: its settings, where its files are made, and room for what is between."""
+    """One store: its settings, where to build its files, and a directory for decoded parts."""
 
     config: MessageStoreConfig
     targets: Targets
@@ -59,7 +59,7 @@ def build_stores(
     part_size: int = PART_SIZE,
     progress: Progress | None = None,
 ) -> list[Rebuilt]:
-    """Make the files of all stores in their targets, which are there and empty."""
+    """Build the files of all stores in their targets, which exist and are empty."""
     parts = [plan_parts(build.config, part_size) for build in builds]
     decoding = [
         (build.config, part, build.scratch)
@@ -75,7 +75,7 @@ def build_stores(
         begin = of_store[0].start if of_store else 0
         plans.append(_Plan(build, begin, end, tuple(used)))
     groups = max(1, -(-2 * parallelism(session) // max(1, len(builds))))
-    # Index files take longest, so they come first.
+    # Index files take longest, so they start first.
     tasks: list[_Task] = [
         _IndexTask(number, plan, span)
         for number, plan in enumerate(plans)
@@ -89,12 +89,12 @@ def build_stores(
         if plan.build.targets.queues is not None and plan.parts
     ]
     with watched(session, progress, "writing queues and indexes", len(tasks)):
-        made = fan_out(session, _run, tasks)
+        counted = fan_out(session, _run, tasks)
     return [
         Rebuilt(
             plan.begin,
             plan.end,
-            *(sum(counts[at] for store, *counts in made if store == number) for at in range(3)),
+            *(sum(counts[at] for store, *counts in counted if store == number) for at in range(3)),
         )
         for number, plan in enumerate(plans)
     ]
@@ -102,18 +102,18 @@ def build_stores(
 
 @contextmanager
 def watched(
-    session: SparkSession, progress: Progress | None, what: str, total: int
+    session: SparkSession, progress: Progress | None, step: str, total: int
 ) -> Iterator[None]:
-    """Tell how many tasks of what runs meanwhile are done; through Connect only the end."""
+    """Report how many tasks are done while the `with` block runs; over Connect only the end."""
     if progress is None:
         yield
         return
-    progress(what, 0, total)
+    progress(step, 0, total)
     ended = threading.Event()
     watcher = None
     if not is_connect(session):
         watcher = threading.Thread(
-            target=_watch, args=(session, progress, what, total, ended), daemon=True
+            target=_watch, args=(session, progress, step, total, ended), daemon=True
         )
         watcher.start()
     try:
@@ -122,17 +122,17 @@ def watched(
         ended.set()
         if watcher is not None:
             watcher.join()
-    progress(what, total, total)
+    progress(step, total, total)
 
 
 def _watch(
-    session: SparkSession, progress: Progress, what: str, total: int, ended: threading.Event
+    session: SparkSession, progress: Progress, step: str, total: int, ended: threading.Event
 ) -> None:
     tracker = session.sparkContext.statusTracker()
-    while not ended.wait(_SECONDS_BETWEEN_LOOKS):
+    while not ended.wait(_POLL_SECONDS):
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
-        progress(what, min(done, total), total)
+        progress(step, min(done, total), total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class _QueueTask:
     groups: int
 
     def run(self) -> tuple[int, int, int, int]:
-        """Number of the store, how many queues, entries and keys were made."""
+        """Return the number of the store, and how many queues, entries and keys were written."""
         plan = self.plan
         build = plan.build
         queues, entries = assemble_queues(
@@ -167,7 +167,7 @@ class _IndexTask:
     span: IndexSpan
 
     def run(self) -> tuple[int, int, int, int]:
-        """The same."""
+        """Return the same as `_QueueTask.run`."""
         build = self.plan.build
         keys = assemble_index_file(build.config, build.targets, self.plan.parts, self.span)
         return self.store, 0, 0, keys

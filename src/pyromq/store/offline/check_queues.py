@@ -195,11 +195,11 @@ class QueueCheck:
             if is_open:
                 queue.end = first + count
             used = np.flatnonzero(entries.view(np.uint8).reshape(entries.size, -1).any(axis=1))
-            behind = used[used >= count] if is_open else used
-            if behind.size:
+            stray = used[used >= count] if is_open else used
+            if stray.size:
                 yield _entry_violation(
                     queue,
-                    first + int(behind[0]),
+                    first + int(stray[0]),
                     f"follows a hole: entry {queue.end} was never written",
                 )
             is_open = is_open and count == entries.size

@@ -47,8 +47,7 @@ def recover(
     queues: Mapping[tuple[str, int], ConsumeQueue],
     queue_of: QueueOf,
     *,
-    clean: bool,
-    checkpoint_timestamp: int,
+    crash_checkpoint: int | None,
     check_crc: bool,
     delay_levels: DelayLevels,
     damaged: MutableMapping[ConsumeQueue, str] | None = None,
@@ -56,8 +55,9 @@ def recover(
 ) -> tuple[int, int]:
     """Make the store consistent; return the end of the log and where dispatching started.
 
-    `damaged` has the queues whose files could not be loaded, with the reason. `topics` are the
-    existing ones, or None if unknown. Queues that were written to are `dirty` afterwards.
+    `crash_checkpoint` is the checkpoint's time after a crash, None after a clean stop. `damaged`
+    has the queues whose files could not be loaded, with the reason. `topics` are the existing ones,
+    or None if unknown. Queues that were written to are `dirty` afterwards.
     """
     began = time.monotonic()
     files = log.segments.files
@@ -68,34 +68,38 @@ def recover(
     # Until the end is known, everything that is mapped can be read.
     log.watermarks.reset(log.segments.end_offset)
     restorer = _QueueRestorer(log, queues, queue_of, delay_levels, topics)
-    if clean:
+    # Steps 1 and 2: choose where to start, and prepare the queues.
+    if crash_checkpoint is None:
         start = _start_after_clean_stop(log, restorer, damaged or {})
     else:
-        start = _start_after_crash(log, restorer, damaged or {}, checkpoint_timestamp)
+        start = _start_after_crash(log, restorer, damaged or {}, crash_checkpoint)
         logger.warning("unclean shutdown: checking the log from %d", start.walk_from)
     walked = [file for file in files if file.base >= start.walk_from]
+    # Step 3: walk the log, and dispatch what the queues lack.
     walk = LogWalk(
         log,
         start.walk_from,
         delay_levels=delay_levels,
         check_crc=check_crc,
-        after_crash=not clean,
+        after_crash=crash_checkpoint is not None,
         on_progress=ProgressLog("checking the log", start.walk_from, log.watermarks.written),
     )
     with contextlib.closing(iter(walk)) as pieces:
         for piece in pieces:
             restorer.dispatch(piece, start.dispatched)
     end = walk.end
+    # Step 4: truncate.
     _zero_after(log, end)
     log.segments.drop_after(end)
-    if not clean:
+    if crash_checkpoint is not None:
         for file in walked:
             if file.base < end and not file.read_only:
                 # Recovered records are served from now on, so they must survive a power cut.
                 file.sync()
     log.watermarks.reset(end)
+    # Step 5: rebuild damaged queues. Also drops entries past the end (step 4).
     restorer.finish(end)
-    if not clean:
+    if crash_checkpoint is not None:
         logger.warning(
             "recovered in %.3f s: checked %d bytes, the log ends at %d",
             time.monotonic() - began,
@@ -125,10 +129,10 @@ def _start_after_crash(
     log: CommitLog,
     restorer: _QueueRestorer,
     damaged: Mapping[ConsumeQueue, str],
-    checkpoint_timestamp: int,
+    checkpoint: int,
 ) -> _Start:
     files = log.segments.files
-    first = _first_unsafe_segment(log, checkpoint_timestamp)
+    first = _first_unsafe_segment(log, checkpoint)
     restorer.prepare(damaged, keep_below=files[first].base)
     last_known = _last_known_segment(log, restorer)
     if last_known < first - 1:
@@ -144,14 +148,14 @@ def _last_known_segment(log: CommitLog, restorer: _QueueRestorer) -> int:
     return known // log.segments.segment_size
 
 
-def _first_unsafe_segment(log: CommitLog, checkpoint_timestamp: int) -> int:
+def _first_unsafe_segment(log: CommitLog, checkpoint: int) -> int:
     """Return the index of the newest segment that started at or before the checkpoint."""
     files = log.segments.files
     for index in range(len(files) - 1, 0, -1):
         base = files[index].base
         _, magic = peek(log.read(base, HEAD_SIZE_V4))
         stored = lookup.store_timestamp(log, base, HEAD_SIZE_V4)
-        if magic == MESSAGE_MAGIC and stored and 0 < stored <= checkpoint_timestamp:
+        if magic == MESSAGE_MAGIC and stored and 0 < stored <= checkpoint:
             return index
     return 0
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.broker.wired import Wired
+from tests.unit.broker.assembled import AssembledBroker
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Wired]:
-    """The parts of a broker, without sockets."""
-    wired = Wired(tmp_path)
-    yield wired
-    await wired.close()
+async def broker(tmp_path: Path) -> AsyncIterator[AssembledBroker]:
+    """A broker without sockets."""
+    assembled = AssembledBroker(tmp_path)
+    yield assembled
+    await assembled.close()

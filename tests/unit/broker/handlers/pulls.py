@@ -15,7 +15,7 @@ from pyromq.protocol.wire.bodies import (
 )
 from pyromq.protocol.wire.codes import LanguageCode
 from pyromq.protocol.wire.frame import Encoding, RemotingCommand
-from tests.unit.broker.wired import Wired
+from tests.unit.broker.assembled import AssembledBroker
 
 BOTH_ENCODINGS = (Encoding.JSON, Encoding.ROCKETMQ)
 #: A pull with its subscription that waits.
@@ -32,7 +32,7 @@ def offsets_of(answer: RemotingCommand) -> tuple[int, int, int]:
 
 
 def subscribe(
-    broker: Wired,
+    broker: AssembledBroker,
     expression: str,
     *,
     version: int = 1,

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pyromq.protocol.message.record import encode_inner_message
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import Encoding
-from tests.unit.broker.wired import (
-    Wired,
-    send_request,
-)
+from tests.support.requests import send_request
+from tests.unit.broker.assembled import AssembledBroker
 
 SINGLE = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2)
 ALL_FORMS = (*SINGLE, RequestCode.SEND_BATCH_MESSAGE)
@@ -18,7 +16,7 @@ MIB = 1024 * 1024
 CLUSTER = b"CLUSTER\x01DefaultCluster"
 
 
-def warm(broker: Wired, topic: str = "T", queue_id: int = 1) -> None:
+def warm(broker: AssembledBroker, topic: str = "T", queue_id: int = 1) -> None:
     """Let the next messages to a queue take the hot path."""
     answer = broker.fast.ask(send_request(topic=topic, queueId=str(queue_id), body=b"first"))
     assert answer.code == ResponseCode.SUCCESS

@@ -3,17 +3,19 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.heartbeat import HeartbeatHandlers
+from pyromq.broker.parts import build_parts
 from pyromq.broker.services.flow_control import Lanes
-from pyromq.broker.services.notices import GroupNotices
+from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.state.connections import CLIENT_EXPIRY, ConsumerTable, ProducerTable
-from pyromq.broker.state.groups import GroupTable
-from pyromq.broker.state.topics import TopicTable
+from pyromq.broker.state.tables import BrokerTables
 from pyromq.protocol.java.fastjson import BodyError
 from pyromq.protocol.wire.bodies import (
     CheckClientRequestBody,
@@ -30,6 +32,9 @@ from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers import HeaderError
 from pyromq.remoting.client import RemotingClient
 from pyromq.remoting.server import RemotingServer
+from pyromq.remoting.service import Service
+from pyromq.store.growth import Growth
+from tests.support.brokers import small_store
 from tests.support.patience import DEADLINE, until
 from tests.unit.broker.fakes import FakeConnection
 
@@ -44,21 +49,25 @@ class Broker:
     def __init__(self, directory: Path, **settings: Any) -> None:
         config = dataclasses.replace(CONFIG, **settings)
         self.now = 1000.0
-        self.topics = TopicTable(config, directory)
-        self.groups = GroupTable(config, directory)
         self.consumers = ConsumerTable(lambda: self.now)
         self.producers = ProducerTable(lambda: self.now)
         self.lanes = Lanes(config)
-        self.notices = GroupNotices(self.consumers)
-        self.handlers = HeartbeatHandlers(
+        store_config = small_store(directory)
+        tables = BrokerTables.of(config, store_config)
+        self.topics, self.groups = tables.topics, tables.groups
+        store: Any = SimpleNamespace(config=store_config, growth=Growth())
+        parts = build_parts(
             config,
-            self.topics,
-            self.groups,
-            self.consumers,
-            self.producers,
-            self.lanes.heartbeat,
-            self.notices,
+            store,
+            dataclasses.replace(tables, consumers=self.consumers, producers=self.producers),
+            lanes=self.lanes,
+            long_poll=LongPoll(config),
+            store_host=bytes(8),
+            address="127.0.0.1:10911",
+            announce=AsyncMock(),
         )
+        self.notices = parts.notices
+        self.handlers = HeartbeatHandlers(parts)
 
     def beat(
         self,
@@ -485,12 +494,10 @@ def test_sql_subscriptions_are_tried(tmp_path: Path) -> None:
 
 
 async def test_members_hear_of_each_other_over_the_wire(broker: Broker) -> None:
-    server = RemotingServer(
-        {RequestCode.HEART_BEAT: broker.handlers.heart_beat},
-        host="127.0.0.1",
-        on_disconnect=broker.handlers.disconnected,
+    server = RemotingServer(host="127.0.0.1")
+    await server.start(
+        Service(broker.handlers.routes().plain, on_disconnect=broker.handlers.disconnected)
     )
-    await server.start()
     address = f"127.0.0.1:{server.port}"
     heard: asyncio.Queue[str] = asyncio.Queue()
 

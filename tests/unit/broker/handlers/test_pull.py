@@ -24,8 +24,9 @@ from pyromq.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import Encoding, RemotingCommand
 from pyromq.store.results import GetResult, GetStatus
 from tests.support.patience import until
+from tests.support.requests import pull_request, raw_frame, send_request
+from tests.unit.broker.assembled import AssembledBroker
 from tests.unit.broker.handlers.pulls import BOTH_ENCODINGS, WAITING, bodies, offsets_of, subscribe
-from tests.unit.broker.wired import Wired, pull_request, raw_frame, send_request
 
 
 @pytest.fixture(autouse=True)
@@ -34,18 +35,20 @@ def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Wired]:
-    wired = Wired(tmp_path)
-    wired.topics.update(TopicConfig("T", 4, 4))
-    yield wired
-    await wired.close()
+async def broker(tmp_path: Path) -> AsyncIterator[AssembledBroker]:
+    assembled = AssembledBroker(tmp_path)
+    assembled.topics.update(TopicConfig("T", 4, 4))
+    yield assembled
+    await assembled.close()
 
 
 # What a pull gets
 
 
 @pytest.mark.parametrize("encoding", BOTH_ENCODINGS)
-async def test_messages_come_whole_and_in_order(broker: Wired, encoding: Encoding) -> None:
+async def test_messages_come_whole_and_in_order(
+    broker: AssembledBroker, encoding: Encoding
+) -> None:
     broker.put(*(b"%d" % number for number in range(5)))
 
     answer = broker.fast.ask(pull_request(opaque=9, queueOffset="1", encoding=encoding))
@@ -63,7 +66,9 @@ async def test_messages_come_whole_and_in_order(broker: Wired, encoding: Encodin
     assert decode_records(answer.body) == broker.records()[1:]
 
 
-async def test_a_pull_sees_what_was_sent_before_it_in_the_same_chunk(broker: Wired) -> None:
+async def test_a_pull_sees_what_was_sent_before_it_in_the_same_chunk(
+    broker: AssembledBroker,
+) -> None:
     answers = broker.fast.exchange(
         send_request(body=b"new", queueId="0", opaque=1), pull_request(opaque=2)
     )
@@ -72,7 +77,7 @@ async def test_a_pull_sees_what_was_sent_before_it_in_the_same_chunk(broker: Wir
     assert bodies(answers[1]) == [b"new"]
 
 
-async def test_other_queues_and_topics_are_not_seen(broker: Wired) -> None:
+async def test_other_queues_and_topics_are_not_seen(broker: AssembledBroker) -> None:
     broker.put(b"here", queue_id=0)
     broker.put(b"beside", queue_id=1)
     broker.put(b"elsewhere", topic="U")
@@ -84,7 +89,9 @@ async def test_other_queues_and_topics_are_not_seen(broker: Wired) -> None:
 @pytest.mark.parametrize(
     ("asked", "got"), [("1", 1), ("3", 3), ("32", 32), ("100", 32), ("0", 1), ("-1", 1)]
 )
-async def test_a_pull_is_limited_and_never_empty(broker: Wired, asked: str, got: int) -> None:
+async def test_a_pull_is_limited_and_never_empty(
+    broker: AssembledBroker, asked: str, got: int
+) -> None:
     broker.put(*[b"x"] * 40)
 
     for subscription in ("*", "a || b"):
@@ -96,7 +103,9 @@ async def test_a_pull_is_limited_and_never_empty(broker: Wired, asked: str, got:
             assert offsets_of(answer) == (40, 0, 40)
 
 
-async def test_a_pull_ends_at_its_bytes_but_gets_one_message_at_least(broker: Wired) -> None:
+async def test_a_pull_ends_at_its_bytes_but_gets_one_message_at_least(
+    broker: AssembledBroker,
+) -> None:
     broker.put(bytes(100_000), bytes(100_000), bytes(100_000), bytes(300_000), b"last")
 
     first = broker.fast.ask(pull_request())
@@ -109,15 +118,9 @@ async def test_a_pull_ends_at_its_bytes_but_gets_one_message_at_least(broker: Wi
 
 
 @pytest.mark.parametrize("oneway", [True, False])
-async def test_a_oneway_pull_gets_nothing(broker: Wired, oneway: bool) -> None:
+async def test_a_oneway_pull_gets_nothing(broker: AssembledBroker, oneway: bool) -> None:
     broker.put(b"x")
-    cases: list[dict[str, Any]] = [
-        {},
-        {"topic": "none"},
-        {"queueOffset": "x"},
-        {"sysFlag": WAITING},
-    ]
-    for fields in cases:
+    for fields in ({}, {"topic": "none"}, {"queueOffset": "x"}, {"sysFlag": WAITING}):
         assert len(broker.fast.exchange(pull_request(oneway=oneway, **fields))) == (not oneway)
     assert len(broker.long_poll) == 0
 
@@ -125,7 +128,7 @@ async def test_a_oneway_pull_gets_nothing(broker: Wired, oneway: bool) -> None:
 # Where there is nothing
 
 
-async def test_codes_and_offsets_where_there_is_nothing(broker: Wired) -> None:
+async def test_codes_and_offsets_where_there_is_nothing(broker: AssembledBroker) -> None:
     empty = broker.fast.ask(pull_request())
     assert (empty.code, empty.remark) == (ResponseCode.PULL_NOT_FOUND, "NO_MATCHED_LOGIC_QUEUE")
     assert offsets_of(empty)[0] == 0
@@ -164,7 +167,7 @@ async def test_codes_and_offsets_where_there_is_nothing(broker: Wired) -> None:
     ],
 )
 async def test_every_status_has_rocketmqs_code(
-    broker: Wired,
+    broker: AssembledBroker,
     monkeypatch: pytest.MonkeyPatch,
     status: GetStatus,
     offset: str,
@@ -188,7 +191,9 @@ async def test_a_reader_far_behind_is_sent_to_a_replica(
     behind: bool,
     suggested: str,
 ) -> None:
-    broker = Wired(tmp_path, BrokerConfig(broker_ip1="127.0.0.1", slave_read_enable=enabled))
+    broker = AssembledBroker(
+        tmp_path, BrokerConfig(broker_ip1="127.0.0.1", slave_read_enable=enabled)
+    )
     broker.groups.update(
         SubscriptionGroupConfig("consumers", broker_id=2, which_broker_when_consume_slowly=3)
     )
@@ -207,20 +212,20 @@ async def test_a_reader_far_behind_is_sent_to_a_replica(
 
 
 async def test_refusals_come_in_rocketmqs_order(tmp_path: Path) -> None:
-    everything_wrong: dict[str, Any] = {
+    everything_wrong = {
         "consumerGroup": "unknown",
         "topic": "unknown",
         "queueId": "-1",
         "sysFlag": "0",
     }
-    config: dict[str, Any] = {"broker_ip1": "127.0.0.1", "auto_create_subscription_group": False}
-    closed = Wired(tmp_path / "closed", BrokerConfig(broker_permission=2, **config))
+    config = {"broker_ip1": "127.0.0.1", "auto_create_subscription_group": False}
+    closed = AssembledBroker(tmp_path / "closed", BrokerConfig(broker_permission=2, **config))
     answer = closed.fast.ask(pull_request(**everything_wrong))
     assert answer.code == ResponseCode.NO_PERMISSION
     assert answer.remark == "the broker[127.0.0.1] pulling message is forbidden"
     await closed.close()
 
-    broker = Wired(tmp_path / "open", BrokerConfig(**config))
+    broker = AssembledBroker(tmp_path / "open", BrokerConfig(**config))
     answer = broker.fast.ask(pull_request(**everything_wrong))
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert "subscription group [unknown] does not exist" in (answer.remark or "")
@@ -253,7 +258,7 @@ async def test_refusals_come_in_rocketmqs_order(tmp_path: Path) -> None:
     await broker.close()
 
 
-async def test_a_group_that_may_be_made_is_made(broker: Wired) -> None:
+async def test_a_group_that_may_be_made_is_made(broker: AssembledBroker) -> None:
     broker.fast.ask(pull_request(consumerGroup="new"))
 
     assert "new" in broker.groups
@@ -277,14 +282,13 @@ async def test_a_group_that_may_be_made_is_made(broker: Wired) -> None:
         "subVersion",
     ],
 )
-async def test_a_field_of_no_use_is_named(broker: Wired, name: str) -> None:
+async def test_a_field_of_no_use_is_named(broker: AssembledBroker, name: str) -> None:
     broker.put(b"x")
-    values: list[str | None] = [None]
+    values = [None]
     if name not in ("consumerGroup", "topic"):
         values += ["", "x", " 1", "1_0", "1.5", "9" * 20, "9" * 5000]
     for value in values:
-        fields: dict[str, Any] = {name: value}
-        answer = broker.fast.ask(pull_request(**fields))
+        answer = broker.fast.ask(pull_request(**{name: value}))
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert name in (answer.remark or "")
     assert not broker.fast.closed
@@ -307,14 +311,14 @@ def header_of(**changes: Any) -> dict[str, Any]:
     return header
 
 
-async def test_numbers_may_come_unquoted(broker: Wired) -> None:
+async def test_numbers_may_come_unquoted(broker: AssembledBroker) -> None:
     broker.put(b"x", b"y")
     fields = {**pull_request().ext_fields, "queueId": 0, "queueOffset": 1, "maxMsgNums": 32}
 
     assert bodies(broker.fast.ask(raw_frame(header_of(extFields=fields)))) == [b"y"]
 
 
-async def test_a_pull_without_an_opaque_counts_as_zero(broker: Wired) -> None:
+async def test_a_pull_without_an_opaque_counts_as_zero(broker: AssembledBroker) -> None:
     broker.put(b"x")
 
     answer = broker.fast.ask(raw_frame(header_of(opaque=...)))
@@ -323,7 +327,9 @@ async def test_a_pull_without_an_opaque_counts_as_zero(broker: Wired) -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, ..., {}])
-async def test_a_pull_without_fields_is_told_which_is_missing(broker: Wired, nothing: Any) -> None:
+async def test_a_pull_without_fields_is_told_which_is_missing(
+    broker: AssembledBroker, nothing: Any
+) -> None:
     answer = broker.connect().ask(raw_frame(header_of(extFields=nothing)))
 
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -350,7 +356,7 @@ async def test_a_pull_without_fields_is_told_which_is_missing(broker: Wired, not
     ],
 )
 async def test_a_bad_header_is_answered_or_ends_the_connection(
-    broker: Wired, changes: dict[str, Any], offset: str, sys_flag: str
+    broker: AssembledBroker, changes: dict[str, Any], offset: str, sys_flag: str
 ) -> None:
     """At once, found or not: a parked pull of that kind would hurt those beside it."""
     broker.put(b"x")
@@ -365,7 +371,9 @@ async def test_a_bad_header_is_answered_or_ends_the_connection(
 
 @pytest.mark.parametrize("name", ["consumerGroup", "topic", "subscription", "expressionType"])
 @pytest.mark.parametrize("value", [5, True, [1], {"a": 1}])
-async def test_texts_that_are_none_are_refused(broker: Wired, name: str, value: Any) -> None:
+async def test_texts_that_are_none_are_refused(
+    broker: AssembledBroker, name: str, value: Any
+) -> None:
     broker.put(b"x")
     fields = {**pull_request().ext_fields, name: value}
 
@@ -379,7 +387,7 @@ async def test_texts_that_are_none_are_refused(broker: Wired, name: str, value: 
 # Filters
 
 
-async def test_only_messages_with_the_tags_come(broker: Wired) -> None:
+async def test_only_messages_with_the_tags_come(broker: AssembledBroker) -> None:
     for number, tags in enumerate(["red", "blue", "", "red", "green"]):
         broker.put(b"%d" % number, tags=tags)
 
@@ -399,7 +407,7 @@ async def test_only_messages_with_the_tags_come(broker: Wired) -> None:
             assert offsets_of(answer) == (5, 0, 5)
 
 
-async def test_a_pull_that_filters_everything_goes_on_behind_it(broker: Wired) -> None:
+async def test_a_pull_that_filters_everything_goes_on_behind_it(broker: AssembledBroker) -> None:
     broker.put(b"x", b"y", tags="red")
 
     answer = broker.fast.ask(pull_request(subscription="blue", sysFlag=WAITING))
@@ -411,14 +419,14 @@ async def test_a_pull_that_filters_everything_goes_on_behind_it(broker: Wired) -
     assert offsets_of(answer) == (2, 0, 2)
 
 
-async def test_an_expression_without_a_tag_is_refused(broker: Wired) -> None:
+async def test_an_expression_without_a_tag_is_refused(broker: AssembledBroker) -> None:
     for expression in ("||", " || ", "   "):
         answer = broker.fast.ask(pull_request(subscription=expression))
         assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
         assert "parse the consumer's subscription failed" in (answer.remark or "")
 
 
-async def test_the_heartbeats_subscription_filters(broker: Wired) -> None:
+async def test_the_heartbeats_subscription_filters(broker: AssembledBroker) -> None:
     broker.put(b"r", tags="red")
     broker.put(b"b", tags="blue")
     for version, (expression, expected) in enumerate(
@@ -429,7 +437,9 @@ async def test_the_heartbeats_subscription_filters(broker: Wired) -> None:
         assert bodies(answer) == expected
 
 
-async def test_a_heartbeat_without_hashes_is_read_by_its_expression(broker: Wired) -> None:
+async def test_a_heartbeat_without_hashes_is_read_by_its_expression(
+    broker: AssembledBroker,
+) -> None:
     broker.put(b"r", tags="red")
     broker.put(b"b", tags="blue")
     subscription = SubscriptionData("T", "blue", sub_version=1)
@@ -441,7 +451,7 @@ async def test_a_heartbeat_without_hashes_is_read_by_its_expression(broker: Wire
     assert bodies(broker.fast.ask(pull_request(sysFlag="0"))) == [b"b"]
 
 
-async def test_a_heartbeats_expression_without_a_tag_is_refused(broker: Wired) -> None:
+async def test_a_heartbeats_expression_without_a_tag_is_refused(broker: AssembledBroker) -> None:
     subscribe(broker, " || ")
 
     answer = broker.fast.ask(pull_request(sysFlag="0"))
@@ -451,7 +461,7 @@ async def test_a_heartbeats_expression_without_a_tag_is_refused(broker: Wired) -
     assert not broker.fast.closed
 
 
-async def test_a_broker_without_the_newest_subscription_says_so(broker: Wired) -> None:
+async def test_a_broker_without_the_newest_subscription_says_so(broker: AssembledBroker) -> None:
     subscribe(broker, "*", version=5)
 
     older = broker.fast.ask(pull_request(sysFlag="0", subVersion="4"))
@@ -463,7 +473,9 @@ async def test_a_broker_without_the_newest_subscription_says_so(broker: Wired) -
     assert newer.remark == "the consumer's subscription not latest"
 
 
-async def test_a_topic_that_the_group_does_not_subscribe_to_is_refused(broker: Wired) -> None:
+async def test_a_topic_that_the_group_does_not_subscribe_to_is_refused(
+    broker: AssembledBroker,
+) -> None:
     subscribe(broker, "*")
     broker.topics.update(TopicConfig("U", 4, 4))
 
@@ -473,7 +485,7 @@ async def test_a_topic_that_the_group_does_not_subscribe_to_is_refused(broker: W
     assert answer.remark == "the consumer's subscription not exist"
 
 
-async def test_broadcasting_may_be_forbidden(broker: Wired) -> None:
+async def test_broadcasting_may_be_forbidden(broker: AssembledBroker) -> None:
     broker.groups.update(SubscriptionGroupConfig("consumers", consume_broadcast_enable=False))
     subscribe(broker, "*")
     assert broker.fast.ask(pull_request(sysFlag="0")).code == ResponseCode.PULL_NOT_FOUND
@@ -485,7 +497,7 @@ async def test_broadcasting_may_be_forbidden(broker: Wired) -> None:
     assert "can not consume by broadcast way" in (answer.remark or "")
 
 
-async def test_sql_is_refused_clearly(broker: Wired) -> None:
+async def test_sql_is_refused_clearly(broker: AssembledBroker) -> None:
     own = broker.fast.ask(pull_request(subscription="a > 1", expressionType="SQL92"))
     subscribe(broker, "a > 1", expression_type="SQL92")
     heartbeat = broker.fast.ask(pull_request(sysFlag="0"))
@@ -498,7 +510,7 @@ async def test_sql_is_refused_clearly(broker: Wired) -> None:
 # Commits
 
 
-async def test_a_pull_may_commit_an_offset(broker: Wired) -> None:
+async def test_a_pull_may_commit_an_offset(broker: AssembledBroker) -> None:
     broker.put(b"x")
     commit = str(PULL_COMMIT_OFFSET | PULL_SUBSCRIPTION)
 
@@ -514,7 +526,7 @@ async def test_a_pull_may_commit_an_offset(broker: Wired) -> None:
     assert broker.offsets.query("consumers", "T", 9) is None
 
 
-async def test_a_pull_that_waits_commits_once_at_its_coming(broker: Wired) -> None:
+async def test_a_pull_that_waits_commits_once_at_its_coming(broker: AssembledBroker) -> None:
     flags = str(PULL_COMMIT_OFFSET | PULL_SUBSCRIPTION | PULL_SUSPEND)
     assert broker.fast.exchange(pull_request(commitOffset="5", sysFlag=flags)) == []
     assert broker.offsets.query("consumers", "T", 0) == 5
@@ -529,15 +541,15 @@ async def test_a_pull_that_waits_commits_once_at_its_coming(broker: Wired) -> No
 # Plans: what was checked once holds until something changes
 
 
-def _pull_again(broker: Wired, **fields: Any) -> RemotingCommand:
+def _pull_again(broker: AssembledBroker, **fields: str) -> RemotingCommand:
     return broker.fast.ask(pull_request(**fields))
 
 
-async def test_the_next_pull_sees_every_change(broker: Wired) -> None:
+async def test_the_next_pull_sees_every_change(broker: AssembledBroker) -> None:
     broker.put(b"red", tags="red")
     broker.put(b"blue", tags="blue")
     subscribe(broker, "red", version=1)
-    of_group: dict[str, Any] = {"sysFlag": "0", "subVersion": "1"}
+    of_group = {"sysFlag": "0", "subVersion": "1"}
     for _ in range(2):
         assert bodies(_pull_again(broker, **of_group)) == [b"red"]
         assert bodies(_pull_again(broker)) == [b"red", b"blue"]
@@ -558,14 +570,14 @@ async def test_the_next_pull_sees_every_change(broker: Wired) -> None:
     assert refused.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
 
 
-async def test_offsets_are_read_as_strictly_at_the_second_time(broker: Wired) -> None:
+async def test_offsets_are_read_as_strictly_at_the_second_time(broker: AssembledBroker) -> None:
     broker.put(b"x")
     for offset in ("", " 0", "1_0", "9" * 30, "0x1"):
         assert _pull_again(broker).code == ResponseCode.SUCCESS
         assert _pull_again(broker, queueOffset=offset).code == ResponseCode.SYSTEM_ERROR
 
 
-async def bulk_answer(broker: Wired, **values: Any) -> RemotingCommand:
+async def bulk_answer(broker: AssembledBroker, **values: str) -> RemotingCommand:
     client = broker.connect()
     at_once = client.exchange(pull_request(maxMsgNums="10000", maxMsgBytes="1000000", **values))
     answers = [*at_once]
@@ -579,7 +591,7 @@ async def bulk_answer(broker: Wired, **values: Any) -> RemotingCommand:
     return answers[0]
 
 
-async def test_a_bulk_pull_carries_more_than_usual(broker: Wired) -> None:
+async def test_a_bulk_pull_carries_more_than_usual(broker: AssembledBroker) -> None:
     broker.put(*[b"%d" % number for number in range(500)])
     answer = await bulk_answer(broker, queueOffset="100")
     assert answer.code == ResponseCode.SUCCESS
@@ -589,27 +601,27 @@ async def test_a_bulk_pull_carries_more_than_usual(broker: Wired) -> None:
 
 @pytest.mark.parametrize(("limit", "got"), [(5000, 4), (0, 32)])
 async def test_a_bulk_pull_keeps_to_the_brokers_limit(tmp_path: Path, limit: int, got: int) -> None:
-    broker = Wired(tmp_path, BrokerConfig(bulk_pull_max_bytes=limit))
+    broker = AssembledBroker(tmp_path, BrokerConfig(bulk_pull_max_bytes=limit))
     broker.topics.update(TopicConfig("T", 4, 4))
     broker.put(*[bytes(1000) for _ in range(50)])
     assert len(bodies(await bulk_answer(broker))) == got
     await broker.close()
 
 
-async def test_a_bulk_pull_filters(broker: Wired) -> None:
+async def test_a_bulk_pull_filters(broker: AssembledBroker) -> None:
     broker.put(*[b"red"] * 300, tags="red")
     broker.put(*[b"blue"] * 300, tags="blue")
     answer = await bulk_answer(broker, subscription="blue")
     assert bodies(answer) == [b"blue"] * 300
 
 
-async def test_a_bulk_pull_of_nothing_says_why(broker: Wired) -> None:
+async def test_a_bulk_pull_of_nothing_says_why(broker: AssembledBroker) -> None:
     broker.put(b"one")
     assert (await bulk_answer(broker, queueOffset="1")).code == ResponseCode.PULL_NOT_FOUND
     assert (await bulk_answer(broker, queueOffset="7")).code == ResponseCode.PULL_OFFSET_MOVED
 
 
-async def test_one_connection_has_few_bulk_pulls_under_way(broker: Wired) -> None:
+async def test_one_connection_has_few_bulk_pulls_under_way(broker: AssembledBroker) -> None:
     broker.put(b"one")
     client = broker.connect()
     requests = [

@@ -21,7 +21,8 @@ from pyromq.protocol.wire.codes import LanguageCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.store.queues import reading
 from tests.support.patience import until
-from tests.unit.broker.wired import Wired, pull_request, send_request
+from tests.support.requests import pull_request, send_request
+from tests.unit.broker.assembled import AssembledBroker
 
 WAITING = str(PULL_SUSPEND | PULL_SUBSCRIPTION)
 
@@ -32,25 +33,27 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_RECORD_FILTER_SECONDS", 60.0)
 
 
-def wired(tmp_path: Path, *, store: dict[str, Any] | None = None, **settings: Any) -> Wired:
+def assembled(
+    tmp_path: Path, *, store: dict[str, Any] | None = None, **settings: Any
+) -> AssembledBroker:
     config = BrokerConfig(
         broker_ip1="127.0.0.1",
         broker_ip2="127.0.0.1",
         **{"enable_property_filter": True, **settings},
     )
-    broker = Wired(tmp_path, config, **(store or {}))
+    broker = AssembledBroker(tmp_path, config, **(store or {}))
     broker.topics.update(TopicConfig("T", 4, 4))
     return broker
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Wired]:
-    broker = wired(tmp_path)
+async def broker(tmp_path: Path) -> AsyncIterator[AssembledBroker]:
+    broker = assembled(tmp_path)
     yield broker
     await broker.close()
 
 
-def put(broker: Wired, body: bytes, topic: str = "T", **properties: str) -> None:
+def put(broker: AssembledBroker, body: bytes, topic: str = "T", **properties: str) -> None:
     raw = "\x02".join(f"{name}\x01{value}" for name, value in properties.items())
     request = send_request(body=body, topic=topic, queueId="0", properties=raw)
     assert broker.fast.ask(request).code == ResponseCode.SUCCESS
@@ -61,7 +64,9 @@ def bodies(answer: RemotingCommand) -> list[bytes]:
     return [record.body for record in decode_records(answer.body)]
 
 
-def subscribe(broker: Wired, text: str, version: int = 1, *topics: str, **values: Any) -> None:
+def subscribe(
+    broker: AssembledBroker, text: str, version: int = 1, *topics: str, **values: Any
+) -> None:
     """A heartbeat of a member of the group `consumers`."""
     subscriptions = [
         SubscriptionData(topic, text, sub_version=version, **{"expression_type": "SQL92", **values})
@@ -81,7 +86,7 @@ def by_group(version: int = 1, **values: Any) -> RemotingCommand:
     return pull_request(sysFlag="0", subscription=None, subVersion=str(version), **values)
 
 
-async def test_a_pull_brings_its_expression(broker: Wired) -> None:
+async def test_a_pull_brings_its_expression(broker: AssembledBroker) -> None:
     for number in range(10):
         put(broker, b"%d" % number, a=str(number), other="x")
     assert bodies(broker.fast.ask(own("a BETWEEN 3 AND 5"))) == [b"3", b"4", b"5"]
@@ -102,7 +107,7 @@ async def test_a_pull_brings_its_expression(broker: Wired) -> None:
     ],
 )
 async def test_an_expression_that_is_none_is_refused(
-    broker: Wired, text: str | None, kind: str, cause: str
+    broker: AssembledBroker, text: str | None, kind: str, cause: str
 ) -> None:
     put(broker, b"x")
     answer = broker.fast.ask(own(text, kind))
@@ -113,7 +118,7 @@ async def test_an_expression_that_is_none_is_refused(
 
 
 async def test_expressions_are_compiled_once(
-    broker: Wired, monkeypatch: pytest.MonkeyPatch
+    broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyromq.broker.handlers import pull_filters
 
@@ -136,7 +141,7 @@ async def test_expressions_are_compiled_once(
     assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
-async def test_the_group_s_heartbeat_brings_the_expression(broker: Wired) -> None:
+async def test_the_group_s_heartbeat_brings_the_expression(broker: AssembledBroker) -> None:
     put(broker, b"1", a="1")
     put(broker, b"9", a="9")
     subscribe(broker, "a > 5")
@@ -145,7 +150,7 @@ async def test_the_group_s_heartbeat_brings_the_expression(broker: Wired) -> Non
     assert bodies(broker.fast.ask(by_group(2))) == [b"1"]
 
 
-async def test_filter_data_that_is_missing_or_old(broker: Wired) -> None:
+async def test_filter_data_that_is_missing_or_old(broker: AssembledBroker) -> None:
     put(broker, b"1", a="1")
     subscribe(broker, "a >")
     answer = broker.fast.ask(by_group())
@@ -160,14 +165,14 @@ async def test_filter_data_that_is_missing_or_old(broker: Wired) -> None:
     assert broker.fast.ask(by_group(2)).code == ResponseCode.FILTER_DATA_NOT_LATEST
 
 
-async def test_a_class_filter_is_the_client_s(broker: Wired) -> None:
+async def test_a_class_filter_is_the_client_s(broker: AssembledBroker) -> None:
     put(broker, b"1", a="1")
     subscribe(broker, "a > 5", class_filter_mode=True)
     assert bodies(broker.fast.ask(by_group())) == [b"1"]
 
 
 async def test_the_switch_is_off_at_first(tmp_path: Path) -> None:
-    broker = wired(tmp_path, enable_property_filter=False)
+    broker = assembled(tmp_path, enable_property_filter=False)
     subscribe(broker, "a > 5")
     for request in (own("a > 5"), by_group()):
         answer = broker.fast.ask(request)
@@ -176,7 +181,7 @@ async def test_the_switch_is_off_at_first(tmp_path: Path) -> None:
     await broker.close()
 
 
-async def test_a_parked_pull_gets_what_it_wants(broker: Wired) -> None:
+async def test_a_parked_pull_gets_what_it_wants(broker: AssembledBroker) -> None:
     assert broker.fast.exchange(own("a = 5", sysFlag=WAITING)) == []
     put(broker, b"other", a="4")
     await asyncio.sleep(0)
@@ -189,7 +194,7 @@ async def test_a_parked_pull_gets_what_it_wants(broker: Wired) -> None:
 
 
 async def test_a_parked_pull_does_not_look_at_everything_at_once(
-    broker: Wired, monkeypatch: pytest.MonkeyPatch
+    broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "_RECORD_FILTER_ENTRIES", 2)
     assert broker.fast.exchange(own("a = 5", sysFlag=WAITING, maxMsgNums="1")) == []
@@ -206,7 +211,7 @@ async def test_a_parked_pull_does_not_look_at_everything_at_once(
 
 @pytest.mark.parametrize("supported", [True, False])
 async def test_retried_messages(tmp_path: Path, supported: bool) -> None:
-    broker = wired(tmp_path, filter_support_retry=supported)
+    broker = assembled(tmp_path, filter_support_retry=supported)
     topic = retry_topic("consumers")
     broker.topics.update(TopicConfig(topic, 1, 1))
     subscribe(broker, "a > 5")
@@ -219,7 +224,7 @@ async def test_retried_messages(tmp_path: Path, supported: bool) -> None:
 
 
 async def test_bit_maps_spare_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = wired(
+    broker = assembled(
         tmp_path, store={"enable_consume_queue_ext": True}, enable_calc_filter_bit_map=True
     )
     put(broker, b"before", a="1")
@@ -243,7 +248,7 @@ async def test_bit_maps_spare_reading(tmp_path: Path, monkeypatch: pytest.Monkey
     await broker.close()
 
 
-async def test_the_last_member_that_goes_leaves_a_dead_filter(broker: Wired) -> None:
+async def test_the_last_member_that_goes_leaves_a_dead_filter(broker: AssembledBroker) -> None:
     subscribe(broker, "a > 5")
     assert broker.filters.find("T", "consumers") is not None
     broker.consumers.disconnect(broker.fast.connection)
@@ -252,7 +257,7 @@ async def test_the_last_member_that_goes_leaves_a_dead_filter(broker: Wired) -> 
     assert found.is_dead
 
 
-async def test_expressions_of_pulls_are_bounded(broker: Wired) -> None:
+async def test_expressions_of_pulls_are_bounded(broker: AssembledBroker) -> None:
     put(broker, b"x", TAGS="red")
     for length, code in (
         (16_384, ResponseCode.SUCCESS),
@@ -263,12 +268,12 @@ async def test_expressions_of_pulls_are_bounded(broker: Wired) -> None:
         assert answer.code == code
 
 
-async def test_long_expressions_are_not_remembered(broker: Wired) -> None:
+async def test_long_expressions_are_not_remembered(broker: AssembledBroker) -> None:
     put(broker, b"x", TAGS="red")
     members = ConsumerData("consumers", subscription_data_set=[SubscriptionData("T")])
     member = Member(broker.fast.connection, "c", LanguageCode.JAVA, 407)
     broker.consumers.register(members, member)
-    remembered = broker.pull._plans
+    remembered = broker.pull_handlers._plans
     for flags in (0, PULL_SUBSCRIPTION):
         for length in (10, 2000):
             tags = "red||" + "a" * length
@@ -282,7 +287,7 @@ def long_expression(number: int, length: int = 4000) -> str:
     return f"{number} = -1 OR " + " OR ".join(["a > 5"] * (length // 9))
 
 
-async def test_pulls_of_one_chunk_share_a_turn_of_the_loop(broker: Wired) -> None:
+async def test_pulls_of_one_chunk_share_a_turn_of_the_loop(broker: AssembledBroker) -> None:
     put(broker, b"x", a="6")
     requests = [own(long_expression(number), opaque=number) for number in range(40)]
     requests.append(own("a > 5", opaque=40))
@@ -300,7 +305,9 @@ async def test_pulls_of_one_chunk_share_a_turn_of_the_loop(broker: Wired) -> Non
     await until(lambda: not broker.fast.connection.is_busy)
 
 
-async def test_a_pull_that_waits_for_its_turn_is_dropped_with_its_client(broker: Wired) -> None:
+async def test_a_pull_that_waits_for_its_turn_is_dropped_with_its_client(
+    broker: AssembledBroker,
+) -> None:
     put(broker, b"x", a="6")
     client = broker.connect()
     client.exchange(*(own(long_expression(number)) for number in range(40)))
@@ -311,7 +318,7 @@ async def test_a_pull_that_waits_for_its_turn_is_dropped_with_its_client(broker:
     assert not client.connection.is_busy
 
 
-async def test_waiting_pulls_keep_their_expressions_only(broker: Wired) -> None:
+async def test_waiting_pulls_keep_their_expressions_only(broker: AssembledBroker) -> None:
     client = broker.connect()
     for number in range(200):
         client.exchange(own(long_expression(number), sysFlag=WAITING))
@@ -334,7 +341,7 @@ async def test_waiting_pulls_keep_their_expressions_only(broker: Wired) -> None:
 
 
 async def test_a_pull_that_may_not_wait_is_told_to_come_back(tmp_path: Path) -> None:
-    broker = wired(tmp_path, max_parked_expression_size=20)
+    broker = assembled(tmp_path, max_parked_expression_size=20)
     assert broker.fast.exchange(own("a = 1", sysFlag=WAITING)) == []
     answer = broker.fast.ask(own("a = 1 OR a = 2 OR a = 3", sysFlag=WAITING))
     assert answer.code == ResponseCode.SYSTEM_BUSY

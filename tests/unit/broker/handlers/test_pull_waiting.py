@@ -17,8 +17,9 @@ from pyromq.protocol.wire.bodies import (
 from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.protocol.wire.frame import Encoding
 from tests.support.patience import until
+from tests.support.requests import pull_request, send_request
+from tests.unit.broker.assembled import AssembledBroker
 from tests.unit.broker.handlers.pulls import BOTH_ENCODINGS, WAITING, bodies, offsets_of, subscribe
-from tests.unit.broker.wired import Wired, pull_request, send_request
 
 
 @pytest.fixture(autouse=True)
@@ -27,18 +28,20 @@ def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Wired]:
-    wired = Wired(tmp_path)
-    wired.topics.update(TopicConfig("T", 4, 4))
-    yield wired
-    await wired.close()
+async def broker(tmp_path: Path) -> AsyncIterator[AssembledBroker]:
+    assembled = AssembledBroker(tmp_path)
+    assembled.topics.update(TopicConfig("T", 4, 4))
+    yield assembled
+    await assembled.close()
 
 
 # Waiting
 
 
 @pytest.mark.parametrize("encoding", BOTH_ENCODINGS)
-async def test_a_waiting_pull_gets_the_next_message(broker: Wired, encoding: Encoding) -> None:
+async def test_a_waiting_pull_gets_the_next_message(
+    broker: AssembledBroker, encoding: Encoding
+) -> None:
     client = broker.connect()
     assert client.exchange(pull_request(opaque=7, sysFlag=WAITING, encoding=encoding)) == []
 
@@ -55,7 +58,7 @@ async def test_a_waiting_pull_gets_the_next_message(broker: Wired, encoding: Enc
     assert len(broker.long_poll) == 0
 
 
-async def test_a_waiting_pull_is_answered_when_its_time_is_over(broker: Wired) -> None:
+async def test_a_waiting_pull_is_answered_when_its_time_is_over(broker: AssembledBroker) -> None:
     broker.put(b"x")
     client = broker.connect()
     client.exchange(
@@ -69,7 +72,7 @@ async def test_a_waiting_pull_is_answered_when_its_time_is_over(broker: Wired) -
     assert offsets_of(answer) == (1, 0, 1)
 
 
-async def test_nothing_waits_in_a_broker_that_stops(broker: Wired) -> None:
+async def test_nothing_waits_in_a_broker_that_stops(broker: AssembledBroker) -> None:
     """Not told that nothing was found: clients would ask at once on a connection that closes."""
     broker.put(b"x")
     client = broker.connect()
@@ -88,14 +91,16 @@ async def test_nothing_waits_in_a_broker_that_stops(broker: Wired) -> None:
 
 
 @pytest.mark.parametrize("millis", ["0", "-1", str(-(2**63))])
-async def test_a_pull_that_may_not_wait_is_answered_soon(broker: Wired, millis: str) -> None:
+async def test_a_pull_that_may_not_wait_is_answered_soon(
+    broker: AssembledBroker, millis: str
+) -> None:
     broker.fast.exchange(pull_request(sysFlag=WAITING, suspendTimeoutMillis=millis))
     await until(lambda: broker.fast.transport.written)
 
     assert broker.fast.received()[0].code == ResponseCode.PULL_NOT_FOUND
 
 
-async def test_the_longest_wait_is_possible(broker: Wired) -> None:
+async def test_the_longest_wait_is_possible(broker: AssembledBroker) -> None:
     broker.fast.exchange(pull_request(sysFlag=WAITING, suspendTimeoutMillis=str(2**63 - 1)))
     assert len(broker.long_poll) == 1
     broker.put(b"x")
@@ -103,7 +108,7 @@ async def test_the_longest_wait_is_possible(broker: Wired) -> None:
     assert bodies(broker.fast.received()[0]) == [b"x"]
 
 
-async def test_filtered_messages_do_not_end_the_wait(broker: Wired) -> None:
+async def test_filtered_messages_do_not_end_the_wait(broker: AssembledBroker) -> None:
     client = broker.connect()
     client.exchange(pull_request(sysFlag=WAITING, subscription="red"))
 
@@ -120,7 +125,7 @@ async def test_filtered_messages_do_not_end_the_wait(broker: Wired) -> None:
     assert offsets_of(answer) == (4, 0, 4)
 
 
-async def test_a_wait_in_which_all_was_filtered_ends_behind_it(broker: Wired) -> None:
+async def test_a_wait_in_which_all_was_filtered_ends_behind_it(broker: AssembledBroker) -> None:
     client = broker.connect()
     client.exchange(
         pull_request(sysFlag=WAITING, subscription="red", suspendTimeoutMillis="60", opaque=8)
@@ -134,7 +139,7 @@ async def test_a_wait_in_which_all_was_filtered_ends_behind_it(broker: Wired) ->
 
 
 async def test_a_wanted_message_behind_many_others_of_its_chunk_ends_the_wait(
-    broker: Wired,
+    broker: AssembledBroker,
 ) -> None:
     """More than one look at the queue is needed to come to it."""
     client = broker.connect()
@@ -157,7 +162,7 @@ async def test_short_polling_waits_its_own_time(tmp_path: Path) -> None:
     config = BrokerConfig(
         broker_ip1="127.0.0.1", long_polling_enable=False, short_polling_time_mills=30
     )
-    broker = Wired(tmp_path, config)
+    broker = AssembledBroker(tmp_path, config)
     broker.topics.update(TopicConfig("T", 4, 4))
 
     broker.fast.exchange(pull_request(sysFlag=WAITING, suspendTimeoutMillis="900000"))
@@ -167,7 +172,7 @@ async def test_short_polling_waits_its_own_time(tmp_path: Path) -> None:
     await broker.close()
 
 
-async def test_a_pull_of_a_wrong_offset_does_not_wait(broker: Wired) -> None:
+async def test_a_pull_of_a_wrong_offset_does_not_wait(broker: AssembledBroker) -> None:
     broker.put(b"x")
     answer = broker.fast.ask(pull_request(sysFlag=WAITING, queueOffset="9"))
     assert answer.code == ResponseCode.PULL_OFFSET_MOVED
@@ -175,7 +180,7 @@ async def test_a_pull_of_a_wrong_offset_does_not_wait(broker: Wired) -> None:
 
 
 async def test_a_pull_waits_in_a_queue_that_has_no_message_yet_and_may_be_deleted(
-    broker: Wired,
+    broker: AssembledBroker,
 ) -> None:
     client = broker.connect()
     client.exchange(pull_request(sysFlag=WAITING, suspendTimeoutMillis="60"))
@@ -191,7 +196,7 @@ async def test_a_pull_waits_in_a_queue_that_has_no_message_yet_and_may_be_delete
     assert len(broker.long_poll) == 0
 
 
-async def test_waiting_pulls_keep_nothing_large(broker: Wired) -> None:
+async def test_waiting_pulls_keep_nothing_large(broker: AssembledBroker) -> None:
     client = broker.connect()
     tracemalloc.start()
     try:
@@ -208,7 +213,9 @@ async def test_waiting_pulls_keep_nothing_large(broker: Wired) -> None:
     assert after - before < 2 * 1024 * 1024
 
 
-async def test_a_changed_subscription_is_never_skipped_by_a_waiting_pull(broker: Wired) -> None:
+async def test_a_changed_subscription_is_never_skipped_by_a_waiting_pull(
+    broker: AssembledBroker,
+) -> None:
     """What the old expression filtered out may be what the new one wants."""
     subscribe(broker, "red", version=1)
     client = broker.connect()

@@ -10,19 +10,20 @@ from pyromq.protocol.message.record import decode_records
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import Encoding, RemotingCommand
 from tests.support.patience import until
-from tests.unit.broker.wired import Wired, send_request
+from tests.support.requests import send_request
+from tests.unit.broker.assembled import AssembledBroker
 
 FOREVER = str(2**62)
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Wired]:
-    wired = Wired(tmp_path, default_query_max_num=3)
-    yield wired
-    await wired.close()
+async def broker(tmp_path: Path) -> AsyncIterator[AssembledBroker]:
+    assembled = AssembledBroker(tmp_path, default_query_max_num=3)
+    yield assembled
+    await assembled.close()
 
 
-def put(broker: Wired, body: bytes, keys: str, topic: str = "T") -> None:
+def put(broker: AssembledBroker, body: bytes, keys: str, topic: str = "T") -> None:
     request = send_request(
         body=body, topic=topic, queueId="0", properties=f"KEYS\x01{keys}\x02UNIQ_KEY\x01u-{keys}"
     )
@@ -45,7 +46,7 @@ def query_request(key: str, /, **values: str) -> RemotingCommand:
     )
 
 
-async def query(broker: Wired, request: RemotingCommand) -> RemotingCommand:
+async def query(broker: AssembledBroker, request: RemotingCommand) -> RemotingCommand:
     """The answer, once the index has caught up: it is made off the loop."""
     await until(lambda: broker.store.dispatch_behind == 0)
     client = broker.connect()
@@ -59,7 +60,7 @@ def bodies(answer: RemotingCommand) -> list[bytes]:
     return [record.body for record in decode_records(answer.body)]
 
 
-async def test_the_messages_of_a_key_come_oldest_first(broker: Wired) -> None:
+async def test_the_messages_of_a_key_come_oldest_first(broker: AssembledBroker) -> None:
     for number, keys in enumerate(["a", "b", "a b", "c", "a"]):
         put(broker, b"%d" % number, keys)
     put(broker, b"elsewhere", "a", topic="U")
@@ -78,7 +79,7 @@ async def test_the_messages_of_a_key_come_oldest_first(broker: Wired) -> None:
 
 
 async def test_of_too_much_for_one_answer_the_newest_are_given(
-    broker: Wired, monkeypatch: pytest.MonkeyPatch
+    broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(4):
         put(broker, b"%d" % number * 10_000, "a")
@@ -88,7 +89,7 @@ async def test_of_too_much_for_one_answer_the_newest_are_given(
     assert [body[:1] for body in bodies(answer)] == [b"2", b"3"]
 
 
-async def test_both_encodings_are_answered_in_kind(broker: Wired) -> None:
+async def test_both_encodings_are_answered_in_kind(broker: AssembledBroker) -> None:
     put(broker, b"x", "a")
     for encoding in (Encoding.JSON, Encoding.ROCKETMQ):
         request = query_request("a")
@@ -97,7 +98,7 @@ async def test_both_encodings_are_answered_in_kind(broker: Wired) -> None:
         assert (answer.encoding, bodies(answer)) == (encoding, [b"x"])
 
 
-async def test_a_key_that_nobody_has_is_not_found(broker: Wired) -> None:
+async def test_a_key_that_nobody_has_is_not_found(broker: AssembledBroker) -> None:
     put(broker, b"x", "a")
     for request in (
         query_request("b"),
@@ -115,7 +116,7 @@ async def test_a_key_that_nobody_has_is_not_found(broker: Wired) -> None:
 
 
 @pytest.mark.parametrize("limit", ["2", "1", "0", "-1"])
-async def test_no_more_come_than_were_asked_for(broker: Wired, limit: str) -> None:
+async def test_no_more_come_than_were_asked_for(broker: AssembledBroker, limit: str) -> None:
     for number in range(5):
         put(broker, b"%d" % number, "a")
 
@@ -124,7 +125,7 @@ async def test_no_more_come_than_were_asked_for(broker: Wired, limit: str) -> No
     assert len(bodies(answer)) == max(0, int(limit))
 
 
-async def test_a_query_by_unique_key_has_the_brokers_own_limit(broker: Wired) -> None:
+async def test_a_query_by_unique_key_has_the_brokers_own_limit(broker: AssembledBroker) -> None:
     for number in range(5):
         put(broker, b"%d" % number, "a")
 
@@ -134,7 +135,7 @@ async def test_a_query_by_unique_key_has_the_brokers_own_limit(broker: Wired) ->
 
 
 @pytest.mark.parametrize("name", ["topic", "key", "maxNum", "beginTimestamp", "endTimestamp"])
-async def test_a_missing_or_bad_field_is_named(broker: Wired, name: str) -> None:
+async def test_a_missing_or_bad_field_is_named(broker: AssembledBroker, name: str) -> None:
     values = ["-"] if name in ("topic", "key") else ["-", "x", "9" * 30]
     for value in values:
         answer = await query(broker, query_request("a", **{name: value}))
@@ -142,7 +143,7 @@ async def test_a_missing_or_bad_field_is_named(broker: Wired, name: str) -> None
         assert name in (answer.remark or "")
 
 
-async def test_a_message_is_found_by_its_place(broker: Wired) -> None:
+async def test_a_message_is_found_by_its_place(broker: AssembledBroker) -> None:
     put(broker, b"first", "a")
     put(broker, b"second", "b")
     for record in broker.records():
@@ -151,14 +152,14 @@ async def test_a_message_is_found_by_its_place(broker: Wired) -> None:
         assert decode_records(answer.body) == [record]
 
 
-async def test_a_message_of_the_same_chunk_is_found(broker: Wired) -> None:
+async def test_a_message_of_the_same_chunk_is_found(broker: AssembledBroker) -> None:
     answers = broker.fast.exchange(send_request(body=b"new", queueId="0"), view(0))
 
     assert bodies(answers[1]) == [b"new"]
 
 
 async def test_a_message_that_is_not_in_memory_is_read_elsewhere(
-    broker: Wired, monkeypatch: pytest.MonkeyPatch
+    broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.put(b"one")
     monkeypatch.setattr(broker.store, "is_cold", lambda _: True)
@@ -173,7 +174,7 @@ async def test_a_message_that_is_not_in_memory_is_read_elsewhere(
         assert (answer.body != b"") == (code is ResponseCode.SUCCESS)
 
 
-async def test_where_no_message_begins_none_is_found(broker: Wired) -> None:
+async def test_where_no_message_begins_none_is_found(broker: AssembledBroker) -> None:
     put(broker, b"x" * 200, "a")
     end = broker.store.max_physical_offset
     for offset in (1, 7, 100, end - 1, end, end + 1, 2**62, 2**63 - 1, -1, -(2**63)):
@@ -182,7 +183,7 @@ async def test_where_no_message_begins_none_is_found(broker: Wired) -> None:
         assert answer.remark == f"can not find message by the offset, {offset}"
 
 
-async def test_bytes_that_only_look_like_a_message_hurt_nobody(broker: Wired) -> None:
+async def test_bytes_that_only_look_like_a_message_hurt_nobody(broker: AssembledBroker) -> None:
     """A client may store what looks like a record inside of a body."""
     put(broker, b"inner", "a")
     inner = broker.store.read_record(0)

@@ -16,7 +16,8 @@ from pyromq.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.headers import ReplyMessageRequestHeader
 from tests.support.patience import until
-from tests.unit.broker.wired import BORN, Client, Wired, send_request
+from tests.support.requests import BORN, send_request
+from tests.unit.broker.assembled import AssembledBroker, Client
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 PROPERTIES = "CORRELATION_ID\x0142\x02REPLY_TO_CLIENT\x01asker"
@@ -26,13 +27,15 @@ ANSWER_FIELDS = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
 @pytest.fixture
-async def without_store(tmp_path: Path) -> AsyncIterator[Wired]:
-    wired = Wired(tmp_path, dataclasses.replace(CONFIG, store_reply_message_enable=False))
-    yield wired
-    await wired.close()
+async def without_store(tmp_path: Path) -> AsyncIterator[AssembledBroker]:
+    assembled = AssembledBroker(
+        tmp_path, dataclasses.replace(CONFIG, store_reply_message_enable=False)
+    )
+    yield assembled
+    await assembled.close()
 
 
-def asker(broker: Wired, client_id: str = "asker") -> Client:
+def asker(broker: AssembledBroker, client_id: str = "asker") -> Client:
     """A client that waits for replies."""
     client = broker.connect(("127.0.0.2", 50505))
     broker.producers.register(
@@ -76,7 +79,7 @@ async def answer(client: Client) -> RemotingCommand:
 
 @pytest.mark.parametrize("code", FORMS)
 async def test_a_reply_reaches_its_requester_and_is_stored(
-    broker: Wired, code: RequestCode
+    broker: AssembledBroker, code: RequestCode
 ) -> None:
     requester = asker(broker)
     assert broker.fast.exchange(reply(code, sysFlag=str(COMPRESSED))) == []
@@ -112,7 +115,7 @@ async def test_a_reply_reaches_its_requester_and_is_stored(
     assert record.born_host == ("127.0.0.1", 40404)
 
 
-async def test_a_reply_may_go_without_being_stored(without_store: Wired) -> None:
+async def test_a_reply_may_go_without_being_stored(without_store: AssembledBroker) -> None:
     requester = asker(without_store)
     without_store.fast.exchange(reply())
     requester.exchange((await pushed(requester)).answer())
@@ -122,7 +125,9 @@ async def test_a_reply_may_go_without_being_stored(without_store: Wired) -> None
     assert without_store.records() == []
 
 
-async def test_a_reply_to_a_requester_that_is_gone_is_stored_and_an_error(broker: Wired) -> None:
+async def test_a_reply_to_a_requester_that_is_gone_is_stored_and_an_error(
+    broker: AssembledBroker,
+) -> None:
     broker.fast.exchange(reply())
     done = await answer(broker.fast)
     (record,) = broker.records()
@@ -131,7 +136,7 @@ async def test_a_reply_to_a_requester_that_is_gone_is_stored_and_an_error(broker
     assert done.ext_fields["msgId"] == record.message_id
 
 
-async def test_a_reply_to_nobody_is_an_error(without_store: Wired) -> None:
+async def test_a_reply_to_nobody_is_an_error(without_store: AssembledBroker) -> None:
     without_store.fast.exchange(reply(properties="CORRELATION_ID\x0142"))
     done = await answer(without_store.fast)
     assert done.code == ResponseCode.SYSTEM_ERROR
@@ -139,7 +144,7 @@ async def test_a_reply_to_nobody_is_an_error(without_store: Wired) -> None:
     assert done.ext_fields == ANSWER_FIELDS
 
 
-async def test_what_the_requester_refuses_is_an_error(broker: Wired) -> None:
+async def test_what_the_requester_refuses_is_an_error(broker: AssembledBroker) -> None:
     requester = asker(broker)
     broker.fast.exchange(reply())
     push = await pushed(requester)
@@ -152,7 +157,7 @@ async def test_what_the_requester_refuses_is_an_error(broker: Wired) -> None:
     assert len(broker.records()) == 1
 
 
-async def test_a_requester_that_goes_away_is_an_error(broker: Wired) -> None:
+async def test_a_requester_that_goes_away_is_an_error(broker: AssembledBroker) -> None:
     requester = asker(broker)
     broker.fast.exchange(reply())
     await pushed(requester)
@@ -163,7 +168,7 @@ async def test_a_requester_that_goes_away_is_an_error(broker: Wired) -> None:
 
 
 async def test_a_requester_that_is_silent_is_an_error(
-    broker: Wired, monkeypatch: pytest.MonkeyPatch
+    broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyromq.broker.handlers.reply._PUSH_SECONDS", 0.01)
     requester = asker(broker)
@@ -175,7 +180,9 @@ async def test_a_requester_that_is_silent_is_an_error(
 
 
 async def test_replies_that_wait_are_bounded(tmp_path: Path) -> None:
-    broker = Wired(tmp_path, dataclasses.replace(CONFIG, reply_thread_pool_queue_capacity=2))
+    broker = AssembledBroker(
+        tmp_path, dataclasses.replace(CONFIG, reply_thread_pool_queue_capacity=2)
+    )
     requester = asker(broker)
     broker.fast.exchange(reply(), reply())
     await until(lambda: requester.transport.written)
@@ -193,7 +200,7 @@ async def test_replies_that_wait_are_bounded(tmp_path: Path) -> None:
     await broker.close()
 
 
-async def test_other_replies_do_not_wait_for_a_silent_requester(broker: Wired) -> None:
+async def test_other_replies_do_not_wait_for_a_silent_requester(broker: AssembledBroker) -> None:
     silent, quick = asker(broker, "silent"), asker(broker, "quick")
     broker.fast.exchange(reply(properties="REPLY_TO_CLIENT\x01silent"))
     await pushed(silent)
@@ -215,7 +222,7 @@ async def test_other_replies_do_not_wait_for_a_silent_requester(broker: Wired) -
     ],
 )
 async def test_replies_pass_the_checks_of_sends(
-    broker: Wired, fields: dict[str, Any], code: ResponseCode
+    broker: AssembledBroker, fields: dict[str, Any], code: ResponseCode
 ) -> None:
     requester = asker(broker)
     broker.fast.exchange(reply(**fields))
@@ -226,12 +233,14 @@ async def test_replies_pass_the_checks_of_sends(
     assert broker.records() == []
 
 
-async def test_any_queue_will_do(broker: Wired) -> None:
+async def test_any_queue_will_do(broker: AssembledBroker) -> None:
     broker.fast.exchange(reply(queueId="-1"))
     assert (await answer(broker.fast)).ext_fields["queueId"] == "0"
 
 
-async def test_a_reply_that_cannot_be_stored_still_reaches_its_requester(broker: Wired) -> None:
+async def test_a_reply_that_cannot_be_stored_still_reaches_its_requester(
+    broker: AssembledBroker,
+) -> None:
     requester = asker(broker)
     broker.store.stop()
     broker.fast.exchange(reply())
@@ -240,14 +249,16 @@ async def test_a_reply_that_cannot_be_stored_still_reaches_its_requester(broker:
     assert (done.code, done.ext_fields["msgId"]) == (ResponseCode.SUCCESS, "0")
 
 
-async def test_a_stored_reply_is_no_half_message(broker: Wired) -> None:
+async def test_a_stored_reply_is_no_half_message(broker: AssembledBroker) -> None:
     broker.fast.exchange(reply(sysFlag=str(TRANSACTION_PREPARED | COMPRESSED)))
     await answer(broker.fast)
     (record,) = broker.records()
     assert record.sys_flag == COMPRESSED
 
 
-async def test_a_oneway_reply_is_pushed_and_stored_without_an_answer(broker: Wired) -> None:
+async def test_a_oneway_reply_is_pushed_and_stored_without_an_answer(
+    broker: AssembledBroker,
+) -> None:
     requester = asker(broker)
     request = reply()
     request.flag = 2
@@ -258,7 +269,7 @@ async def test_a_oneway_reply_is_pushed_and_stored_without_an_answer(broker: Wir
     assert broker.fast.received() == []
 
 
-async def test_a_reply_whose_header_is_torn_is_an_error(broker: Wired) -> None:
+async def test_a_reply_whose_header_is_torn_is_an_error(broker: AssembledBroker) -> None:
     broker.fast.exchange(reply(bornTimestamp=None))
     done = await answer(broker.fast)
     assert done.code == ResponseCode.SYSTEM_ERROR

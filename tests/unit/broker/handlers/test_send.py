@@ -23,6 +23,8 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import Encoding
 from pyromq.store import chunk
 from tests.support.examples import examples
+from tests.support.requests import BORN, send_request
+from tests.unit.broker.assembled import STORE_HOST, AssembledBroker, Client
 from tests.unit.broker.handlers.sends import (
     ALL_FORMS,
     BOTH_ENCODINGS,
@@ -30,13 +32,6 @@ from tests.unit.broker.handlers.sends import (
     CLUSTER,
     body_for,
     warm,
-)
-from tests.unit.broker.wired import (
-    BORN,
-    STORE_HOST,
-    Client,
-    Wired,
-    send_request,
 )
 
 # What is stored and answered
@@ -46,7 +41,7 @@ from tests.unit.broker.wired import (
 @pytest.mark.parametrize("encoding", BOTH_ENCODINGS)
 @pytest.mark.parametrize("code", ALL_FORMS)
 async def test_a_message_is_stored_and_answered_with_its_place(
-    broker: Wired, code: RequestCode, encoding: Encoding, path: str
+    broker: AssembledBroker, code: RequestCode, encoding: Encoding, path: str
 ) -> None:
     warm(broker)
     client: Client = getattr(broker, path)
@@ -86,7 +81,7 @@ async def test_a_message_is_stored_and_answered_with_its_place(
 @pytest.mark.parametrize("encoding", BOTH_ENCODINGS)
 @pytest.mark.parametrize("code", ALL_FORMS)
 async def test_a_oneway_message_is_stored_and_not_answered(
-    broker: Wired, code: RequestCode, encoding: Encoding
+    broker: AssembledBroker, code: RequestCode, encoding: Encoding
 ) -> None:
     requests = [
         send_request(code, body_for(code), oneway=True, encoding=encoding) for _ in range(3)
@@ -97,7 +92,7 @@ async def test_a_oneway_message_is_stored_and_not_answered(
     assert not broker.fast.closed
 
 
-async def test_a_refused_oneway_message_is_not_answered_either(broker: Wired) -> None:
+async def test_a_refused_oneway_message_is_not_answered_either(broker: AssembledBroker) -> None:
     warm(broker)
 
     refused = send_request(oneway=True, properties="DELAY\x01soon", opaque=1)
@@ -106,7 +101,9 @@ async def test_a_refused_oneway_message_is_not_answered_either(broker: Wired) ->
 
 
 @pytest.mark.parametrize("path", BOTH_PATHS)
-async def test_answers_come_in_the_order_of_the_requests(broker: Wired, path: str) -> None:
+async def test_answers_come_in_the_order_of_the_requests(
+    broker: AssembledBroker, path: str
+) -> None:
     warm(broker)
     requests = [
         send_request(opaque=1),
@@ -126,7 +123,9 @@ async def test_answers_come_in_the_order_of_the_requests(broker: Wired, path: st
     assert offsets == ["1", "2", "3", "4", "5"]
 
 
-async def test_every_message_of_a_batch_has_its_place_in_the_answer(broker: Wired) -> None:
+async def test_every_message_of_a_batch_has_its_place_in_the_answer(
+    broker: AssembledBroker,
+) -> None:
     warm(broker)
     batch = b"".join(encode_inner_message(b"%d" % number, b"", number) for number in range(5))
 
@@ -142,7 +141,7 @@ async def test_every_message_of_a_batch_has_its_place_in_the_answer(broker: Wire
         assert [r.queue_offset for r in records] == list(range(before, before + 5))
 
 
-async def test_the_hot_answer_has_the_bytes_of_the_slow_one(broker: Wired) -> None:
+async def test_the_hot_answer_has_the_bytes_of_the_slow_one(broker: AssembledBroker) -> None:
     warm(broker)
     batch = encode_inner_message(b"a", b"") + encode_inner_message(b"b", b"")
     for request in (
@@ -170,7 +169,7 @@ async def test_the_hot_answer_has_the_bytes_of_the_slow_one(broker: Wired) -> No
 @pytest.mark.parametrize("trace", [True, False])
 async def test_any_region_name_comes_back(tmp_path: Path, region: str, trace: bool) -> None:
     config = BrokerConfig(broker_ip1="127.0.0.1", region_id=region, trace_on=trace)
-    broker = Wired(tmp_path, config)
+    broker = AssembledBroker(tmp_path, config)
     warm(broker)
     batch = body_for(ALL_FORMS[2]) * 3
     for request in (send_request(), send_request(RequestCode.SEND_BATCH_MESSAGE, batch)):
@@ -183,7 +182,7 @@ async def test_any_region_name_comes_back(tmp_path: Path, region: str, trace: bo
     await broker.close()
 
 
-async def test_ipv6_clients_and_ipv4_ones_get_whole_records(broker: Wired) -> None:
+async def test_ipv6_clients_and_ipv4_ones_get_whole_records(broker: AssembledBroker) -> None:
     warm(broker)
     client = broker.connect(("2001:db8::7", 555))
     batch = body_for(ALL_FORMS[2]) * 2
@@ -202,7 +201,9 @@ async def test_ipv6_clients_and_ipv4_ones_get_whole_records(broker: Wired) -> No
 @pytest.mark.parametrize(
     ("asked", "made"), [(4, 4), (8, 8), (9, 8), (2**31 - 1, 8), (1, 1), (0, 1), (-5, 1)]
 )
-async def test_a_topic_is_made_by_sending_to_it(broker: Wired, asked: int, made: int) -> None:
+async def test_a_topic_is_made_by_sending_to_it(
+    broker: AssembledBroker, asked: int, made: int
+) -> None:
     answer = broker.fast.ask(
         send_request(topic="new", defaultTopicQueueNums=str(asked), queueId="0")
     )
@@ -213,7 +214,7 @@ async def test_a_topic_is_made_by_sending_to_it(broker: Wired, asked: int, made:
     assert (topic.write_queue_nums, topic.read_queue_nums) == (made, made)
 
 
-async def test_a_topic_needs_a_template_that_exists(broker: Wired) -> None:
+async def test_a_topic_needs_a_template_that_exists(broker: AssembledBroker) -> None:
     for template in ("nothing", "BenchmarkTest", ""):
         answer = broker.fast.ask(send_request(topic="new", defaultTopic=template))
         assert answer.code == ResponseCode.TOPIC_NOT_EXIST
@@ -224,7 +225,9 @@ async def test_a_topic_needs_a_template_that_exists(broker: Wired) -> None:
 
 
 async def test_no_topic_is_made_where_that_is_switched_off(tmp_path: Path) -> None:
-    broker = Wired(tmp_path, BrokerConfig(broker_ip1="127.0.0.1", auto_create_topic_enable=False))
+    broker = AssembledBroker(
+        tmp_path, BrokerConfig(broker_ip1="127.0.0.1", auto_create_topic_enable=False)
+    )
 
     assert broker.fast.ask(send_request()).code == ResponseCode.TOPIC_NOT_EXIST
     broker.topics.update(TopicConfig("T", 2, 2))
@@ -233,7 +236,7 @@ async def test_no_topic_is_made_where_that_is_switched_off(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("code", ALL_FORMS)
-async def test_illegal_topics_are_refused(broker: Wired, code: RequestCode) -> None:
+async def test_illegal_topics_are_refused(broker: AssembledBroker, code: RequestCode) -> None:
     for topic in ("", " ", "a b", "a/../b", "..", "ü", "a\x01b", "t" * 128, "a.b", "a@b"):
         answer = broker.fast.ask(send_request(code, body_for(code), topic=topic))
 
@@ -243,7 +246,7 @@ async def test_illegal_topics_are_refused(broker: Wired, code: RequestCode) -> N
     assert broker.records() == []
 
 
-async def test_the_longest_topic_is_taken(broker: Wired) -> None:
+async def test_the_longest_topic_is_taken(broker: AssembledBroker) -> None:
     topic = "t" * 127
     for _ in range(2):
         assert broker.fast.ask(send_request(topic=topic)).code == ResponseCode.SUCCESS
@@ -254,7 +257,9 @@ async def test_the_longest_topic_is_taken(broker: Wired) -> None:
     "topic",
     ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"],
 )
-async def test_topics_of_the_system_take_nothing_from_clients(broker: Wired, topic: str) -> None:
+async def test_topics_of_the_system_take_nothing_from_clients(
+    broker: AssembledBroker, topic: str
+) -> None:
     answer = broker.fast.ask(send_request(topic=topic, queueId="0"))
 
     assert answer.code == ResponseCode.NO_PERMISSION
@@ -268,7 +273,7 @@ async def test_checks_come_in_rocketmqs_order(tmp_path: Path) -> None:
         broker_permission=4,
         start_accept_send_request_time_stamp=BORN + 1,
     )
-    broker = Wired(tmp_path, config)
+    broker = AssembledBroker(tmp_path, config)
     broker.topics.update(TopicConfig("T", 2, 2, order=True))
 
     early = broker.fast.ask(send_request(topic="a b"))
@@ -291,7 +296,9 @@ async def test_checks_come_in_rocketmqs_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", ALL_FORMS)
-async def test_a_negative_queue_id_means_any_queue(broker: Wired, code: RequestCode) -> None:
+async def test_a_negative_queue_id_means_any_queue(
+    broker: AssembledBroker, code: RequestCode
+) -> None:
     broker.topics.update(TopicConfig("T", 8, 3))
     answers = broker.fast.exchange(
         *(send_request(code, body_for(code), queueId=str(-1 - n % 2)) for n in range(100))
@@ -302,7 +309,9 @@ async def test_a_negative_queue_id_means_any_queue(broker: Wired, code: RequestC
 
 
 @pytest.mark.parametrize("code", ALL_FORMS)
-async def test_a_queue_that_is_not_there_is_refused(broker: Wired, code: RequestCode) -> None:
+async def test_a_queue_that_is_not_there_is_refused(
+    broker: AssembledBroker, code: RequestCode
+) -> None:
     broker.topics.update(TopicConfig("T", 4, 2))
 
     for queue_id in ("4", "2147483647", "2147483648", "1" * 400, "", "x", "1.0"):
@@ -313,13 +322,15 @@ async def test_a_queue_that_is_not_there_is_refused(broker: Wired, code: Request
     assert list(broker.store.queues()) == []
 
 
-async def test_a_readable_queue_can_be_sent_to_when_it_is_not_writable(broker: Wired) -> None:
+async def test_a_readable_queue_can_be_sent_to_when_it_is_not_writable(
+    broker: AssembledBroker,
+) -> None:
     broker.topics.update(TopicConfig("T", 4, 2))
 
     assert broker.fast.ask(send_request(queueId="3")).code == ResponseCode.SUCCESS
 
 
-async def test_a_changed_topic_is_looked_at_again(broker: Wired) -> None:
+async def test_a_changed_topic_is_looked_at_again(broker: AssembledBroker) -> None:
     warm(broker, queue_id=3)
     assert broker.fast.ask(send_request(queueId="3")).code == ResponseCode.SUCCESS
     broker.topics.update(TopicConfig("T", 2, 2))
@@ -329,7 +340,7 @@ async def test_a_changed_topic_is_looked_at_again(broker: Wired) -> None:
     assert len(broker.records()) == 2
 
 
-async def test_a_deleted_topic_is_made_again_from_nothing(broker: Wired) -> None:
+async def test_a_deleted_topic_is_made_again_from_nothing(broker: AssembledBroker) -> None:
     warm(broker)
     broker.topics.delete("T")
     broker.store.remove_topic("T")
@@ -341,7 +352,7 @@ async def test_a_deleted_topic_is_made_again_from_nothing(broker: Wired) -> None
     assert broker.entries() == [("T", 1, 0, 0)]
 
 
-async def test_messages_of_multi_tag_topics_are_marked(broker: Wired) -> None:
+async def test_messages_of_multi_tag_topics_are_marked(broker: AssembledBroker) -> None:
     broker.topics.update(TopicConfig("T", 4, 4, topic_filter_type=TopicFilterType.MULTI_TAG))
     batch = send_request(RequestCode.SEND_BATCH_MESSAGE, body_for(ALL_FORMS[2]))
 
@@ -355,7 +366,7 @@ async def test_messages_of_multi_tag_topics_are_marked(broker: Wired) -> None:
 
 @pytest.mark.parametrize("code", ALL_FORMS)
 async def test_a_stopped_store_refuses(tmp_path: Path, code: RequestCode) -> None:
-    broker = Wired(tmp_path)
+    broker = AssembledBroker(tmp_path)
     warm(broker)
     broker.store.stop()
 
@@ -396,7 +407,7 @@ int32 = st.integers(-(2**31), 2**31 - 1)
     body=st.binary(max_size=60),
 )
 async def test_both_paths_store_the_same(
-    broker: Wired,
+    broker: AssembledBroker,
     code: RequestCode,
     encoding: Encoding,
     properties: dict[str, str],
@@ -447,7 +458,7 @@ async def test_both_paths_store_the_same(
 
 @pytest.mark.parametrize("tags_first", [True, False])
 async def test_tags_are_found_without_decoding_properties(
-    broker: Wired, monkeypatch: pytest.MonkeyPatch, tags_first: bool
+    broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch, tags_first: bool
 ) -> None:
     """Only Java's producer writes TAGS last; the others' messages take the hot path, too."""
     warm(broker)

@@ -17,12 +17,21 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import FLAG_ONEWAY, Encoding, RemotingCommand
 from pyromq.store.config import FlushDiskType
 from tests.support.patience import until
-from tests.unit.broker.wired import BORN, STORE_HOST, Wired, send_request
+from tests.support.requests import BORN, send_request
+from tests.unit.broker.assembled import STORE_HOST, AssembledBroker
 
 CONFIG = BrokerConfig(broker_ip1="127.0.0.1", broker_ip2="127.0.0.1")
 
 
-def send(broker: Wired, **values: Any) -> MessageRecord:
+@pytest.fixture
+def sent_back(broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Group and topic of each message that was counted as sent back."""
+    counted: list[tuple[str, str]] = []
+    monkeypatch.setattr(broker.stats, "sent_back", lambda *each: counted.append(each))
+    return counted
+
+
+def send(broker: AssembledBroker, **values: Any) -> MessageRecord:
     """A message that somebody sent; its record."""
     since = broker.store.max_physical_offset
     fields = {"properties": "KEYS\x01k\x02TAGS\x01a", **values}
@@ -61,7 +70,7 @@ def back(
     )
 
 
-async def ask(broker: Wired, request: RemotingCommand) -> RemotingCommand:
+async def ask(broker: AssembledBroker, request: RemotingCommand) -> RemotingCommand:
     """The one answer, whenever it comes."""
     answers = broker.fast.exchange(request)
     if not answers:
@@ -72,7 +81,7 @@ async def ask(broker: Wired, request: RemotingCommand) -> RemotingCommand:
     return answer
 
 
-async def retried(broker: Wired, request: RemotingCommand) -> MessageRecord:
+async def retried(broker: AssembledBroker, request: RemotingCommand) -> MessageRecord:
     """What is stored when a message is sent back."""
     since = broker.store.max_physical_offset
     answer = await ask(broker, request)
@@ -85,7 +94,9 @@ async def retried(broker: Wired, request: RemotingCommand) -> MessageRecord:
 
 
 @pytest.mark.parametrize("encoding", list(Encoding))
-async def test_a_message_is_stored_again_for_its_group(broker: Wired, encoding: Encoding) -> None:
+async def test_a_message_is_stored_again_for_its_group(
+    broker: AssembledBroker, sent_back: list[tuple[str, str]], encoding: Encoding
+) -> None:
     original = send(broker, sysFlag=str(COMPRESSED), body=b"compressed")
 
     again = await retried(broker, back(original, encoding=encoding))
@@ -107,10 +118,13 @@ async def test_a_message_is_stored_again_for_its_group(broker: Wired, encoding: 
     assert (again.store_host, again.reconsume_times) == (STORE_HOST, 1)
     assert broker.topics.get("%RETRY%g") == TopicConfig("%RETRY%g", 1, 1, 6)
     assert "%DLQ%g" not in broker.topics
-    assert broker.sent_back == [("g", "T")]
+    assert sent_back == [("g", "T")]
 
 
-async def test_each_retry_waits_longer_and_remembers_where_it_came_from(broker: Wired) -> None:
+async def test_each_retry_waits_longer_and_remembers_where_it_came_from(
+    broker: AssembledBroker,
+    sent_back: list[tuple[str, str]],
+) -> None:
     original = send(broker, reconsumeTimes="4")
     second = await retried(broker, back(original))
     assert (second.properties["DELAY"], second.reconsume_times) == ("7", 5)
@@ -127,31 +141,31 @@ async def test_each_retry_waits_longer_and_remembers_where_it_came_from(broker: 
     assert third.properties["RETRY_TOPIC"] == "T"
     assert third.properties["ORIGIN_MESSAGE_ID"] == "first"
     assert (third.properties["DELAY"], third.reconsume_times) == ("8", 6)
-    assert broker.sent_back == [("g", "T"), ("g", "T")]
+    assert sent_back == [("g", "T"), ("g", "T")]
 
 
-async def test_the_consumer_may_say_how_long_to_wait(broker: Wired) -> None:
+async def test_the_consumer_may_say_how_long_to_wait(broker: AssembledBroker) -> None:
     original = send(broker, reconsumeTimes="4")
     assert (await retried(broker, back(original, delayLevel="2"))).properties["DELAY"] == "2"
     highest = await retried(broker, back(original, delayLevel="99"))
     assert (highest.properties["DELAY"], highest.queue_id) == ("18", 17)
 
 
-async def test_a_negative_count_of_retries_is_not_delayed(broker: Wired) -> None:
+async def test_a_negative_count_of_retries_is_not_delayed(broker: AssembledBroker) -> None:
     original = send(broker, reconsumeTimes="-9")
     again = await retried(broker, back(original))
     assert (again.topic, again.reconsume_times) == ("%RETRY%g", -8)
     assert broker.entries()[0][::3] == ("%RETRY%g", java_hash("a"))
 
 
-async def test_a_committed_message_can_be_retried(broker: Wired) -> None:
+async def test_a_committed_message_can_be_retried(broker: AssembledBroker) -> None:
     original = send(broker, sysFlag=str(TRANSACTION_COMMIT))
     again = await retried(broker, back(original))
     assert (again.topic, again.sys_flag) == ("SCHEDULE_TOPIC_XXXX", TRANSACTION_COMMIT)
     assert again.prepared_transaction_offset == 0
 
 
-async def test_retries_are_spread_over_the_groups_queues(broker: Wired) -> None:
+async def test_retries_are_spread_over_the_groups_queues(broker: AssembledBroker) -> None:
     broker.groups.update(SubscriptionGroupConfig("g", retry_queue_nums=2))
     original = send(broker)
     queues = {(await retried(broker, back(original))).properties["REAL_QID"] for _ in range(100)}
@@ -159,7 +173,7 @@ async def test_retries_are_spread_over_the_groups_queues(broker: Wired) -> None:
     assert broker.topics.get("%RETRY%g") == TopicConfig("%RETRY%g", 2, 2, 6)
 
 
-async def test_queues_that_the_retry_topic_lacks_are_not_used(broker: Wired) -> None:
+async def test_queues_that_the_retry_topic_lacks_are_not_used(broker: AssembledBroker) -> None:
     broker.topics.update(TopicConfig("%RETRY%g", 1, 1, 6))
     broker.groups.update(SubscriptionGroupConfig("g", retry_queue_nums=64))
     original = send(broker)
@@ -169,7 +183,7 @@ async def test_queues_that_the_retry_topic_lacks_are_not_used(broker: Wired) -> 
 
 @pytest.mark.parametrize(("unit_mode", "flag"), [("true", 2), ("false", 0), (None, 0)])
 async def test_the_retry_topic_of_a_unit_says_so(
-    broker: Wired, unit_mode: str | None, flag: int
+    broker: AssembledBroker, unit_mode: str | None, flag: int
 ) -> None:
     await retried(broker, back(send(broker), unitMode=unit_mode))
     topic = broker.topics.get("%RETRY%g")
@@ -180,7 +194,9 @@ async def test_the_retry_topic_of_a_unit_says_so(
 # Dead letters
 
 
-async def test_a_message_that_was_retried_often_enough_is_a_dead_letter(broker: Wired) -> None:
+async def test_a_message_that_was_retried_often_enough_is_a_dead_letter(
+    broker: AssembledBroker,
+) -> None:
     original = send(broker, reconsumeTimes="16", properties="DELAY\x010\x02TAGS\x01a")
     again = await retried(broker, back(original))
     assert (again.topic, again.queue_id, again.reconsume_times) == ("%DLQ%g", 0, 17)
@@ -191,7 +207,7 @@ async def test_a_message_that_was_retried_often_enough_is_a_dead_letter(broker: 
     assert ("%DLQ%g", 0, 0, java_hash("a")) in broker.entries()
 
 
-async def test_a_consumer_may_give_a_message_up_at_once(broker: Wired) -> None:
+async def test_a_consumer_may_give_a_message_up_at_once(broker: AssembledBroker) -> None:
     again = await retried(broker, back(send(broker), delayLevel="-1"))
     assert (again.topic, again.reconsume_times) == ("%DLQ%g", 1)
 
@@ -207,7 +223,7 @@ async def test_a_consumer_may_give_a_message_up_at_once(broker: Wired) -> None:
     ],
 )
 async def test_whose_limit_counts(
-    broker: Wired, version: int, asked_for: str | None, limit: int
+    broker: AssembledBroker, version: int, asked_for: str | None, limit: int
 ) -> None:
     broker.groups.update(SubscriptionGroupConfig("g", retry_max_times=2))
     for times in range(limit + 2):
@@ -224,7 +240,7 @@ def test_the_groups_limit_counts_where_the_client_has_none() -> None:
     assert retry_limit(group, 0, 3) == 9
 
 
-async def test_a_count_of_retries_never_overflows(broker: Wired) -> None:
+async def test_a_count_of_retries_never_overflows(broker: AssembledBroker) -> None:
     again = await retried(broker, back(send(broker, reconsumeTimes="2147483647")))
     assert (again.topic, again.reconsume_times) == ("%DLQ%g", 2147483647)
 
@@ -233,43 +249,47 @@ async def test_a_count_of_retries_never_overflows(broker: Wired) -> None:
 
 
 async def test_a_group_that_does_not_exist(tmp_path: Path) -> None:
-    broker = Wired(tmp_path, dataclasses.replace(CONFIG, auto_create_subscription_group=False))
+    broker = AssembledBroker(
+        tmp_path, dataclasses.replace(CONFIG, auto_create_subscription_group=False)
+    )
     answer = await ask(broker, back(0))
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert answer.remark == "subscription group not exist, g"
     await broker.close()
 
 
-async def test_a_group_is_created_when_it_first_appears(broker: Wired) -> None:
+async def test_a_group_is_created_when_it_first_appears(broker: AssembledBroker) -> None:
     await retried(broker, back(send(broker)))
     assert "g" in broker.groups
 
 
 async def test_a_broker_that_may_not_be_written_to(tmp_path: Path) -> None:
-    broker = Wired(tmp_path, dataclasses.replace(CONFIG, broker_permission=4))
+    broker = AssembledBroker(tmp_path, dataclasses.replace(CONFIG, broker_permission=4))
     answer = await ask(broker, back(0))
     assert answer.code == ResponseCode.NO_PERMISSION
     assert answer.remark == "the broker[127.0.0.1] sending message is forbidden"
     await broker.close()
 
 
-async def test_a_group_without_retry_queues_wants_no_retries(broker: Wired) -> None:
+async def test_a_group_without_retry_queues_wants_no_retries(
+    broker: AssembledBroker, sent_back: list[tuple[str, str]]
+) -> None:
     broker.groups.update(SubscriptionGroupConfig("g", retry_queue_nums=0))
     answer = await ask(broker, back(99))
     assert answer.code == ResponseCode.SUCCESS
     assert broker.records() == []
     assert "%RETRY%g" not in broker.topics
-    assert broker.sent_back == []
+    assert sent_back == []
 
 
-async def test_a_retry_topic_that_may_not_be_written_to(broker: Wired) -> None:
+async def test_a_retry_topic_that_may_not_be_written_to(broker: AssembledBroker) -> None:
     broker.topics.update(TopicConfig("%RETRY%g", 1, 1, 4))
     answer = await ask(broker, back(99))
     assert answer.code == ResponseCode.NO_PERMISSION
     assert answer.remark == "the topic[%RETRY%g] sending message is forbidden"
 
 
-async def test_a_group_whose_name_is_too_long_for_a_topic(broker: Wired) -> None:
+async def test_a_group_whose_name_is_too_long_for_a_topic(broker: AssembledBroker) -> None:
     group = "g" * 127
     answer = await ask(broker, back(send(broker), group=group))
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -278,16 +298,18 @@ async def test_a_group_whose_name_is_too_long_for_a_topic(broker: Wired) -> None
 
 
 @pytest.mark.parametrize("offset", [1, -1, 10**15, 2**63 - 1, -(2**63)])
-async def test_a_message_that_is_not_there(broker: Wired, offset: int) -> None:
+async def test_a_message_that_is_not_there(
+    broker: AssembledBroker, sent_back: list[tuple[str, str]], offset: int
+) -> None:
     send(broker)
     answer = await ask(broker, back(offset))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark == f"look message by offset failed, {offset}"
     assert len(broker.records()) == 1
-    assert broker.sent_back == []
+    assert sent_back == []
 
 
-async def test_a_message_that_nobody_can_have_received(broker: Wired) -> None:
+async def test_a_message_that_nobody_can_have_received(broker: AssembledBroker) -> None:
     queue = broker.store.queue("T", 0)
     physical = broker.store.put(queue, b"half", b"", 0, 0, TRANSACTION_PREPARED, BORN, bytes(8), 0)
     broker.store.seal()
@@ -298,7 +320,9 @@ async def test_a_message_that_nobody_can_have_received(broker: Wired) -> None:
     )
 
 
-async def test_a_message_that_was_damaged(broker: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_that_was_damaged(
+    broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     original = send(broker, body=b"as it was sent")
     data = broker.store.read_record(original.physical_offset)
     assert data is not None
@@ -309,16 +333,18 @@ async def test_a_message_that_was_damaged(broker: Wired, monkeypatch: pytest.Mon
     assert answer.remark == f"look message by offset failed, {original.physical_offset}"
 
 
-async def test_a_message_whose_properties_become_too_long(broker: Wired) -> None:
+async def test_a_message_whose_properties_become_too_long(
+    broker: AssembledBroker, sent_back: list[tuple[str, str]]
+) -> None:
     original = send(broker, properties="k\x01" + "v" * 32_700)
     answer = await ask(broker, back(original))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert (answer.remark or "").startswith("PROPERTIES_SIZE_EXCEEDED")
-    assert broker.sent_back == []
+    assert sent_back == []
 
 
 @pytest.mark.parametrize("field", ["offset", "group", "delayLevel"])
-async def test_a_torn_header_names_its_field(broker: Wired, field: str) -> None:
+async def test_a_torn_header_names_its_field(broker: AssembledBroker, field: str) -> None:
     missing: dict[str, Any] = {field: None}
     answer = await ask(broker, back(0, **missing))
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -328,7 +354,7 @@ async def test_a_torn_header_names_its_field(broker: Wired, field: str) -> None:
 # When it is answered
 
 
-async def test_a_oneway_request_is_stored_and_not_answered(broker: Wired) -> None:
+async def test_a_oneway_request_is_stored_and_not_answered(broker: AssembledBroker) -> None:
     original = send(broker)
     await retried(broker, back(original))
     before = len(broker.records())
@@ -336,16 +362,16 @@ async def test_a_oneway_request_is_stored_and_not_answered(broker: Wired) -> Non
     assert len(broker.records()) == before + 1
 
 
-async def test_a_topic_that_was_made_is_known_before_the_answer(broker: Wired) -> None:
+async def test_a_topic_that_was_made_is_known_before_the_answer(broker: AssembledBroker) -> None:
     known = asyncio.Event()
     calls: list[int] = []
 
-    async def register() -> None:
+    async def announce() -> None:
         calls.append(len(calls))
         await known.wait()
 
-    broker.register = register
     original, dead = send(broker), send(broker, reconsumeTimes="16")
+    broker.announce = announce
     for message in (original, dead):
         known.clear()
         calls.clear()
@@ -363,7 +389,7 @@ async def test_a_topic_that_was_made_is_known_before_the_answer(broker: Wired) -
 
 
 async def test_a_message_that_is_not_in_memory_is_read_elsewhere(
-    broker: Wired, monkeypatch: pytest.MonkeyPatch
+    broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await retried(broker, back(send(broker)))
     original = send(broker)
@@ -382,10 +408,11 @@ async def test_a_message_that_is_not_in_memory_is_read_elsewhere(
 
 
 async def test_with_sync_flush_the_answer_waits_for_the_disk(tmp_path: Path) -> None:
-    broker = Wired(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
-    broker.server.on_chunk_end = broker.store.end_chunk
+    broker = AssembledBroker(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     broker.topics.update(TopicConfig("%RETRY%g", 1, 1, 6))
-    original = send(broker)
+    assert broker.slow.exchange(send_request()) == []
+    await until(lambda: broker.slow.transport.written)
+    (original,) = broker.records()
     assert broker.fast.exchange(back(original)) == []
     await until(lambda: broker.fast.transport.written)
     assert broker.fast.received()[0].code == ResponseCode.SUCCESS

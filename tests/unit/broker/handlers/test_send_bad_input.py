@@ -9,18 +9,14 @@ from typing import Any
 import pytest
 
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
+from tests.support.requests import raw_frame, send_fields, send_request
+from tests.unit.broker.assembled import AssembledBroker
 from tests.unit.broker.handlers.sends import (
     ALL_FORMS,
     MIB,
     body_for,
     inner_batch,
     warm,
-)
-from tests.unit.broker.wired import (
-    Wired,
-    raw_frame,
-    send_fields,
-    send_request,
 )
 
 # Requests of no use
@@ -66,7 +62,7 @@ def header_of(code: RequestCode, **changes: Any) -> dict[str, Any]:
     ],
 )
 async def test_a_frame_with_a_bad_header_is_stored_at_most_once(
-    broker: Wired, code: RequestCode, changes: dict[str, Any]
+    broker: AssembledBroker, code: RequestCode, changes: dict[str, Any]
 ) -> None:
     """Whatever is wrong with it: an answer or a closed connection, never an exception."""
     warm(broker)
@@ -85,7 +81,7 @@ async def test_a_frame_with_a_bad_header_is_stored_at_most_once(
 
 @pytest.mark.parametrize("code", ALL_FORMS)
 async def test_an_opaque_beyond_32_bits_closes_the_connection(
-    broker: Wired, code: RequestCode
+    broker: AssembledBroker, code: RequestCode
 ) -> None:
     warm(broker)
     for opaque in (2**31, -(2**31) - 1, 2**63):
@@ -96,7 +92,9 @@ async def test_an_opaque_beyond_32_bits_closes_the_connection(
 
 
 @pytest.mark.parametrize("code", ALL_FORMS)
-async def test_a_request_without_an_opaque_counts_as_zero(broker: Wired, code: RequestCode) -> None:
+async def test_a_request_without_an_opaque_counts_as_zero(
+    broker: AssembledBroker, code: RequestCode
+) -> None:
     warm(broker)
 
     answer = broker.fast.ask(raw_frame(header_of(code, opaque=...), body_for(code)))
@@ -106,7 +104,9 @@ async def test_a_request_without_an_opaque_counts_as_zero(broker: Wired, code: R
 
 
 @pytest.mark.parametrize("code", ALL_FORMS)
-async def test_a_request_without_fields_is_refused(broker: Wired, code: RequestCode) -> None:
+async def test_a_request_without_fields_is_refused(
+    broker: AssembledBroker, code: RequestCode
+) -> None:
     warm(broker)
     all_fields: tuple[Any, ...] = (..., None, {})
     for fields in all_fields:
@@ -120,7 +120,9 @@ async def test_a_request_without_fields_is_refused(broker: Wired, code: RequestC
 @pytest.mark.parametrize(
     "name", ["topic", "defaultTopic", "queueId", "sysFlag", "bornTimestamp", "flag"]
 )
-async def test_a_missing_field_is_named(broker: Wired, code: RequestCode, name: str) -> None:
+async def test_a_missing_field_is_named(
+    broker: AssembledBroker, code: RequestCode, name: str
+) -> None:
     warm(broker)
 
     missing: dict[str, Any] = {name: None}
@@ -162,7 +164,7 @@ NO_NUMBERS = (
 
 @pytest.mark.parametrize(("code", "name"), FORMS_AND_NUMBERS)
 async def test_numbers_that_are_none_are_refused_on_either_path(
-    broker: Wired, code: RequestCode, name: str
+    broker: AssembledBroker, code: RequestCode, name: str
 ) -> None:
     warm(broker)
     for value in NO_NUMBERS:
@@ -177,7 +179,7 @@ async def test_numbers_that_are_none_are_refused_on_either_path(
 
 @pytest.mark.parametrize(("code", "name"), FORMS_AND_NUMBERS)
 async def test_numbers_that_their_field_cannot_hold_are_refused(
-    broker: Wired, code: RequestCode, name: str
+    broker: AssembledBroker, code: RequestCode, name: str
 ) -> None:
     warm(broker)
     bits = 63 if name == "bornTimestamp" else 31
@@ -191,7 +193,9 @@ async def test_numbers_that_their_field_cannot_hold_are_refused(
 
 
 @pytest.mark.parametrize(("code", "name"), FORMS_AND_NUMBERS)
-async def test_numbers_may_come_unquoted(broker: Wired, code: RequestCode, name: str) -> None:
+async def test_numbers_may_come_unquoted(
+    broker: AssembledBroker, code: RequestCode, name: str
+) -> None:
     """`header_json` promises it; fractions are no integers all the same."""
     warm(broker)
     wire = dict(zip(send_fields(RequestCode.SEND_MESSAGE), send_fields(code), strict=True))
@@ -201,7 +205,9 @@ async def test_numbers_may_come_unquoted(broker: Wired, code: RequestCode, name:
         assert broker.fast.ask(frame).code == expected, value
 
 
-async def test_a_batch_that_says_so_with_an_unquoted_boolean_is_one(broker: Wired) -> None:
+async def test_a_batch_that_says_so_with_an_unquoted_boolean_is_one(
+    broker: AssembledBroker,
+) -> None:
     warm(broker)
     for code in ALL_FORMS:
         wire = "batch" if code == RequestCode.SEND_MESSAGE else "m"
@@ -213,7 +219,7 @@ async def test_a_batch_that_says_so_with_an_unquoted_boolean_is_one(broker: Wire
 @pytest.mark.parametrize("name", ["topic", "properties", "reconsumeTimes", "batch"])
 @pytest.mark.parametrize("code", ALL_FORMS)
 async def test_fields_of_any_type_store_at_most_one_whole_record(
-    broker: Wired, code: RequestCode, name: str
+    broker: AssembledBroker, code: RequestCode, name: str
 ) -> None:
     warm(broker)
     wire = dict(zip(send_fields(RequestCode.SEND_MESSAGE), send_fields(code), strict=True))
@@ -226,7 +232,7 @@ async def test_fields_of_any_type_store_at_most_one_whole_record(
         assert len(broker.records()) == before + (answer.code == ResponseCode.SUCCESS)
 
 
-async def test_what_came_before_a_bad_frame_is_answered(broker: Wired) -> None:
+async def test_what_came_before_a_bad_frame_is_answered(broker: AssembledBroker) -> None:
     """It is stored: a client that is not told would send it again."""
     warm(broker)
     bad = raw_frame(header_of(RequestCode.SEND_MESSAGE_V2, opaque="x"), b"body")
@@ -239,7 +245,7 @@ async def test_what_came_before_a_bad_frame_is_answered(broker: Wired) -> None:
 
 
 async def test_hostile_input_leaves_no_traceback(
-    broker: Wired, caplog: pytest.LogCaptureFixture
+    broker: AssembledBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     warm(broker)
     batch = inner_batch()[:-5]
@@ -254,7 +260,9 @@ async def test_hostile_input_leaves_no_traceback(
 
 
 @pytest.mark.parametrize("code", ALL_FORMS)
-async def test_long_properties_do_not_fill_the_memory(broker: Wired, code: RequestCode) -> None:
+async def test_long_properties_do_not_fill_the_memory(
+    broker: AssembledBroker, code: RequestCode
+) -> None:
     """They are refused, and nothing keeps them."""
     warm(broker)
     tracemalloc.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC
 from pyromq.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
+from pyromq.remoting.connection import Connection
+from tests.support.requests import send_request
+from tests.unit.broker.assembled import AssembledBroker, Client
 from tests.unit.broker.handlers.sends import (
     ALL_FORMS,
     BOTH_PATHS,
@@ -27,17 +31,14 @@ from tests.unit.broker.handlers.sends import (
     inner_batch,
     warm,
 )
-from tests.unit.broker.wired import (
-    Client,
-    Wired,
-    send_request,
-)
 
 # Retries and dead letters
 
 
 @pytest.mark.parametrize("code", SINGLE)
-async def test_retries_go_on_until_the_groups_limit(broker: Wired, code: RequestCode) -> None:
+async def test_retries_go_on_until_the_groups_limit(
+    broker: AssembledBroker, code: RequestCode
+) -> None:
     broker.groups.update(SubscriptionGroupConfig("g", retry_max_times=3))
     for times in ("0", "2", "3", "4", None):
         answer = broker.fast.ask(
@@ -62,7 +63,7 @@ async def test_retries_go_on_until_the_groups_limit(broker: Wired, code: Request
     [(407, "1", "%DLQ%g"), (407, "9", "%RETRY%g"), (407, "-1", "%DLQ%g"), (120, "1", "%RETRY%g")],
 )
 async def test_a_clients_own_limit_counts_from_3_4_9_on(
-    broker: Wired, version: int, limit: str, topic: str
+    broker: AssembledBroker, version: int, limit: str, topic: str
 ) -> None:
     request = send_request(
         topic="%RETRY%g",
@@ -76,21 +77,13 @@ async def test_a_clients_own_limit_counts_from_3_4_9_on(
     assert broker.records()[0].topic == topic
 
 
-async def test_a_dead_letter_topic_is_announced_before_the_answer(broker: Wired) -> None:
+async def test_a_dead_letter_topic_is_announced_before_the_answer(broker: AssembledBroker) -> None:
     announced: list[bool] = []
 
-    async def register() -> None:
+    async def announce() -> None:
         announced.append("%DLQ%g" in broker.topics)
 
-    handlers = SendHandlers(
-        broker.config,
-        broker.store,
-        broker.writer,
-        broker.topics,
-        broker.groups,
-        broker.host,
-        register=register,
-    )
+    handlers = SendHandlers(dataclasses.replace(broker.parts, announce=announce))
     broker.topics.update(TopicConfig("%RETRY%g", 1, 1))
     for known in (False, True):
         request = send_request(topic="%RETRY%g", queueId="0", reconsumeTimes="16")
@@ -103,7 +96,9 @@ async def test_a_dead_letter_topic_is_announced_before_the_answer(broker: Wired)
 
 
 @pytest.mark.parametrize(("topic", "flag"), [("T", 1), ("%RETRY%g", 2)])
-async def test_topics_that_a_unit_makes_say_so(broker: Wired, topic: str, flag: int) -> None:
+async def test_topics_that_a_unit_makes_say_so(
+    broker: AssembledBroker, topic: str, flag: int
+) -> None:
     request = send_request(topic=topic, queueId="0", unitMode="true")
     assert broker.fast.ask(request).code == ResponseCode.SUCCESS
     created = broker.topics.get(topic)
@@ -111,13 +106,15 @@ async def test_topics_that_a_unit_makes_say_so(broker: Wired, topic: str, flag: 
     assert created.topic_sys_flag == flag
 
 
-async def test_traces_are_taken_also_where_their_topic_is_not_made_ahead(broker: Wired) -> None:
+async def test_traces_are_taken_also_where_their_topic_is_not_made_ahead(
+    broker: AssembledBroker,
+) -> None:
     answer = broker.fast.ask(send_request(topic="RMQ_SYS_TRACE_TOPIC", queueId="0"))
     assert answer.code == ResponseCode.SUCCESS
     assert broker.records()[0].topic == "RMQ_SYS_TRACE_TOPIC"
 
 
-async def test_a_dead_letter_is_not_delayed_any_more(broker: Wired) -> None:
+async def test_a_dead_letter_is_not_delayed_any_more(broker: AssembledBroker) -> None:
     dead = send_request(
         topic="%RETRY%g", queueId="0", reconsumeTimes="16", properties="DELAY\x0118\x02KEYS\x01k"
     )
@@ -132,7 +129,7 @@ async def test_a_dead_letter_is_not_delayed_any_more(broker: Wired) -> None:
 
 
 async def test_a_retry_of_a_group_that_may_not_be_made_is_refused(tmp_path: Path) -> None:
-    broker = Wired(
+    broker = AssembledBroker(
         tmp_path, BrokerConfig(broker_ip1="127.0.0.1", auto_create_subscription_group=False)
     )
 
@@ -144,7 +141,7 @@ async def test_a_retry_of_a_group_that_may_not_be_made_is_refused(tmp_path: Path
     await broker.close()
 
 
-async def test_a_retry_topic_needs_no_template(broker: Wired) -> None:
+async def test_a_retry_topic_needs_no_template(broker: AssembledBroker) -> None:
     answer = broker.fast.ask(send_request(topic="%RETRY%g", queueId="0", defaultTopic="none"))
 
     topic = broker.topics.get("%RETRY%g")
@@ -160,7 +157,7 @@ async def test_a_retry_topic_needs_no_template(broker: Wired) -> None:
 @pytest.mark.parametrize("code", ALL_FORMS)
 @pytest.mark.parametrize("host_bits", [0x10, 0x20, 0x30])
 async def test_host_bits_of_a_client_never_reach_a_record(
-    broker: Wired, code: RequestCode, host_bits: int, path: str
+    broker: AssembledBroker, code: RequestCode, host_bits: int, path: str
 ) -> None:
     warm(broker)
     request = send_request(code, body_for(code), sysFlag=str(host_bits | COMPRESSED))
@@ -175,7 +172,7 @@ async def test_host_bits_of_a_client_never_reach_a_record(
 @pytest.mark.parametrize("code", ALL_FORMS)
 @pytest.mark.parametrize("bits", [0x4, 0xC, -1])
 async def test_transaction_bits_without_a_transaction_are_refused(
-    broker: Wired, code: RequestCode, bits: int, path: str
+    broker: AssembledBroker, code: RequestCode, bits: int, path: str
 ) -> None:
     """A record with them has no consume-queue entry after a recovery."""
     warm(broker)
@@ -187,7 +184,7 @@ async def test_transaction_bits_without_a_transaction_are_refused(
     assert len(broker.records()) == 1
 
 
-async def test_the_bit_of_a_committed_message_is_harmless(broker: Wired) -> None:
+async def test_the_bit_of_a_committed_message_is_harmless(broker: AssembledBroker) -> None:
     assert broker.fast.ask(send_request(sysFlag="8", queueId="0")).code == 0
     assert [entry[:3] for entry in broker.entries()] == [("T", 0, 0)]
 
@@ -196,7 +193,7 @@ async def test_the_bit_of_a_committed_message_is_harmless(broker: Wired) -> None
 @pytest.mark.parametrize("code", SINGLE)
 @pytest.mark.parametrize(("value", "sys_flag"), [("true", 5), ("TRUE", 4), ("true", 1)])
 async def test_a_transactional_message_is_stored_as_a_half(
-    broker: Wired, code: RequestCode, value: str, sys_flag: int, path: str
+    broker: AssembledBroker, code: RequestCode, value: str, sys_flag: int, path: str
 ) -> None:
     warm(broker)
     properties = f"TAGS\x01t\x02TRAN_MSG\x01{value}\x02PGROUP\x01p\x02WAIT\x01true\x02"
@@ -227,7 +224,7 @@ async def test_transactional_messages_may_be_forbidden(tmp_path: Path, code: Req
     config = BrokerConfig(
         broker_ip1="127.0.0.1", broker_ip2="127.0.0.1", reject_transaction_message=True
     )
-    broker = Wired(tmp_path, config)
+    broker = AssembledBroker(tmp_path, config)
     warm(broker)
 
     answer = broker.fast.ask(send_request(code, properties="TRAN_MSG\x01true\x02", sysFlag="4"))
@@ -238,7 +235,7 @@ async def test_transactional_messages_may_be_forbidden(tmp_path: Path, code: Req
     await broker.close()
 
 
-async def test_what_an_old_client_sends_back_is_no_transaction(broker: Wired) -> None:
+async def test_what_an_old_client_sends_back_is_no_transaction(broker: AssembledBroker) -> None:
     answer = broker.fast.ask(
         send_request(
             properties="TRAN_MSG\x01true\x02DELAY\x013", sysFlag="4", reconsumeTimes="1", topic="T"
@@ -250,7 +247,7 @@ async def test_what_an_old_client_sends_back_is_no_transaction(broker: Wired) ->
     assert (record.topic, record.queue_id, record.sys_flag) == (SCHEDULE_TOPIC, 2, 0)
 
 
-async def test_a_half_with_a_delay_that_is_none_is_refused(broker: Wired) -> None:
+async def test_a_half_with_a_delay_that_is_none_is_refused(broker: AssembledBroker) -> None:
     answer = broker.fast.ask(send_request(properties="TRAN_MSG\x01true\x02DELAY\x01soon"))
 
     assert (answer.code, answer.remark) == (
@@ -260,7 +257,7 @@ async def test_a_half_with_a_delay_that_is_none_is_refused(broker: Wired) -> Non
     assert broker.records() == []
 
 
-async def test_a_message_that_says_it_is_no_transaction_is_none(broker: Wired) -> None:
+async def test_a_message_that_says_it_is_no_transaction_is_none(broker: AssembledBroker) -> None:
     for _ in range(2):
         assert broker.fast.ask(send_request(properties="TRAN_MSG\x01false")).code == 0
 
@@ -269,7 +266,7 @@ async def test_a_message_that_says_it_is_no_transaction_is_none(broker: Wired) -
 @pytest.mark.parametrize("code", SINGLE)
 @pytest.mark.parametrize(("asked", "level"), [("1", 1), ("18", 18), ("99", 18)])
 async def test_a_delayed_message_waits_under_its_level(
-    broker: Wired, code: RequestCode, path: str, asked: str, level: int
+    broker: AssembledBroker, code: RequestCode, path: str, asked: str, level: int
 ) -> None:
     warm(broker)
     client: Client = getattr(broker, path)
@@ -296,12 +293,12 @@ async def test_a_delayed_message_waits_under_its_level(
 
 
 async def test_a_topic_with_delayed_messages_alone_takes_the_hot_path(
-    broker: Wired, monkeypatch: pytest.MonkeyPatch
+    broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = send_request(topic="Late", properties="DELAY\x011\x02TAGS\x01t")
     assert broker.fast.ask(request).code == ResponseCode.SUCCESS
     slow: list[object] = []
-    monkeypatch.setattr(broker.send, "_send_slowly", lambda *arguments: slow.append(arguments))
+    monkeypatch.setattr(Connection, "serve", lambda *arguments: slow.append(arguments))
 
     answer = broker.fast.ask(request)
 
@@ -325,17 +322,17 @@ async def test_a_topic_with_delayed_messages_alone_takes_the_hot_path(
     ],
 )
 async def test_what_clients_send_every_day_takes_the_hot_path(
-    broker: Wired, monkeypatch: pytest.MonkeyPatch, properties: str
+    broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch, properties: str
 ) -> None:
     warm(broker)
     slow: list[object] = []
-    monkeypatch.setattr(broker.send, "_send_slowly", lambda *arguments: slow.append(arguments))
+    monkeypatch.setattr(Connection, "serve", lambda *arguments: slow.append(arguments))
     assert broker.fast.ask(send_request(properties=properties)).code == ResponseCode.SUCCESS
     assert slow == []
 
 
 async def test_a_chunk_of_plain_and_delayed_messages_keeps_their_queues_apart(
-    broker: Wired,
+    broker: AssembledBroker,
 ) -> None:
     warm(broker)
 
@@ -359,7 +356,7 @@ async def test_a_chunk_of_plain_and_delayed_messages_keeps_their_queues_apart(
 @pytest.mark.parametrize("code", SINGLE)
 @pytest.mark.parametrize("level", ["abc", "9" * 5000])
 async def test_a_delay_that_is_no_number_is_refused_clearly(
-    broker: Wired, code: RequestCode, level: str
+    broker: AssembledBroker, code: RequestCode, level: str
 ) -> None:
     warm(broker)
     for properties in (f"DELAY\x01{level}", f"A\x01b\x02DELAY\x01{level}\x02"):
@@ -371,7 +368,7 @@ async def test_a_delay_that_is_no_number_is_refused_clearly(
 
 
 @pytest.mark.parametrize("level", ["1", "18", "99"])
-async def test_a_batch_cannot_be_delayed(broker: Wired, level: str) -> None:
+async def test_a_batch_cannot_be_delayed(broker: AssembledBroker, level: str) -> None:
     warm(broker)
     code = RequestCode.SEND_BATCH_MESSAGE
     answer = broker.fast.ask(send_request(code, body_for(code), properties=f"DELAY\x01{level}"))
@@ -380,7 +377,7 @@ async def test_a_batch_cannot_be_delayed(broker: Wired, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["0", "-1"])
-async def test_a_delay_of_nothing_is_no_delay(broker: Wired, level: str) -> None:
+async def test_a_delay_of_nothing_is_no_delay(broker: AssembledBroker, level: str) -> None:
     for client in (broker.fast, broker.slow, broker.fast):
         assert client.ask(send_request(properties=f"DELAY\x01{level}")).code == 0
 
@@ -411,7 +408,7 @@ async def test_a_delay_of_nothing_is_no_delay(broker: Wired, level: str) -> None
     ],
 )
 async def test_properties_are_stored_with_the_cluster_and_without_wait(
-    broker: Wired, code: RequestCode, sent: str | None, stored: bytes, path: str
+    broker: AssembledBroker, code: RequestCode, sent: str | None, stored: bytes, path: str
 ) -> None:
     warm(broker)
 
@@ -424,7 +421,7 @@ async def test_properties_are_stored_with_the_cluster_and_without_wait(
     "sent", ["CLUSTER\x01other", "CLUSTER\x01other\x02A\x01b", "A\x01b\x02CLUSTER\x01other\x02"]
 )
 async def test_a_cluster_that_is_there_already_is_replaced(
-    broker: Wired, sent: str, path: str
+    broker: AssembledBroker, sent: str, path: str
 ) -> None:
     warm(broker)
 
@@ -459,7 +456,7 @@ async def test_a_cluster_that_is_there_already_is_replaced(
     ],
 )
 async def test_the_tags_hash_is_that_of_the_stored_tags(
-    broker: Wired, code: RequestCode, properties: str, tags: str
+    broker: AssembledBroker, code: RequestCode, properties: str, tags: str
 ) -> None:
     warm(broker)
     body, own = b"body", properties
@@ -482,7 +479,7 @@ async def test_the_tags_hash_is_that_of_the_stored_tags(
     ],
 )
 async def test_tags_of_the_batch_itself_count_for_its_messages(
-    broker: Wired, own: bytes, shared: str, tags: str
+    broker: AssembledBroker, own: bytes, shared: str, tags: str
 ) -> None:
     warm(broker)
     request = send_request(
@@ -498,7 +495,7 @@ async def test_tags_of_the_batch_itself_count_for_its_messages(
 @pytest.mark.parametrize("path", BOTH_PATHS)
 @pytest.mark.parametrize("code", SINGLE)
 async def test_properties_are_refused_when_the_cluster_makes_them_too_long(
-    broker: Wired, code: RequestCode, path: str
+    broker: AssembledBroker, code: RequestCode, path: str
 ) -> None:
     warm(broker)
     client: Client = getattr(broker, path)
@@ -518,7 +515,7 @@ async def test_properties_are_refused_when_the_cluster_makes_them_too_long(
 
 @pytest.mark.parametrize("code", ALL_FORMS)
 async def test_bodies_up_to_the_limit_are_taken(tmp_path: Path, code: RequestCode) -> None:
-    broker = Wired(tmp_path, mapped_file_size_commit_log=16 * MIB)
+    broker = AssembledBroker(tmp_path, mapped_file_size_commit_log=16 * MIB)
     warm(broker)
     frame = len(body_for(code, b""))
     limit = 4 * MIB - (frame if code == RequestCode.SEND_BATCH_MESSAGE else 0)
@@ -533,7 +530,7 @@ async def test_bodies_up_to_the_limit_are_taken(tmp_path: Path, code: RequestCod
 
 async def test_a_send_that_finds_no_buffer_may_go_to_another_broker(tmp_path: Path) -> None:
     """With a transient store pool, and as soon as there is a buffer again it is taken."""
-    broker = Wired(
+    broker = AssembledBroker(
         tmp_path,
         mapped_file_size_commit_log=MIB,
         transient_store_pool_enable=True,
@@ -560,7 +557,9 @@ async def test_a_send_that_finds_no_buffer_may_go_to_another_broker(tmp_path: Pa
 
 
 @pytest.mark.parametrize("path", BOTH_PATHS)
-async def test_no_truncation_of_a_batch_stores_a_torn_message(broker: Wired, path: str) -> None:
+async def test_no_truncation_of_a_batch_stores_a_torn_message(
+    broker: AssembledBroker, path: str
+) -> None:
     warm(broker)
     client: Client = getattr(broker, path)
     batch = inner_batch()
@@ -581,7 +580,9 @@ async def test_no_truncation_of_a_batch_stores_a_torn_message(broker: Wired, pat
 
 @pytest.mark.parametrize("path", BOTH_PATHS)
 @pytest.mark.parametrize("code", ALL_FORMS)
-async def test_an_empty_batch_is_refused(broker: Wired, code: RequestCode, path: str) -> None:
+async def test_an_empty_batch_is_refused(
+    broker: AssembledBroker, code: RequestCode, path: str
+) -> None:
     warm(broker)
     client: Client = getattr(broker, path)
 
@@ -610,7 +611,7 @@ async def test_an_empty_batch_is_refused(broker: Wired, code: RequestCode, path:
     ],
 )
 async def test_lengths_that_lie_store_nothing(
-    broker: Wired, wrong: tuple[int, int], path: str
+    broker: AssembledBroker, wrong: tuple[int, int], path: str
 ) -> None:
     warm(broker)
     batch = bytearray(inner_batch())
@@ -636,7 +637,7 @@ async def test_lengths_that_lie_store_nothing(
     ],
 )
 async def test_the_messages_of_a_batch_get_its_properties_behind_their_own(
-    broker: Wired, own: bytes, shared: str, stored: bytes, path: str
+    broker: AssembledBroker, own: bytes, shared: str, stored: bytes, path: str
 ) -> None:
     warm(broker)
     batch = encode_inner_message(b"x", own) * 2
@@ -649,7 +650,7 @@ async def test_the_messages_of_a_batch_get_its_properties_behind_their_own(
 @pytest.mark.parametrize("path", BOTH_PATHS)
 @pytest.mark.parametrize("excess", [1, 2, 30_000, 32_780])
 async def test_a_batchs_properties_never_pass_what_a_record_holds(
-    broker: Wired, excess: int, path: str
+    broker: AssembledBroker, excess: int, path: str
 ) -> None:
     warm(broker)
     client: Client = getattr(broker, path)
@@ -675,7 +676,9 @@ async def test_a_batchs_properties_never_pass_what_a_record_holds(
 
 @pytest.mark.parametrize("code", SINGLE)
 @pytest.mark.parametrize("batch", ["true", "TRUE", "True"])
-async def test_a_batch_may_come_in_any_send(broker: Wired, code: RequestCode, batch: str) -> None:
+async def test_a_batch_may_come_in_any_send(
+    broker: AssembledBroker, code: RequestCode, batch: str
+) -> None:
     warm(broker)
     for client in (broker.fast, broker.slow):
         answer = client.ask(send_request(code, inner_batch(), batch=batch))
@@ -683,7 +686,7 @@ async def test_a_batch_may_come_in_any_send(broker: Wired, code: RequestCode, ba
     assert [record.body for record in broker.records()[1:4]] == [b"body 0", b"body 1", b"body 2"]
 
 
-async def test_a_send_batch_that_is_none_is_one_message(broker: Wired) -> None:
+async def test_a_send_batch_that_is_none_is_one_message(broker: AssembledBroker) -> None:
     warm(broker)
     for client in (broker.fast, broker.slow):
         answer = client.ask(send_request(RequestCode.SEND_BATCH_MESSAGE, b"plain", batch="false"))

@@ -15,20 +15,21 @@ from pyromq.protocol.wire.bodies import TopicConfig
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from tests.support.patience import until
-from tests.unit.broker.wired import Client, Wired, send_request
+from tests.support.requests import send_request
+from tests.unit.broker.assembled import AssembledBroker, Client
 
 LARGE_FILES: dict[str, Any] = {"mapped_file_size_commit_log": 32 * 1024 * 1024}
 
 
 @pytest.fixture
-async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wired]:
+async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AssembledBroker]:
     monkeypatch.setattr(module, "MAX_BATCH_AT_ONCE", 100)
     monkeypatch.setattr(module, "_BATCH_SLICE", 10)
-    wired = Wired(tmp_path, **LARGE_FILES)
-    wired.topics.update(TopicConfig("T", 4, 4))
-    wired.put(b"first")
-    yield wired
-    await wired.close()
+    assembled = AssembledBroker(tmp_path, **LARGE_FILES)
+    assembled.topics.update(TopicConfig("T", 4, 4))
+    assembled.put(b"first")
+    yield assembled
+    await assembled.close()
 
 
 def batch(count: int, **values: Any) -> RemotingCommand:
@@ -37,7 +38,7 @@ def batch(count: int, **values: Any) -> RemotingCommand:
     return send_request(code, body=body, queueId="0", batch="true", **values)
 
 
-def stored(broker: Wired) -> list[bytes]:
+def stored(broker: AssembledBroker) -> list[bytes]:
     return [record.body for record in broker.records() if record.queue_id == 0][1:]
 
 
@@ -56,7 +57,7 @@ async def answers_of(client: Client, count: int) -> list[RemotingCommand]:
 @pytest.mark.parametrize("path", ["fast", "slow"])
 @pytest.mark.parametrize("code", [RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2])
 async def test_a_large_batch_takes_many_turns_and_arrives_whole(
-    broker: Wired, path: str, code: RequestCode
+    broker: AssembledBroker, path: str, code: RequestCode
 ) -> None:
     client: Client = getattr(broker, path)
     other = broker.connect()
@@ -73,7 +74,7 @@ async def test_a_large_batch_takes_many_turns_and_arrives_whole(
     assert ids == [record.message_id for record in broker.records()][2:]
 
 
-async def test_a_batch_at_the_limit_is_put_at_once(broker: Wired) -> None:
+async def test_a_batch_at_the_limit_is_put_at_once(broker: AssembledBroker) -> None:
     assert broker.fast.ask(batch(100)).code == ResponseCode.SUCCESS
     assert broker.fast.exchange(batch(101)) == []
     await answers_of(broker.fast, 1)
@@ -81,7 +82,7 @@ async def test_a_batch_at_the_limit_is_put_at_once(broker: Wired) -> None:
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2])
 async def test_what_follows_on_the_connection_stays_behind_it(
-    broker: Wired, code: RequestCode
+    broker: AssembledBroker, code: RequestCode
 ) -> None:
     client = broker.fast
     requests = [
@@ -112,7 +113,7 @@ async def test_what_follows_on_the_connection_stays_behind_it(
     assert client.ask(send_request(body=b"x", queueId="0")).code == ResponseCode.SUCCESS
 
 
-async def test_a_topic_may_go_while_its_batch_is_encoded(broker: Wired) -> None:
+async def test_a_topic_may_go_while_its_batch_is_encoded(broker: AssembledBroker) -> None:
     assert broker.fast.exchange(batch(500)) == []
     await asyncio.sleep(0)
     broker.topics.delete("T")
@@ -122,7 +123,7 @@ async def test_a_topic_may_go_while_its_batch_is_encoded(broker: Wired) -> None:
     assert broker.store.max_offset("T", 0) == 500
 
 
-async def test_a_large_batch_that_is_torn_is_refused_whole(broker: Wired) -> None:
+async def test_a_large_batch_that_is_torn_is_refused_whole(broker: AssembledBroker) -> None:
     request = batch(500)
     request.body = request.body[:-1]
     assert broker.fast.exchange(request) == []
@@ -132,19 +133,19 @@ async def test_a_large_batch_that_is_torn_is_refused_whole(broker: Wired) -> Non
     assert broker.fast.ask(send_request(body=b"x", queueId="0")).code == ResponseCode.SUCCESS
 
 
-async def test_a_client_that_goes_leaves_nothing_waiting(broker: Wired) -> None:
+async def test_a_client_that_goes_leaves_nothing_waiting(broker: AssembledBroker) -> None:
     client = broker.connect()
     client.exchange(batch(500), send_request(body=b"x", queueId="0"))
     client.transport.close()
     client.lose()
     await until(lambda: not broker.server.tasks)
-    assert not broker.send._behind
+    assert not broker.send_handlers._behind
 
 
 @pytest.mark.parametrize("path", ["fast", "slow"])
 async def test_a_batch_s_properties_cannot_fill_the_log(tmp_path: Path, path: str) -> None:
     """360 KB on the wire became 450 MB."""
-    broker = Wired(tmp_path, **LARGE_FILES)
+    broker = AssembledBroker(tmp_path, **LARGE_FILES)
     broker.topics.update(TopicConfig("T", 4, 4))
     broker.put(b"first")
     end = broker.store.max_physical_offset

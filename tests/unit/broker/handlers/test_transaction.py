@@ -16,6 +16,7 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import Encoding, RemotingCommand
 from pyromq.store.results import PutError, PutStatus
 from tests.support.patience import until
+from tests.support.requests import send_request
 from tests.unit.broker.transactional import (
     COMMIT,
     GROUP,
@@ -27,14 +28,13 @@ from tests.unit.broker.transactional import (
     half_request,
     opened,
 )
-from tests.unit.broker.wired import send_request
 
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Transactional]:
-    wired = await opened(tmp_path)
-    yield wired
-    await wired.close()
+    assembled = await opened(tmp_path)
+    yield assembled
+    await assembled.close()
 
 
 async def test_a_committed_message_is_delivered(broker: Transactional) -> None:

@@ -11,6 +11,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.routes import Pool, Route, Routes, runs
 from pyromq.broker.services import flow_control
 from pyromq.broker.services.flow_control import (
     OVERLOAD,
@@ -25,10 +26,27 @@ from pyromq.broker.services.flow_control import (
 )
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RawFrame, RemotingCommand, RequestError
-from pyromq.remoting.server import Connection, RemotingServer
+from pyromq.remoting.connection import Connection
+from pyromq.remoting.service import Service
 from pyromq.store.config import MessageStoreConfig
 from tests.support.patience import DEADLINE, until
-from tests.unit.broker.wired import Client, pull_request, send_request
+from tests.support.requests import pull_request, send_request
+from tests.unit.broker.assembled import Client, served
+
+POOLS = {
+    **dict.fromkeys(
+        (
+            RequestCode.SEND_MESSAGE,
+            RequestCode.SEND_MESSAGE_V2,
+            RequestCode.SEND_BATCH_MESSAGE,
+            RequestCode.CONSUMER_SEND_MSG_BACK,
+        ),
+        Pool.SEND,
+    ),
+    RequestCode.PULL_MESSAGE: Pool.PULL,
+    RequestCode.HEART_BEAT: Pool.HEARTBEAT,
+    RequestCode.END_TRANSACTION: Pool.TRANSACTION,
+}
 
 
 class Gate:
@@ -332,7 +350,7 @@ def test_without_fast_failure_nothing_is_refused_for_waiting() -> None:
     ],
 )
 def test_a_request_whose_turn_came_too_late_is_refused(code: RequestCode, limit: float) -> None:
-    failing = FastFailure(BrokerConfig(), MessageStoreConfig())
+    failing = FastFailure(BrokerConfig(), MessageStoreConfig(), POOLS)
 
     assert failing.shortest_limit == 0.2
     assert failing.refuse(code, limit - 0.001, 7) is None
@@ -346,7 +364,7 @@ def test_a_request_whose_turn_came_too_late_is_refused(code: RequestCode, limit:
 
 
 def test_requests_without_a_limit_wait_for_ever() -> None:
-    failing = FastFailure(BrokerConfig(), MessageStoreConfig())
+    failing = FastFailure(BrokerConfig(), MessageStoreConfig(), POOLS)
 
     assert failing.refuse(RequestCode.QUERY_MESSAGE, 1000.0, 0) is None
 
@@ -376,7 +394,9 @@ def slow_append(failing: FastFailure, clock: Clock) -> None:
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE])
 def test_sends_that_waited_for_a_slow_append_are_told_so(code: RequestCode, clock: Clock) -> None:
-    failing = FastFailure(BrokerConfig(), MessageStoreConfig(os_page_cache_busy_time_out_mills=10))
+    failing = FastFailure(
+        BrokerConfig(), MessageStoreConfig(os_page_cache_busy_time_out_mills=10), POOLS
+    )
     assert failing.shortest_limit == 0.01
     slow_append(failing, clock)
 
@@ -396,6 +416,7 @@ def test_a_slow_append_refuses_sends_also_without_fast_failure(clock: Clock) -> 
     failing = FastFailure(
         BrokerConfig(broker_fast_failure_enable=False),
         MessageStoreConfig(os_page_cache_busy_time_out_mills=10),
+        POOLS,
     )
     assert failing.refuse(RequestCode.SEND_MESSAGE, 1000.0, 0) is None
     slow_append(failing, clock)
@@ -407,7 +428,9 @@ def test_a_slow_append_refuses_sends_also_without_fast_failure(clock: Clock) -> 
 
 
 def test_what_came_after_a_slow_append_is_taken(clock: Clock) -> None:
-    failing = FastFailure(BrokerConfig(), MessageStoreConfig(os_page_cache_busy_time_out_mills=10))
+    failing = FastFailure(
+        BrokerConfig(), MessageStoreConfig(os_page_cache_busy_time_out_mills=10), POOLS
+    )
     slow_append(failing, clock)
     clock.now += 0.02
 
@@ -416,7 +439,7 @@ def test_what_came_after_a_slow_append_is_taken(clock: Clock) -> None:
 
 @pytest.mark.usefixtures("clock")
 def test_a_quick_append_leaves_no_trace() -> None:
-    failing = FastFailure(BrokerConfig(), MessageStoreConfig())
+    failing = FastFailure(BrokerConfig(), MessageStoreConfig(), POOLS)
     failing.timed(lambda: None)()
 
     assert failing.refuse(RequestCode.SEND_MESSAGE, 0.1, 0) is None
@@ -426,17 +449,18 @@ def test_sends_to_a_server_that_will_stop_are_refused_and_the_rest_is_served() -
     def other(*_: object) -> None:
         return None
 
-    server = RemotingServer(
-        dict.fromkeys((RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT), other),
-        hot_handlers=dict.fromkeys((RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE), other),
+    routes = refuse_sends(
+        Routes(
+            Route(RequestCode.SEND_MESSAGE_V2, other, hot=runs(other), pool=Pool.SEND),
+            Route(RequestCode.HEART_BEAT, other, pool=Pool.HEARTBEAT),
+            Route(RequestCode.PULL_MESSAGE, hot=runs(other), pool=Pool.PULL),
+        )
     )
 
-    refuse_sends(server)
-
-    assert server.hot_handlers == {RequestCode.PULL_MESSAGE: other}
-    assert server.handlers[RequestCode.HEART_BEAT] is other
+    assert routes.hot == {RequestCode.PULL_MESSAGE: other}
+    assert routes.plain[RequestCode.HEART_BEAT] is other
     with pytest.raises(RequestError, match="stopping") as refused:
-        server.handlers[RequestCode.SEND_MESSAGE_V2](
+        routes.plain[RequestCode.SEND_MESSAGE_V2](
             create_autospec(Connection, instance=True), RemotingCommand(0)
         )
     assert refused.value.code is ResponseCode.SERVICE_NOT_AVAILABLE
@@ -446,7 +470,7 @@ def test_sends_to_a_server_that_will_stop_are_refused_and_the_rest_is_served() -
 def test_limits_follow_the_settings() -> None:
     config = BrokerConfig(broker_ip1="127.0.0.1", broker_ip2="127.0.0.1")
     lanes = Lanes(config)
-    fast_failure = FastFailure(config, MessageStoreConfig())
+    fast_failure = FastFailure(config, MessageStoreConfig(), POOLS)
     assert lanes.send.wait_limit_ms == 200
     assert fast_failure.refuse(RequestCode.SEND_MESSAGE, 0.3, 0) is not None
 
@@ -475,13 +499,18 @@ async def test_sends_are_rejected_while_the_store_has_no_buffer() -> None:
         return request.answer()
 
     back = RequestCode.CONSUMER_SEND_MSG_BACK
-    server = RemotingServer(
-        {back: plain, RequestCode.HEART_BEAT: plain},
-        hot_handlers={RequestCode.SEND_MESSAGE_V2: hot, RequestCode.PULL_MESSAGE: hot},
-    )
     deficient = True
-    reject_sends_while(lambda: deficient, server)
-    client = Client(server, ("127.0.0.1", 40404))
+    routes = reject_sends_while(
+        Routes(
+            Route(back, plain, pool=Pool.SEND),
+            Route(RequestCode.HEART_BEAT, plain),
+            Route(RequestCode.SEND_MESSAGE_V2, hot=runs(hot), pool=Pool.SEND),
+            Route(RequestCode.PULL_MESSAGE, hot=runs(hot), pool=Pool.PULL),
+        ),
+        lambda: deficient,
+    )
+    service = Service(routes.plain, hot_handlers=routes.hot)
+    client = Client(served(service), ("127.0.0.1", 40404))
 
     answers = client.exchange(
         send_request(opaque=1),
@@ -504,7 +533,7 @@ async def test_sends_are_rejected_while_the_store_has_no_buffer() -> None:
 
 @pytest.mark.usefixtures("clock")
 def test_a_crowd_of_refusals_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    failing = FastFailure(BrokerConfig(), MessageStoreConfig())
+    failing = FastFailure(BrokerConfig(), MessageStoreConfig(), POOLS)
 
     with caplog.at_level(logging.WARNING):
         for _ in range(100):

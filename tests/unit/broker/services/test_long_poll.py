@@ -12,7 +12,7 @@ from pyromq.broker.services import long_poll as module
 from pyromq.broker.services.long_poll import LongPoll, ParkedPull
 from pyromq.broker.services.turns import TURN_SECONDS
 from pyromq.protocol.wire.frame import RequestError
-from pyromq.remoting.server import MAX_UNSENT
+from pyromq.remoting.connection import MAX_UNSENT
 from pyromq.store.queues.consume_queue import ConsumeQueue
 from tests.support.brokers import local_broker
 from tests.support.patience import until

@@ -9,7 +9,8 @@ import pytest
 from pyromq.broker.services.stats import BrokerStats, PutTimes, Totals
 from pyromq.protocol.wire.bodies_admin import BrokerStatsData, BrokerStatsItem
 from pyromq.store.growth import Growth
-from tests.unit.broker.wired import Wired, send_request
+from tests.support.requests import send_request
+from tests.unit.broker.assembled import AssembledBroker
 
 
 class Clock:
@@ -29,10 +30,10 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def wired(tmp_path: Path) -> AsyncIterator[Wired]:
-    wired = Wired(tmp_path)
-    yield wired
-    await wired.close()
+async def assembled(tmp_path: Path) -> AsyncIterator[AssembledBroker]:
+    assembled = AssembledBroker(tmp_path)
+    yield assembled
+    await assembled.close()
 
 
 def stats_of(growth: Growth, clock: Clock) -> BrokerStats:
@@ -44,12 +45,14 @@ def minute(data: BrokerStatsData | None) -> BrokerStatsItem:
     return data.stats_minute
 
 
-async def test_puts_are_counted_by_topic_queue_and_broker(wired: Wired, clock: Clock) -> None:
-    stats = stats_of(wired.store.growth, clock)
-    wired.put(b"one", b"two", topic="T")
-    wired.put(b"three", topic="T", queue_id=1)
-    wired.put(b"other", topic="U")
-    size = sum(record.size for record in wired.records())
+async def test_puts_are_counted_by_topic_queue_and_broker(
+    assembled: AssembledBroker, clock: Clock
+) -> None:
+    stats = stats_of(assembled.store.growth, clock)
+    assembled.put(b"one", b"two", topic="T")
+    assembled.put(b"three", topic="T", queue_id=1)
+    assembled.put(b"other", topic="U")
+    size = sum(record.size for record in assembled.records())
 
     await clock.run(stats, 10)
 
@@ -64,9 +67,11 @@ async def test_puts_are_counted_by_topic_queue_and_broker(wired: Wired, clock: C
     assert stats.totals == Totals(puts=4, put_bytes=size)
 
 
-async def test_a_delayed_message_counts_where_it_is_put(wired: Wired, clock: Clock) -> None:
-    stats = stats_of(wired.store.growth, clock)
-    assert wired.fast.ask(send_request(properties="DELAY\x013")).code == 0
+async def test_a_delayed_message_counts_where_it_is_put(
+    assembled: AssembledBroker, clock: Clock
+) -> None:
+    stats = stats_of(assembled.store.growth, clock)
+    assert assembled.fast.ask(send_request(properties="DELAY\x013")).code == 0
     await stats.count()
 
     assert stats.view("TOPIC_PUT_NUMS", "T") is None
@@ -103,11 +108,11 @@ async def test_sent_back_messages(clock: Clock) -> None:
 
 
 async def test_a_counter_exists_as_soon_as_something_was_counted(
-    wired: Wired, clock: Clock
+    assembled: AssembledBroker, clock: Clock
 ) -> None:
-    stats = stats_of(wired.store.growth, clock)
+    stats = stats_of(assembled.store.growth, clock)
     assert stats.view("TOPIC_PUT_NUMS", "T") is None
-    wired.put(b"one")
+    assembled.put(b"one")
     await stats.count()
 
     assert stats.view("TOPIC_PUT_NUMS", "T") == BrokerStatsData()
@@ -144,10 +149,10 @@ async def test_mornings(clock: Clock) -> None:
     assert (stats.yesterday_morning.transferred, stats.this_morning.transferred) == (1, 3)
 
 
-async def test_times_of_puts_over_the_last_minute(wired: Wired, clock: Clock) -> None:
-    stats = stats_of(wired.store.growth, clock)
-    wired.put(*[b"x"] * 10)
-    wired.store.growth.slow_seals[:] = [40, 7]
+async def test_times_of_puts_over_the_last_minute(assembled: AssembledBroker, clock: Clock) -> None:
+    stats = stats_of(assembled.store.growth, clock)
+    assembled.put(*[b"x"] * 10)
+    assembled.store.growth.slow_seals[:] = [40, 7]
     await clock.run(stats, 59)
     assert stats.put_times == PutTimes()
     assert stats.slowest_put == 40
@@ -163,10 +168,12 @@ async def test_times_of_puts_over_the_last_minute(wired: Wired, clock: Clock) ->
     assert stats.slowest_put == 40
 
 
-async def test_deleted_topics_and_groups_are_forgotten(wired: Wired, clock: Clock) -> None:
-    stats = stats_of(wired.store.growth, clock)
-    wired.put(b"x", topic="T")
-    wired.put(b"x", topic="TT")
+async def test_deleted_topics_and_groups_are_forgotten(
+    assembled: AssembledBroker, clock: Clock
+) -> None:
+    stats = stats_of(assembled.store.growth, clock)
+    assembled.put(b"x", topic="T")
+    assembled.put(b"x", topic="TT")
     for topic in ("T", "TT"):
         for group in ("g", "gg"):
             stats.pulled(group, topic, 0, 1, 1)
@@ -198,15 +205,15 @@ async def test_deleted_topics_and_groups_are_forgotten(wired: Wired, clock: Cloc
 
 
 async def test_very_many_queues_are_counted_less_often(
-    wired: Wired, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    assembled: AssembledBroker, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyromq.broker.services.stats._FEW_QUEUES", 1)
-    stats = stats_of(wired.store.growth, clock)
-    wired.put(b"one", topic="T")
+    stats = stats_of(assembled.store.growth, clock)
+    assembled.put(b"one", topic="T")
     await clock.run(stats, 1)
     assert stats.totals.puts == 1
-    wired.put(b"two", topic="T")
-    wired.put(b"three", topic="U")
+    assembled.put(b"two", topic="T")
+    assembled.put(b"three", topic="U")
 
     await clock.run(stats, 9)
     assert stats.totals.puts == 1

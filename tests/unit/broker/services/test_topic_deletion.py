@@ -20,7 +20,7 @@ from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.check import check_store
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until
-from tests.unit.broker.wired import pull_request, send_request
+from tests.support.requests import pull_request, send_request
 
 
 class Saves:
@@ -192,4 +192,4 @@ async def test_a_topic_without_messages_leaves_no_note(deleting: Deleting) -> No
     deleting.broker.topics.update(TopicConfig("T", 4, 4))
     assert (await deleting.ask(DELETE)).code == ResponseCode.SUCCESS
     assert "T" not in deleting.broker.topics
-    assert "T" not in deleting.broker.deleted_topics
+    assert "T" not in deleting.broker.tables.deleted_topics

@@ -35,10 +35,10 @@ from tests.unit.broker.transactional import (
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Transactional]:
-    wired = await opened(tmp_path)
-    wired.join()
-    yield wired
-    await wired.close()
+    assembled = await opened(tmp_path)
+    assembled.join()
+    yield assembled
+    await assembled.close()
 
 
 # Asking

@@ -140,15 +140,14 @@ def test_changed_client_id_is_taken_over(consumers: ConsumerTable) -> None:
     assert ids(consumers) == ["new"]
 
 
-def test_others_hear_of_subscriptions_and_of_groups_that_are_gone(
-    consumers: ConsumerTable, clock: Clock
-) -> None:
+def test_listeners_hear_of_subscriptions_and_of_groups_that_are_gone(clock: Clock) -> None:
     heard: list[tuple[str, list[str]]] = []
     gone: list[str] = []
-    consumers.on_subscribed = lambda group, wanted: heard.append(
-        (group, [each.topic for each in wanted])
+    consumers = ConsumerTable(
+        clock,
+        on_subscribed=lambda group, wanted: heard.append((group, [each.topic for each in wanted])),
+        on_gone=gone.append,
     )
-    consumers.on_gone = gone.append
     one, two = FakeConnection(), FakeConnection()
     consumers.register(consumer("g", "t"), client(one))
     consumers.register(consumer("g", "t", "u"), client(two))

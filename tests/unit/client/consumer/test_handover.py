@@ -22,7 +22,7 @@ FIRST, SECOND = (MessageQueue("t", "b0", number) for number in range(2))
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handover_module, "_CLEAN_SECONDS", 0.0)
+    monkeypatch.setattr(handover_module, "_CLEAN_LEAVE_SECONDS", 0.0)
 
 
 class Member:
@@ -64,12 +64,12 @@ async def member_of(cluster: FakeCluster, patience: float = DEADLINE) -> AsyncIt
 
 
 def others(broker: FakeBroker, *names: str) -> None:
-    """Members that only the broker knows."""
+    """Members that exist only in the broker's list."""
     for name in names:
         broker.members[name] = broker.writers[0]
 
 
-async def test_a_queue_is_taken_when_its_owner_gives_it_up() -> None:
+async def test_a_queue_is_taken_once_its_owner_releases_it() -> None:
     async with (
         running_cluster(TOPICS.copy()) as cluster,
         member_of(cluster) as one,
@@ -81,7 +81,7 @@ async def test_a_queue_is_taken_when_its_owner_gives_it_up() -> None:
         await until(lambda: two.waits)
         await asyncio.sleep(0.05)
         assert not taking.done()
-        await one.handover.give([FIRST, SECOND])
+        await one.handover.release([FIRST, SECOND])
         await taking
         assert cluster.brokers[0].locks == dict.fromkeys(
             [("t", 0), ("t", 1)], two.session.client_id
@@ -89,7 +89,7 @@ async def test_a_queue_is_taken_when_its_owner_gives_it_up() -> None:
         assert (one.waits, two.waits) == (0, 1)
 
 
-async def test_closing_gives_everything_up() -> None:
+async def test_close_releases_everything() -> None:
     async with running_cluster(TOPICS.copy()) as cluster:
         async with member_of(cluster) as one:
             await one.take(FIRST)
@@ -98,21 +98,21 @@ async def test_closing_gives_everything_up() -> None:
         assert cluster.brokers[0].locks == {}
 
 
-async def test_a_caller_that_is_cancelled_leaves_no_lock_behind() -> None:
+async def test_a_cancelled_caller_leaves_no_lock() -> None:
     async with running_cluster(TOPICS.copy()) as cluster:
         broker = cluster.brokers[0]
         async with member_of(cluster) as one:
             broker.silent.add(RequestCode.LOCK_BATCH_MQ)
             taking = asyncio.create_task(one.take(FIRST))
             await until(lambda: broker.seen(RequestCode.LOCK_BATCH_MQ))
-            broker.locks["t", 0] = one.session.client_id  # its answer never came
+            broker.locks["t", 0] = one.session.client_id  # the response was lost
             taking.cancel()
             await asyncio.wait([taking])
-            await one.handover.give([FIRST])
+            await one.handover.release([FIRST])
             assert broker.locks == {}
 
 
-async def test_the_lock_of_a_member_that_died_is_not_waited_for() -> None:
+async def test_the_lock_of_a_dead_member_is_not_waited_for() -> None:
     async with running_cluster(TOPICS.copy()) as cluster, member_of(cluster) as one:
         broker = cluster.brokers[0]
         others(broker, "dead", "alive")
@@ -129,7 +129,7 @@ async def test_the_lock_of_a_member_that_died_is_not_waited_for() -> None:
         taking[1].cancel()
 
 
-async def test_a_member_that_is_alone_waits_for_nobody() -> None:
+async def test_a_lone_member_does_not_wait() -> None:
     async with running_cluster(TOPICS.copy()) as cluster, member_of(cluster) as one:
         broker = cluster.brokers[0]
         broker.locks["t", 0] = "died before we came"
@@ -143,14 +143,14 @@ async def test_a_member_that_is_alone_waits_for_nobody() -> None:
         await until(lambda: "dead" in one.membership.departed())
         await one.take(SECOND)
         assert one.waits == 0
-        # Whoever comes next waits for us, not for the lease of one who is no more.
+        # The next member waits for us, not for the lease of the dead one.
         assert broker.locks == {
             ("t", 0): "died before we came",
             ("t", 1): one.session.client_id,
         }
 
 
-async def test_nobody_waits_forever(
+async def test_waiting_for_a_lock_is_limited(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handover_module, "RENEW_SECONDS", 0.01)
@@ -160,12 +160,12 @@ async def test_nobody_waits_forever(
         broker.locks["t", 0] = "hangs"
         await one.take(FIRST)
         assert "is still locked after 0.05 s" in caplog.text
-        # It gets the lock as soon as it can be had.
+        # It gets the lock as soon as it is free.
         del broker.locks["t", 0]
         await until(lambda: broker.locks.get(("t", 0)) == one.session.client_id)
 
 
-async def test_a_broker_without_locks_is_no_reason_to_wait() -> None:
+async def test_a_broker_without_locks_is_not_waited_for() -> None:
     async with running_cluster(TOPICS.copy()) as cluster, member_of(cluster) as one:
         others(cluster.brokers[0], "another")
         cluster.brokers[0].refusals[RequestCode.LOCK_BATCH_MQ] = [
@@ -176,7 +176,7 @@ async def test_a_broker_without_locks_is_no_reason_to_wait() -> None:
         assert one.waits == 0
 
 
-async def test_thousands_of_queues_are_asked_for_together() -> None:
+async def test_thousands_of_queues_share_requests() -> None:
     queues = [MessageQueue("t", "b0", number) for number in range(2500)]
     async with running_cluster({"t": {"b0": 2500}}) as cluster, member_of(cluster) as one:
         broker = cluster.brokers[0]

@@ -14,7 +14,7 @@ FIRST, SECOND = (MessageQueue("t", "b0", number) for number in range(2))
 ELSEWHERE = MessageQueue("t", "b1", 0)
 
 
-async def test_one_member_has_a_queue_until_it_gives_it_free() -> None:
+async def test_one_member_holds_a_queue_until_it_unlocks_it() -> None:
     async with (
         running_cluster(TOPICS, brokers=2) as cluster,
         session_at(cluster.namesrv, namespace="tenant") as one,
@@ -36,7 +36,7 @@ async def test_one_member_has_a_queue_until_it_gives_it_free() -> None:
         assert await theirs.lock(FIRST)
 
 
-async def test_brokers_that_cannot_be_asked(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreachable_brokers_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with (
         running_cluster(TOPICS, brokers=2) as cluster,
         session_at(cluster.namesrv, namespace="tenant") as session,

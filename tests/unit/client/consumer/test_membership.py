@@ -59,7 +59,7 @@ class Member:
         return HeartbeatData(client_id, consumer_data_set=[ConsumerData("g")])
 
 
-async def test_members_share_the_queues_as_they_come_and_go() -> None:
+async def test_members_share_the_queues_as_they_join_and_leave() -> None:
     async with running_cluster({"t": {"b0": 4}}) as cluster:
         first, second = Member(cluster), Member(cluster)
         await first.membership.join()
@@ -72,7 +72,9 @@ async def test_members_share_the_queues_as_they_come_and_go() -> None:
         await second.leave()
 
 
-async def test_shares_are_looked_at_again_without_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_shares_change_without_a_notification(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(membership_module, "REBALANCE_SECONDS", 0.01)
     async with running_cluster({"t": {"b0": 4}}) as cluster:
         member = Member(cluster)
@@ -83,7 +85,7 @@ async def test_shares_are_looked_at_again_without_a_note(monkeypatch: pytest.Mon
         await member.leave()
 
 
-async def test_a_broker_that_cannot_answer_changes_nothing(
+async def test_a_failing_broker_changes_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running_cluster({"t": {"b0": 2}}) as cluster:
@@ -93,12 +95,12 @@ async def test_a_broker_that_cannot_answer_changes_nothing(
             (ResponseCode.SYSTEM_ERROR, "ill")
         ] * 2
         member.membership.members_changed()
-        await until(lambda: "stay as they are" in caplog.text)
+        await until(lambda: "queues of topic t unchanged" in caplog.text)
         assert member.queues == [0, 1]
         await member.leave()
 
 
-async def test_joining_fails_loudly() -> None:
+async def test_join_raises_failures() -> None:
     async with running_cluster({"t": {"b0": 2}}) as cluster:
         cluster.brokers[0].refusals[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = [
             (ResponseCode.SYSTEM_ERROR, "ill")
@@ -114,7 +116,7 @@ async def test_joining_fails_loudly() -> None:
         await member.session.close()
 
 
-async def test_several_topics_one_of_which_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_of_several_topics_appears_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership_module, "MISSING_TOPIC_SECONDS", 0.01)
     async with running_cluster({"t": {"b0": 2}, "u": {"b0": 1}}) as cluster:
         member = Member(cluster, ("t", "u", "late"))
@@ -129,7 +131,7 @@ async def test_several_topics_one_of_which_comes_later(monkeypatch: pytest.Monke
         await member.leave()
 
 
-async def test_a_topic_that_a_name_server_has_forgotten_stays_ours(
+async def test_a_topic_that_a_name_server_forgot_stays_assigned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(routes, "FORGOTTEN_AFTER", 0.0)
@@ -146,7 +148,7 @@ async def test_a_topic_that_a_name_server_has_forgotten_stays_ours(
         await member.leave()
 
 
-async def test_in_broadcasting_everybody_has_everything_and_nobody_is_asked() -> None:
+async def test_broadcasting_takes_all_queues_without_a_query() -> None:
     async with running_cluster({"t": {"b0": 2}}) as cluster:
         first, second = (Member(cluster, broadcasting=True) for _ in range(2))
         for member in (first, second):
@@ -157,7 +159,7 @@ async def test_in_broadcasting_everybody_has_everything_and_nobody_is_asked() ->
             await member.leave()
 
 
-async def test_a_broker_that_has_forgotten_us_is_told_at_once() -> None:
+async def test_a_broker_that_forgot_us_gets_a_heartbeat() -> None:
     async with running_cluster({"t": {"b0": 2}}) as cluster:
         member = Member(cluster)
         await member.membership.join()
@@ -170,7 +172,7 @@ async def test_a_broker_that_has_forgotten_us_is_told_at_once() -> None:
         await member.leave()
 
 
-async def test_names_without_their_namespace_do_in_a_strategy() -> None:
+async def test_a_strategy_may_omit_the_namespace() -> None:
     own = [MessageQueue("t", "b0", 1), MessageQueue("t", "b0", 9), MessageQueue("x", "b0", 0)]
     async with running_cluster({"tenant%t": {"b0": 3}}) as cluster:
         member = Member(cluster, strategy=AllocateByConfig(own), namespace="tenant")
@@ -179,7 +181,7 @@ async def test_names_without_their_namespace_do_in_a_strategy() -> None:
         await member.leave()
 
 
-async def test_a_consumer_that_cannot_take_its_share_is_asked_again(
+async def test_a_failed_assignment_is_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(membership_module, "REBALANCE_SECONDS", 0.01)
@@ -199,7 +201,7 @@ async def test_a_consumer_that_cannot_take_its_share_is_asked_again(
         await member.leave()
 
 
-async def test_a_strategy_that_raises_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_strategy_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[int] = []
 
     def moody(
@@ -219,7 +221,7 @@ async def test_a_strategy_that_raises_changes_nothing(caplog: pytest.LogCaptureF
         await member.leave()
 
 
-async def test_members_that_left_are_remembered_for_a_while(
+async def test_departed_members_are_remembered_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with running_cluster({"t": {"b0": 4}}) as cluster:

@@ -15,7 +15,7 @@ from tests.unit.client.sessions import session_at
 FIRST, SECOND = (MessageQueue("t", "b0", number) for number in range(2))
 
 
-async def test_brokers_are_told_what_has_changed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_changed_offsets_are_committed(caplog: pytest.LogCaptureFixture) -> None:
     async with (
         running_cluster({"t": {"b0": 2}}) as cluster,
         session_at(cluster.namesrv) as session,
@@ -31,7 +31,7 @@ async def test_brokers_are_told_what_has_changed(caplog: pytest.LogCaptureFixtur
         offsets.forget(SECOND)
         await offsets.store({FIRST: 4, SECOND: 9})
         assert len(broker.seen(RequestCode.UPDATE_CONSUMER_OFFSET)) == 2
-        # A broker that cannot take it now is told the next time.
+        # A failed commit is retried by the next call.
         broker.refusals[RequestCode.UPDATE_CONSUMER_OFFSET] = [(ResponseCode.SYSTEM_ERROR, "ill")]
         await offsets.store({FIRST: 5})
         assert "offset 5 of" in caplog.text
@@ -39,7 +39,7 @@ async def test_brokers_are_told_what_has_changed(caplog: pytest.LogCaptureFixtur
         assert broker.offsets["g", "t", 0] == 5
 
 
-async def test_broadcasting_keeps_them_in_a_file(tmp_path: Path) -> None:
+async def test_broadcasting_stores_offsets_in_a_file(tmp_path: Path) -> None:
     async with session_at(
         "127.0.0.1:1", namespace="tenant", client_ip="10.0.0.1", instance_name="DEFAULT"
     ) as session:
@@ -58,15 +58,13 @@ async def test_broadcasting_keeps_them_in_a_file(tmp_path: Path) -> None:
         }
         again = LocalOffsets(session, "g", tmp_path)
         assert await again.load(FIRST) == 4
-        # A file that was cut off: the one before it is as good as it gets.
+        # A truncated file: fall back to the backup.
         offsets.path.write_bytes(offsets.path.read_bytes()[:10])
         again = LocalOffsets(session, "g", tmp_path)
         assert (await again.load(FIRST), await again.load(SECOND)) == (3, None)
 
 
-async def test_a_file_that_cannot_be_written_is_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failed_write_is_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     in_the_way = tmp_path / "place"
     in_the_way.write_text("a file, not a directory")
     async with session_at("127.0.0.1:1") as session:
@@ -96,7 +94,7 @@ async def test_no_two_consumers_share_a_file(tmp_path: Path) -> None:
         assert elsewhere.path.parent.parent.name == three.client_id == "10.0.0.1@DEFAULT"
         await first.store({FIRST: 9})
         await second.store({FIRST: 2})
-        # While the first one runs, the second gets its own again.
+        # While the first one runs, the second gets its own offsets back.
         second.close()
         async with session_at(
             "127.0.0.1:1", client_ip="10.0.0.1", instance_name="DEFAULT"
@@ -109,7 +107,7 @@ async def test_no_two_consumers_share_a_file(tmp_path: Path) -> None:
         elsewhere.close()
 
 
-async def test_a_name_that_another_consumer_has_is_refused(tmp_path: Path) -> None:
+async def test_a_used_instance_name_is_refused(tmp_path: Path) -> None:
     async with (
         session_at("127.0.0.1:1", client_ip="10.0.0.1", instance_name="w1") as one,
         session_at("127.0.0.1:1", client_ip="10.0.0.1", instance_name="w1") as two,
@@ -125,13 +123,13 @@ async def test_a_name_that_another_consumer_has_is_refused(tmp_path: Path) -> No
         second.close()
 
 
-async def test_where_nothing_can_be_locked_it_goes_on(
+async def test_a_file_that_cannot_be_locked_is_used_anyway(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
     async with session_at("127.0.0.1:1", instance_name="DEFAULT") as session:
         offsets = LocalOffsets(session, "g", tmp_path / "file")
         await offsets.open()
-        assert "cannot be locked: give other consumers of group g" in caplog.text
+        assert "set a different instance_name for each consumer of group g" in caplog.text
         await offsets.store({FIRST: 1})
         offsets.close()

@@ -11,7 +11,7 @@ from tests.unit.client.received_messages import QUEUE, received
 ROOMY = Limits()
 
 
-def test_the_first_unfinished_message_is_what_may_be_committed() -> None:
+def test_the_first_unfinished_message_limits_the_commit() -> None:
     queue = ProcessQueue(QUEUE, 5, ROOMY)
     assert queue.commit_offset == 5
     messages = queue.put([received(offset) for offset in (5, 6, 8)], 10)
@@ -21,12 +21,12 @@ def test_the_first_unfinished_message_is_what_may_be_committed() -> None:
     queue.finish([messages[0]])
     assert (queue.commit_offset, queue.cached_offsets) == (8, (8, 8))
     queue.finish([messages[2]])
-    # What a filter left out behind the last message is passed over, too.
+    # Filtered messages after the last one are skipped as well.
     assert (queue.commit_offset, queue.count, queue.size, queue.span) == (10, 0, 0, 0)
     assert queue.cached_offsets == (0, 0)
 
 
-async def test_it_is_idle_when_the_last_handler_has_returned() -> None:
+async def test_a_queue_is_idle_once_the_last_handler_returns() -> None:
     queue = ProcessQueue(QUEUE, 0, ROOMY)
     await queue.until_idle()
     queue.begin_handling()
@@ -41,14 +41,14 @@ async def test_it_is_idle_when_the_last_handler_has_returned() -> None:
 
 
 @given(st.permutations(range(12)), st.integers(1, 12))
-def test_whatever_order_they_finish_in(order: list[int], batch: int) -> None:
+def test_messages_may_finish_in_any_order(order: list[int], batch: int) -> None:
     queue = ProcessQueue(QUEUE, 0, ROOMY)
     messages = [received(offset, bytes(offset + 1)) for offset in range(12)]
     for start in range(0, 12, batch):
         queue.put(messages[start : start + batch], min(start + batch, 12))
     left = set(range(12))
     for offset in order:
-        queue.finish([messages[offset], messages[offset]])  # the second time counts for nothing
+        queue.finish([messages[offset], messages[offset]])  # the second time is ignored
         left.discard(offset)
         assert queue.commit_offset == min(left, default=12)
         assert queue.size == sum(offset + 1 for offset in left)
@@ -62,7 +62,7 @@ def test_messages_are_taken_once_and_in_order() -> None:
     assert queue.count == 3
 
 
-def test_pulling_pauses_by_count_size_and_span() -> None:
+def test_a_queue_is_full_by_count_size_or_span() -> None:
     for limits, enough in (
         (Limits(messages=2), 2),
         (Limits(size=8), 2),
@@ -75,7 +75,7 @@ def test_pulling_pauses_by_count_size_and_span() -> None:
             queue.put([received(offset)], offset + 1)
 
 
-def test_whoever_waits_for_room_is_told_once() -> None:
+def test_room_is_notified_once() -> None:
     told: list[int] = []
     queue = ProcessQueue(QUEUE, 0, Limits(messages=2))
     messages = queue.put([received(offset) for offset in range(3)], 3)
@@ -87,7 +87,7 @@ def test_whoever_waits_for_room_is_told_once() -> None:
     assert told == [1]
 
 
-def test_nothing_of_a_dropped_queue_is_unfinished() -> None:
+def test_a_dropped_queue_has_no_unfinished_messages() -> None:
     queue = ProcessQueue(QUEUE, 0, ROOMY)
     (message,) = queue.put([received(0)], 1)
     queue.waiting.append(message)

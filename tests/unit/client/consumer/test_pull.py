@@ -6,7 +6,8 @@ import zlib
 import pytest
 
 from pyromq.client.consumer.pull import PullConsumer
-from pyromq.client.consumer.queue_access import ANONYMOUS_GROUP, PullStatus
+from pyromq.client.consumer.pull_request import ANONYMOUS_GROUP
+from pyromq.client.consumer.queue_access import PullStatus
 from pyromq.client.consumer.subscription import Subscription
 from pyromq.client.errors import (
     AnswerError,
@@ -44,7 +45,7 @@ async def test_pull_reads_from_any_offset() -> None:
         assert await consumer.queues() == [QUEUE]
 
 
-async def test_pull_says_what_it_did_not_find() -> None:
+async def test_pull_statuses_without_messages() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         PullConsumer(cluster.namesrv, "t") as consumer,
@@ -89,7 +90,7 @@ async def test_offsets_of_a_group() -> None:
         assert (await consumer.min_offset(QUEUE), await consumer.max_offset(QUEUE)) == (0, 3)
 
 
-async def test_without_a_group_nothing_can_be_committed() -> None:
+async def test_committing_needs_a_group() -> None:
     async with PullConsumer("127.0.0.1:1", "t") as consumer:
         with pytest.raises(ClientStateError, match="no group"):
             await consumer.commit(QUEUE, 1)
@@ -97,7 +98,7 @@ async def test_without_a_group_nothing_can_be_committed() -> None:
             await consumer.committed(QUEUE)
 
 
-async def test_answers_that_cannot_be_read_and_unknown_queues_are_typed_errors() -> None:
+async def test_unreadable_answers_and_unknown_queues_are_typed_errors() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         PullConsumer(cluster.namesrv, "t") as consumer,
@@ -109,7 +110,7 @@ async def test_answers_that_cannot_be_read_and_unknown_queues_are_typed_errors()
             await consumer.pull(MessageQueue("t", "gone", 0), 0)
 
 
-async def test_names_of_a_namespace_stay_inside() -> None:
+async def test_the_namespace_stays_hidden() -> None:
     async with (
         running_cluster({"tenant%t": {"b0": 1}}) as cluster,
         PullConsumer(cluster.namesrv, "t", group="g", namespace="tenant") as consumer,
@@ -122,7 +123,7 @@ async def test_names_of_a_namespace_stay_inside() -> None:
         assert cluster.brokers[0].offsets == {("tenant%g", "tenant%t", 0): 1}
 
 
-async def test_an_sql_expression_goes_to_the_broker() -> None:
+async def test_an_sql_expression_is_sent_to_the_broker() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         PullConsumer(cluster.namesrv, "t", subscription=Subscription.sql("a > 1")) as consumer,
@@ -133,7 +134,7 @@ async def test_an_sql_expression_goes_to_the_broker() -> None:
         assert (fields["expressionType"], fields["subscription"]) == ("SQL92", "a > 1")
 
 
-async def test_it_is_no_member_of_its_group() -> None:
+async def test_it_does_not_join_its_group() -> None:
     async with running_cluster({"t": {"b0": 1}}) as cluster:
         async with PullConsumer(cluster.namesrv, "t", group="g") as consumer:
             await consumer.pull(QUEUE, 0)
@@ -145,13 +146,13 @@ async def test_it_is_no_member_of_its_group() -> None:
 
 
 @pytest.mark.parametrize("arguments", [(-1, 32), (0, 0)])
-async def test_numbers_that_no_broker_would_take(arguments: tuple[int, int]) -> None:
+async def test_impossible_numbers_are_refused(arguments: tuple[int, int]) -> None:
     async with PullConsumer("127.0.0.1:1", "t") as consumer:
         with pytest.raises(OptionError, match="at least"):
             await consumer.pull(QUEUE, *arguments)
 
 
-async def test_closing_ends_a_pull_that_waits() -> None:
+async def test_close_ends_a_waiting_pull() -> None:
     async with running_cluster({"t": {"b0": 1}}) as cluster:
         async with PullConsumer(cluster.namesrv, "t") as consumer:
             waiting = asyncio.create_task(consumer.pull(QUEUE, 0, wait=60))

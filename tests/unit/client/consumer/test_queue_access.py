@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from pyromq.client.consumer.queue_access import PullStatus, QueueAccess
+from pyromq.client.consumer.queue_access import PullStatus, QueueAccess, name_of
 from pyromq.client.consumer.subscription import Subscription
 from pyromq.client.errors import AnswerError, BrokerError, ClientStateError, TopicNotFoundError
 from pyromq.client.message import Message
@@ -50,11 +50,11 @@ async def fill(cluster: FakeCluster, count: int = 3, topic: str = "t") -> None:
             await producer.send(Message(topic, b"%d" % number))
 
 
-async def test_both_ways_of_asking_say_the_same() -> None:
-    """The first pull connects and takes the careful way, the second one the template."""
+async def test_command_and_template_send_the_same() -> None:
+    """The first pull connects and sends a command, the second one uses the template."""
     subscription = Subscription.tags('a || 100%d"')
     async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
-        access._with_offsets.add(("b0", "t"))
+        access._offset_tables.add(("b0", "g", "t"))
         for _ in range(2):
             await access.pull(
                 QUEUE, 5, subscription, version=7, max_messages=9, wait=0.01, commit_offset=5
@@ -77,7 +77,7 @@ async def test_messages_are_pulled() -> None:
             assert result.messages[0].queue is QUEUE
 
 
-async def test_names_have_their_namespace_on_the_wire_only() -> None:
+async def test_the_namespace_appears_on_the_wire_only() -> None:
     async with (
         running_cluster({"ns%t": {"b0": 1}}) as cluster,
         accessing(cluster, options={"namespace": "ns"}) as access,
@@ -99,7 +99,7 @@ async def test_a_group_that_never_consumed_has_no_offset() -> None:
         assert await access.min_offset(QUEUE) == 0
 
 
-async def test_refusals_and_answers_that_cannot_be_read_are_typed() -> None:
+async def test_refusals_and_unreadable_answers_are_typed() -> None:
     async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
         for code, expected in (
             (ResponseCode.SUBSCRIPTION_NOT_LATEST, BrokerError),
@@ -112,7 +112,7 @@ async def test_refusals_and_answers_that_cannot_be_read_are_typed() -> None:
 
 
 @pytest.mark.parametrize("offset", ["-1", "9" * 20, "1.5", ""])
-async def test_an_offset_that_no_queue_can_have_is_not_gone_on_from(offset: str) -> None:
+async def test_an_impossible_next_offset_is_refused(offset: str) -> None:
     async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
         broker = cluster.brokers[0]
         fields = {**PullMessageResponseHeader(0, 0, 0, 0).encode(), "nextBeginOffset": offset}
@@ -125,7 +125,7 @@ async def test_an_offset_that_no_queue_can_have_is_not_gone_on_from(offset: str)
             await access.pull(QUEUE, 0, EVERYTHING)
 
 
-async def test_a_replica_that_is_gone_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_replica_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_cluster({"t": {"b0": 1}}, brokers=2) as cluster:
         master, replica = cluster.brokers
 
@@ -154,13 +154,13 @@ async def test_a_replica_that_is_gone_is_not_asked_again(monkeypatch: pytest.Mon
             assert len(master.seen(PULL)) == 2
 
 
-async def test_a_broker_that_is_not_known_is_named() -> None:
+async def test_an_unknown_broker_is_named() -> None:
     async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
         with pytest.raises(TopicNotFoundError, match="'gone'"):
             await access.pull(MessageQueue("t", "gone", 0), 0, EVERYTHING)
 
 
-async def test_nothing_is_asked_after_the_end() -> None:
+async def test_no_request_is_sent_after_close() -> None:
     async with running_cluster({"t": {"b0": 1}}) as cluster:
         async with accessing(cluster) as access:
             access.forget(QUEUE)
@@ -168,8 +168,8 @@ async def test_nothing_is_asked_after_the_end() -> None:
             await access.commit(QUEUE, 1)
 
 
-async def test_the_first_commit_at_a_broker_goes_alone() -> None:
-    """Java's broker makes a group's table anew for each of those that come together."""
+async def test_the_first_commit_at_a_broker_travels_alone() -> None:
+    """Java's broker creates a table for each of several first commits that arrive together."""
     queues = [MessageQueue("t", "b0", number) for number in range(4)]
     async with running_cluster({"t": {"b0": 4}}) as cluster, accessing(cluster) as access:
         broker = cluster.brokers[0]
@@ -185,9 +185,9 @@ async def test_the_first_commit_at_a_broker_goes_alone() -> None:
         broker._update_consumer_offset = answer_later  # type: ignore[assignment, method-assign]
         commits = asyncio.gather(*(access.commit(queue, 7) for queue in queues))
         await until(lambda: bool(under_way))
-        # By the way of a pull it would come together with the other one.
+        # On a pull, the commit would arrive together with the other one.
         pull = asyncio.create_task(access.pull(queues[1], 8, EVERYTHING, commit_offset=8))
-        await access.max_offset(queues[1])  # whatever was sent before has come now
+        await access.max_offset(queues[1])  # earlier requests have arrived now
         assert (under_way, broker.seen(PULL)) == ([0], [])
         held.set()
         await commits
@@ -196,7 +196,7 @@ async def test_the_first_commit_at_a_broker_goes_alone() -> None:
         assert broker.seen(PULL)[0].ext_fields["sysFlag"] == "5"
 
 
-async def test_a_first_commit_that_fails_lets_the_others_go_on() -> None:
+async def test_a_failed_first_commit_does_not_block_the_others() -> None:
     queues = [MessageQueue("t", "b0", number) for number in range(3)]
     async with running_cluster({"t": {"b0": 3}}) as cluster, accessing(cluster) as access:
         refusals = cluster.brokers[0].refusals
@@ -207,7 +207,7 @@ async def test_a_first_commit_that_fails_lets_the_others_go_on() -> None:
         assert [type(result) for result in results] == [BrokerError, type(None), type(None)]
 
 
-async def test_a_first_commit_that_is_refused_keeps_nobody_from_reading() -> None:
+async def test_a_refused_first_commit_does_not_stop_the_pull() -> None:
     async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
         await fill(cluster)
         broker = cluster.brokers[0]
@@ -219,8 +219,8 @@ async def test_a_first_commit_that_is_refused_keeps_nobody_from_reading() -> Non
         assert [pull.ext_fields["sysFlag"] for pull in broker.seen(PULL)] == ["4", "5"]
 
 
-async def test_at_javas_brokers_a_pull_commits_no_offset_but_its_own() -> None:
-    """It may be late: Java's broker would take back what was committed meanwhile."""
+async def test_a_pull_to_a_java_broker_commits_only_its_own_offset() -> None:
+    """Java's broker may apply it late and undo a newer commit."""
     async with running_cluster({"t": {"b0": 1}}) as cluster, accessing(cluster) as access:
         await fill(cluster)
         cluster.brokers[0].language = LanguageCode.JAVA
@@ -231,8 +231,8 @@ async def test_at_javas_brokers_a_pull_commits_no_offset_but_its_own() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"access_key": "who", "secret_key": "what"}])
-async def test_at_pyromqs_brokers_each_pull_commits(options: ClientOptions) -> None:
-    """They handle a connection's requests in order: a pull cannot come after a later commit."""
+async def test_every_pull_to_a_pyromq_broker_commits(options: ClientOptions) -> None:
+    """They handle the requests of a connection in order, so a pull cannot undo a later commit."""
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         accessing(cluster, options=options) as access,
@@ -241,8 +241,12 @@ async def test_at_pyromqs_brokers_each_pull_commits(options: ClientOptions) -> N
         broker = cluster.brokers[0]
         for commit_offset in (None, 0, 1, None):
             await access.pull(QUEUE, 2, EVERYTHING, commit_offset=commit_offset)
-        # Another broker at its address is found out by its first answer.
+        # The first response reveals another kind of broker at the same address.
         broker.language = LanguageCode.JAVA
         for _ in range(2):
             await access.pull(QUEUE, 2, EVERYTHING, commit_offset=1)
         assert [pull.ext_fields["sysFlag"] for pull in broker.seen(PULL)] == list("455454")
+
+
+def test_name_of_a_queue() -> None:
+    assert name_of(QUEUE) == "queue 0 of t at b0"

@@ -29,7 +29,7 @@ def queues(count: int) -> list[MessageQueue]:
         (0, [[], [], []]),
     ],
 )
-def test_shares_are_java_s(queue_count: int, shares: list[list[int]]) -> None:
+def test_shares_equal_those_of_java(queue_count: int, shares: list[list[int]]) -> None:
     members = ["m0", "m1", "m2"]
     assert [
         [queue.queue_id for queue in allocate_averagely(queues(queue_count), members, member)]
@@ -37,12 +37,12 @@ def test_shares_are_java_s(queue_count: int, shares: list[list[int]]) -> None:
     ] == shares
 
 
-def test_someone_who_is_no_member_gets_nothing() -> None:
+def test_a_non_member_gets_nothing() -> None:
     assert allocate_averagely(queues(4), ["a", "b"], "c") == []
 
 
 @given(st.integers(0, 40), st.lists(st.text(min_size=1), min_size=1, unique=True), st.randoms())
-def test_every_queue_has_exactly_one_owner_whatever_order_members_see(
+def test_every_queue_has_exactly_one_owner_in_any_order(
     count: int, members: list[str], random: object
 ) -> None:
     owned: list[MessageQueue] = []
@@ -75,19 +75,19 @@ def test_other_strategies_leave_no_gap_and_no_overlap(strategy: Strategy) -> Non
     assert list(strategy(everything, members, "stranger")) == []
 
 
-def test_configured_queues_are_taken_whoever_is_there() -> None:
+def test_configured_queues_ignore_other_members() -> None:
     own = queues(3)[1:]
     assert AllocateByConfig(own)(queues(3), ["a", "b"], "a") == own
 
 
-def test_a_room_that_is_not_known_is_an_error() -> None:
+def test_an_unknown_room_is_an_error() -> None:
     strategy = AllocateMachineRoomNearby(rooms, lambda _: "")
-    with pytest.raises(ValueError, match="machine room of m is not known"):
+    with pytest.raises(ValueError, match="machine room of m is unknown"):
         strategy(queues(2), ["m"], "m")
 
 
 def test_another_hash_can_be_used() -> None:
-    # Everybody at one place: the last of the members has it.
+    # All members collide on the ring: the last one wins.
     crowded = AllocateConsistentHash(hash_of=lambda _: 1)
     assert crowded(queues(2), ["a", "b"], "a") == []
     assert crowded(queues(2), ["a", "b"], "b") == queues(2)

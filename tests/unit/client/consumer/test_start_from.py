@@ -13,7 +13,7 @@ SOME_TIME = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 class Asked:
-    """A queue of which the offsets 7 to 20 are there; 12 was the first of November."""
+    """A queue with offsets 7 to 20; offset 12 was stored on 1 November."""
 
     async def min_offset(self, _queue: MessageQueue) -> int:
         return 7
@@ -36,12 +36,12 @@ class Asked:
         (SOME_TIME, "%RETRY%g", 7),
     ],
 )
-async def test_a_newcomer_begins_where_it_was_told(start: Start, topic: str, offset: int) -> None:
+async def test_a_new_group_starts_as_configured(start: Start, topic: str, offset: int) -> None:
     access = cast(QueueAccess, Asked())
     assert await first_offset(access, MessageQueue(topic, "b", 0), start) == offset
 
 
-def test_brokers_are_told_in_java_s_words() -> None:
+def test_heartbeats_use_java_names() -> None:
     assert consume_from_where(StartFrom.FIRST) is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
     assert consume_from_where(StartFrom.LAST) is ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     assert consume_from_where(SOME_TIME) is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP

@@ -30,7 +30,7 @@ def test_sql() -> None:
     assert Subscription.of(subscription) is subscription
 
 
-def test_what_says_nothing_is_refused() -> None:
+def test_empty_expressions_are_refused() -> None:
     with pytest.raises(IllegalMessageError, match="names no tag"):
         Subscription.tags("||")
     with pytest.raises(IllegalMessageError, match="empty"):

@@ -17,7 +17,7 @@ ALONE = RequestCode.SEND_MESSAGE_V2
 LONG = 60.0
 
 
-async def test_sends_that_come_together_share_a_request_and_get_their_own_results() -> None:
+async def test_concurrent_sends_share_a_request_and_get_their_own_results() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         Producer(cluster.namesrv, batching=Batching(linger=0.01)) as producer,
@@ -42,7 +42,7 @@ async def test_a_full_batch_does_not_wait(full: Batching) -> None:
         assert len(cluster.brokers[0].seen(BATCH)) == 1
 
 
-async def test_close_sends_what_waits() -> None:
+async def test_close_sends_the_waiting_batch() -> None:
     async with running_cluster({"t": {"b0": 1}, "u": {"b0": 1}}) as cluster:
         async with Producer(cluster.namesrv, batching=Batching(linger=LONG)) as producer:
             sends = [asyncio.create_task(producer.send(Message(t, b"x"))) for t in ("t", "u")]
@@ -50,7 +50,7 @@ async def test_close_sends_what_waits() -> None:
         assert [(await send).queue.topic for send in sends] == ["t", "u"]
 
 
-async def test_what_cannot_be_batched_goes_alone() -> None:
+async def test_messages_that_cannot_be_batched_go_alone() -> None:
     async with (
         running_cluster({"t": {"b0": 1}, "%RETRY%g": {"b0": 1}}) as cluster,
         Producer(cluster.namesrv, batching=Batching(LONG, max_bytes=100)) as producer,
@@ -82,7 +82,7 @@ async def test_messages_of_one_ordering_key_stay_in_order_on_one_queue() -> None
         assert [int(record.body) for record in stored] == list(range(30))
 
 
-async def test_a_time_out_is_that_of_the_batch() -> None:
+async def test_the_timeout_applies_to_the_batch() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         Producer(
@@ -95,7 +95,7 @@ async def test_a_time_out_is_that_of_the_batch() -> None:
             await producer.send(Message("t", b"x"), timeout=0.02)
 
 
-async def test_only_sends_with_the_same_time_out_share_a_batch_and_order_is_kept() -> None:
+async def test_only_sends_with_the_same_timeout_share_a_batch_and_order_is_kept() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         Producer(cluster.namesrv, batching=Batching(linger=0.01)) as producer,
@@ -109,7 +109,7 @@ async def test_only_sends_with_the_same_time_out_share_a_batch_and_order_is_kept
         assert len(cluster.brokers[0].seen(BATCH)) == 3
 
 
-async def test_a_refused_batch_is_everyones_refusal_and_one_that_gave_up_harms_nobody() -> None:
+async def test_a_refused_batch_fails_every_send_and_a_cancelled_send_fails_no_other() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         Producer(cluster.namesrv, batching=Batching(linger=0.02), retries=0) as producer,
@@ -144,7 +144,7 @@ def test_limits_must_make_sense(wrong: dict[str, int]) -> None:
         Batching(**wrong)
 
 
-async def test_no_batch_outgrows_what_a_broker_takes() -> None:
+async def test_no_batch_exceeds_the_brokers_limit() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         Producer(cluster.namesrv, batching=Batching(0.05, max_bytes=MAX_BODY)) as producer,
@@ -154,6 +154,6 @@ async def test_no_batch_outgrows_what_a_broker_takes() -> None:
         requests = cluster.brokers[0].seen(BATCH)
         assert len(requests) == 3
         assert max(len(request.body) for request in requests) <= MAX_BODY
-        # With its head, this one is larger than a batch may be.
+        # Larger than a batch may be, with its head.
         await producer.send(Message("t", b"x" * MAX_BODY))
         assert len(cluster.brokers[0].seen(ALONE)) == 1

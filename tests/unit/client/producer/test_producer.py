@@ -10,7 +10,6 @@ from pyromq.client.errors import (
     ClientStateError,
     IllegalMessageError,
     OptionError,
-    TopicNotFoundError,
 )
 from pyromq.client.message import Message
 from pyromq.client.producer.accumulator import Batching
@@ -46,36 +45,7 @@ async def test_a_sent_message_is_stored_with_its_properties() -> None:
         assert (header.producer_group, header.flag, header.broker_name) == ("g", 9, "b0")
 
 
-async def test_queues_take_turns() -> None:
-    async with (
-        running_cluster({"t": {"b0": 3, "b1": 1}}, brokers=2) as cluster,
-        Producer(cluster.namesrv) as producer,
-    ):
-        results = [await producer.send(Message("t", b"x")) for _ in range(8)]
-        assert len({result.queue for result in results[:4]}) == 4
-        assert [r.queue for r in results[:4]] == [r.queue for r in results[4:]]
-
-
-async def test_a_queue_may_be_chosen() -> None:
-    async with (
-        running_cluster({"t": {"b0": 8}}) as cluster,
-        Producer(cluster.namesrv) as producer,
-    ):
-        queue = (await producer.queues("t"))[5]
-        results = [await producer.send(Message("t", b"x"), queue) for _ in range(3)]
-        assert [(r.queue, r.queue_offset) for r in results] == [(queue, n) for n in range(3)]
-
-
-async def test_a_queue_of_an_unknown_broker_is_an_error() -> None:
-    async with (
-        running_cluster({"t": {"b0": 1}}) as cluster,
-        Producer(cluster.namesrv) as producer,
-    ):
-        with pytest.raises(TopicNotFoundError, match="broker 'gone'"):
-            await producer.send(Message("t", b"x"), MessageQueue("t", "gone", 0))
-
-
-async def test_messages_that_were_encoded_elsewhere() -> None:
+async def test_encoded_messages_are_sent() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         Producer(cluster.namesrv) as producer,
@@ -103,13 +73,13 @@ async def test_a_batch_is_stored_in_order_on_one_queue() -> None:
 
 
 @pytest.mark.parametrize("batch", [[], [Message("t", b"x"), Message("u", b"x")]])
-async def test_a_batch_is_for_one_topic(batch: list[Message]) -> None:
+async def test_a_batch_has_one_topic(batch: list[Message]) -> None:
     async with Producer("127.0.0.1:1") as producer:
-        with pytest.raises(IllegalMessageError, match=r"exactly one topic|at least one message"):
+        with pytest.raises(IllegalMessageError, match=r"must have one topic|at least one message"):
             await producer.send_batch(batch)
 
 
-async def test_too_large_a_batch_is_split_and_stays_in_order_on_one_queue() -> None:
+async def test_a_large_batch_is_split_and_stays_in_order_on_one_queue() -> None:
     async with (
         running_cluster({"t": {"b0": 4}}) as cluster,
         Producer(cluster.namesrv) as producer,
@@ -125,13 +95,13 @@ async def test_too_large_a_batch_is_split_and_stays_in_order_on_one_queue() -> N
 @pytest.mark.parametrize(
     "message", [Message("t", b"x", delay_level=1), Message("%RETRY%t", b"x"), Message("t", b"")]
 )
-async def test_what_cannot_be_in_a_batch_is_refused(message: Message) -> None:
+async def test_messages_not_allowed_in_a_batch_are_refused(message: Message) -> None:
     async with Producer("127.0.0.1:1") as producer:
         with pytest.raises(IllegalMessageError):
             await producer.send_batch([message])
 
 
-async def test_oneway_arrives_also_when_the_producer_closes_at_once() -> None:
+async def test_oneway_arrives_even_if_the_producer_closes_at_once() -> None:
     async with running_cluster({"t": {"b0": 1}}) as cluster:
         async with Producer(cluster.namesrv) as producer:
             await producer.send_oneway(Message("t", b"gone"))
@@ -139,31 +109,7 @@ async def test_oneway_arrives_also_when_the_producer_closes_at_once() -> None:
         assert cluster.brokers[0].seen(SEND)[0].is_oneway
 
 
-async def test_an_unknown_topic_goes_to_where_topics_are_created() -> None:
-    async with (
-        running_cluster({"TBW102": {"b0": 8}}) as cluster,
-        Producer(cluster.namesrv, topic_queues=2) as producer,
-    ):
-        results = [await producer.send(Message("new", b"x")) for _ in range(4)]
-        assert {result.queue for result in results} == {
-            MessageQueue("new", "b0", 0),
-            MessageQueue("new", "b0", 1),
-        }
-
-
-async def test_an_unknown_topic_that_nobody_creates_is_an_error() -> None:
-    async with running_cluster({}) as cluster, Producer(cluster.namesrv) as producer:
-        with pytest.raises(TopicNotFoundError, match="'new'"):
-            await producer.send(Message("new", b"x"))
-
-
-async def test_a_topic_without_writable_queues_is_an_error() -> None:
-    async with running_cluster({"t": {"b0": 0}}) as cluster, Producer(cluster.namesrv) as producer:
-        with pytest.raises(TopicNotFoundError, match="takes messages"):
-            await producer.send(Message("t", b"x"))
-
-
-async def test_a_busy_broker_is_left_for_another_one() -> None:
+async def test_a_busy_broker_is_avoided() -> None:
     async with (
         running_cluster({"t": {"b0": 1, "b1": 1}}, brokers=2) as cluster,
         Producer(cluster.namesrv) as producer,
@@ -196,7 +142,7 @@ async def test_a_broker_that_stays_busy_is_named() -> None:
         assert len(cluster.brokers[0].seen(SEND)) == 2
 
 
-async def test_a_refused_message_is_not_tried_again() -> None:
+async def test_a_refused_message_is_not_retried() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         Producer(cluster.namesrv) as producer,
@@ -207,7 +153,7 @@ async def test_a_refused_message_is_not_tried_again() -> None:
         assert len(cluster.brokers[0].seen(SEND)) == 1
 
 
-async def test_a_message_that_is_stored_less_safely_says_so() -> None:
+async def test_the_status_tells_how_safely_a_message_is_stored() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         Producer(cluster.namesrv) as producer,
@@ -220,13 +166,13 @@ async def test_a_message_that_is_stored_less_safely_says_so() -> None:
         assert (result.status, result.queue_offset) == (SendStatus.FLUSH_SLAVE_TIMEOUT, 4)
 
 
-async def test_an_answer_without_its_header_is_a_typed_error() -> None:
+async def test_a_response_without_header_fields_is_an_answer_error() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         Producer(cluster.namesrv) as producer,
     ):
         cluster.brokers[0].refusals[SEND] = [(ResponseCode.SUCCESS, "no header")]
-        with pytest.raises(AnswerError, match="cannot be read"):
+        with pytest.raises(AnswerError, match="cannot be decoded"):
             await producer.send(Message("t", b"x"))
 
 
@@ -240,7 +186,7 @@ async def test_a_dead_broker_is_a_connect_error() -> None:
             await producer.send(Message("t", b"x"))
 
 
-async def test_a_silent_broker_is_a_time_out() -> None:
+async def test_a_silent_broker_times_out() -> None:
     async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -256,10 +202,10 @@ async def test_a_silent_broker_is_a_time_out() -> None:
         await server.wait_closed()
 
 
-async def test_wrong_use_is_told() -> None:
+async def test_wrong_use_is_refused() -> None:
     with pytest.raises(OptionError, match="namesrv"):
         Producer("nowhere")
-    with pytest.raises(OptionError, match="colour is no option"):
+    with pytest.raises(OptionError, match="unknown option colour"):
         Producer("127.0.0.1:1", colour="blue")  # type: ignore[call-arg]
     with pytest.raises(OptionError, match="retries"):
         Producer("127.0.0.1:1", retries=-1)
@@ -270,98 +216,10 @@ async def test_wrong_use_is_told() -> None:
         await producer.send(Message("t", b"x"))
     async with producer:
         pass
-    with pytest.raises(ClientStateError, match="was closed"):
+    with pytest.raises(ClientStateError, match="is closed"):
         await producer.send(Message("t", b"x"))
-    with pytest.raises(ClientStateError, match="was closed"):
+    with pytest.raises(ClientStateError, match="is closed"):
         await producer.start()
-
-
-async def test_a_batch_that_is_split_stays_in_its_namespace() -> None:
-    async with (
-        running_cluster({"shop%t": {"b0": 4}}) as cluster,
-        Producer(cluster.namesrv, namespace="shop") as producer,
-    ):
-        large = [Message("t", bytes([number]) * 1_500_000) for number in range(1, 5)]
-        results = await producer.send_batch(large)
-        assert len({result.queue for result in results}) == 1
-        assert results[0].queue.topic == "t"
-        stored = cluster.brokers[0].queues["shop%t", results[0].queue.queue_id]
-        assert [record.body[:1] for record in stored] == [b"\1", b"\2", b"\3", b"\4"]
-
-
-async def test_a_batch_goes_where_its_ordering_key_goes() -> None:
-    async with (
-        running_cluster({"t": {"b0": 8}}) as cluster,
-        Producer(cluster.namesrv) as producer,
-    ):
-        for key in ("a", "b", "c", "d"):
-            alone = await producer.send(Message("t", b"x", ordering_key=key))
-            batch = await producer.send_batch([Message("t", b"x", ordering_key=key)] * 3)
-            assert {result.queue for result in batch} == {alone.queue}
-        with pytest.raises(IllegalMessageError, match="ordering keys of 2 queues"):
-            await producer.send_batch([Message("t", b"x", ordering_key=key) for key in "ab"])
-        queue = MessageQueue("t", "b0", 0)
-        batch = await producer.send_batch(
-            [Message("t", b"x", ordering_key=key) for key in "ab"], queue
-        )
-        assert {result.queue for result in batch} == {queue}
-
-
-async def test_another_broker_is_tried_also_when_no_name_server_answers() -> None:
-    async with (
-        running_cluster({"t": {"b1": 1, "b2": 1}}, brokers=3) as cluster,
-        Producer(cluster.namesrv) as producer,
-    ):
-        await producer.queues("t")
-        name_server, dead, _ = cluster.brokers
-        ill: list[tuple[int, str]] = [(ResponseCode.SYSTEM_ERROR, "ill")]
-        name_server.refusals[RequestCode.GET_ROUTEINFO_BY_TOPIC] = ill * 100
-        await dead.stop()
-        results = [await producer.send(Message("t", b"x")) for _ in range(4)]
-        assert {result.queue.broker_name for result in results} == {"b2"}
-
-
-async def test_another_attempt_does_not_wait_for_a_name_server_that_hangs() -> None:
-    async with (
-        running_cluster({"t": {"b0": 1}}) as cluster,
-        Producer(cluster.namesrv, request_timeout=60.0) as producer,
-    ):
-        await producer.send(Message("t", b"the route is known"))
-        cluster.brokers[0].silent.add(RequestCode.GET_ROUTEINFO_BY_TOPIC)
-        cluster.brokers[0].refusals[SEND] = [(ResponseCode.SYSTEM_BUSY, "busy")]
-        await producer.send(Message("t", b"x"))
-        assert len(cluster.brokers[0].seen(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 2
-
-
-async def test_keys_of_an_ordered_topic_keep_their_queue_when_a_broker_is_lost() -> None:
-    async with (
-        running_cluster({"t": {"b0": 4, "b1": 4}}, brokers=2) as cluster,
-        Producer(cluster.namesrv, route_interval=0.01) as producer,
-    ):
-        cluster.order_configurations["t"] = "b1:2;b0:1"
-        queues = [MessageQueue("t", "b1", 0), MessageQueue("t", "b1", 1), FIRST]
-        assert await producer.queues("t") == queues
-        # "a" is 97: as Java's SelectMessageQueueByHash, 97 % 3 is 1.
-        assert (await producer.send(Message("t", b"x", ordering_key="a"))).queue == queues[1]
-        assert (await producer.send(Message("t", b"x", ordering_key="b"))).queue == queues[2]
-        await cluster.brokers[1].stop()
-        del cluster.topics["t"]["b1"]
-        await until(lambda: "b1" not in producer._session.routes.known()[0].addresses)
-        assert await producer.queues("t") == queues
-        assert (await producer.send(Message("t", b"x", ordering_key="b"))).queue == queues[2]
-        with pytest.raises(TopicNotFoundError, match="broker 'b1' cannot be reached"):
-            await producer.send(Message("t", b"x", ordering_key="a"))
-        # Those without a key go to whoever is there.
-        assert {(await producer.send(Message("t", b"x"))).queue for _ in range(3)} == {FIRST}
-
-
-async def test_queues_are_the_callers_own() -> None:
-    async with (
-        running_cluster({"t": {"b0": 2}}) as cluster,
-        Producer(cluster.namesrv) as producer,
-    ):
-        (await producer.queues("t")).clear()
-        assert len(await producer.queues("t")) == 2
 
 
 @pytest.mark.parametrize("batching", [None, Batching(linger=0)])
@@ -375,7 +233,7 @@ async def test_queues_are_the_callers_own() -> None:
         Message("t", b"x", flag=1 << 31),
     ],
 )
-async def test_what_cannot_be_sent_is_an_illegal_message(
+async def test_a_message_that_cannot_be_sent_is_illegal(
     message: Message, batching: Batching | None
 ) -> None:
     async with (
@@ -398,25 +256,3 @@ async def test_bytes_of_any_kind_are_a_body() -> None:
         await producer.send_batch([Message("t", memoryview(b"two"))])  # type: ignore[arg-type]
         stored = cluster.brokers[0].queues["t", 0]
         assert [record.body for record in stored] == [b"one", b"two"]
-
-
-async def test_a_broker_that_is_back_gets_messages_again() -> None:
-    async with (
-        running_cluster({"t": {"b1": 1, "b2": 1}}, brokers=3) as cluster,
-        Producer(cluster.namesrv, heartbeat_interval=0.05) as producer,
-    ):
-        _, broker, _ = cluster.brokers
-        for _ in range(2):
-            await producer.send(Message("t", b"x"))
-        await until(lambda: producer._session.is_known_to(broker.address))
-        await broker.stop()
-        for _ in range(4):
-            await producer.send(Message("t", b"x"))
-        stored = len(broker.queues["t", 0])
-        broker.server = await asyncio.start_server(
-            broker._serve, *broker.address.split(":"), reuse_address=True
-        )
-        await until(lambda: producer._session.is_known_to(broker.address))
-        for _ in range(2):
-            await producer.send(Message("t", b"x"))
-        assert len(broker.queues["t", 0]) == stored + 1

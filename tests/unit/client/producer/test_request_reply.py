@@ -31,7 +31,7 @@ TOPICS = {"t": {"b0": 1}, "cluster_REPLY_TOPIC": {"b0": 1, "b1": 1}}
 
 
 def received(record: MessageRecord, cluster: str = "cluster") -> ReceivedMessage:
-    """A stored message as a consumer gets it: with the cluster's name."""
+    """Return a stored message as a consumer gets it, with the cluster's name."""
     record.raw_properties += b"\x02CLUSTER\x01" + cluster.encode()
     queue = MessageQueue(record.topic, "b0", record.queue_id)
     (message,) = decode_messages(encode_record(record, HOST, HOST), queue)
@@ -70,7 +70,7 @@ async def test_a_request_gets_its_reply() -> None:
         assert {a.code for some in answers for a in some} == {ResponseCode.SUCCESS}
 
 
-async def test_all_brokers_of_the_reply_topic_know_who_asks() -> None:
+async def test_all_brokers_of_the_reply_topic_know_the_requester() -> None:
     async with (
         running_cluster(TOPICS, brokers=2) as cluster,
         Producer(cluster.namesrv, group="asker") as asker,
@@ -90,7 +90,7 @@ async def test_all_brokers_of_the_reply_topic_know_who_asks() -> None:
         assert all(broker.seen(REPLY) for broker in cluster.brokers)
 
 
-async def test_a_namespace_is_not_for_replies() -> None:
+async def test_reply_topics_have_no_namespace() -> None:
     async with (
         running_cluster({**TOPICS, "ns%t": {"b0": 1}}, brokers=2) as cluster,
         Producer(cluster.namesrv, namespace="ns") as producer,
@@ -117,10 +117,10 @@ async def test_replies_are_not_batched() -> None:
         assert (await asking).body == b"!"
 
 
-async def test_nobody_replies() -> None:
+async def test_a_request_without_a_reply_times_out() -> None:
     async with running_cluster(TOPICS, brokers=2) as cluster, Producer(cluster.namesrv) as producer:
         problem = "not stored"
-        while "not stored" in problem:  # on a machine that stalls, sending takes all of the time
+        while "not stored" in problem:  # on a stalled machine the send uses up the time
             with pytest.raises(RequestTimeoutError) as caught:
                 await producer.request(Message("t", b"?"), 0.05)
             problem = str(caught.value)
@@ -128,7 +128,7 @@ async def test_nobody_replies() -> None:
         assert cluster.brokers[0].queues["t", 0]
 
 
-async def test_a_request_that_cannot_be_sent() -> None:
+async def test_a_request_that_is_not_stored_times_out() -> None:
     async with running_cluster(TOPICS, brokers=2) as cluster, Producer(cluster.namesrv) as producer:
         with pytest.raises(TopicNotFoundError):
             await producer.request(Message("nowhere", b"?"))
@@ -136,7 +136,7 @@ async def test_a_request_that_cannot_be_sent() -> None:
             await producer.request(Message("t", b""))
 
 
-async def test_without_a_topic_for_replies_the_brokers_of_the_topic_are_told() -> None:
+async def test_without_a_reply_topic_the_brokers_of_the_topic_know_the_requester() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         Producer(cluster.namesrv) as producer,
@@ -146,14 +146,14 @@ async def test_without_a_topic_for_replies_the_brokers_of_the_topic_are_told() -
         asking.cancel()
 
 
-async def test_closing_ends_the_waiting() -> None:
+async def test_closing_fails_requests_in_flight() -> None:
     async with running_cluster(TOPICS, brokers=2) as cluster:
         producer = Producer(cluster.namesrv)
         await producer.start()
         asking = asyncio.create_task(producer.request(Message("t", b"?"), DEADLINE))
         await next_request(cluster.brokers[0])
         await producer.close()
-        with pytest.raises(ClientStateError, match="before the reply came"):
+        with pytest.raises(ClientStateError, match="before the reply arrived"):
             await asking
 
 
@@ -161,11 +161,11 @@ def test_only_requests_are_replied_to() -> None:
     plain = MessageRecord(
         "t", 0, 0, 0, b"x", {}, 0, 0, 1, ("", 0), 2, ("", 0), 0, 0, 0, 0, "", b"a\x01b"
     )
-    with pytest.raises(IllegalMessageError, match="no CORRELATION_ID, REPLY_TO_CLIENT"):
+    with pytest.raises(IllegalMessageError, match="no property CORRELATION_ID, REPLY_TO_CLIENT"):
         reply_to(received(plain), b"?")
 
 
-def test_a_request_leaves_the_callers_message_alone() -> None:
+def test_a_request_does_not_change_the_callers_message() -> None:
     message = Message("t", b"x", properties={"a": "b"})
     request = as_request(message, "id", "me", 1.5)
     assert message.properties == {"a": "b"}
@@ -179,9 +179,9 @@ def test_a_request_leaves_the_callers_message_alone() -> None:
     }
 
 
-def test_a_reply_is_no_request() -> None:
+def test_a_reply_is_not_a_request() -> None:
     reply = ClientMessage("t", b"x", system_properties={"MSG_TYPE": "reply"})
-    with pytest.raises(IllegalMessageError, match=r"send it with Producer\.send"):
+    with pytest.raises(IllegalMessageError, match=r"use Producer\.send"):
         as_request(reply, "id", "me", 1.5)
 
 
@@ -194,7 +194,7 @@ def pushed(properties: str, body: bytes = b"!", sys_flag: int = 0) -> RemotingCo
     )
 
 
-async def test_replies_that_nobody_waits_for_are_dropped() -> None:
+async def test_unexpected_replies_are_dropped() -> None:
     requests = Requests()
     assert requests.take("b:1", pushed("")).code == ResponseCode.SUCCESS
     assert requests.take("b:1", pushed("CORRELATION_ID\x01gone")).code == ResponseCode.SUCCESS
@@ -207,7 +207,7 @@ async def test_replies_that_nobody_waits_for_are_dropped() -> None:
     assert not requests._waiting
 
 
-async def test_a_broker_that_does_not_answer_is_not_waited_for(
+async def test_a_request_does_not_wait_for_a_silent_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(request_reply, "_INTRODUCTION_SECONDS", 0.05)
@@ -224,7 +224,7 @@ async def test_a_broker_that_does_not_answer_is_not_waited_for(
             for number in range(3):
                 asking = asyncio.create_task(producer.request(Message("t", b"?"), DEADLINE))
                 message = await next_request(cluster.brokers[0], number)
-                # As long as it is not known to be gone, replies may go there, too.
+                # Replies may go there while the route lists it.
                 queue = MessageQueue("cluster_REPLY_TOPIC", "b0", 0)
                 await producer.send(reply_to(message, b"!"), queue)
                 assert (await asking).body == b"!"
@@ -233,10 +233,10 @@ async def test_a_broker_that_does_not_answer_is_not_waited_for(
         await server.wait_closed()
 
 
-async def test_a_broker_that_has_lost_us_is_told_before_the_next_request(
+async def test_a_broker_that_lost_the_connection_is_introduced_before_the_next_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(request_reply, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(request_reply, "_RETRY_SECONDS", 0.0)
     async with running_cluster(TOPICS, brokers=2) as cluster, Producer(cluster.namesrv) as producer:
         other = cluster.brokers[1]
         for _ in range(2):

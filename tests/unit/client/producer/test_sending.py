@@ -36,7 +36,7 @@ def parse(frame: bytes) -> RemotingCommand:
         Outgoing.encoded("t", b"body", "a\x01ä"),
     ],
 )
-def test_the_template_makes_what_the_typed_header_says(outgoing: Outgoing, is_oneway: bool) -> None:
+def test_the_template_encodes_the_typed_header(outgoing: Outgoing, is_oneway: bool) -> None:
     quick = parse(TARGET.frame(outgoing, 42, FLAG_ONEWAY if is_oneway else 0))
     careful = TARGET.command(outgoing, is_oneway=is_oneway)
     careful.opaque = 42
@@ -51,7 +51,7 @@ def test_large_bodies_are_compressed() -> None:
     assert (small.sys_flag, small.body) == (0, body)
 
 
-def test_a_half_message_says_whose_it_is() -> None:
+def test_a_half_message_carries_its_group() -> None:
     outgoing = Outgoing(Message("t", b"x", tags="a"), 99)
     outgoing.prepare_transaction("g")
     request = TARGET.command(outgoing)
@@ -60,7 +60,7 @@ def test_a_half_message_says_whose_it_is() -> None:
     assert request.ext_fields["i"].endswith("\x02TRAN_MSG\x01true\x02PGROUP\x01g")
 
 
-def test_a_reply_has_a_request_of_its_own() -> None:
+def test_a_reply_has_its_own_request_code() -> None:
     reply = Outgoing(ClientMessage("t", b"x", system_properties=REPLY), 99)
     assert TARGET.command(reply).code == RequestCode.SEND_REPLY_MESSAGE_V2
     other = Outgoing(ClientMessage("t", b"x", system_properties={"MSG_TYPE": "other"}), 99)
@@ -68,7 +68,7 @@ def test_a_reply_has_a_request_of_its_own() -> None:
 
 
 def test_a_batch_has_no_id_of_its_own() -> None:
-    """Brokers write a batch's properties behind those of its messages: it would count alone."""
+    """Brokers append a batch's properties to its messages', so its id would hide theirs."""
     batch = batches_of([Message("t", b"1"), Message("t", b"2")])[0]
     assert batch.properties == "WAIT\x01true"
 
@@ -88,14 +88,14 @@ def test_results_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("missing", ["msgId", "queueId", "queueOffset"])
-def test_an_answer_without_a_place_cannot_be_read(missing: str) -> None:
+def test_a_response_without_a_position_is_refused(missing: str) -> None:
     fields = {"msgId": "A", "queueId": "3", "queueOffset": "7"}
     del fields[missing]
-    with pytest.raises(ValueError, match="no place"):
+    with pytest.raises(ValueError, match="bad position"):
         Outgoing(Message("t", b"x"), 99).results(fields, QUEUE, SendStatus.SEND_OK)
 
 
-def test_what_is_encoded_elsewhere_has_one_result() -> None:
+def test_encoded_messages_have_one_result() -> None:
     fields = {"queueId": "3", "queueOffset": "17", "msgId": "A,B,C"}
     for outgoing in (Outgoing.encoded("t", b"batch"), Outgoing.encoded("t", b"one", "a\x01b")):
         (result,) = outgoing.results(fields, QUEUE, SendStatus.SEND_OK)

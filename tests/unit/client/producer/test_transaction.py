@@ -11,8 +11,8 @@ import pytest
 
 from pyromq.client.errors import BrokerError, IllegalMessageError, OptionError
 from pyromq.client.hooks import EndingTransaction
-from pyromq.client.message import Message
-from pyromq.client.producer.transaction import HalfMessage, TransactionProducer
+from pyromq.client.message import HalfMessage, Message
+from pyromq.client.producer.transaction import TransactionProducer
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.results import TransactionState
 from pyromq.protocol.message.message_id import encode_message_id
@@ -44,7 +44,7 @@ def never(message: ReceivedMessage) -> TransactionState:
 def stored(
     broker: FakeBroker, code: int = ResponseCode.SUCCESS, offset: int = 5, physical: int = 4711
 ) -> None:
-    """The next send is answered with this place."""
+    """Answer the next send with this position."""
     header = SendMessageResponseHeader(encode_message_id(HOST, physical), 0, offset, "TX")
     broker.refusals[SEND].append((code, "", header.encode()))  # type: ignore[arg-type]
 
@@ -66,7 +66,7 @@ async def transactions(
 
 
 @pytest.mark.parametrize("state", TransactionState)
-async def test_the_broker_is_told_how_it_ended(state: TransactionState) -> None:
+async def test_the_outcome_is_sent_to_the_broker(state: TransactionState) -> None:
     async with transactions() as (broker, producer, _):
         stored(broker)
         seen: list[HalfMessage] = []
@@ -102,7 +102,7 @@ async def cancelled_by_somebody_else(_message: object) -> TransactionState:
     return COMMIT
 
 
-async def test_an_execution_that_was_cancelled_by_somebody_else_has_failed() -> None:
+async def test_an_execute_cancelled_from_inside_has_failed() -> None:
     async with transactions() as (broker, producer, _):
         stored(broker)
         result = await producer.send_in_transaction(Message("t", b"x"), cancelled_by_somebody_else)
@@ -110,7 +110,7 @@ async def test_an_execution_that_was_cancelled_by_somebody_else_has_failed() -> 
         assert "CancelledError" in repr(result.error)
 
 
-async def test_a_check_that_was_cancelled_by_somebody_else_is_answered(
+async def test_a_check_cancelled_from_inside_is_answered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with transactions(cancelled_by_somebody_else, topics=["t"]) as (broker, producer, _):
@@ -135,7 +135,7 @@ async def test_a_plain_function_runs_in_a_thread() -> None:
 
 
 @pytest.mark.parametrize("outcome", [RuntimeError("no money"), None, "commit"])
-async def test_an_outcome_that_is_not_known(outcome: Any, caplog: Any) -> None:
+async def test_an_unknown_outcome(outcome: Any, caplog: Any) -> None:
     async def execute(half: HalfMessage) -> Any:
         if isinstance(outcome, Exception):
             raise outcome
@@ -152,10 +152,10 @@ async def test_an_outcome_that_is_not_known(outcome: Any, caplog: Any) -> None:
         else:
             assert remark is not None
             assert repr(result.error) in remark
-            assert "outcome is not known" in caplog.text
+            assert "outcome unknown" in caplog.text
 
 
-async def test_a_half_that_is_not_safe_is_rolled_back_without_execution() -> None:
+async def test_a_half_message_not_stored_safely_is_rolled_back_without_execution() -> None:
     async with transactions() as (broker, producer, _):
         stored(broker, ResponseCode.FLUSH_DISK_TIMEOUT)
         result = await producer.send_in_transaction(Message("t", b"x"), never)  # type: ignore[arg-type]
@@ -163,7 +163,7 @@ async def test_a_half_that_is_not_safe_is_rolled_back_without_execution() -> Non
         assert (await ends(broker))[0].commit_or_rollback == 12
 
 
-async def test_what_is_not_stored_is_not_executed() -> None:
+async def test_nothing_is_executed_if_the_half_message_is_not_stored() -> None:
     async with transactions() as (broker, producer, _):
         broker.refusals[SEND] = [(ResponseCode.MESSAGE_ILLEGAL, "bad")]
         with pytest.raises(BrokerError, match="bad"):
@@ -178,7 +178,7 @@ async def test_a_delayed_message_is_refused() -> None:
             await producer.send_in_transaction(message, never)  # type: ignore[arg-type]
 
 
-async def test_an_id_that_cannot_be_read_leaves_the_end_to_a_check(caplog: Any) -> None:
+async def test_an_undecodable_id_leaves_the_outcome_to_a_check(caplog: Any) -> None:
     async with transactions() as (broker, producer, _):
         result = await producer.send_in_transaction(Message("t", b"x"), lambda _: COMMIT)
         assert result.state is COMMIT
@@ -186,7 +186,7 @@ async def test_an_id_that_cannot_be_read_leaves_the_end_to_a_check(caplog: Any) 
         assert "will ask" in caplog.text
 
 
-async def test_cancelling_an_execution_tells_nothing() -> None:
+async def test_cancelling_an_execution_sends_no_outcome() -> None:
     async with transactions() as (broker, producer, _):
         stored(broker)
         begun = asyncio.Event()
@@ -204,7 +204,7 @@ async def test_cancelling_an_execution_tells_nothing() -> None:
         assert not broker.seen(END)
 
 
-async def test_closing_waits_for_what_is_under_way() -> None:
+async def test_closing_waits_for_transactions_in_flight() -> None:
     async with running_cluster({"t": {"b0": 1}}) as cluster:
         broker = cluster.brokers[0]
         stored(broker)
@@ -240,7 +240,7 @@ async def test_an_execution_may_close_its_producer() -> None:
         assert result.state is COMMIT
 
 
-# Questions
+# Checks
 
 
 def question(key: str = "KEY", group: str = "g", offset: int = 9, topic: str = "t") -> Any:
@@ -263,7 +263,7 @@ async def ask(broker: FakeBroker, producer: TransactionProducer, **values: Any) 
 
 
 @pytest.mark.parametrize("state", TransactionState)
-async def test_a_question_is_answered(state: TransactionState) -> None:
+async def test_a_check_is_answered(state: TransactionState) -> None:
     asked: list[ReceivedMessage] = []
 
     async def check(message: ReceivedMessage) -> TransactionState:
@@ -293,7 +293,7 @@ async def test_names_in_a_namespace() -> None:
         assert asked[0].topic == "t"
 
 
-async def test_a_check_that_fails_is_not_the_end(caplog: Any) -> None:
+async def test_a_failed_check_answers_unknown(caplog: Any) -> None:
     def check(message: ReceivedMessage) -> TransactionState:
         raise OSError("database gone")
 
@@ -304,15 +304,15 @@ async def test_a_check_that_fails_is_not_the_end(caplog: Any) -> None:
         assert "check of transaction KEY failed" in caplog.text
 
 
-async def test_questions_for_others_are_left_alone(caplog: Any) -> None:
+async def test_checks_of_other_groups_are_ignored(caplog: Any) -> None:
     async with transactions(lambda _: COMMIT, topics=["t"]) as (broker, producer, _):
         await ask(broker, producer, group="other")
         await ask(broker, producer, key="MINE")
         assert [end.msg_id for end in await ends(broker)] == ["MINE"]
-        assert "group other: not ours" in caplog.text
+        assert "group other is not ours" in caplog.text
 
 
-async def test_the_latest_question_about_a_message_is_answered_once() -> None:
+async def test_only_the_latest_check_of_a_message_is_answered() -> None:
     go_on, begun = asyncio.Event(), asyncio.Event()
 
     async def check(message: ReceivedMessage) -> TransactionState:
@@ -353,7 +353,7 @@ async def test_checks_are_bounded() -> None:
         assert most == 2
 
 
-async def test_a_hanging_check_does_not_keep_it_from_closing(monkeypatch: Any) -> None:
+async def test_a_producer_closes_despite_a_hanging_check(monkeypatch: Any) -> None:
     monkeypatch.setattr("pyromq.client.producer.transaction._CLOSE_SECONDS", 0.05)
     begun = asyncio.Event()
 
@@ -368,11 +368,11 @@ async def test_a_hanging_check_does_not_keep_it_from_closing(monkeypatch: Any) -
     assert not broker.seen(END)
 
 
-async def test_brokers_are_looked_for_until_they_are_found(
+async def test_finding_brokers_is_retried(
     monkeypatch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr("pyromq.client.producer.transaction._FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("pyromq.client.producer.transaction._MIN_BACKOFF_SECONDS", 0.01)
     async with running_cluster({"t": {"b0": 1}}) as cluster:
         broker = cluster.brokers[0]
         broker.refusals[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [(ResponseCode.SYSTEM_BUSY, "no")] * 3
@@ -380,10 +380,10 @@ async def test_brokers_are_looked_for_until_they_are_found(
             cluster.namesrv, group="g", check=never, topics=["t"]
         ) as producer:
             await until(lambda: producer.client_id in broker.clients)
-        assert "not known yet" in caplog.text
+        assert "finding the brokers" in caplog.text
 
 
-async def test_hooks_see_the_end() -> None:
+async def test_hooks_see_the_outcome() -> None:
     class Hook:
         def __init__(self) -> None:
             self.seen: list[EndingTransaction] = []
@@ -408,7 +408,7 @@ async def test_hooks_see_the_end() -> None:
         assert (second.msg_id, second.state, second.is_checked) == ("KEY", ROLLBACK, True)
 
 
-def test_wrong_use_is_told() -> None:
+def test_wrong_use_is_refused() -> None:
     with pytest.raises(OptionError, match="check="):
         TransactionProducer("127.0.0.1:1", group="g", check=None)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="max_checks"):

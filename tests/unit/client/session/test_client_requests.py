@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from pyromq.client.received import ReceivedMessage
-from pyromq.client.session.client_requests import ClientRequests, stacks
+from pyromq.client.session.client_requests import ClientRequests, format_stacks
 from pyromq.protocol.java.fastjson import BodyError
 from pyromq.protocol.message.record import MessageRecord, encode_record
 from pyromq.protocol.wire.bodies import MessageQueue
@@ -26,7 +26,6 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.header_codec import HeaderError
 from tests.unit.client.fake_cluster import HOST
-from tests.unit.client.sessions import session_at
 
 OURS, THEIRS = MessageQueue("t", "b0", 0), MessageQueue("tenant%t", "b0", 0)
 
@@ -63,11 +62,11 @@ class Consumer:
 
 
 class Asked:
-    """A consumer in a namespace, and a broker's way to it."""
+    """A consumer in a namespace, and a broker connected to it."""
 
     def __init__(self) -> None:
         self.consumer = Consumer()
-        self.requests = ClientRequests(self.consumer)
+        self.requests = ClientRequests(self.consumer, "tenant")
 
     async def ask(self, code: RequestCode, body: bytes = b"", **fields: str) -> RemotingCommand:
         answer = self.requests.handlers()[code](
@@ -79,14 +78,11 @@ class Asked:
 
 
 @pytest.fixture
-async def asked() -> AsyncIterator[Asked]:
-    made = Asked()
-    async with session_at("127.0.0.1:1", namespace="tenant") as session:
-        made.requests.session = session
-        yield made
+def asked() -> Asked:
+    return Asked()
 
 
-async def test_notes_of_members(asked: Asked) -> None:
+async def test_a_change_of_members_triggers_a_rebalance(asked: Asked) -> None:
     await asked.ask(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, consumerGroup="tenant%g")
     assert asked.consumer.notes == 1
 
@@ -119,14 +115,14 @@ async def test_offsets_can_be_reset_in_both_forms(asked: Asked) -> None:
         ("tenant%other", "tenant%t", {}),
     ],
 )
-async def test_how_far_it_has_come(
+async def test_consumed_offsets_are_returned(
     asked: Asked, group: str, topic: str, offsets: dict[MessageQueue, int]
 ) -> None:
     answer = await asked.ask(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, group=group, topic=topic)
     assert GetConsumerStatusBody.decode(answer.body).message_queue_table == offsets
 
 
-async def test_a_portrait_with_names_that_servers_know(asked: Asked) -> None:
+async def test_running_info_has_the_names_that_servers_know(asked: Asked) -> None:
     answer = await asked.ask(
         RequestCode.GET_CONSUMER_RUNNING_INFO,
         consumerGroup="tenant%g",
@@ -136,7 +132,7 @@ async def test_a_portrait_with_names_that_servers_know(asked: Asked) -> None:
     info = ConsumerRunningInfo.decode(answer.body)
     assert info.mq_table == {THEIRS: ProcessQueueInfo(5)}
     assert [*info.status_table] == ["tenant%t"]
-    assert "test_a_portrait_with_names" in (info.jstack or "")
+    assert "test_running_info_has_the_names" in (info.jstack or "")
     with pytest.raises(RequestError, match="not exist in this consumer") as refused:
         await asked.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="g", clientId="c")
     assert refused.value.code == ResponseCode.SYSTEM_ERROR
@@ -150,7 +146,7 @@ async def test_a_portrait_with_names_that_servers_know(asked: Asked) -> None:
         (b"bad", ValueError("x"), DirectResult.CR_THROW_EXCEPTION, "ValueError: x"),
     ],
 )
-async def test_a_message_given_directly(
+async def test_direct_consumption(
     asked: Asked,
     body: bytes,
     error: Exception | None,
@@ -190,13 +186,13 @@ async def test_a_message_given_directly(
     assert (message.topic, message.queue.broker_name) == ("t", "b0")
 
 
-async def test_a_message_that_is_none_is_refused(asked: Asked) -> None:
+async def test_a_body_that_is_not_a_message_is_refused(asked: Asked) -> None:
     for rubbish in (b"", b"rubbish"):
-        with pytest.raises(RequestError, match="no message"):
+        with pytest.raises(RequestError, match="not a message"):
             await asked.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, rubbish, consumerGroup="tenant%g")
 
 
 async def test_stacks_name_threads_and_tasks() -> None:
-    text = stacks()
+    text = format_stacks()
     assert "thread MainThread" in text
     assert "\ntask " in text

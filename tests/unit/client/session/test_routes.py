@@ -72,7 +72,7 @@ def test_queues_follow_permissions_and_masters() -> None:
     assert route.clusters == {"c"}
 
 
-def test_the_queues_of_an_ordered_topic_are_those_of_its_configuration_whoever_is_there() -> None:
+def test_an_ordered_topic_has_the_configured_queues_whatever_brokers_are_up() -> None:
     body = TopicRouteData(
         [QueueData("a", 8, 8, perm=6), QueueData("c", 8, 8, perm=6)],
         [BrokerData("x", "a", {0: "a:1"}), BrokerData("x", "c", {1: "c:2"})],
@@ -104,12 +104,12 @@ def test_the_queues_of_an_ordered_topic_are_those_of_its_configuration_whoever_i
         pytest.param("a:" + "9" * 5000, id="huge"),
     ],
 )
-def test_an_order_that_cannot_be_read_is_refused(text: str) -> None:
+def test_a_bad_order_configuration_is_refused(text: str) -> None:
     with pytest.raises(BodyError, match="order configuration of topic 't'"):
         TopicRoute.from_body("t", TopicRouteData(order_topic_conf=f"b:1;{text}"))
 
 
-def test_a_new_topic_is_where_the_template_is_with_at_most_as_many_queues() -> None:
+def test_a_new_topic_has_the_route_of_the_template_with_at_most_as_many_queues() -> None:
     template = TopicRoute.from_body(
         "TBW102",
         TopicRouteData([QueueData("b", 8, 8, perm=7)], [BrokerData("c", "b", {0: "a:1"})]),
@@ -119,12 +119,12 @@ def test_a_new_topic_is_where_the_template_is_with_at_most_as_many_queues() -> N
     assert route.topic == "new"
 
 
-def test_a_route_with_absurdly_many_queues_is_refused() -> None:
+def test_a_route_with_too_many_queues_is_refused() -> None:
     with pytest.raises(BodyError, match="more than 65536"):
         TopicRoute.from_body("t", TopicRouteData([QueueData("b", 0x7FFFFFFF, 1, perm=6)]))
 
 
-async def test_a_route_is_asked_for_once_and_kept() -> None:
+async def test_a_route_is_looked_up_once_and_cached() -> None:
     async with running_cluster({"t": {"b0": 2}}) as cluster, routes_of(cluster.namesrv) as routes:
         answers = await asyncio.gather(*(routes.get("t") for _ in range(10)))
         assert len(answers[0].write_queues) == 2
@@ -133,7 +133,7 @@ async def test_a_route_is_asked_for_once_and_kept() -> None:
         assert routes.known() == [answers[0]]
 
 
-async def test_an_old_route_is_given_at_once_and_asked_for_again_in_the_background() -> None:
+async def test_an_old_route_is_returned_at_once_and_refreshed_in_the_background() -> None:
     async with (
         running_cluster({"t": {"b0": 2}}) as cluster,
         routes_of(cluster.namesrv, max_age=0) as routes,
@@ -145,7 +145,7 @@ async def test_an_old_route_is_given_at_once_and_asked_for_again_in_the_backgrou
         await until(lambda: len(routes.known()[0].write_queues) == 3)
 
 
-async def test_a_name_server_that_hangs_holds_up_nobody_who_knows_a_route() -> None:
+async def test_a_hanging_name_server_delays_no_caller_with_a_cached_route() -> None:
     async with (
         running_cluster({"t": {"b0": 2}}) as cluster,
         routes_of(cluster.namesrv, max_age=0) as routes,
@@ -159,7 +159,7 @@ async def test_a_name_server_that_hangs_holds_up_nobody_who_knows_a_route() -> N
         assert len(cluster.brokers[0].seen(ROUTE)) == 2
 
 
-async def test_in_the_background_too_the_next_name_server_is_asked() -> None:
+async def test_a_background_refresh_asks_the_next_name_server() -> None:
     async with (
         running_cluster({"t": {"b0": 2}}) as cluster,
         running_cluster({"t": {"b0": 3}}) as other,
@@ -174,7 +174,7 @@ async def test_in_the_background_too_the_next_name_server_is_asked() -> None:
         assert routes._addresses == [other.namesrv, cluster.namesrv]
 
 
-async def test_an_old_route_stays_while_no_name_server_answers(
+async def test_an_old_route_is_kept_while_no_name_server_answers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with (
@@ -186,11 +186,11 @@ async def test_an_old_route_stays_while_no_name_server_answers(
         assert await routes.get("t") is route
         await until(lambda: bool(caplog.records))
         assert [r.levelno for r in caplog.records] == [logging.WARNING]
-        assert "is kept although it is old" in caplog.text
+        assert "failed, keeping it" in caplog.text
         assert await routes.get("t") is route
 
 
-async def test_a_topic_that_is_gone_is_told_when_the_background_has_seen_it(
+async def test_a_deleted_topic_is_reported_after_a_background_refresh(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(routes_module, "FORGOTTEN_AFTER", 0.0)
@@ -206,7 +206,7 @@ async def test_a_topic_that_is_gone_is_told_when_the_background_has_seen_it(
             await routes.get("t")
 
 
-async def test_closing_ends_what_is_asked(caplog: pytest.LogCaptureFixture) -> None:
+async def test_closing_cancels_lookups(caplog: pytest.LogCaptureFixture) -> None:
     async with running_cluster({"t": {"b0": 2}}) as cluster:
         async with routes_of(cluster.namesrv, max_age=0) as routes:
             await routes.get("t")
@@ -216,7 +216,7 @@ async def test_closing_ends_what_is_asked(caplog: pytest.LogCaptureFixture) -> N
             await until(lambda: len(cluster.brokers[0].seen(ROUTE)) == 3)
         assert not routes._asking
         assert not caplog.records
-        with pytest.raises(ClientStateError, match="was closed while it asked"):
+        with pytest.raises(ClientStateError, match="was closed while it looked up"):
             await waiting
 
 
@@ -227,7 +227,7 @@ async def test_an_unknown_topic_is_named() -> None:
         assert routes.known() == []
 
 
-async def test_a_known_topic_is_forgotten_only_when_every_broker_must_have_registered_again(
+async def test_a_known_topic_is_dropped_only_after_every_broker_must_have_registered(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_cluster({"t": {"b0": 2}}) as cluster, routes_of(cluster.namesrv) as routes:
@@ -241,7 +241,7 @@ async def test_a_known_topic_is_forgotten_only_when_every_broker_must_have_regis
         assert routes.known() == []
 
 
-async def test_a_name_server_that_knows_nothing_does_not_speak_for_the_others() -> None:
+async def test_a_name_server_without_the_route_does_not_speak_for_the_others() -> None:
     async with (
         running_cluster({"t": {"b0": 1}}) as cluster,
         running_cluster({}) as empty,
@@ -261,7 +261,7 @@ async def test_each_name_server_is_tried_and_the_good_one_remembered() -> None:
         assert routes._addresses == [cluster.namesrv, NOBODY]
 
 
-async def test_when_none_answers_each_one_s_failure_is_told() -> None:
+async def test_if_none_answers_the_error_of_each_is_reported() -> None:
     async with running_cluster({}) as cluster, routes_of(NOBODY, cluster.namesrv) as routes:
         cluster.brokers[0].refusals[ROUTE] = [(ResponseCode.SYSTEM_ERROR, "ill")]
         with pytest.raises(NameServerError) as caught:
@@ -271,7 +271,7 @@ async def test_when_none_answers_each_one_s_failure_is_told() -> None:
         assert set(caught.value.causes) == {NOBODY, cluster.namesrv}
 
 
-async def test_an_answer_that_is_no_route_is_a_failure_of_that_name_server() -> None:
+async def test_a_response_that_is_not_a_route_counts_as_a_failure() -> None:
     async with running_cluster({}) as cluster, routes_of(cluster.namesrv) as routes:
         cluster.brokers[0].refusals[ROUTE] = [(ResponseCode.SUCCESS, "without a body")]
         with pytest.raises(NameServerError) as caught:

@@ -8,9 +8,10 @@ from functools import partial
 
 import pytest
 
+from pyromq.client import LitePullConsumer, Producer, PullConsumer, PushConsumer
 from pyromq.client.errors import BrokerError, ClientStateError
 from pyromq.client.options import Settings
-from pyromq.client.session.session import Session
+from pyromq.client.session.session import Client, Session, SessionState
 from pyromq.protocol.wire.acl import signature_of
 from pyromq.protocol.wire.bodies import HeartbeatData, ProducerData
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
@@ -29,7 +30,7 @@ def describe(client_id: str) -> HeartbeatData:
     return HeartbeatData(client_id, producer_data_set=[ProducerData("g")])
 
 
-async def test_heartbeats_go_to_every_known_master_again_and_again() -> None:
+async def test_heartbeats_go_to_every_known_master_periodically() -> None:
     async with running_cluster(TOPICS, brokers=2) as cluster:
         settings = Settings.of(cluster.namesrv, {"heartbeat_interval": 0.01})
         session = Session(settings, describe)
@@ -42,7 +43,7 @@ async def test_heartbeats_go_to_every_known_master_again_and_again() -> None:
         await session.close()
 
 
-async def test_only_greeted_brokers_are_told_of_the_end() -> None:
+async def test_only_greeted_brokers_get_an_unregister_request() -> None:
     async with running_cluster(TOPICS, brokers=2) as cluster:
         session = Session(Settings.of(cluster.namesrv, {}), describe)
         ill: list[tuple[int, str]] = [(ResponseCode.SYSTEM_ERROR, "ill")]
@@ -57,7 +58,7 @@ async def test_only_greeted_brokers_are_told_of_the_end() -> None:
         assert cluster.brokers[1].seen(RequestCode.UNREGISTER_CLIENT) == []
 
 
-async def test_a_broker_that_is_gone_does_not_keep_anyone_from_leaving() -> None:
+async def test_a_session_closes_although_a_broker_is_gone() -> None:
     async with running_cluster(TOPICS, brokers=2) as cluster:
         session = Session(Settings.of(cluster.namesrv, {}), describe)
         session.start()
@@ -80,7 +81,7 @@ async def test_a_new_broker_is_greeted_at_once() -> None:
         assert [len(b.seen(RequestCode.HEART_BEAT)) for b in cluster.brokers] == [1, 1]
 
 
-async def test_a_broker_that_was_lost_and_is_back_is_told_at_once() -> None:
+async def test_a_reconnected_broker_is_greeted_at_once() -> None:
     async with running_cluster({"t": {"b1": 1}}, brokers=2) as cluster:
         session = Session(Settings.of(cluster.namesrv, {}), describe)
         session.start()
@@ -92,13 +93,13 @@ async def test_a_broker_that_was_lost_and_is_back_is_told_at_once() -> None:
         for writer in broker.writers:
             writer.transport.abort()
         await until(lambda: connection.is_lost)
-        # Whatever it is that connects again.
+        # Any request that reconnects.
         await session.remoting.connect(broker.address)
         await until(lambda: _heartbeats(broker, 2))
         await session.close()
 
 
-async def test_heartbeats_outlast_a_mistake(caplog: pytest.LogCaptureFixture) -> None:
+async def test_heartbeats_survive_an_exception(caplog: pytest.LogCaptureFixture) -> None:
     mistakes = [RuntimeError("a mistake")]
 
     def describe_after_mistakes(client_id: str) -> HeartbeatData:
@@ -144,7 +145,7 @@ def test_a_session_that_was_never_closed_can_be_freed() -> None:
     assert gone() is None
 
 
-async def test_names_get_their_namespace_and_lose_it() -> None:
+async def test_names_are_wrapped_and_unwrapped() -> None:
     session = Session(Settings.of("127.0.0.1:1", {"namespace": "shop"}), describe)
     assert session.wrap("orders") == "shop%orders"
     assert session.unwrap("shop%orders") == "orders"
@@ -170,7 +171,7 @@ async def test_requests_are_signed() -> None:
         await session.close()
 
 
-def test_a_fork_cannot_use_its_parents_client() -> None:
+def test_a_forked_child_cannot_use_the_parents_client() -> None:
     async def main() -> str:
         session = Session(Settings.of("127.0.0.1:1", {}), describe)
         session.start()
@@ -193,10 +194,10 @@ def test_a_fork_cannot_use_its_parents_client() -> None:
         await session.close()
         return told
 
-    assert "make a new one here" in asyncio.run(main())
+    assert "create a new client here" in asyncio.run(main())
 
 
-async def test_error_answers_are_raised() -> None:
+async def test_error_responses_are_raised() -> None:
     async with running_cluster(TOPICS, brokers=2) as cluster:
         session = Session(Settings.of(cluster.namesrv, {}), describe)
         cluster.brokers[0].refusals[RequestCode.HEART_BEAT] = [(ResponseCode.SYSTEM_BUSY, "busy")]
@@ -209,3 +210,50 @@ async def test_client_ids_differ() -> None:
     sessions = [Session(Settings.of("127.0.0.1:1", {}), describe) for _ in range(2)]
     assert sessions[0].client_id != sessions[1].client_id
     await asyncio.gather(*(session.close() for session in sessions))
+
+
+class Counting(Client):
+    def __init__(self) -> None:
+        self._session = Session(Settings.of("127.0.0.1:1", {}), HeartbeatData)
+        self.calls: list[str] = []
+
+    async def start(self) -> None:
+        self.calls.append("start")
+
+    async def close(self) -> None:
+        self.calls.append("close")
+
+
+async def test_a_block_starts_and_closes_a_client_even_if_it_raises() -> None:
+    client = Counting()
+    async with client as entered:
+        assert entered is client
+        assert client.calls == ["start"]
+    with pytest.raises(LookupError):
+        async with client:
+            raise LookupError
+    assert client.calls == ["start", "close"] * 2
+
+
+async def test_a_client_has_the_id_of_its_session() -> None:
+    assert Counting().client_id.count("@") == 1
+
+
+@pytest.mark.parametrize("kind", [LitePullConsumer, Producer, PullConsumer, PushConsumer])
+def test_every_public_client_is_a_client(kind: type) -> None:
+    assert issubclass(kind, Client)
+
+
+async def test_a_session_lives_once() -> None:
+    session = Session(Settings.of("127.0.0.1:1", {}), describe)
+    assert (session.state, session.running) == (SessionState.NEW, False)
+    session.start()
+    session.start()
+    assert (session.state, session.running) == (SessionState.RUNNING, True)
+    await session.close()
+    await session.close()
+    assert (session.state, session.running) == (SessionState.CLOSED, False)
+    with pytest.raises(ClientStateError, match="is closed"):
+        session.start()
+    with pytest.raises(AssertionError, match="CLOSED to RUNNING"):
+        session._enter(SessionState.RUNNING)

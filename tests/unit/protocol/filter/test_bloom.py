@@ -1,4 +1,4 @@
-"""The bloom filter's own rules; Java's numbers are in tests/golden."""
+"""Rules of the bloom filter; tests/golden compares with Java."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyromq.protocol.filter.bloom import BloomFilter, BloomFilterData
 FILTER = BloomFilter(20, 32)
 
 
-def test_members_are_always_seen() -> None:
+def test_members_are_always_hits() -> None:
     members = [f"group-{number}#topic" for number in range(32)]
     bit_map = FILTER.empty_map()
     for member in members:
@@ -17,7 +17,7 @@ def test_members_are_always_seen() -> None:
     assert all(FILTER.is_hit(FILTER.positions(member), bit_map) for member in members)
 
 
-def test_others_are_seen_about_as_often_as_the_error_rate_says() -> None:
+def test_false_positives_match_the_error_rate() -> None:
     bit_map = FILTER.empty_map()
     for number in range(32):
         FILTER.add(FILTER.positions(f"group-{number}"), bit_map)
@@ -27,7 +27,7 @@ def test_others_are_seen_about_as_often_as_the_error_rate_says() -> None:
     assert 0 < wrong < 999 * 0.3
 
 
-def test_nothing_is_in_an_empty_map() -> None:
+def test_an_empty_map_has_no_members() -> None:
     assert not FILTER.is_hit(FILTER.positions("group"), FILTER.empty_map())
 
 
@@ -47,7 +47,7 @@ def test_bits_of_another_filter_are_not_valid() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 13, 15])
-def test_a_map_of_another_length_is_refused(length: int) -> None:
+def test_a_map_of_another_length_is_rejected(length: int) -> None:
     with pytest.raises(ValueError, match="expected 112"):
         FILTER.add([1], bytearray(length))
     with pytest.raises(ValueError, match="expected 112"):
@@ -55,6 +55,6 @@ def test_a_map_of_another_length_is_refused(length: int) -> None:
 
 
 @pytest.mark.parametrize(("error_rate", "expected"), [(0, 32), (100, 32), (-1, 32), (20, 0)])
-def test_numbers_that_make_no_filter_are_refused(error_rate: int, expected: int) -> None:
+def test_invalid_sizes_are_rejected(error_rate: int, expected: int) -> None:
     with pytest.raises(ValueError, match=r"error rate|expected members"):
         BloomFilter(error_rate, expected)

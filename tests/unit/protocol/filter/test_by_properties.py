@@ -1,4 +1,4 @@
-"""Filters that look into records."""
+"""Filters that read records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def matches(wanted: PropertyFilter | RetryFilter, data: bytes, tags_code: int = 
     )
 
 
-def test_wanted_is_what_the_expression_says() -> None:
+def test_filter_matches_as_the_expression_does() -> None:
     wanted = PropertyFilter(compile_sql("price > 10 AND TAGS = 'book'"))
     assert matches(wanted, record(price="11", TAGS="book", other="x"))
     assert not matches(wanted, record(price="9", TAGS="book"))
@@ -39,7 +39,7 @@ def test_many_names_are_found_as_few_are() -> None:
     assert not matches(wanted, twice), "the last one counts"
 
 
-def test_a_record_that_is_not_there_is_let_through() -> None:
+def test_a_missing_record_is_let_through() -> None:
     wanted = PropertyFilter(compile_sql("FALSE"))
     assert wanted.matches(0, 0, 500, lambda offset, size: b"")
     assert not matches(wanted, record(a="5"))
@@ -66,7 +66,7 @@ def test_bits_of_another_filter_rule_nothing_out() -> None:
 
 
 class Filters:
-    """The group's only filter."""
+    """Return the only filter of the group."""
 
     def message_filter(self, topic: str, group: str) -> PropertyFilter | None:
         if (topic, group) == ("Orders", "group"):
@@ -83,7 +83,7 @@ def test_retried_messages_are_filtered_by_their_first_topic() -> None:
     assert not wanted.rules_out(1, bytes(BLOOM.empty_map()))
 
 
-def test_retried_messages_are_filtered_by_tags_too() -> None:
+def test_retried_messages_are_also_filtered_by_tags() -> None:
     wanted = RetryFilter(TagFilter.of("A"), Filters(), "group")
     assert matches(wanted, record(), java_hash("A"))
     assert not matches(wanted, record(), java_hash("B"))

@@ -1,4 +1,4 @@
-"""SQL92 expressions: limits, causes, hostile text. Results are held against Java's in
+"""SQL92 expressions: limits, error messages, hostile text. Results are compared with Java's in
 tests/golden/test_sql.py.
 """
 
@@ -20,7 +20,7 @@ WORDS = st.sampled_from(
 )
 
 
-def test_a_message_is_wanted_when_the_result_is_true() -> None:
+def test_a_message_matches_if_the_result_is_true() -> None:
     expression = compile_sql("price > 10 AND region IN ('eu', 'us') AND note IS NULL")
     assert expression.names == {"price", "region", "note"}
     assert expression.matches({"price": "11", "region": "eu"})
@@ -29,7 +29,7 @@ def test_a_message_is_wanted_when_the_result_is_true() -> None:
     assert not expression.matches({"price": "11"})
 
 
-def test_a_value_of_another_type_is_not_wanted() -> None:
+def test_a_value_of_another_type_does_not_match() -> None:
     expression = compile_sql("price > 10")
     with pytest.raises(MismatchError, match="'cheap' is not an integer"):
         expression.evaluate({"price": "cheap"})
@@ -55,7 +55,7 @@ def test_a_value_of_another_type_is_not_wanted() -> None:
         ("a = ?", "unexpected '?' at character 5"),
     ],
 )
-def test_a_refusal_says_why(text: str, cause: str) -> None:
+def test_the_error_says_why(text: str, cause: str) -> None:
     with pytest.raises(SqlError, match=re.escape(cause)):
         compile_sql(text)
 
@@ -70,14 +70,14 @@ def test_a_refusal_says_why(text: str, cause: str) -> None:
         lambda count: "NOT " * count + "TRUE",
     ],
 )
-def test_what_is_nested_too_deep_is_refused(nested) -> None:  # type: ignore[no-untyped-def]
+def test_deep_nesting_is_rejected(nested) -> None:  # type: ignore[no-untyped-def]
     compile_sql(nested(MAX_DEPTH // 4)).evaluate({"a": "5"})
     for count in (MAX_DEPTH + 1, 600):
         with pytest.raises(SqlError, match="nested more than 100 levels deep"):
             compile_sql(nested(count))
 
 
-def test_long_rows_are_not_deep() -> None:
+def test_long_chains_are_not_deep() -> None:
     text = "a = 1" + " OR a = 1" * 1500 + " OR a = 5"
     assert compile_sql(text).matches({"a": "5"})
     with pytest.raises(SqlError, match=f"limit {MAX_LENGTH}"):
@@ -98,21 +98,21 @@ def test_long_rows_are_not_deep() -> None:
         "--" * 1000 + "\n" + "-" * (MAX_LENGTH - 3000),
     ],
 )
-def test_hostile_text_takes_no_time(text: str) -> None:
+def test_hostile_text_is_parsed_in_linear_time(text: str) -> None:
     begun = time.process_time()
     with pytest.raises(SqlError):
         compile_sql(text)
-    # Some milliseconds; with a square of the length in it, many seconds.
+    # Takes milliseconds; a quadratic parser would take many seconds.
     assert time.process_time() - begun < 2.0
 
 
-def test_a_number_that_int_refuses_is_no_match() -> None:
+def test_a_number_that_int_rejects_does_not_match() -> None:
     for text in ("a > 5", "a = 5", "a BETWEEN 1 AND 9", "a > 3000000000", "5 < a"):
         assert not compile_sql(text).matches({"a": "9" * 5000}), text
     assert compile_sql("a > 5").matches({"a": "0" * 5000 + "9"})
 
 
-def test_an_evaluation_that_fails_is_no_match() -> None:
+def test_a_failed_evaluation_does_not_match() -> None:
     def fail(_: object) -> bool:
         raise ZeroDivisionError
 
@@ -121,7 +121,7 @@ def test_an_evaluation_that_fails_is_no_match() -> None:
 
 
 @given(st.lists(WORDS, max_size=40).map(" ".join) | st.text(max_size=60))
-def test_any_text_is_compiled_or_refused(text: str) -> None:
+def test_any_text_compiles_or_is_rejected(text: str) -> None:
     try:
         expression = compile_sql(text)
     except SqlError:

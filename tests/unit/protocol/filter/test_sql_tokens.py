@@ -1,4 +1,4 @@
-"""The words of SQL92 expressions."""
+"""Tokens of SQL92 expressions."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def test_words() -> None:
     ]
 
 
-def test_the_longest_word_wins() -> None:
+def test_the_longest_match_wins() -> None:
     assert [value for _, value in words("007")] == ["0", "0", "7"]
     assert words("nothing")[0] == (Kind.NAME, "nothing")
     assert [value for _, value in words("5e 5e1")] == ["5", "e", "5e1"]
-    # A comment ends with its line: on the last line there is none.
+    # A comment ends with its line, so the last line cannot contain one.
     assert [value for _, value in words("a--b")] == ["a", "-", "-", "b"]
 
 
-def test_nothing_is_read_before_it_is_looked_at() -> None:
+def test_tokens_are_read_on_demand() -> None:
     tokens = Tokens("a = ?")
     assert tokens.take().value == "a"
     assert tokens.take_if("<", "=") == "="
@@ -46,9 +46,9 @@ def test_nothing_is_read_before_it_is_looked_at() -> None:
         tokens.peek()
 
 
-def test_what_is_expected_is_named() -> None:
+def test_the_error_names_the_expected_token() -> None:
     tokens = Tokens("a")
-    assert tokens.take_if("a") is None, "a name is no keyword"
+    assert tokens.take_if("a") is None, "a name is not a keyword"
     with pytest.raises(SqlError, match="expected NULL, found 'a' at character 1"):
         tokens.expect("NULL")
     tokens.take()
@@ -57,6 +57,6 @@ def test_what_is_expected_is_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["'x", "?", "/* x", "\u00e4", "\u212a"])
-def test_what_is_no_word(text: str) -> None:
+def test_invalid_tokens(text: str) -> None:
     with pytest.raises(SqlError, match="unexpected"):
         words(text)

@@ -1,4 +1,4 @@
-"""Java's numbers and comparisons, as filters need them."""
+"""Numbers and comparisons equal those of Java."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyromq.protocol.filter.sql_values import (
 )
 
 
-def test_whole_numbers() -> None:
+def test_integers() -> None:
     assert read_integer("+2147483647") == 2**31 - 1
     assert read_integer("-2147483648") == -(2**31)
     assert read_integer("\u0665") == 5
@@ -35,7 +35,7 @@ def test_whole_numbers() -> None:
 
 @pytest.mark.parametrize("read", [read_integer, read_long])
 @pytest.mark.parametrize("zero", ["0", "\u0660"])
-def test_whole_numbers_of_any_length(read: Callable[[str], int], zero: str) -> None:
+def test_integers_of_any_length(read: Callable[[str], int], zero: str) -> None:
     assert read("-" + zero * 20_000 + "17") == -17
     assert read(zero * 20_000) == 0
     for text in (
@@ -52,15 +52,15 @@ def test_whole_numbers_of_any_length(read: Callable[[str], int], zero: str) -> N
     "text",
     [start + "1" * 32_000 + "x" for start in ("", "-", ".", "1.", "1e", "0x", "0x1.", "0x1p")],
 )
-def test_what_is_almost_a_double_takes_no_time(text: str) -> None:
+def test_near_doubles_are_parsed_in_linear_time(text: str) -> None:
     begun = time.process_time()
     with pytest.raises(MismatchError):
         read_double(text)
-    # Less than a millisecond; where the pattern backtracks, half a minute.
+    # Takes less than a millisecond; with a backtracking pattern, half a minute.
     assert time.process_time() - begun < 2.0
 
 
-def test_a_long_number_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_number_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "0." + "1" * 30_000
     assert read_double(text) == read_double(text[:100])
     monkeypatch.setattr(sql_values, "_DOUBLE", None)
@@ -88,7 +88,7 @@ def test_doubles(text: str, value: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", ".", "nan", "NaNd", "Infinityf", "0x5", "1_0", "\u0665", "5L"]
 )
-def test_what_is_no_double(text: str) -> None:
+def test_invalid_doubles(text: str) -> None:
     with pytest.raises(MismatchError):
         read_double(text)
 

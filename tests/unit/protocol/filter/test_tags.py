@@ -1,4 +1,4 @@
-"""Tag expressions and the filter that they make."""
+"""Tag expressions and their filters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_all_messages(expression: str | None) -> None:
         ("a|||b", {"a", "|b"}),
         ("*||a", {"*", "a"}),
         ("a b", {"a b"}),
-        # Java's trim leaves spaces alone that are not ASCII's, and takes control characters.
+        # Java's trim keeps non-ASCII white space and removes control characters.
         ("\u3000a\u00a0||\x00\x1fb\x01", {"\u3000a\u00a0", "b"}),
     ],
     ids=lambda value: ascii(sorted(value) if isinstance(value, set) else value),
@@ -55,7 +55,7 @@ def test_tags_of_an_expression(expression: str, tags: set[str]) -> None:
 
 
 @pytest.mark.parametrize("expression", ["||", " ", " || ", "||||", "\x00"])
-def test_expression_that_names_no_tag(expression: str) -> None:
+def test_expression_without_tags(expression: str) -> None:
     with pytest.raises(SubscriptionError, match="has no tags"):
         TagFilter.of(expression)
 
@@ -81,7 +81,7 @@ def test_tags_of_the_same_hash_both_pass() -> None:
     assert wants(tag_filter, "BB")
 
 
-def test_negative_hashes_are_those_of_the_entries() -> None:
+def test_negative_hashes_match_entries() -> None:
     tags = "negative tag"
     code = java_hash("polygenelubricants")
     assert code == -(2**31)
@@ -113,7 +113,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=12).map("".join))
-def test_tags_are_found_as_if_all_properties_were_decoded(text: str) -> None:
+def test_tags_equal_those_of_decoded_properties(text: str) -> None:
     text_codes, raw_codes = text_tags_codes(), raw_tags_codes()
     expected = java_hash(decode_properties(text).get("TAGS", ""))
     for _ in range(2):
@@ -122,12 +122,12 @@ def test_tags_are_found_as_if_all_properties_were_decoded(text: str) -> None:
         assert text_codes.by_last_property.get(last, expected) == expected
 
 
-def test_tags_that_are_no_utf8_have_java_s_hash() -> None:
+def test_tags_that_are_not_utf8_hash_as_in_java() -> None:
     assert raw_tags_codes().find(b"TAGS\x01\xff\x02a\x01b") == java_hash("\ufffd")
 
 
 @pytest.mark.parametrize("piece", ["xTAGS\x01", "TAGS\x01\x02", "\x02TAGS\x01\x02"])
-def test_many_tags_that_are_none_take_no_time(piece: str) -> None:
+def test_many_empty_tags_take_linear_time(piece: str) -> None:
     text = piece * (32_000 // len(piece))
     begun = time.process_time()
     for _ in range(20):

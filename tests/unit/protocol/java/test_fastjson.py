@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pyromq.protocol.java.fastjson import BodyError, ObjectKey, dump_json, parse_json
 
-#: As Java writes a ConsumeStats.
+#: A ConsumeStats as Java writes it.
 CONSUME_STATS = (
     b'{"consumeTps":1.5,"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:'
     b'{"brokerOffset":5,"consumerOffset":3,"lastTimestamp":9}}}'
@@ -56,24 +56,24 @@ def test_parse_maps_with_message_queues_as_keys() -> None:
      "nul", "{0:1}}", "{0:1}{", "1:2", "{true:1}", "{{{}:1}:2}", "[" * 5000, "{0:" * 5000,
      "{{" * 5000],
 )  # fmt: skip
-def test_broken_text_is_refused(text: str) -> None:
+def test_broken_text_is_rejected(text: str) -> None:
     with pytest.raises(BodyError) as raised:
         parse_json(text)
     assert len(str(raised.value)) < 300
 
 
-def test_text_that_is_not_utf8_is_refused() -> None:
+def test_text_that_is_not_utf8_is_rejected() -> None:
     with pytest.raises(BodyError, match="not UTF-8"):
         parse_json(b'{0:"\xff"}')
 
 
-def test_unquoted_keys_are_refused_where_standard_json_is_expected() -> None:
+def test_unquoted_keys_are_rejected_in_standard_json() -> None:
     assert parse_json(b'{"0":1}', standard_json=True) == {"0": 1}
     with pytest.raises(BodyError, match="not JSON"):
         parse_json(b"{0:1}", standard_json=True)
 
 
-def test_an_endless_string_of_escapes_is_read_once() -> None:
+def test_an_unterminated_string_of_escapes_is_scanned_once() -> None:
     # Backtracking would make this quadratic: minutes instead of milliseconds.
     with pytest.raises(BodyError):
         parse_json('{0:"' + '\\"' * 1_000_000)
@@ -98,7 +98,7 @@ def test_dump_writes_plain_values_as_utf8() -> None:
 
 
 @pytest.mark.parametrize("key", [1.5, True, None, (1,)])
-def test_dump_refuses_other_keys(key: object) -> None:
+def test_dump_rejects_other_keys(key: object) -> None:
     with pytest.raises(TypeError, match="key"):
         dump_json({0: 1, key: 2} if key is not True else {2: 1, key: 2})
 

@@ -38,7 +38,7 @@ from pyromq.protocol.java.properties import (
         ("a=1\na=2", {"a": "2"}),
     ],
 )
-def test_reads_what_java_reads(text: str, expected: dict[str, str]) -> None:
+def test_parses_like_java(text: str, expected: dict[str, str]) -> None:
     assert parse_properties(text) == expected
 
 
@@ -117,9 +117,7 @@ def test_updates_of_odd_files(before: bytes, after: bytes) -> None:
 )
 @example(":\\\r", {"=": ""})
 @example("a\\\n", {"b": "1"})
-def test_an_update_changes_what_is_read_and_nothing_else(
-    text: str, changes: dict[str, str]
-) -> None:
+def test_an_update_changes_only_the_given_keys(text: str, changes: dict[str, str]) -> None:
     data = text.encode()
 
     assert parse_properties(update_properties(data, changes)) == {

@@ -1,4 +1,4 @@
-"""Java's hashes: golden values of `String.hashCode`, and that all ways to them agree."""
+"""Golden values of `String.hashCode`; all functions agree on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyromq.protocol.java.string_hash import (
     java_hash_bytes,
 )
 
-#: What Java 17 prints for "...".hashCode().
+#: Values of "...".hashCode() in Java 17.
 HASH_CODES = [
     ("", 0),
     ("a", 97),
@@ -30,7 +30,7 @@ HASH_CODES = [
     ("x" * 100, 1680682496),
 ]
 
-#: What Java 17 prints for new String(bytes, UTF_8).hashCode() of bytes that are no UTF-8.
+#: Values of new String(bytes, UTF_8).hashCode() in Java 17, for invalid UTF-8.
 MALFORMED = [
     ("ff", 65533),
     ("61ff62", 2124838),
@@ -66,7 +66,7 @@ def test_hash_code_equals_java(text: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize(("utf8", "expected"), MALFORMED)
-def test_malformed_utf8_hashes_as_java_reads_it(utf8: str, expected: int) -> None:
+def test_malformed_utf8_hashes_as_in_java(utf8: str, expected: int) -> None:
     assert java_hash_bytes(bytes.fromhex(utf8)) == expected
 
 
@@ -92,7 +92,7 @@ def test_long_texts() -> None:
 
 
 @given(st.lists(utf8_like, max_size=12), utf8_like)
-def test_a_hash_goes_on_where_another_ended(spans: list[bytes], beginning: bytes) -> None:
+def test_continued_hash(spans: list[bytes], beginning: bytes) -> None:
     beginning += b"#"
     initial = java_hash_bytes(beginning)
     expected = [java_hash_bytes(beginning + span) for span in spans]

@@ -1,4 +1,4 @@
-"""Hashes of many spans at once equal those of each."""
+"""Hashes of many spans at once equal single hashes."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_parse_integer(text: str, value: int) -> None:
         "null",
     ],
 )
-def test_what_java_would_not_parse_is_no_number(text: str) -> None:
+def test_numbers_that_java_rejects(text: str) -> None:
     with pytest.raises(ValueError, match="is not a number"):
         parse_integer(text, INT32)
 
@@ -95,7 +95,7 @@ def test_numbers_out_of_range(text: str) -> None:
     assert len(str(raised.value)) < 200
 
 
-def test_shorten_bounds_what_an_error_quotes() -> None:
+def test_shorten_limits_quoted_values() -> None:
     assert shorten("abc") == "'abc'"
     assert len(shorten("x" * 10_000_000)) < 100
     assert len(shorten(b"\xff" * 10_000_000)) < 100

@@ -7,7 +7,7 @@ from pyromq.protocol.message.properties import MAX_PROPERTIES
 from pyromq.protocol.message.record import encode_inner_message, inner_count
 
 
-def test_many_inner_messages_are_what_each_would_be() -> None:
+def test_many_inner_messages_equal_single_ones() -> None:
     bodies = [b"", b"a", b"body" * 1000, b"\xff" * 70_000]
     properties = [b"", b"a\x01b", b"x" * 300, b"y" * MAX_PROPERTIES]
     body_lengths = np.array([len(body) for body in bodies])

@@ -1,4 +1,4 @@
-"""Many records at once must say what `decode_record` says one by one, or nothing."""
+"""Bulk decoding agrees with `decode_record`, or marks a row as invalid."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ records = st.builds(
 
 
 @given(st.lists(records, max_size=8))
-def test_columns_are_what_the_record_decoder_reads(pieces: list[bytes]) -> None:
+def test_columns_equal_decoded_records(pieces: list[bytes]) -> None:
     log = b"".join(pieces)
     starts, end = record_starts(log)
     assert starts.tolist() == positions(pieces)
@@ -87,7 +87,7 @@ def test_columns_are_what_the_record_decoder_reads(pieces: list[bytes]) -> None:
 
 @given(records, st.data())
 @settings(max_examples=examples(300))
-def test_damaged_bytes_are_no_rows(record: bytes, data: st.DataObject) -> None:
+def test_damaged_records_are_invalid_rows(record: bytes, data: st.DataObject) -> None:
     damaged = bytearray(record)
     for _ in range(data.draw(st.integers(0, 3))):
         damaged[data.draw(st.integers(0, len(record) - 1))] = data.draw(st.integers(0, 255))
@@ -105,14 +105,14 @@ def test_damaged_bytes_are_no_rows(record: bytes, data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=400))
-def test_random_bytes_are_read_within_their_bounds(log: bytes) -> None:
+def test_random_bytes_are_never_valid(log: bytes) -> None:
     starts = np.arange(-2, len(log) + 2)
     assert not read_columns(log, starts).valid.any()
     assert record_starts(log)[0].size == 0
 
 
 @pytest.mark.parametrize("start", [-(1 << 63), -1, (1 << 63) - 1])
-def test_starts_far_outside(start: int) -> None:
+def test_starts_outside_the_buffer(start: int) -> None:
     columns = read_columns(make_record(), np.array([start, 0]))
     assert columns.valid.tolist() == [False, True]
 
@@ -123,7 +123,7 @@ def test_no_records() -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [(0, 1), (0, -1), (4, 0), (84, -5), (84, 1 << 30)])
-def test_a_lying_number_in_the_head(field: int, value: int) -> None:
+def test_a_wrong_number_in_the_head(field: int, value: int) -> None:
     good = make_record()
     bad = good[:field] + (value & 0xFFFFFFFF).to_bytes(4, "big") + good[field + 4 :]
     columns = read_columns(bad + good, np.array([0, len(good)]))
@@ -138,7 +138,7 @@ def test_the_walk_stops_at_a_blank_record() -> None:
     assert end == 3 * len(record)
 
 
-def test_the_walk_stops_at_what_is_not_whole() -> None:
+def test_the_walk_stops_at_an_incomplete_record() -> None:
     record = make_record()
     size = len(record)
     assert record_starts(record * 2 + record[:-1])[1] == 2 * size
@@ -150,9 +150,9 @@ def test_the_walk_stops_at_what_is_not_whole() -> None:
 
 
 @given(sizes=st.lists(st.integers(0, 1), max_size=120), cut=st.integers(1, 600))
-def test_records_of_one_size_are_found_like_any_others(sizes: list[int], cut: int) -> None:
+def test_records_of_one_size(sizes: list[int], cut: int) -> None:
     kinds = [make_record(body=b"b" * 600), make_record(body=b"b" * 601)]
-    # Long runs of one size, short ones, and both in turn.
+    # Long runs of one size, short ones, and both alternating.
     written = [kinds[size] for size in sizes for _ in range(1 + 40 * size)]
     log = b"".join(written)
     assert record_starts(log)[0].tolist() == positions(written)
@@ -163,7 +163,7 @@ def test_records_of_one_size_are_found_like_any_others(sizes: list[int], cut: in
 
 
 @pytest.mark.parametrize("length", [MAX_TOPIC, MAX_TOPIC + 1])
-def test_a_topic_longer_than_java_reads_is_no_row(length: int) -> None:
+def test_a_topic_longer_than_java_allows_is_invalid(length: int) -> None:
     record = make_record(topic="")
     longer = bytearray(record)
     topic_at = 88 + len(b"body")
@@ -173,7 +173,7 @@ def test_a_topic_longer_than_java_reads_is_no_row(length: int) -> None:
     assert (read_parts(longer, 0) is not None) == (length <= MAX_TOPIC)
 
 
-def test_no_view_of_a_mapping_is_left() -> None:
+def test_no_view_of_a_mapping_survives() -> None:
     record = make_record(properties=b"KEYS\x01a b")
     mapping = mmap.mmap(-1, 4096)
     mapping[: 2 * len(record)] = record * 2
@@ -183,7 +183,7 @@ def test_no_view_of_a_mapping_is_left() -> None:
     assert columns.properties.lengths.tolist() == [8, 8]
 
 
-def test_places_are_what_records_say() -> None:
+def test_places_equal_columns() -> None:
     record = make_record()
     data = record * 3 + b"no record" * 20
     starts = np.array([0, len(record), 2 * len(record), 3 * len(record)], np.int64)

@@ -1,4 +1,4 @@
-"""Compressed bodies: every kind comes back whole, what is damaged or too large is refused."""
+"""Decompress every kind of body; reject damaged and oversized ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_kind(kind: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ENCODED)
-def test_damage_is_refused(kind: int) -> None:
+def test_damaged_bodies_are_rejected(kind: int) -> None:
     for damaged in (b"", b"no such thing", ENCODED[kind][:-5]):
         with pytest.raises(CompressionError):
             decompress(damaged, COMPRESSED | kind)

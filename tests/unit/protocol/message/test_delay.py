@@ -13,7 +13,7 @@ def test_levels_count_from_one() -> None:
     assert levels.due(18, 5) == 7_200_005
 
 
-def test_a_level_above_the_highest_is_the_highest() -> None:
+def test_levels_are_capped_at_the_highest() -> None:
     levels = DelayLevels("1s 1d")
     assert levels.due(19, 0) == levels.due(2, 0) == 86_400_000
 
@@ -23,12 +23,12 @@ def test_a_level_below_one_is_due_after_a_second() -> None:
     assert DelayLevels("5s").due(-3, 10) == 1010
 
 
-def test_milliseconds_are_for_tests() -> None:
+def test_milliseconds() -> None:
     levels = DelayLevels("100ms 1s 0ms")
     assert [levels.due(level, 7) for level in (1, 2, 3)] == [107, 1007, 7]
 
 
 @pytest.mark.parametrize("text", ["1", "s", "1x", "-1s", "1.5s", "1s 2", "ms", "1sm", "m1s"])
-def test_what_is_no_delay_is_refused(text: str) -> None:
+def test_invalid_delays_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a delay"):
         DelayLevels(text)

@@ -1,4 +1,4 @@
-"""Property values of many rows: what Java reads, wherever separators are."""
+"""Property values of many rows equal those that Java reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyromq.protocol.message.joined_properties import (
 from tests.support.examples import examples
 from tests.support.records import make_record, positions
 
-#: Few different bytes, so that separators and names meet in all ways.
+#: Few different tokens, so that separators and names combine in all ways.
 properties_like = st.lists(
     st.sampled_from(
         [
@@ -47,7 +47,7 @@ names = st.sampled_from([b"KEYS", b"UNIQ_KEY", b"LONG_NAME_OF_ALL", b"k", b"abse
 @pytest.mark.parametrize("many", [False, True])
 @given(rows=st.lists(properties_like, max_size=8), name=names, between=st.sampled_from([0, 3]))
 @settings(max_examples=examples(300))
-def test_a_property_is_found_as_java_finds_it(
+def test_a_property_is_found_as_in_java(
     many: bool, rows: list[bytes], name: bytes, between: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -100,7 +100,7 @@ def test_no_rows() -> None:
     assert find_property(b"", Spans(none, none), b"KEYS").lengths.tolist() == []
 
 
-def test_no_view_of_a_mapping_is_left() -> None:
+def test_no_view_of_a_mapping_survives() -> None:
     record = make_record(properties=b"KEYS\x01a b")
     mapping = mmap.mmap(-1, 4096)
     mapping[: 2 * len(record)] = record * 2

@@ -1,4 +1,4 @@
-"""Hosts and message ids as bytes and back, and what is neither."""
+"""Encode and decode hosts and message ids; reject other bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_mapped_and_scoped_addresses() -> None:
 
 
 @pytest.mark.parametrize("host", ["", "localhost", "1.2.3", "1.2.3.4.5", "256.1.1.1", "[::1]"])
-def test_what_is_no_address(host: str) -> None:
+def test_invalid_addresses(host: str) -> None:
     with pytest.raises(ValueError, match="does not appear to be an IPv4 or IPv6 address"):
         encode_host(host, 1)
 
@@ -74,7 +74,7 @@ def test_message_id_of_java() -> None:
     ],
     ids=lambda text: ascii(text[:40]),
 )
-def test_what_is_no_message_id(message_id: str) -> None:
+def test_invalid_message_ids(message_id: str) -> None:
     with pytest.raises(
         ValueError, match="is not a message id: expected 32 or 56 hex digits"
     ) as info:
@@ -82,7 +82,7 @@ def test_what_is_no_message_id(message_id: str) -> None:
     assert len(str(info.value)) < 200
 
 
-def test_addresses_for_people() -> None:
+def test_format_address() -> None:
     assert format_address("127.0.0.1", 10911) == "127.0.0.1:10911"
     assert format_address("::1", 10911) == "[::1]:10911"
     assert format_address("broker-a", 10911) == "broker-a:10911"

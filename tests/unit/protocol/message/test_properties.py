@@ -1,4 +1,4 @@
-"""Message properties: pieces, separators in odd places, text that is none."""
+"""Message properties: values, separators in odd places, invalid text."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ def test_bytes() -> None:
     ],
     ids=ascii,
 )
-def test_pieces(text: str, expected: dict[str, str]) -> None:
+def test_items(text: str, expected: dict[str, str]) -> None:
     assert decode_properties(text) == expected
     assert decode_properties(text.encode()) == expected
 
 
-def test_bytes_that_are_no_utf8() -> None:
+def test_bytes_that_are_not_utf8() -> None:
     assert decode_properties(b"a\x01\xff\x02\xfe\x01b") == {"a": "\ufffd", "\ufffd": "b"}
     assert decode_properties(memoryview(b"a\x01b")) == {"a": "b"}  # type: ignore[arg-type]
 
 
-def test_what_is_neither_text_nor_bytes() -> None:
+def test_values_other_than_text_and_bytes() -> None:
     # `bytes(number)` would be that many zeros.
     with pytest.raises(TypeError):
         decode_properties(10**18)  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def test_any_bytes_are_properties(data: bytes) -> None:
     ),
     st.binary(max_size=4),
 )
-def test_picked_properties_are_the_decoded_ones(
+def test_picked_properties_equal_decoded_ones(
     pieces: list[tuple[str, str]], rubbish: bytes
 ) -> None:
     raw = "\x02".join(f"{name}\x01{value}" for name, value in pieces).encode() + rubbish

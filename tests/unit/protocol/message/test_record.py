@@ -49,7 +49,7 @@ V6 = ("2001:db8::1", 10911)
 
 
 def record_of(host_bits: int = 0, **changes: object) -> MessageRecord:
-    """A record with everything set, as `decode_record` gives it."""
+    """Return a record with all fields set, as `decode_record` returns it."""
     properties = {"KEYS": "k1 k2", "TAGS": "tag"}
     record = MessageRecord(
         topic="TopicTest",
@@ -203,14 +203,14 @@ def test_any_bytes_are_a_record_error(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [-0x80000000, -1, 0, 8, 87, 90, 0x7FFFFFFF])
-def test_size_that_lies(size: int) -> None:
+def test_wrong_size(size: int) -> None:
     data = struct.pack(">i", size) + encoded(record_of())[4:]
     with pytest.raises(RecordError):
         decode_record(data)
 
 
 @pytest.mark.parametrize("length", [-1, -0x80000000, 7, 9, 1000, 0x7FFFFFFF])
-def test_body_length_that_lies(length: int) -> None:
+def test_wrong_body_length(length: int) -> None:
     data = bytearray(encoded(record_of()))
     data[HEAD_SIZE_V4 - 4 : HEAD_SIZE_V4] = struct.pack(">i", length)
     with pytest.raises(RecordError):
@@ -218,7 +218,7 @@ def test_body_length_that_lies(length: int) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 8, 10, 127, 128, 255])
-def test_topic_length_that_lies(length: int) -> None:
+def test_wrong_length_of_a_topic(length: int) -> None:
     data = bytearray(encoded(record_of()))
     data[HEAD_SIZE_V4 + 8] = length
     with pytest.raises(RecordError):
@@ -226,7 +226,7 @@ def test_topic_length_that_lies(length: int) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 18, 20, 0x7FFF, 0xFFFF])
-def test_properties_length_that_lies(length: int) -> None:
+def test_wrong_length_of_properties(length: int) -> None:
     record = record_of()
     data = bytearray(encoded(record))
     at = len(data) - len(record.raw_properties) - 2
@@ -235,8 +235,8 @@ def test_properties_length_that_lies(length: int) -> None:
         decode_record(bytes(data))
 
 
-def test_topic_and_properties_above_their_limits_are_no_record() -> None:
-    # Consistent in itself, but Java reads these lengths as negative numbers.
+def test_topic_and_properties_above_their_limits_are_invalid() -> None:
+    # Consistent, but Java reads these lengths as negative numbers.
     for topic_length, properties_length in ((128, 0), (1, 0x8000)):
         size = HEAD_SIZE_V4 + TAIL_LENGTHS + topic_length + properties_length
         head = head_packer(0)(
@@ -249,7 +249,7 @@ def test_topic_and_properties_above_their_limits_are_no_record() -> None:
             decode_record(data)
 
 
-def test_blank_record_is_no_message() -> None:
+def test_blank_record_is_not_a_message() -> None:
     blank = BLANK.pack(200, BLANK_MAGIC) + bytes(192)
     assert peek(blank) == (200, BLANK_MAGIC)
     with pytest.raises(RecordError, match="magic 0xcbd43194 at 0 is not that of a message"):
@@ -261,7 +261,7 @@ def test_peek_of_too_few_bytes() -> None:
     assert peek(bytes(7)) == (0, 0)
 
 
-def test_topic_and_properties_that_are_no_utf8() -> None:
+def test_topic_and_properties_that_are_not_utf8() -> None:
     data = encoded(record_of(topic="aaaaaaaaa", raw_properties=b"KEY\x01ab"))
     damaged = data.replace(b"aaaaaaaaa", b"aaaa\xffaaaa").replace(b"\x01ab", b"\x01a\xff")
     record = decode_record(damaged)
@@ -290,7 +290,7 @@ def test_properties_limits() -> None:
 @pytest.mark.parametrize(
     ("bits", "born", "store"), list(itertools.product(HOST_BITS, (8, 20), (8, 20)))
 )
-def test_hosts_must_fit_the_flag(bits: int, born: int, store: int) -> None:
+def test_hosts_must_match_the_flag(bits: int, born: int, store: int) -> None:
     fits = born == (20 if bits & BORN_HOST_V6 else 8) and store == (
         20 if bits & STORE_HOST_V6 else 8
     )
@@ -302,7 +302,7 @@ def test_hosts_must_fit_the_flag(bits: int, born: int, store: int) -> None:
 
 
 @every_host
-def test_shared_part_is_the_head_s_own(host_bits: int) -> None:
+def test_shared_fields_equal_those_of_a_head(host_bits: int) -> None:
     born = bytes(range(20 if host_bits & BORN_HOST_V6 else 8))
     store = bytes(range(100, 120 if host_bits & STORE_HOST_V6 else 108))
     head = head_packer(host_bits)(
@@ -322,7 +322,7 @@ def test_is_compressed() -> None:
     assert not record_of(sys_flag=0xE).is_compressed
 
 
-def test_records_one_behind_the_other() -> None:
+def test_consecutive_records() -> None:
     records = [encoded(record_of(bits, queue_offset=n)) for n, bits in enumerate(HOST_BITS)]
     assert [record.queue_offset for record in decode_records(b"".join(records))] == [0, 1, 2, 3]
     assert decode_records(b"") == []
@@ -348,12 +348,12 @@ def test_inner_count() -> None:
 
 
 @pytest.mark.parametrize("size", [-0x80000000, -1, 0, 1, 21])
-def test_inner_count_of_sizes_that_lead_nowhere(size: int) -> None:
+def test_inner_count_of_invalid_sizes(size: int) -> None:
     assert inner_count(struct.pack(">i", size) + bytes(1000)) == 1
 
 
 @given(st.binary(max_size=500))
-def test_inner_count_ends_for_any_bytes(data: bytes) -> None:
+def test_inner_count_terminates_for_any_bytes(data: bytes) -> None:
     assert 0 <= inner_count(data) <= len(data) // INNER_HEAD.size + 1
 
 
@@ -376,7 +376,7 @@ def test_properties_alone(host_bits: int, body: bytes, properties: bytes) -> Non
 
 
 @given(st.binary(max_size=200) | st.just(make_record(body=b"x" * 5000)), st.integers(0, 6000))
-def test_properties_of_what_is_no_record(data: bytes, size: int) -> None:
+def test_properties_of_bytes_that_are_not_a_record(data: bytes, size: int) -> None:
     read_raw_properties(lambda offset, length: data[offset : offset + length], 0, size)
     assert read_raw_properties(lambda offset, length: b"", 0, size) is None
 

@@ -1,4 +1,4 @@
-"""The bits, one by one, as Java has them."""
+"""The bits equal those of Java."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def test_permissions(perm: int, readable: bool, writable: bool) -> None:
     assert sysflag.is_writable(perm) is writable
 
 
-def test_permissions_are_java_s() -> None:
+def test_permissions_equal_java() -> None:
     assert (sysflag.PERM_READ, sysflag.PERM_WRITE, sysflag.PERM_INHERIT) == (4, 2, 1)

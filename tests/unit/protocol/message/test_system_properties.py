@@ -13,7 +13,7 @@ from pyromq.protocol.message.system_properties import (
     user_properties,
 )
 
-#: What Java's Message.putUserProperty of 4.9.7 refuses.
+#: Names that Message.putUserProperty of Java 4.9.7 rejects.
 REFUSED_BY_JAVA = """
     ARRIVE_TIME BUYER_ID CLUSTER CONSUME_START_TIME CORRECTION_FLAG CORRELATION_ID DELAY
     INNER_MULTI_QUEUE_OFFSET INSTANCE_ID KEYS MAX_OFFSET MAX_RECONSUME_TIMES MIN_OFFSET MQ2_FLAG
@@ -21,7 +21,7 @@ REFUSED_BY_JAVA = """
     RECONSUME_TIME REPLY_TO_CLIENT RETRY_TOPIC TAGS TRACE_ON TRANSFER_FLAG TRAN_MSG TTL UNIQ_KEY
     WAIT
 """
-#: Names of its MessageConst that it lets applications set.
+#: Names of MessageConst that Java lets applications set.
 OTHERS_OF_JAVA = """
     CHECK_IMMUNITY_TIME_IN_SECONDS INNER_MULTI_DISPATCH TRANSACTION_CHECK_TIMES
     TRAN_PREPARED_QUEUE_OFFSET
@@ -32,7 +32,7 @@ MIXED = {"colour": "red", "TRAN_MSG": "true", "UNIQ_KEY": "ID", "TAGS": "a", "DE
 def test_every_name_of_java_is_known() -> None:
     refused = set(REFUSED_BY_JAVA.split())
     assert refused | set(OTHERS_OF_JAVA.split()) <= SYSTEM_PROPERTIES
-    # WAIT is a setter of Java's messages: here, the property itself.
+    # In Java, WAIT is set by a method of the message; here it is a property.
     assert refused - {"WAIT"} <= REFUSED
 
 
@@ -52,7 +52,7 @@ def test_the_sets_fit_together() -> None:
     assert {"WAIT", "CHECK_IMMUNITY_TIME_IN_SECONDS", "TIMER_DELIVER_MS"} <= REQUESTABLE
 
 
-def test_properties_are_told_apart() -> None:
+def test_user_and_system_properties() -> None:
     assert user_properties(MIXED) == {"colour": "red"}
     assert user_properties(MIXED) | system_properties(MIXED) == MIXED
     assert retry_properties(MIXED) == {"colour": "red", "UNIQ_KEY": "ID", "TAGS": "a"}
@@ -68,7 +68,7 @@ def test_properties_are_told_apart() -> None:
         ("REAL_TOPIC", "brokers set it"),
     ],
 )
-def test_a_refusal_says_what_to_use(name: str, advice: str) -> None:
+def test_the_error_says_what_to_use(name: str, advice: str) -> None:
     assert name in (fault_of(name) or "")
     assert advice in (fault_of(name) or "")
     assert fault_of("colour") is None

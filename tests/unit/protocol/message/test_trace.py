@@ -53,7 +53,7 @@ def line(text: str) -> str:
     return text.replace("|", "\x01") + "\x02"
 
 
-def test_records_are_written_as_java_writes_them() -> None:
+def test_records_equal_those_of_java() -> None:
     assert PUBLISHED.encode() == line(
         "Pub|1700000000000|DefaultRegion|g|t|AC110002|a|k1 k2|127.0.0.1:10911|5|3|1|7F000001|true"
     )
@@ -65,12 +65,12 @@ def test_records_are_written_as_java_writes_them() -> None:
     )
 
 
-def test_what_was_written_is_read() -> None:
+def test_round_trip_of_files() -> None:
     text = "".join(record.encode() for record in ALL)
     assert decode_trace(text.encode()) == ALL
 
 
-def test_older_versions_are_read() -> None:
+def test_records_of_older_versions() -> None:
     old = PUBLISHED.encode().replace("7F000001\x01", "")
     assert decode_trace(old) == [replace(PUBLISHED, offset_msg_id="")]
     with_client = PUBLISHED.encode()[:-1] + "\x0110.0.0.1\x02"
@@ -90,7 +90,7 @@ def test_older_versions_are_read() -> None:
         ENDED.encode().replace("\x014\x01", "\x0199\x01"),
     ],
 )
-def test_a_record_that_cannot_be_read_leaves_the_others(damage: str) -> None:
+def test_an_invalid_record_does_not_affect_the_others(damage: str) -> None:
     assert decode_trace(BEGUN.encode() + damage + TRANSACTION.encode()) == [BEGUN, TRANSACTION]
     assert decode_trace(b"\xff\xfe") == []
 

@@ -57,8 +57,8 @@ def test_extension_unit() -> None:
     assert len(data) == EXTENSION_UNIT_SIZE
 
 
-def test_addresses_are_no_codes() -> None:
-    # A code is a Java hash, of 32 bits, or a time: never below the smallest hash.
+def test_addresses_and_codes_do_not_overlap() -> None:
+    # A code is a 32-bit Java hash or a time, and never below the smallest hash.
     assert -EXTENSION_BASE <= MAX_EXTENSION_ADDRESS < -(1 << 31)
 
 

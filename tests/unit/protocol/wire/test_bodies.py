@@ -1,4 +1,4 @@
-"""The JSON texts here are what RocketMQ 4.9.7 itself writes for the same values."""
+"""Bodies equal the JSON that RocketMQ 4.9.7 writes for the same values."""
 
 from __future__ import annotations
 
@@ -149,13 +149,13 @@ def test_java_defaults_of_absent_fields() -> None:
     assert SubscriptionData.decode(b'{"topic":"t"}').expression_type == "TAG"
 
 
-def test_data_version_changes_with_every_step() -> None:
+def test_data_version_changes_with_every_change() -> None:
     assert DataVersion(1700000000000, 7) == VERSION
     assert DataVersion(1700000000000, 8) != VERSION
     assert VERSION.next(1700000000005) == DataVersion(1700000000005, 8)
 
 
-def test_message_queues_sort_as_java_sorts_them() -> None:
+def test_message_queues_sort_as_in_java() -> None:
     first, second = MessageQueue("a", "b", 10), MessageQueue("a", "c", 2)
     assert sorted([MessageQueue("b", "a", 0), second, first]) == [
         first, second, MessageQueue("b", "a", 0)
@@ -185,7 +185,7 @@ JAVA_COMPRESSED = bytes.fromhex(
 
 def test_compressed_registration_both_ways() -> None:
     assert RegisterBrokerBody.decode(JAVA_COMPRESSED, compressed=True) == REGISTRATION
-    # The deflater may choose other bytes; what they hold must be the same, byte for byte.
+    # The compressed bytes may differ; the content must be equal, byte for byte.
     ours = REGISTRATION.encode(compress=True)
     assert zlib.decompress(ours) == zlib.decompress(JAVA_COMPRESSED)
 
@@ -230,7 +230,7 @@ def test_broken_compressed_registrations(data: bytes, message: str) -> None:
         RegisterBrokerBody.decode(data, compressed=True)
 
 
-def test_a_registration_cannot_decompress_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_of_a_registration_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "MAX_REGISTRATION", 1000)
     with pytest.raises(BodyError, match="more than 1000 bytes"):
         RegisterBrokerBody.decode(zlib.compress(b"\0" * 100_000), compressed=True)

@@ -12,7 +12,7 @@ from pyromq.protocol.wire.bodies_consumer import (
 )
 
 
-def test_a_consumer_s_portrait_in_java_s_words() -> None:
+def test_running_info_of_a_consumer_as_java_writes_it() -> None:
     info = ConsumerRunningInfo(
         properties={"PROP_CONSUMEORDERLY": "false"},
         subscription_set=[SubscriptionData("t")],
@@ -34,7 +34,7 @@ def test_a_consumer_s_portrait_in_java_s_words() -> None:
     assert b"jstack" not in text
 
 
-def test_the_result_of_a_message_given_directly() -> None:
+def test_result_of_direct_consumption() -> None:
     result = ConsumeMessageDirectlyResult(DirectResult.CR_LATER, order=True, spent_time_mills=3)
     assert orjson.loads(result.encode()) == {
         "autoCommit": True,

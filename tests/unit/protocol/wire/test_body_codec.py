@@ -88,7 +88,7 @@ def test_absent_and_null_fields_take_their_defaults_and_unknown_ones_are_ignored
     assert Everything.decode(b'{"someText":"t","small":null,"newer":{"x":1}}') == expected
 
 
-def test_none_is_left_out() -> None:
+def test_none_is_not_written() -> None:
     assert "maybe" not in Everything("t").to_value()
 
 
@@ -136,7 +136,7 @@ def test_errors_name_class_and_field(text: str, message: str) -> None:
     assert str(raised.value).startswith(message)
 
 
-def test_a_class_with_string_keys_only_is_never_read_the_slow_way() -> None:
+def test_string_keys_never_take_the_slow_path() -> None:
     with pytest.raises(BodyError, match="not JSON"):
         OnlyNames.decode(b'{"names":{0:"a"}}')
     assert Everything.decode(b'{"someText":"t","byNumber":{0:[]}}').by_number == {0: []}

@@ -1,4 +1,4 @@
-"""Codes: complete, distinct, and the numbers that clients and servers depend on."""
+"""Codes are complete, distinct, and have the numbers of the wire protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyromq.protocol.wire.codes import PROTOCOL_VERSION, LanguageCode, RequestCo
     ("codes", "count"), [(RequestCode, 97), (ResponseCode, 37), (LanguageCode, 13)]
 )
 def test_every_number_has_one_name(codes: type[IntEnum], count: int) -> None:
-    # An IntEnum makes an alias of a number that stands twice, without a word.
+    # An IntEnum silently turns a duplicate number into an alias.
     assert len(codes.__members__) == len(codes) == count
 
 
@@ -67,5 +67,5 @@ def test_languages_fit_in_one_byte() -> None:
     assert (LanguageCode.JAVA, LanguageCode.PYTHON, LanguageCode.OTHER) == (0, 3, 7)
 
 
-def test_version_is_that_of_4_9_7() -> None:
+def test_version_is_4_9_7() -> None:
     assert PROTOCOL_VERSION == 407

@@ -1,4 +1,4 @@
-"""Frames whole, in pieces, with lies in their lengths and with headers of no use."""
+"""Frames: whole, in chunks, with wrong lengths and with invalid headers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ commands = st.builds(
     opaque=integers,
     ext_fields=st.dictionaries(text, text, max_size=5),
     body=st.binary(max_size=200),
-    # The binary form has no way to tell an empty remark from none.
+    # The binary form cannot distinguish an empty remark from none.
     remark=st.none() | text.filter(bool),
     flag=integers,
     language=st.sampled_from(LanguageCode),
@@ -85,7 +85,7 @@ def json_frame(header: bytes, body: bytes = b"") -> bytes:
     return frame_prefix(Encoding.JSON, len(header), len(body)) + header + body
 
 
-# Whole and in pieces
+# Whole and in chunks
 
 
 @pytest.mark.parametrize("command", SAMPLES)
@@ -147,14 +147,14 @@ def test_every_truncation_waits_for_the_rest() -> None:
                 decode_frame(encoded[:length])
 
 
-def test_decode_frame_takes_exactly_one() -> None:
+def test_decode_frame_accepts_exactly_one() -> None:
     one = SAMPLES[0].encode()
     for data in (b"", one + b"\x00", one + one):
         with pytest.raises(FrameError, match="not exactly one frame"):
             decode_frame(data)
 
 
-def test_good_frames_before_an_error_are_given() -> None:
+def test_good_frames_before_an_error_are_returned() -> None:
     good = SAMPLES[1].encode()
     frames, taken, error = split_frames(good + good + json_frame(b"{") + good)
     assert len(frames) == 2
@@ -188,7 +188,7 @@ def test_header_may_not_reach_into_the_next_frame() -> None:
     assert error is not None
 
 
-def test_length_that_lies_short_leaves_garbage_behind() -> None:
+def test_too_short_length_leaves_garbage() -> None:
     encoded = bytearray(json_frame(b'{"code":1}', b"body of sixteen."))
     encoded[3] -= 8
     frames, _, error = split_frames(bytes(encoded) + bytes(16))
@@ -210,13 +210,13 @@ def test_frame_of_exactly_the_limit() -> None:
 
 
 @pytest.mark.parametrize("size", [MAX_FRAME + 1, 17 * 1024 * 1024, 0x80000000, 0xFFFFFFFF + 4])
-def test_frame_above_the_limit_is_refused_by_its_prefix(size: int) -> None:
+def test_frame_above_the_limit_is_rejected_by_its_prefix(size: int) -> None:
     prefix = (size - 4).to_bytes(4, "big") + bytes(4)
     with pytest.raises(FrameError, match=f"frame of {size} bytes, limit {MAX_FRAME}"):
         FrameReader().feed(prefix)
 
 
-def test_frame_above_the_limit_is_refused_byte_by_byte() -> None:
+def test_frame_above_the_limit_is_rejected_byte_by_byte() -> None:
     reader = FrameReader(max_frame=100)
     prefix = (97).to_bytes(4, "big") + bytes(4)
     for byte in prefix[:-1]:
@@ -226,7 +226,7 @@ def test_frame_above_the_limit_is_refused_byte_by_byte() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 8))
-def test_frame_above_the_limit_is_refused_wherever_its_prefix_is_cut(cut: int) -> None:
+def test_frame_above_the_limit_is_rejected_wherever_its_prefix_is_cut(cut: int) -> None:
     prefix = (17 * 1024 * 1024).to_bytes(4, "big") + bytes(4)
     reader = FrameReader()
     assert reader.feed(prefix[:cut]) == []
@@ -241,8 +241,8 @@ def test_own_limit() -> None:
         FrameReader(max_frame=99).feed(data)
 
 
-def test_header_that_its_length_field_cannot_hold_is_not_written() -> None:
-    # Control characters are six bytes in JSON: the header is longer than its frame's limit.
+def test_header_longer_than_its_length_field_allows() -> None:
+    # Control characters take six bytes in JSON: the header exceeds the limit of its frame.
     command = RemotingCommand(1, remark="\x01" * (3 * 1024 * 1024))
     with pytest.raises(ValueError, match="header of 18874"):
         command.encode()
@@ -289,13 +289,13 @@ def test_unknown_encoding(encoding: int) -> None:
     ],
     ids=lambda header: repr(header[:30]),
 )
-def test_header_that_is_no_json(header: bytes) -> None:
+def test_header_that_is_not_json(header: bytes) -> None:
     with pytest.raises(FrameError, match="header cannot be decoded"):
         FrameReader().feed(json_frame(header))
 
 
 @pytest.mark.parametrize("header", [b"null", b"1", b'"code"', b"[]", b'[{"code":1}]', b"true"])
-def test_header_that_is_no_object(header: bytes) -> None:
+def test_header_that_is_not_an_object(header: bytes) -> None:
     with pytest.raises(FrameError, match="header is not a JSON object"):
         FrameReader().feed(json_frame(header))
 
@@ -322,7 +322,7 @@ def test_header_that_is_no_object(header: bytes) -> None:
     ],
     ids=lambda value: repr(value[:30]),
 )
-def test_number_that_is_none(name: str, value: bytes) -> None:
+def test_invalid_numbers(name: str, value: bytes) -> None:
     header = b'{"code":1,"%s":%s}' % (name.encode(), value)
     with pytest.raises(
         FrameError, match=f"header field {name} is .*, not a 32-bit integer"
@@ -351,7 +351,7 @@ def test_other_fields_have_defaults() -> None:
 @pytest.mark.parametrize(
     "value", [b"[]", b"[1]", b'"x"', b'""', b"0", b"1", b"false", b"[" * 900 + b"]" * 900]
 )
-def test_ext_fields_that_are_no_object(value: bytes) -> None:
+def test_ext_fields_that_are_not_an_object(value: bytes) -> None:
     with pytest.raises(FrameError, match=r"extFields has type .*, expected an object"):
         FrameReader().feed(json_frame(b'{"code":1,"extFields":%s}' % value))
 
@@ -373,7 +373,7 @@ def test_ext_fields_may_be_null() -> None:
         (b'{"a":[1,null]}', '{"a":[1,null]}'),
     ],
 )
-def test_ext_field_that_is_no_text_becomes_text(value: bytes, expected: str) -> None:
+def test_ext_fields_are_converted_to_text(value: bytes, expected: str) -> None:
     [command] = FrameReader().feed(json_frame(b'{"code":1,"extFields":{"a":%s,"n":null}}' % value))
     assert command.ext_fields == {"a": expected}
 
@@ -386,7 +386,7 @@ def test_ext_field_nested_too_deep(depth: int) -> None:
 
 
 @pytest.mark.parametrize("value", [b"1", b"true", b"[]", b"{}", b"[" * 1000 + b"]" * 1000])
-def test_remark_that_is_no_text(value: bytes) -> None:
+def test_remark_that_is_not_text(value: bytes) -> None:
     with pytest.raises(FrameError, match=r"remark has type .*, expected a string"):
         FrameReader().feed(json_frame(b'{"code":1,"remark":%s}' % value))
 
@@ -415,7 +415,7 @@ def test_any_bytes_are_frames_or_a_frame_error(data: bytes) -> None:
 
 
 @both_encodings
-def test_answer_keeps_opaque_and_encoding(encoding: Encoding) -> None:
+def test_response_keeps_opaque_and_encoding(encoding: Encoding) -> None:
     request = RemotingCommand(
         RequestCode.PULL_MESSAGE, opaque=42, ext_fields={"a": "b"}, body=b"x", encoding=encoding
     )
@@ -461,7 +461,7 @@ def test_gatherer_joins_once() -> None:
     assert gatherer.add(data) is data
 
 
-def test_memory_of_a_frame_in_tiny_pieces_is_that_of_the_frame() -> None:
+def test_memory_of_a_frame_in_tiny_chunks_is_that_of_the_frame() -> None:
     size = 128 * 1024
     data = json_frame(b'{"code":1}', bytes(size))
     reader = FrameReader()
@@ -469,7 +469,7 @@ def test_memory_of_a_frame_in_tiny_pieces_is_that_of_the_frame() -> None:
         tracemalloc.start()
         try:
             for start in range(0, len(data) - 2, 2):
-                # Not a slice that might be shared: what a socket gives is new each time.
+                # Not a slice, which might share memory: a socket returns new bytes each time.
                 assert reader.feed(bytes(bytearray(data[start : start + 2]))) == []
             held, _ = tracemalloc.get_traced_memory()
         finally:
@@ -479,7 +479,7 @@ def test_memory_of_a_frame_in_tiny_pieces_is_that_of_the_frame() -> None:
         assert len(command.body) == size
 
 
-def test_work_for_a_frame_in_tiny_pieces_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_for_a_frame_in_tiny_chunks_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     split: Callable[..., object] = frame.split_frames
     calls = 0
 
@@ -493,11 +493,11 @@ def test_work_for_a_frame_in_tiny_pieces_is_linear(monkeypatch: pytest.MonkeyPat
     reader = FrameReader()
     found = [command for byte in data for command in reader.feed(bytes((byte,)))]
     assert len(found) == 1
-    # For the first byte, for the prefix, and for the whole.
+    # Once for the first byte, for the prefix, and for the whole frame.
     assert calls <= 4
 
 
-def test_a_command_is_an_answer_s_frame() -> None:
+def test_frame_from_a_command() -> None:
     answer = RemotingCommand(1).answer(2, "remark", {"a": "b"}, b"body")
     encoding, header, body = frame_from(answer)
     assert (encoding, header["code"], header["remark"]) == (Encoding.JSON, 2, "remark")

@@ -1,4 +1,4 @@
-"""Binary headers: byte for byte, and every way in which the bytes may lie."""
+"""Binary headers: byte for byte, and with every kind of wrong length."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_bytes() -> None:
     assert header_binary.decode(SAMPLE) == HEADER
 
 
-def test_nothing_but_the_fixed_part() -> None:
+def test_fixed_fields_only() -> None:
     assert encode() == FIXED + bytes(8)
     header = header_binary.decode(FIXED + bytes(8))
     assert header["extFields"] == {}
@@ -111,19 +111,19 @@ def test_any_changed_byte_is_a_header_or_a_decode_error(position: int, value: in
 
 
 @pytest.mark.parametrize("length", [-1, -0x80000000, 3, 0x7FFFFFFF])
-def test_remark_length_that_lies(length: int) -> None:
+def test_wrong_length_of_a_remark(length: int) -> None:
     with pytest.raises(DecodeError, match=f"block of {length} bytes at 13"):
         header_binary.decode(FIXED + struct.pack(">i", length) + b"ab")
 
 
 @pytest.mark.parametrize("length", [-1, 2, 0x7FFFFFFF])
-def test_fields_length_that_lies(length: int) -> None:
+def test_wrong_length_of_fields(length: int) -> None:
     with pytest.raises(DecodeError, match=f"block of {length} bytes at 17"):
         header_binary.decode(FIXED + bytes(4) + struct.pack(">i", length) + b"x")
 
 
 @pytest.mark.parametrize("length", [-1, -0x8000, 2, 0x7FFF])
-def test_name_length_that_lies(length: int) -> None:
+def test_wrong_length_of_a_name(length: int) -> None:
     fields = struct.pack(">h", length) + b"k"
     data = FIXED + bytes(4) + struct.pack(">i", len(fields)) + fields
     with pytest.raises(DecodeError, match=f"extField name of {length} bytes"):
@@ -131,14 +131,14 @@ def test_name_length_that_lies(length: int) -> None:
 
 
 @pytest.mark.parametrize("length", [-1, 2, 0x7FFFFFFF])
-def test_value_length_that_lies(length: int) -> None:
+def test_wrong_length_of_a_value(length: int) -> None:
     fields = struct.pack(">h", 1) + b"k" + struct.pack(">i", length) + b"v"
     data = FIXED + bytes(4) + struct.pack(">i", len(fields)) + fields
     with pytest.raises(DecodeError, match=f"block of {length} bytes"):
         header_binary.decode(data)
 
 
-def test_value_may_not_reach_behind_its_block() -> None:
+def test_value_may_not_exceed_its_block() -> None:
     fields = struct.pack(">h", 1) + b"k" + struct.pack(">i", 5) + b"v"
     data = FIXED + bytes(4) + struct.pack(">i", len(fields)) + fields + b"more than enough"
     with pytest.raises(DecodeError, match="block of 5 bytes"):
@@ -146,7 +146,7 @@ def test_value_may_not_reach_behind_its_block() -> None:
 
 
 @pytest.mark.parametrize("place", ["remark", "name", "value"])
-def test_text_that_is_no_utf8(place: str) -> None:
+def test_text_that_is_not_utf8(place: str) -> None:
     bad, good = b"\xff", b"g"
     remark = bad if place == "remark" else good
     name = bad if place == "name" else good
@@ -176,6 +176,6 @@ def test_name_at_and_above_the_limit() -> None:
     ("code", "version", "opaque", "flag"),
     [(0x8000, 0, 0, 0), (0, -0x8001, 0, 0), (0, 0, 0x80000000, 0), (0, 0, 0, -0x80000001)],
 )
-def test_numbers_that_have_no_room(code: int, version: int, opaque: int, flag: int) -> None:
+def test_numbers_that_do_not_fit(code: int, version: int, opaque: int, flag: int) -> None:
     with pytest.raises(ValueError, match="out of range"):
         header_binary.encode(code, LanguageCode.JAVA, version, opaque, flag, None, {})

@@ -41,7 +41,7 @@ def test_both_ways() -> None:
     assert Sample.decode(FULL_FIELDS) == FULL
 
 
-def test_absent_fields_take_defaults_and_none_is_left_out() -> None:
+def test_absent_fields_take_defaults_and_none_is_not_written() -> None:
     header = Sample.decode({"topic": "t", "queueId": "1", "queueOffset": "2"})
     assert header == Sample("t", 1, 2, None, None, False, None)
     assert header.encode() == {
@@ -149,7 +149,7 @@ def test_a_header_is_a_frozen_dataclass() -> None:
         (FULL_VALUES, {"nothing": 1}, "Sample has no fields nothing"),
     ],
 )
-def test_wrong_values_are_a_programming_error(
+def test_wrong_arguments_raise_type_error(
     values: tuple[Any, ...], named: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(TypeError, match=problem):

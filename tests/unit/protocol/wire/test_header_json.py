@@ -1,4 +1,4 @@
-"""JSON headers: what is written, and what a foreign client's values become."""
+"""JSON headers: the written form, and conversion of values from foreign clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_field() -> None:
     }
 
 
-def test_fields_without_a_value_are_left_out() -> None:
+def test_fields_without_a_value_are_not_written() -> None:
     header = encoded()
     assert "remark" not in header
     assert "extFields" not in header
@@ -48,7 +48,7 @@ def test_any_text_survives(text: str) -> None:
     assert header["extFields"] == {text: text}
 
 
-def test_what_is_no_unicode_text_is_not_written() -> None:
+def test_lone_surrogates_are_not_written() -> None:
     with pytest.raises(TypeError):
         encoded("\ud800")
 
@@ -84,7 +84,7 @@ def test_value_nested_too_deep() -> None:
         header_json.text_fields({"name": value})
 
 
-def test_names_of_errors_are_short() -> None:
+def test_names_in_errors_are_shortened() -> None:
     value: list[object] = []
     for _ in range(1000):
         value = [value]

@@ -1,7 +1,7 @@
-"""Every header against `header_table.txt`: RocketMQ 4.9.7's headers, fields and types.
+"""Compare every header with `header_table.txt`: the headers, fields and types of RocketMQ 4.9.7.
 
-`name:Type` is a field, `?` says that it may be absent; Java's primitive types (`boolean`,
-`int`, `long`) may be absent too unless the header is listed in `STRICT`.
+`name:Type` is a field, `?` marks it as optional. Java's primitive types (`boolean`, `int`, `long`)
+are also optional, unless the header is listed in `STRICT`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLASSES: dict[str, type[Header]] = {
     if isinstance(item, type) and issubclass(item, Header) and item is not Header
 }
 
-#: Primitive fields whose silent default would be a wrong command.
+#: Primitive fields whose Java default would execute a wrong command.
 STRICT = {
     ("ResetOffsetRequestHeader", "timestamp"),
     ("ResetOffsetRequestHeader", "isForce"),
@@ -39,7 +39,7 @@ STRICT = {
     ("RegisterFilterServerResponseHeader", "brokerId"),
     ("ReplyMessageRequestHeader", "storeTimestamp"),
 }
-#: Not marked as optional in Java, but with a default there that older clients rely on.
+#: Not marked as optional in Java, but with a default that older clients rely on.
 DEFAULTED = {("CreateTopicRequestHeader", "order")}
 
 
@@ -79,12 +79,12 @@ VALUES = {
 }
 
 
-def test_the_classes_are_those_of_the_table() -> None:
+def test_classes_equal_the_table() -> None:
     assert set(CLASSES) == set(TABLE)
     assert len(TABLE) == 80
 
 
-#: What 5.x has added, and we read.
+#: Fields of 5.x that we read.
 NEWER_FIELDS = {"PullMessageRequestHeader": ("max_msg_bytes",)}
 
 
@@ -100,7 +100,7 @@ def test_all_fields_both_ways(name: str) -> None:
 
 
 @for_each("place", [(name, field) for name, fields in TABLE.items() for field in fields])
-def test_each_field_may_be_absent_or_not(place: tuple[str, Field]) -> None:
+def test_required_and_optional_fields(place: tuple[str, Field]) -> None:
     name, field = place
     ext_fields = {
         other.name: VALUES[other.kind] for other in TABLE[name] if other.name != field.name

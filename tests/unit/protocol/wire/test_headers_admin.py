@@ -1,4 +1,4 @@
-"""Fields and types of every class are checked in `test_headers`; here, what is special."""
+"""Special cases; `test_headers` checks the fields and types of every class."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pyromq.protocol.wire.headers_admin import (
 )
 
 
-def test_a_reset_without_a_time_is_refused() -> None:
-    # Java would take it for time 0 and send the group back to the first message.
+def test_a_reset_without_a_time_is_rejected() -> None:
+    # Java would use time 0 and reset the group to the first message.
     with pytest.raises(HeaderError, match="ResetOffsetRequestHeader: field timestamp is missing"):
         ResetOffsetRequestHeader.decode({"topic": "t", "group": "g", "isForce": "true"})
 
 
-def test_wire_names_off_the_rule() -> None:
+def test_irregular_wire_names() -> None:
     header = RegisterMessageFilterClassRequestHeader("g", "t", "C", 7)
     assert header.encode()["classCRC"] == "7"
     direct = ConsumeMessageDirectlyResultRequestHeader("g", client_id="c")

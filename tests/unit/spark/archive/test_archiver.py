@@ -40,7 +40,7 @@ class FakeSource:
 
 @pytest.fixture(autouse=True)
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # takes its time, cannot be seen
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # slow, and invisible here
 
     def here(session: object, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         return [work(item) for item in items]
@@ -54,7 +54,7 @@ def run(origin: FakeOrigin, path: Path, options: ArchiveOptions = ORDERS, **more
 
 
 def offsets(path: Path) -> dict[tuple[str, int], list[int]]:
-    """What a reader finds: the offsets of each queue, sorted, repeats included."""
+    """Return the offsets of each queue that a reader finds, sorted, with repeats."""
     found: dict[tuple[str, int], list[int]] = {}
     for row in ds.dataset(path, partitioning="hive").to_table().to_pylist():
         found.setdefault((row["topic"], row["queueId"]), []).append(row["queueOffset"])
@@ -71,12 +71,12 @@ def test_each_message_once(tmp_path: Path) -> None:
     more = run(origin, tmp_path)
     assert more.messages == 20
     assert offsets(tmp_path) == {("Orders", 0): [*range(120)], ("Orders", 1): [*range(3, 50)]}
-    assert origin.closed == 6  # by the driver, when it begins and later, and by its tasks
+    assert origin.closed == 6  # by the driver, at the start and later, and by its tasks
     columns = ds.dataset(tmp_path, partitioning="hive").schema.names
     assert set(columns) == {*COLUMN_NAMES, "hour"}
 
 
-def test_limits_make_more_commits(tmp_path: Path) -> None:
+def test_a_limit_splits_commits(tmp_path: Path) -> None:
     origin = FakeOrigin({A: (0, 1000), B: (0, 10)})
     seen: list[tuple[int, int]] = []
     done = run(
@@ -91,7 +91,7 @@ def test_limits_make_more_commits(tmp_path: Path) -> None:
     assert seen[-1] == (1010, 0)
 
 
-def test_once_ends_where_queues_ended_at_the_start(
+def test_a_single_run_ends_at_the_initial_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     origin = FakeOrigin({A: (0, 100)})
@@ -108,11 +108,11 @@ def test_once_ends_where_queues_ended_at_the_start(
     ("starting", "first"),
     [(None, 10), (Edge.EARLIEST, 10), (Edge.LATEST, 100), (Time(EPOCH + 40_000), 40)],
 )
-def test_where_new_topics_begin(tmp_path: Path, starting: Edge | Time | None, first: int) -> None:
+def test_where_new_topics_start(tmp_path: Path, starting: Edge | Time | None, first: int) -> None:
     origin = FakeOrigin({A: (10, 100)})
     options = ArchiveOptions(Topics(("Orders",)), starting)
     run(origin, tmp_path, options)
-    # What comes after the first run belongs to the archive, and a new queue from its beginning.
+    # Later messages belong to the archive, and new queues from their first message on.
     origin.all[A] = origin.all[A]._replace(end=110)
     origin.all[B] = origin.all[A]
     run(origin, tmp_path, options)
@@ -131,7 +131,7 @@ def test_a_pattern_finds_new_topics(tmp_path: Path) -> None:
     assert offsets(tmp_path) == {("Orders", 0): [*range(5)], ("Payments", 0): [*range(5)]}
 
 
-def test_a_topic_that_is_not_there(tmp_path: Path) -> None:
+def test_an_unknown_topic(tmp_path: Path) -> None:
     with pytest.raises(PositionError, match="no topic 'Orders'"):
         run(FakeOrigin({C: (0, 5)}), tmp_path)
 
@@ -161,18 +161,18 @@ def test_damaged_messages(tmp_path: Path) -> None:
     assert (done.messages, done.lost) == (9, 1)
 
 
-def test_a_topic_that_was_made_anew(tmp_path: Path) -> None:
+def test_a_recreated_topic(tmp_path: Path) -> None:
     origin = FakeOrigin({A: (0, 50)})
     run(origin, tmp_path)
     origin.all[A] = origin.all[A]._replace(end=7)
-    with pytest.raises(DataLossError, match="made anew"):
+    with pytest.raises(DataLossError, match="deleted and recreated"):
         run(origin, tmp_path)
     run(origin, tmp_path, ArchiveOptions(Topics(("Orders",)), fail_on_data_loss=False))
     assert offsets(tmp_path) == {("Orders", 0): sorted([*range(50), *range(7)])}
     assert ArchiveDirectory(tmp_path).state().positions == {A: 7}
 
 
-def test_a_queue_whose_broker_is_away_is_gone_on_with_later(
+def test_an_unavailable_queue_is_archived_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     origin = FakeOrigin({A: (0, 5), B: (0, 5)})
@@ -180,17 +180,17 @@ def test_a_queue_whose_broker_is_away_is_gone_on_with_later(
         bounds = origin.bounds
         patch.setattr(origin, "bounds", lambda queues: bounds([A]))
         run(origin, tmp_path)
-    assert "Orders@broker-a:1 cannot be seen now" in caplog.text
+    assert "Orders@broker-a:1 is unavailable" in caplog.text
     assert offsets(tmp_path) == {("Orders", 0): [*range(5)]}
     run(origin, tmp_path)
     assert offsets(tmp_path) == {("Orders", 0): [*range(5)], ("Orders", 1): [*range(5)]}
 
 
-def test_properties_stay_as_the_archive_has_them(tmp_path: Path) -> None:
+def test_an_archive_keeps_its_form_of_properties(tmp_path: Path) -> None:
     origin = FakeOrigin({A: (0, 5)})
     run(origin, tmp_path, ArchiveOptions(Topics(("Orders",)), files=FileSettings(MAP)))
     origin.all[A] = origin.all[A]._replace(end=10)
-    with pytest.raises(ArchiveError, match="has properties as 'map'"):
+    with pytest.raises(ArchiveError, match="stores properties as 'map'"):
         run(origin, tmp_path, ArchiveOptions(Topics(("Orders",)), files=FileSettings()))
     run(origin, tmp_path)
     table = ds.dataset(tmp_path, partitioning="hive").to_table()
@@ -199,14 +199,14 @@ def test_properties_stay_as_the_archive_has_them(tmp_path: Path) -> None:
     ]
 
 
-def test_nothing_is_committed_that_does_not_add_up(
+def test_a_missing_message_prevents_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forgets_one(session: object, work: Callable[[Any], Any], items: list[Any]) -> list[Any]:
         return [work(item) for item in items[1:]]
 
     monkeypatch.setattr(archiver, "fan_out", forgets_one)
-    with pytest.raises(ArchiveError, match="20 messages were to be written, 0 were"):
+    with pytest.raises(ArchiveError, match="the tasks wrote 0 messages and lost 0 of 20"):
         run(FakeOrigin({A: (0, 20)}), tmp_path)
     assert ArchiveDirectory(tmp_path).state().number == 0
 
@@ -218,10 +218,10 @@ def test_two_archivers_in_one_directory(tmp_path: Path) -> None:
         run(FakeOrigin({A: (0, 5)}), tmp_path)
 
 
-def test_a_run_that_goes_on_outlives_failures(
+def test_a_continuous_run_retries(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archiver, "_LONGEST_WAIT", 0.001)
+    monkeypatch.setattr(archiver, "_MAX_BACKOFF_SECONDS", 0.001)
     origin = FakeOrigin({A: (0, 5)})
     stop = threading.Event()
     done: list[Archived] = []
@@ -246,7 +246,7 @@ def test_a_run_that_goes_on_outlives_failures(
         thread.join()
     assert errors == []
     assert done[0].messages == 9
-    assert "tried again: no broker answers" in caplog.text
+    assert "archive round failed, retrying in 0 s: no broker answers" in caplog.text
     assert offsets(tmp_path) == {("Orders", 0): [*range(9)]}
 
 
@@ -258,18 +258,14 @@ def test_a_plan_changes_nothing(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_logging_is_quiet_when_all_is_well(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_success_logs_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         run(FakeOrigin({A: (0, 5)}), tmp_path)
     assert caplog.text == ""
 
 
 @pytest.mark.parametrize("interval", [None, 1.0])
-def test_no_directory_is_made_for_a_topic_that_is_not_there(
-    tmp_path: Path, interval: float | None
-) -> None:
+def test_an_unknown_topic_creates_no_directory(tmp_path: Path, interval: float | None) -> None:
     options = ArchiveOptions(Topics(("nosuch",)))
     with pytest.raises(PositionError, match="no topic 'nosuch'"):
         run(FakeOrigin({A: (0, 10)}), tmp_path / "archive", options, interval=interval)

@@ -37,7 +37,7 @@ def here(session: object, work: Callable[[Any], Any], items: Sequence[Any]) -> l
 
 @pytest.fixture(autouse=True)
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # takes its time, cannot be seen
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # slow, and invisible here
     for module in (archiver, compactor):
         monkeypatch.setattr(module, "fan_out", here)
         monkeypatch.setattr(module, "parallelism", lambda session: 2)
@@ -89,7 +89,7 @@ def test_small_files_become_one(archive: Path) -> None:
     assert compact(archive).groups == 0
 
 
-def test_queues_stay_in_order_however_often_files_are_joined(tmp_path: Path) -> None:
+def test_queues_stay_in_order_over_several_merges(tmp_path: Path) -> None:
     origin = FakeOrigin({A: (0, 300), B: (0, 0)})
     for _ in range(3):
         archive_all(origin, tmp_path, 3)
@@ -104,7 +104,7 @@ def test_queues_stay_in_order_however_often_files_are_joined(tmp_path: Path) -> 
     assert offsets == [*range(900)]
 
 
-def test_an_archive_that_goes_on_meanwhile(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_concurrent_archive_job(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     origin = FakeOrigin({A: (0, 3000), B: (0, 140)})
 
     def meanwhile(session: object, work: Callable[[Any], Any], items: list[Any]) -> list[Any]:
@@ -127,9 +127,9 @@ def test_only_these_topics_and_hours(archive: Path) -> None:
     assert done.groups == 1
 
 
-def test_progress_is_told(archive: Path) -> None:
+def test_progress(archive: Path) -> None:
     seen: list[int] = []
-    done = compact(archive, on_progress=lambda so_far: seen.append(so_far.groups))
+    done = compact(archive, on_progress=lambda progress: seen.append(progress.groups))
     assert seen == [1, 2]
     assert done.bytes_after < done.bytes_before
 
@@ -147,16 +147,14 @@ def test_a_filesystem_that_cannot_swap(archive: Path, monkeypatch: pytest.Monkey
 
 
 def test_no_archive(tmp_path: Path) -> None:
-    with pytest.raises(ArchiveError, match="is no archive"):
+    with pytest.raises(ArchiveError, match="is not an archive"):
         compact(tmp_path)
 
 
-def test_files_that_cannot_be_joined_are_left(
-    archive: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_merge_replaces_nothing(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = rows(archive)
     monkeypatch.setattr(ParquetFiles, "add_table", lambda *_: None)
-    with pytest.raises(ArchiveError, match="not as many written"):
+    with pytest.raises(ArchiveError, match="does not have all"):
         compact(archive)
     assert rows(archive) == before
 
@@ -168,7 +166,7 @@ def file(number: int, size: int, hour: str = HOUR) -> DataFile:
 def test_groups() -> None:
     files = [
         *(file(number, 10) for number in range(5)),
-        file(5, 60),  # large: stays, and keeps its neighbours apart
+        file(5, 60),  # large: stays, and separates its neighbours
         file(6, 10),
         file(7, 30),
         file(8, 40),

@@ -45,39 +45,46 @@ def archive(tmp_path: Path) -> ArchiveDirectory:
 
 
 class Killed(BaseException):
-    """The process ends here: nothing handles it."""
+    """The process dies here: nothing handles it."""
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is synced cannot be told from what is not, and syncing takes its time."""
+    """A test cannot see what is fsynced, and fsync is slow."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @contextmanager
 def killed_before(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Whatever runs inside ends before its n-th change of the directory."""
+    """Die before the n-th change of the directory in the `with` block; yield the changes done."""
     done: list[str] = []
+    write_file = durable_files.write_file
 
     def stopping(name: str, function: Callable[..., None]) -> Callable[..., None]:
-        def call(*paths: object) -> None:
+        def call(*arguments: object) -> None:
             if len(done) == step:
                 raise Killed
             done.append(name)
-            function(*paths)
+            function(*arguments)
 
         return call
+
+    def write(path: Path, content: bytes) -> None:
+        # Die at the worst instant: the temporary file is complete, but not renamed.
+        path.with_name(path.name + ".tmp").write_bytes(content)
+        stopping("write_file", write_file)(path, content)
 
     with monkeypatch.context() as patch:
         for name in STEPS:
             patch.setattr(durable_files, name, stopping(name, getattr(durable_files, name)))
+        patch.setattr(durable_files, "write_file", write)
         yield done
 
 
 def crash_points(
     run: Callable[[], object], monkeypatch: pytest.MonkeyPatch, set_up: Callable[[], object]
 ) -> Iterator[list[str]]:
-    """Run it again and again, each time one step further; gives what was done each time."""
+    """Run and kill repeatedly, one step further each time; yield the steps done each time."""
     for step in range(100):
         set_up()
         with killed_before(step, monkeypatch) as done:
@@ -92,7 +99,7 @@ def crash_points(
     raise AssertionError("it never ends")
 
 
-def test_commit_gives_files_their_places_and_moves_positions(archive: ArchiveDirectory) -> None:
+def test_a_commit_moves_files_and_positions(archive: ArchiveDirectory) -> None:
     staged = stage(archive, "one", "two")
     lost = [LostRecords(QUEUE, 3, 4, "they have expired")]
     manifest = archive.commit_archive(staged, [QueueRange(QUEUE, 0, 7)], lost=lost, properties=MAP)
@@ -139,10 +146,10 @@ def test_every_crash_point_of_an_archive_commit(
     for done in crash_points(commit, monkeypatch, set_up):
         seen = contents(archive)
         decided = archive.peek()
-        # A reader sees old files and files of a decided commit, each whole; nothing else.
+        # A reader sees old files and complete files of a decided commit, nothing else.
         assert "old" in seen
         assert set(seen) <= (set(everything) if decided.number == 2 else {"old"})
-        # The next one to come carries out what was decided.
+        # The next process applies a decided commit.
         state = ArchiveDirectory(archive.path).state()
         assert state == decided
         outcomes.add(state.number)
@@ -157,7 +164,7 @@ def test_every_crash_point_of_an_archive_commit(
     assert outcomes == {1, 2}
 
 
-def test_a_crash_while_a_pending_commit_is_carried_out(
+def test_a_crash_while_a_pending_commit_is_applied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = ArchiveDirectory(tmp_path / "archive")
@@ -166,7 +173,7 @@ def test_a_crash_while_a_pending_commit_is_carried_out(
         shutil.rmtree(archive.path, ignore_errors=True)
         archive.create()
         staged = stage(archive, "1", "2", "3")
-        with killed_before(4, monkeypatch), pytest.raises(Killed):
+        with killed_before(3, monkeypatch), pytest.raises(Killed):
             archive.commit_archive(staged, [QueueRange(QUEUE, 0, 3)])
         assert archive.peek().number == 1
 
@@ -175,11 +182,11 @@ def test_a_crash_while_a_pending_commit_is_carried_out(
         assert contents(archive) == ["1", "2", "3"]
 
 
-def test_what_a_pending_commit_needs_is_not_cleared_away(
+def test_files_of_a_pending_commit_are_not_removed(
     archive: ArchiveDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged = stage(archive, "1", "2")
-    with killed_before(4, monkeypatch), pytest.raises(Killed):
+    with killed_before(3, monkeypatch), pytest.raises(Killed):
         archive.commit_archive(staged, [QueueRange(QUEUE, 0, 2)])
     assert archive.peek().number == 1
     archive.new_staging(ARCHIVE)
@@ -215,7 +222,7 @@ def test_every_crash_point_of_a_compaction(
         if swap:
             assert contents(archive) in (before, after), done
         decided = archive.peek()
-        # Whoever comes next carries it out: here the archiver.
+        # The next process applies it: here the archiver.
         archive.commit_archive(stage(archive, "next"), [QueueRange(QUEUE, 3, 4)])
         outcomes.add(decided.kind)
         expected = sorted([*(after if decided.kind == COMPACT else before), "next"])
@@ -225,7 +232,7 @@ def test_every_crash_point_of_a_compaction(
     assert outcomes == {ARCHIVE, COMPACT}
 
 
-def test_compaction_refuses_files_that_are_gone(archive: ArchiveDirectory) -> None:
+def test_compaction_rejects_files_that_are_gone(archive: ArchiveDirectory) -> None:
     for number, content in enumerate(("a", "b")):
         archive.commit_archive(stage(archive, content), [QueueRange(QUEUE, number, number + 1)])
     compaction = compacted(archive)
@@ -235,17 +242,19 @@ def test_compaction_refuses_files_that_are_gone(archive: ArchiveDirectory) -> No
     assert contents(archive) == ["a+b"]
 
 
-def test_a_range_must_begin_where_the_last_one_ended(archive: ArchiveDirectory) -> None:
+def test_a_range_must_start_at_the_position(archive: ArchiveDirectory) -> None:
     archive.commit_archive(stage(archive, "a"), [QueueRange(QUEUE, 0, 5)])
     for start in (4, 6):
         with pytest.raises(ArchiveError, match=f"up to offset 5, not {start}"):
             archive.commit_archive(stage(archive, "b"), [QueueRange(QUEUE, start, 9)])
     assert contents(archive) == ["a"]
-    archive.commit_archive(stage(archive, "b"), [QueueRange(QUEUE, 0, 2)], begun_anew={QUEUE})
+    archive.commit_archive(
+        stage(archive, "b"), [QueueRange(QUEUE, 0, 2)], resets={QUEUE: "recreated"}
+    )
     assert archive.state().positions == {QUEUE: 2}
 
 
-def test_topics_with_signs_have_a_directory(archive: ArchiveDirectory) -> None:
+def test_topics_with_special_characters(archive: ArchiveDirectory) -> None:
     (staged,) = stage(archive, "a")
     retry = staged._replace(topic="%RETRY%group|x")
     archive.commit_archive([retry], [QueueRange(QUEUE, 0, 1)])
@@ -257,7 +266,7 @@ def test_topics_with_signs_have_a_directory(archive: ArchiveDirectory) -> None:
 def test_old_manifests_are_removed(
     archive: ArchiveDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive_directory, "KEPT_MANIFESTS", 3)
+    monkeypatch.setattr(archive_directory, "MAX_KEPT_MANIFESTS", 3)
     for number in range(6):
         archive.commit_archive([], [QueueRange(QUEUE, number, number + 1)])
     names = sorted(path.name for path in (archive.path / "_pyromq/commits").iterdir())
@@ -265,36 +274,36 @@ def test_old_manifests_are_removed(
     assert archive.state().positions == {QUEUE: 6}
 
 
-def test_a_directory_with_data_and_without_manifests_is_refused(archive: ArchiveDirectory) -> None:
+def test_data_without_manifests_is_rejected(archive: ArchiveDirectory) -> None:
     archive.commit_archive(stage(archive, "a"), [QueueRange(QUEUE, 0, 1)])
     for path in (archive.path / "_pyromq/commits").iterdir():
         path.unlink()
-    # The names of its files would come again.
-    with pytest.raises(ArchiveError, match="is there already"):
+    # New files would get the names of existing ones.
+    with pytest.raises(ArchiveError, match="already exists"):
         archive.commit_archive(stage(archive, "b"), [QueueRange(QUEUE, 0, 1)])
     assert contents(archive) == ["a"]
     shutil.rmtree(archive.path / "_pyromq")
-    with pytest.raises(ArchiveError, match="take a new directory"):
+    with pytest.raises(ArchiveError, match="Use a new directory"):
         archive.create()
-    with pytest.raises(ArchiveError, match="is no archive"):
+    with pytest.raises(ArchiveError, match="is not an archive"):
         archive.need()
 
 
-def test_a_manifest_that_cannot_be_read_is_named(archive: ArchiveDirectory) -> None:
+def test_an_unreadable_manifest_is_named(archive: ArchiveDirectory) -> None:
     (archive.path / "_pyromq/commits/0000000007.json").write_bytes(b"{}")
-    with pytest.raises(ArchiveError, match=r"0000000007\.json is no manifest"):
+    with pytest.raises(ArchiveError, match=r"0000000007\.json is not a readable manifest"):
         archive.state()
 
 
-def test_a_commit_whose_files_were_removed_says_so(archive: ArchiveDirectory) -> None:
+def test_a_commit_whose_files_were_removed(archive: ArchiveDirectory) -> None:
     added = AddedFile("topic=a/hour=b/1.parquet", "_pyromq/staging/archive-1/x.staged", 1, 1)
     pending = Manifest(1, ARCHIVE, 0, added=(added,))
     (archive.path / "_pyromq/commits/0000000001.pending").write_bytes(pending.encode())
-    with pytest.raises(ArchiveError, match=r"commit 1 of .* cannot be carried out"):
+    with pytest.raises(ArchiveError, match=r"cannot apply commit 1 of "):
         archive.state()
 
 
-def test_what_dead_runs_staged_is_removed_and_nothing_else(archive: ArchiveDirectory) -> None:
+def test_staged_files_of_earlier_runs_are_removed(archive: ArchiveDirectory) -> None:
     (left,) = stage(archive, "left behind")
     (compacting,) = stage(archive, "in work", kind=COMPACT)
     stage(archive, "new")
@@ -317,21 +326,19 @@ def test_one_archiver_at_a_time(archive: ArchiveDirectory) -> None:
         assert child.stdout is not None
         assert child.stdout.readline() == b"locked\n"
         with (
-            pytest.raises(ArchiveError, match=f"another process does `archive`.*{child.pid}"),
+            pytest.raises(ArchiveError, match=f"another process runs `archive`.*{child.pid}"),
             archive.working(ARCHIVE),
         ):
             pass
-        with archive.working(COMPACT):  # somebody else's work is no hindrance
+        with archive.working(COMPACT):  # a different lock
             pass
         child.kill()
-    # A lock goes with its process.
+    # The kernel releases the lock of a dead process.
     with archive.working(ARCHIVE):
         assert str(os.getpid()) in (archive.path / "_pyromq/archive.lock").read_text()
 
 
-def test_whether_directories_can_be_swapped_is_tried(
-    archive: ArchiveDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_swap_tries_it(archive: ArchiveDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     archive.check_swap()
 
     def cannot(one: Path, other: Path) -> None:
@@ -349,7 +356,7 @@ def test_peek_of_nothing_changes_nothing(tmp_path: Path) -> None:
     assert not archive.path.exists()
 
 
-def test_peek_while_a_commit_gets_its_final_name(
+def test_peek_while_a_manifest_is_renamed(
     archive: ArchiveDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive.commit_archive([], [QueueRange(QUEUE, 0, 1)])

@@ -1,8 +1,8 @@
-"""The power goes at any instant of a commit: what was synced is there, of the rest any part.
+"""Cut the power at any instant of a commit: fsynced changes survive, of all others any subset.
 
-The steps of `durable_files` are done and written down. A cut keeps every change of a directory
-that was synced afterwards, and takes or leaves each of the others by itself, which is worse than
-what a journalling filesystem does. What is found then must be carried on with as after a kill.
+The steps of `durable_files` run and are recorded. A cut keeps every change of a directory that was
+fsynced afterwards, and keeps or drops each other change independently, which is worse than what a
+journalling filesystem does. The archive must then recover as after a kill.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyromq.spark.origins.origin import Queue, QueueRange
 from tests.unit.spark.archives import HOUR, contents, stage
 
 QUEUE = Queue("Orders", "broker-a", 0)
-#: Cuts at each step, each with other changes that are lost.
+#: Cuts at each step, each losing other changes.
 CUTS = 12
 
 
@@ -42,12 +42,12 @@ class Tree:
                 self.files[place] = path.read_bytes()
 
     def put(self, path: Path, content: bytes | None) -> None:
-        """Make a file, where its directory is there."""
+        """Create a file if its directory exists."""
         if content is not None and path.parent in self.directories:
             self.files[path] = content
 
     def make(self, path: Path) -> None:
-        """Make a directory, where the one above is there."""
+        """Create a directory if its parent exists."""
         if path.parent in self.directories:
             self.directories.add(path)
 
@@ -61,7 +61,7 @@ class Tree:
             self.files = {moved.get(path, path): each for path, each in self.files.items()}
 
     def write_to(self, root: Path) -> None:
-        """Make it real."""
+        """Write the tree to disk."""
         for directory in sorted(self.directories):
             (root / directory).mkdir(parents=True)
         for path, content in self.files.items():
@@ -70,43 +70,45 @@ class Tree:
 
 @dataclass
 class Change:
-    """One entry of some directories that became another one."""
+    """A change of entries in some directories."""
 
     directories: set[Path]
-    carry_out: Callable[[Tree], object]
+    apply: Callable[[Tree], object]
     is_synced: bool = False
 
 
 class PowerOff(BaseException):
-    """Nothing happens any more: nothing handles it."""
+    """The power is off: nothing handles it."""
 
 
 class Disk:
-    """Writes down what `durable_files` does below a root; goes off before the n-th step."""
+    """Records what `durable_files` does below a root; cuts the power before the n-th step."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch, steps: int) -> None:
         self._root = root
         self._before = Tree(root)
         self._changes: list[Change] = []
         self._steps = steps
-        # Names of staged files are on the disk only when somebody has synced them.
+        # The names of staged files survive only once their directory is fsynced.
         for path in [path for path in self._before.files if "staging" in path.parts]:
             content = self._before.files.pop(path)
             self._change(lambda tree, at=path, data=content: tree.put(at, data), path)  # type: ignore[misc]
         for name in ("rename", "link", "remove", "remove_tree", "make_directories", "exchange"):
             patch.setattr(durable_files, name, self._noting(name, getattr(durable_files, name)))
         patch.setattr(durable_files, "sync_directory", self._sync)
+        self._write_file = durable_files.write_file
+        patch.setattr(durable_files, "write_file", self._write)
 
     def left_by_a_cut(self, choice: random.Random) -> Tree:
-        """What is on the disk now."""
+        """Return what is on the disk after a cut."""
         tree = copy.deepcopy(self._before)
         for change in self._changes:
             if change.is_synced or choice.random() < 0.5:
-                change.carry_out(tree)
+                change.apply(tree)
         return tree
 
-    def _change(self, carry_out: Callable[[Tree], object], *paths: Path) -> None:
-        self._changes.append(Change({path.parent for path in paths}, carry_out))
+    def _change(self, apply: Callable[[Tree], object], *paths: Path) -> None:
+        self._changes.append(Change({path.parent for path in paths}, apply))
 
     def _step(self) -> None:
         if not self._steps:
@@ -126,13 +128,16 @@ class Disk:
         for change in self._changes:
             change.is_synced |= path.relative_to(self._root) in change.directories
 
+    def _write(self, path: Path, content: bytes) -> None:
+        # Two steps: rename a temporary file whose content is fsynced, fsync the directory.
+        self._step()
+        place = path.relative_to(self._root)
+        self._change(lambda tree: tree.put(place, content), place)
+        self._write_file(path, content)
+        self._sync(path.parent)
+
     def _note_rename(self, path: Path, target: Path) -> None:
-        if path.suffix == ".tmp":
-            # Made a moment ago, with what it holds synced.
-            content = (self._root / path).read_bytes()
-            self._change(lambda tree: tree.put(target, content), target)
-        else:
-            self._change(lambda tree: tree.put(target, tree.files.pop(path, None)), path, target)
+        self._change(lambda tree: tree.put(target, tree.files.pop(path, None)), path, target)
 
     def _note_link(self, path: Path, target: Path) -> None:
         self._change(lambda tree: tree.put(target, tree.files.get(path)), target)
@@ -164,7 +169,7 @@ def cut_everywhere(
     set_up: Callable[[ArchiveDirectory], Callable[[], object]],
     check: Callable[[ArchiveDirectory], None],
 ) -> int:
-    """Cut `set_up`'s call before each of its steps; check what is there then. Returns the steps."""
+    """Cut the power before each step of the call that `set_up` returns; count the steps."""
     choice = random.Random(7)
     for step in range(100):
         archive = ArchiveDirectory(root / "archive")
@@ -185,7 +190,7 @@ def cut_everywhere(
         shutil.rmtree(archive.path)
         if finished:
             return step
-    raise AssertionError("it never ends")
+    raise AssertionError("it does not end")
 
 
 def test_an_archive_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,18 +14,7 @@ from pyromq.spark.archive.durable_files import (
     remove,
     remove_tree,
     rename,
-    sync_directory,
-    sync_file,
-    write_whole,
 )
-
-
-def test_a_file_is_written_whole(tmp_path: Path) -> None:
-    path = tmp_path / "manifest"
-    write_whole(path, b"one")
-    write_whole(path, b"two")
-    assert path.read_bytes() == b"two"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_two_directories_are_swapped(tmp_path: Path) -> None:
@@ -38,10 +27,12 @@ def test_two_directories_are_swapped(tmp_path: Path) -> None:
     assert (other / "one").exists()
 
 
-def test_what_cannot_be_swapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directories_that_cannot_be_swapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(FileNotFoundError, match="gone"):
         exchange(tmp_path, tmp_path / "gone")
-    # A directory and one below it: as filesystems answer that cannot do it at all.
+    # A directory and one below it: the same error as from filesystems that cannot do it.
     (tmp_path / "below").mkdir()
     with pytest.raises(CannotExchangeError) as refused:
         exchange(tmp_path, tmp_path / "below")
@@ -51,13 +42,11 @@ def test_what_cannot_be_swapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         exchange(tmp_path, tmp_path)
 
 
-def test_steps_that_were_done_may_be_done_again(tmp_path: Path) -> None:
+def test_steps_are_idempotent(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b" / "c"
     make_directories(deep)
     make_directories(deep)
     (deep / "file").write_text("x")
-    sync_file(deep / "file")
-    sync_directory(deep)
     link(deep / "file", deep / "second")
     rename(deep / "file", deep / "second")
     remove(deep / "second")

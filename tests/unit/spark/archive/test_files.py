@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyromq.spark.archive import files as archive_files
+from pyromq.spark.archive.defaults import COMPRESSIONS
 from pyromq.spark.archive.files import (
-    COMPRESSIONS,
     FILE_COLUMNS,
     TOPIC_KEY,
     FileSettings,
@@ -52,7 +52,7 @@ def expected(origin: FakeOrigin, wanted: QueueRange, include_properties: str = R
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("include_properties", [RAW, MAP])
-def test_what_is_written_is_what_was_read(
+def test_files_contain_the_messages(
     tmp_path: Path, compression: str, include_properties: str
 ) -> None:
     origin = FakeOrigin({A: (0, 1000)})
@@ -77,8 +77,8 @@ def test_a_full_disk_is_named(tmp_path: Path, room: int) -> None:
     limit, hardest = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hardest))
     try:
-        # The kernel's answer to who writes on, as that of a full disk.
-        with pytest.raises(OSError, match=f"File too large: make room.*{tmp_path}"):
+        # Like a full disk.
+        with pytest.raises(OSError, match=f"File too large: free some space.*{tmp_path}"):
             write(tmp_path, origin, QueueRange(A, 0, 1000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hardest))
@@ -118,30 +118,32 @@ def test_topics_have_their_own_files(tmp_path: Path) -> None:
     ]
 
 
-def test_large_files_are_ended_and_others_begun(tmp_path: Path) -> None:
+def test_large_files_are_split(tmp_path: Path) -> None:
     origin = FakeOrigin({A: (0, 2000)})
     origin.body = lambda offset: b"x" * 1000
     settings = FileSettings(file_bytes=200_000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(archive_files, "_ROW_GROUP_BYTES", 100_000)
+        patch.setattr(archive_files, "_MAX_ROW_GROUP_BYTES", 100_000)
         files = write(tmp_path, origin, QueueRange(A, 0, 2000), settings=settings)
     assert len(files.staged) > 5
     assert sum(file.rows for file in files.staged) == 2000
-    joined = pa.concat_tables(pq.read_table(file.path) for file in files.staged)
-    assert joined["queueOffset"].to_pylist() == list(range(2000))
+    merged = pa.concat_tables(pq.read_table(file.path) for file in files.staged)
+    assert merged["queueOffset"].to_pylist() == list(range(2000))
 
 
-@pytest.mark.parametrize(("name", "limit"), [("_OPEN_FILES", 2), ("_BUFFERED_BYTES", 50_000)])
+@pytest.mark.parametrize(
+    ("name", "limit"), [("_MAX_OPEN_FILES", 2), ("_MAX_BUFFERED_BYTES", 50_000)]
+)
 def test_many_hours_take_little_memory(tmp_path: Path, name: str, limit: int) -> None:
     origin = FakeOrigin({A: (0, 100_000)})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(archive_files, name, limit)
-        patch.setattr(archive_files, "_OPEN_FILES", limit if name == "_OPEN_FILES" else 16)
+        patch.setattr(archive_files, "_MAX_OPEN_FILES", limit if name == "_MAX_OPEN_FILES" else 16)
         files = ParquetFiles(tmp_path, FileSettings())
         for start in range(0, 50_000, 3600):
             archive_ranges(origin, [QueueRange(A, start, start + 100)], files)
-            assert len(files._open) <= archive_files._OPEN_FILES
-            assert files._buffered <= archive_files._BUFFERED_BYTES
+            assert len(files._open) <= archive_files._MAX_OPEN_FILES
+            assert files._buffered <= archive_files._MAX_BUFFERED_BYTES
         files.close()
     assert sum(file.rows for file in files.staged) == 1400
     assert {pq.read_metadata(file.path).num_rows for file in files.staged} == {100}
@@ -154,7 +156,7 @@ def test_names_are_never_used_twice(tmp_path: Path) -> None:
     assert first.staged[0].path != again.staged[0].path
 
 
-def test_records_that_are_not_there_are_lost_and_named(tmp_path: Path) -> None:
+def test_missing_records_are_listed_as_lost(tmp_path: Path) -> None:
     origin = FakeOrigin({A: (5, 250)})
     origin.damaged = {20, 21, 120}
     files = write(tmp_path, origin, QueueRange(A, 0, 260))
@@ -165,8 +167,8 @@ def test_records_that_are_not_there_are_lost_and_named(tmp_path: Path) -> None:
         (250, 260),
     ]
     assert "expired" in files.lost[0].reason
-    assert "is not whole" in files.lost[1].reason
-    assert "did not give them" in files.lost[3].reason
+    assert "is damaged" in files.lost[1].reason
+    assert "did not return them" in files.lost[3].reason
     assert sum(file.rows for file in files.staged) == 260 - 5 - 3 - 10
 
 
@@ -179,7 +181,7 @@ def test_the_last_records_of_a_range_damaged(tmp_path: Path) -> None:
 
 
 class WrongOrigin(FakeOrigin):
-    """Gives what nobody asked for."""
+    """Returns offsets that were not requested."""
 
     def __init__(self, *answers: range | LostRecords) -> None:
         super().__init__({A: (0, 100)})
@@ -201,14 +203,14 @@ class WrongOrigin(FakeOrigin):
         [LostRecords(A, 10, 21, "x")],
     ],
 )
-def test_offsets_that_were_not_asked_for_are_refused(
+def test_offsets_that_were_not_requested_are_rejected(
     tmp_path: Path, answers: list[range | LostRecords]
 ) -> None:
-    with pytest.raises(OriginError, match="asked for"):
+    with pytest.raises(OriginError, match=r"instead of|requested"):
         write(tmp_path, WrongOrigin(*answers), QueueRange(A, 10, 20))
 
 
-def test_bodies_that_do_not_shrink_are_not_worth_zstd(tmp_path: Path) -> None:
+def test_incompressible_bodies_use_snappy(tmp_path: Path) -> None:
     origin = FakeOrigin({A: (0, 500)})
     codecs = {}
     for name, body in {
@@ -225,7 +227,7 @@ def test_bodies_that_do_not_shrink_are_not_worth_zstd(tmp_path: Path) -> None:
     assert set(codecs["random"].values()) == {"ZSTD"}
 
 
-def test_files_can_be_joined(tmp_path: Path) -> None:
+def test_files_can_be_merged(tmp_path: Path) -> None:
     origin = FakeOrigin({A: (0, 5000)})
     for include_properties in (RAW, MAP):
         settings = FileSettings(include_properties)
@@ -236,8 +238,8 @@ def test_files_can_be_joined(tmp_path: Path) -> None:
             ).staged
             files.add_table("Orders", staged.hour, pq.read_table(staged.path))
         files.close()
-        (joined,) = files.staged
-        assert joined.hour == HOUR_NAMES[0]
-        assert pq.read_table(joined.path).equals(
+        (merged,) = files.staged
+        assert merged.hour == HOUR_NAMES[0]
+        assert pq.read_table(merged.path).equals(
             expected(origin, QueueRange(A, 0, 300), include_properties)
         )

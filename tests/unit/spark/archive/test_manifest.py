@@ -30,7 +30,7 @@ WHOLE = Manifest(
         ),
     ],
 )
-def test_there_and_back(manifest: Manifest) -> None:
+def test_round_trip(manifest: Manifest) -> None:
     assert Manifest.decode(manifest.encode()) == manifest
 
 
@@ -55,13 +55,13 @@ def test_rows() -> None:
         ({"added": [{}]}, "path"),
     ],
 )
-def test_others_are_refused(change: dict[str, object], message: str) -> None:
+def test_invalid_manifests_are_rejected(change: dict[str, object], message: str) -> None:
     values = orjson.loads(WHOLE.encode()) | change
     with pytest.raises(ManifestError, match=message):
         Manifest.decode(orjson.dumps(values))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"{}"])
-def test_no_manifest_at_all(content: bytes) -> None:
+def test_bytes_that_are_not_a_manifest(content: bytes) -> None:
     with pytest.raises(ManifestError):
         Manifest.decode(content)

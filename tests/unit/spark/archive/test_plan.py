@@ -11,18 +11,18 @@ B = Queue("Orders", "broker-a", 1)
 C = Queue("Payments", "broker-a", 0)
 
 
-def test_what_is_new_is_read() -> None:
+def test_new_messages_are_read() -> None:
     plan = plan_commit({A: 5, B: 7}, {A: Bounds(0, 9), B: Bounds(2, 7)}, {}, 1000)
     assert plan.ranges == [QueueRange(A, 5, 9)]
     assert plan.advances == [QueueRange(A, 5, 9)]
-    assert (plan.lost, plan.begun_anew, plan.left, plan.records) == ([], {}, 0, 4)
+    assert (plan.lost, plan.resets, plan.left, plan.records) == ([], {}, 0, 4)
 
 
-def test_new_queues_begin_at_their_first_offset_or_where_they_are_told_to() -> None:
+def test_new_queues_start_at_their_first_offset_or_as_given() -> None:
     bounds = {A: Bounds(3, 9), B: Bounds(0, 4), C: Bounds(0, 0)}
     plan = plan_commit({}, bounds, {B: 4}, 1000)
     assert plan.ranges == [QueueRange(A, 3, 9)]
-    # Where a queue began is written down even when there is nothing to read: it stays so.
+    # The start of a queue is recorded even if there is nothing to read, so that it stays.
     assert plan.advances == [QueueRange(A, 3, 9), QueueRange(B, 4, 4), QueueRange(C, 0, 0)]
 
 
@@ -33,17 +33,17 @@ def test_expired_offsets_are_lost() -> None:
     assert plan.lost == [LostRecords(A, 5, 8, "they have expired")]
 
 
-def test_a_queue_that_lost_everything_moves_on() -> None:
+def test_a_queue_that_lost_everything_advances() -> None:
     plan = plan_commit({A: 5}, {A: Bounds(8, 8)}, {}, 1000)
     assert plan.ranges == []
     assert plan.advances == [QueueRange(A, 5, 8)]
     assert plan.lost == [LostRecords(A, 5, 8, "they have expired")]
 
 
-def test_a_queue_that_ends_before_its_position_is_begun_anew() -> None:
+def test_a_queue_that_ends_before_its_position_starts_over() -> None:
     plan = plan_commit({A: 50}, {A: Bounds(1, 9)}, {}, 1000)
     assert plan.ranges == plan.advances == [QueueRange(A, 1, 9)]
-    assert "archived up to offset 49 and ends at 8" in plan.begun_anew[A]
+    assert "archived up to offset 49 but now ends at 8" in plan.resets[A]
     empty = plan_commit({A: 50}, {A: Bounds(0, 0)}, {}, 1000)
     assert empty.advances == [QueueRange(A, 0, 0)]
 
@@ -58,7 +58,7 @@ def test_a_limit_is_shared_by_the_queues() -> None:
     st.lists(st.integers(0, 5 * MIN_TASK_RECORDS), max_size=12),
     st.integers(1, 20),
 )
-def test_tasks_have_everything_once_and_the_same_amount(sizes: list[int], tasks: int) -> None:
+def test_tasks_cover_everything_once_in_equal_shares(sizes: list[int], tasks: int) -> None:
     ranges = [
         QueueRange(Queue("t", "b", number), 7, 7 + size)
         for number, size in enumerate(sizes)

@@ -1,4 +1,4 @@
-"""Facts of parts, and what shows when they are joined."""
+"""Facts of slices, and what they show when joined."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from pyromq.protocol.message.bulk import read_columns, record_starts
-from pyromq.spark.audit.data import MAX_NAMED, Damage, Facts, QueueFacts, join, wrong_bodies
+from pyromq.spark.audit.data import (
+    MAX_DESCRIBED_DAMAGE,
+    Damage,
+    Facts,
+    QueueFacts,
+    join,
+    wrong_bodies,
+)
 from pyromq.store.message_store import MessageStore
 from tests.support.stores import BORN_HOST, BORN_HOST_V6, BORN_TIME, open_store, put
 
@@ -30,7 +37,7 @@ def queue_with(*ranges: tuple[int, int]) -> QueueFacts:
         ([(5, 9), (7, 14)], [], [(7, 9)]),
         ([(5, 20), (7, 9), (20, 22)], [], [(7, 9)]),
         ([(12, 14), (5, 9)], [(9, 12)], []),
-        # A topic that was made anew begins with 0 again: what was before does not count.
+        # A recreated topic starts at 0 again: earlier ranges do not count.
         ([(0, 50), (60, 70), (0, 9)], [], []),
         ([(0, 50), (0, 9), (10, 12)], [(9, 10)], []),
     ],
@@ -43,7 +50,7 @@ def test_gaps_and_repeats(
     assert queue.repeats() == repeats
 
 
-def test_parts_of_a_queue_are_one_range() -> None:
+def test_slices_of_a_queue_join_to_one_range() -> None:
     queue = QueueFacts(3, 300, 10, 30, [(0, 3)])
     queue.join(QueueFacts(2, 150, 5, 40, [(3, 5)]))
     queue.join(QueueFacts())
@@ -56,7 +63,7 @@ def put_with(store: MessageStore, topic: str, body: bytes, **properties: str) ->
 
 
 def facts_of(store: MessageStore) -> Facts:
-    """The facts of a store's only segment; they travel."""
+    """Return the facts of a store's only segment, pickled and unpickled."""
     store.seal()
     data = (store.config.root / "commitlog" / f"{0:020d}").read_bytes()
     facts = Facts("broker-a")
@@ -93,7 +100,7 @@ def test_transactions(tmp_path: Path) -> None:
     facts = facts_of(store)
     store.stop()
     found = [(half.offset, half.topic, half.group, up) for half, up in facts.open_halves()]
-    # Of T4, which was put back, the last half counts.
+    # T4 was stored again: its last half counts.
     assert found == [
         (1, "Paid", "pay", False),
         (5, "Paid", "pay", True),
@@ -110,16 +117,16 @@ def test_dead_letters(tmp_path: Path) -> None:
     assert facts.dead_letters == {("workers", "Topic0"): 3, ("workers", "Topic1"): 2}
 
 
-def test_damage_is_counted_and_some_of_it_named() -> None:
+def test_all_damage_is_counted_and_some_described() -> None:
     parts = []
     for part in range(3):
         facts = Facts("broker-a")
-        for number in range(MAX_NAMED - 20):
+        for number in range(MAX_DESCRIBED_DAMAGE - 20):
             facts.add_damage(f"{part}/{number}", "wrong")
         parts.append(facts)
     joined = join(parts, "broker-a")
-    assert joined.damage_count == 3 * (MAX_NAMED - 20)
-    assert len(joined.damage) == MAX_NAMED
+    assert joined.damage_count == 3 * (MAX_DESCRIBED_DAMAGE - 20)
+    assert len(joined.damage) == MAX_DESCRIBED_DAMAGE
     assert joined.damage[0] == Damage("0/0", "wrong")
 
 

@@ -1,9 +1,7 @@
-"""The command: its options and what it prints; no session is made."""
+"""The command `archive`: its options and its output, without a session."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +47,10 @@ class Calls:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    @contextmanager
-    def no_session(settings: object) -> Iterator[None]:
-        yield None
-
+def calls(no_session: None, monkeypatch: pytest.MonkeyPatch) -> Calls:
     calls = Calls()
-    monkeypatch.setattr(job, "open_session", no_session)
-    monkeypatch.setattr(job, "run_archive", calls.run)
-    monkeypatch.setattr(job, "check_topics", lambda source, options: None)
+    monkeypatch.setattr(archiver, "run_archive", calls.run)
+    monkeypatch.setattr(archiver, "check_topics", lambda source, options: None)
     return calls
 
 
@@ -68,7 +61,7 @@ def invoke(*arguments: object) -> Result:
 def test_topics_by_name(calls: Calls, tmp_path: Path) -> None:
     result = invoke(tmp_path, "--topic", "A", "--topic", "B", "--nameserver", "a:1;b:2")
     assert result.exit_code == 0, result.output
-    assert "10 messages in 3 files (4711 bytes), 2 commits, 1 messages were lost" in result.output
+    assert "10 messages in 3 files (4711 bytes), 2 commits; 1 messages were lost" in result.output
     ((source, path, options, interval),) = calls.all
     assert isinstance(source, BrokerSource)
     assert source.settings.name_servers == ("a:1", "b:2")
@@ -105,10 +98,10 @@ def test_everything_else(calls: Calls, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name topics with --topic"),
-        (["--topic", "A", "--pattern", "B"], "name topics with --topic"),
-        (["--topic", "A", "--once", "--interval", "1"], "take one of them"),
-        (["--topic", "A", "--broker-name", "b"], "--store-path"),
+        ([], "give either --topic or --pattern"),
+        (["--topic", "A", "--pattern", "B"], "give either --topic or --pattern"),
+        (["--topic", "A", "--once", "--interval", "1"], "--once and --interval exclude each other"),
+        (["--topic", "A", "--broker-name", "b"], "needs --store-path"),
         (["--topic", "A", "--from", "yesterday"], "--from 'yesterday'"),
         (["--topic", "A", "--interval", "0"], "--interval"),
     ],
@@ -127,16 +120,16 @@ def test_errors_are_one_line(calls: Calls, tmp_path: Path) -> None:
     assert result.output == "Error: no broker answers\n"
 
 
-def test_an_interrupt_is_no_error(
+def test_ctrl_c_is_not_an_error(
     calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job, "run_archive", interrupted)
+    monkeypatch.setattr(archiver, "run_archive", interrupted)
     result = invoke(tmp_path, "--topic", "A")
     assert result.exit_code == 0
-    assert "what is committed stays" in result.output
+    assert "committed messages are kept" in result.output
 
 
 def test_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,13 +152,13 @@ def test_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "10 messages of 1 queues" in result.output
 
 
-def test_a_topic_that_is_not_there_leaves_nothing_behind(
+def test_an_unknown_topic_creates_no_archive(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     source = FakeSource(FakeOrigin({A: (0, 10)}))
     monkeypatch.setattr(job, "BrokerSource", lambda connection: source)
-    told = invoke(tmp_path / "archive", "--topic", "nosuch")
-    assert told.exit_code == 1
-    assert "there is no topic 'nosuch'" in told.output
-    assert "check --topic" in told.output
+    result = invoke(tmp_path / "archive", "--topic", "nosuch")
+    assert result.exit_code == 1
+    assert "there is no topic 'nosuch'" in result.output
+    assert "check --topic" in result.output
     assert not (tmp_path / "archive").exists()

@@ -1,9 +1,7 @@
-"""The command: its options and what it prints; no session is made."""
+"""The command `compact`: its options and its output, without a session."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,12 +19,7 @@ B = Queue("Payments", "broker-a", 0)
 
 
 @pytest.fixture
-def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    @contextmanager
-    def no_session(settings: object) -> Iterator[None]:
-        yield None
-
-    monkeypatch.setattr(job, "open_session", no_session)
+def archive(no_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module in (archiver, compactor):
         monkeypatch.setattr(module, "fan_out", here)
         monkeypatch.setattr(module, "parallelism", lambda session: 2)
@@ -38,18 +31,18 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(job.command, [str(each) for each in arguments])
 
 
-def test_join(archive: Path) -> None:
+def test_merge(archive: Path) -> None:
     dry = invoke(archive, "--dry-run")
     assert dry.exit_code == 0, dry.output
     assert "10 files would become 2" in dry.output
     assert len(ArchiveDirectory(archive).files()) == 10
     result = invoke(archive)
     assert result.exit_code == 0, result.output
-    assert result.output.startswith("10 files (")
+    assert result.output.startswith("merged 10 files (")
     assert len(ArchiveDirectory(archive).files()) == 2
     again = invoke(archive)
     assert again.exit_code == 0
-    assert "nothing to join" in again.output
+    assert "nothing to merge" in again.output
 
 
 def test_some_topics(archive: Path) -> None:
@@ -66,4 +59,4 @@ def test_hours_that_are_over(archive: Path) -> None:
 def test_no_archive(tmp_path: Path) -> None:
     result = invoke(tmp_path)
     assert result.exit_code == 1
-    assert "is no archive" in result.output
+    assert "is not an archive" in result.output

@@ -16,13 +16,13 @@ CLUSTER = ["--source-nameserver", "a:1", "--topic", "T"]
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ([], "--archive or --source-nameserver"),
-        (["--source-nameserver", "a:1"], "name topics with --topic"),
+        ([], "give either --archive or --source-nameserver"),
+        (["--source-nameserver", "a:1"], "give either --topic or --pattern"),
         ([*CLUSTER, "--pattern", "x"], "exclude each other"),
         (["--source-nameserver", "a:1", "--pattern", "("], "--pattern '('"),
         ([*CLUSTER, "--nameserver", "a:1"], "give another --to-topic"),
         ([*CLUSTER, "--nameserver", "a:1", "--to-topic", "T"], "give another --to-topic"),
-        ([*CLUSTER, "--to-topic", "a b"], "--to-topic: topic 'a b' is not possible"),
+        ([*CLUSTER, "--to-topic", "a b"], "--to-topic: topic 'a b' is not a legal name"),
         ([*CLUSTER, "--since", "yesterday"], "--since 'yesterday': expected a time"),
         ([*CLUSTER, "--shift", "later"], "--shift 'later': expected now, or a duration"),
         ([*CLUSTER, "--pace", "0"], "--pace"),
@@ -30,13 +30,13 @@ CLUSTER = ["--source-nameserver", "a:1", "--topic", "T"]
         (["--archive", __file__], "is a file"),
     ],
 )
-def test_mistakes_are_told_before_anything_begins(arguments: list[str], problem: str) -> None:
+def test_mistakes_are_reported_before_the_start(arguments: list[str], problem: str) -> None:
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 2
     assert problem in result.output
 
 
-def test_a_dry_run_says_what_would_be_replayed() -> None:
+def test_a_dry_run_shows_the_plan() -> None:
     with Cluster(settings=PATIENT_PROPERTIES) as cluster:
         with Producer.sync(cluster.namesrv) as producer:
             producer.send_batch([Message("Orders", b"x")] * 5)
@@ -48,12 +48,12 @@ def test_a_dry_run_says_what_would_be_replayed() -> None:
             ],
         )
     assert result.exit_code == 0, result.output
-    assert "would be replayed: Orders" in result.output
+    assert "would replay: Orders" in result.output
     assert "up to offset 5" in result.output
     assert f"to Again of {cluster._namesrv}" in result.output
 
 
-def test_what_is_no_archive(tmp_path: Path) -> None:
+def test_a_directory_without_an_archive(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, ["--archive", str(tmp_path), "--dry-run"])
     assert result.exit_code == 1
-    assert "is no archive" in result.output
+    assert "is not an archive" in result.output

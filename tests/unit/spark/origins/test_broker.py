@@ -1,4 +1,4 @@
-"""Brokers as an origin: everything once and in order, and every loss is told."""
+"""Brokers as an origin: every message once and in order, and every loss reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyromq.protocol.wire.codes import RequestCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.headers import QueryConsumerOffsetRequestHeader
 from pyromq.remoting.blocking import BlockingConnection
-from pyromq.spark.origins import broker as broker_origin
+from pyromq.spark.origins import window
 from pyromq.spark.origins.broker import BrokerOrigin, ConnectionSettings
 from pyromq.spark.origins.origin import (
     Bounds,
@@ -54,7 +54,7 @@ def origin_of(cluster: Cluster, subscription: Subscription | None = None) -> Bro
 def filled(
     cluster: Cluster, name: str, count: int, make: Callable[[int], Message], batch: int = 500
 ) -> Queue:
-    """A topic with one queue that holds so many messages."""
+    """Create a topic with one queue that holds `count` messages."""
     cluster.create_topic(name, queues=1)
     with Producer.sync(cluster.namesrv, group="filler") as producer:
         for start in range(0, count, batch):
@@ -65,7 +65,7 @@ def filled(
 
 
 def read(origin: BrokerOrigin, wanted: QueueRange) -> tuple[list[int], list[LostRecords]]:
-    """The offsets that were found, and the losses."""
+    """Return the offsets read, and the losses."""
     offsets: list[int] = []
     lost: list[LostRecords] = []
     for block in origin.blocks(wanted):
@@ -79,7 +79,7 @@ def read(origin: BrokerOrigin, wanted: QueueRange) -> tuple[list[int], list[Lost
 
 
 def remove_first_segment(cluster: Cluster) -> None:
-    """As retention does."""
+    """Delete the first segment, as retention does."""
 
     async def remove() -> None:
         broker = cluster.brokers[0]._broker
@@ -93,7 +93,7 @@ def remove_first_segment(cluster: Cluster) -> None:
     cluster._run(remove())
 
 
-def test_topics_without_those_of_the_system(cluster: Cluster, origin: BrokerOrigin) -> None:
+def test_system_topics_are_not_listed(cluster: Cluster, origin: BrokerOrigin) -> None:
     cluster.create_topic("Listed", queues=3)
     topics = origin.topics()
     assert "Listed" in topics
@@ -107,7 +107,7 @@ def test_topics_without_those_of_the_system(cluster: Cluster, origin: BrokerOrig
 def test_everything_once_and_in_order(
     cluster: Cluster, origin: BrokerOrigin, monkeypatch: pytest.MonkeyPatch, carried: int
 ) -> None:
-    monkeypatch.setattr(broker_origin, "_BULK_COUNT", carried)
+    monkeypatch.setattr(window, "_PULL_MESSAGES", carried)
     queue = filled(
         cluster, f"Order{carried}", 2500, lambda n: Message(f"Order{carried}", b"x" * (n + 1))
     )
@@ -120,7 +120,7 @@ def test_everything_once_and_in_order(
 def test_a_broker_with_the_usual_limits(
     cluster: Cluster, origin: BrokerOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Java's, which does not know `maxMsgBytes`: 32 messages for each pull."""
+    """Java's broker ignores `maxMsgBytes` and returns 32 messages per pull."""
     asked: list[int] = []
     plain_send = BlockingConnection.send
 
@@ -134,7 +134,7 @@ def test_a_broker_with_the_usual_limits(
     queue = filled(cluster, "Usual", 3000, lambda n: Message("Usual", b"%d" % n))
     assert read(origin, QueueRange(queue, 0, 3000)) == (list(range(3000)), [])
     assert asked[0] == 3000
-    # Learned after a few answers: hardly a pull asks for more than it gets.
+    # The window adapts after a few responses: hardly any pull asks for more than it gets.
     assert len([count for count in asked if count > 32]) < 80
     assert len(asked) < 3000 / 32 + 80
 
@@ -154,7 +154,7 @@ def test_only_what_the_subscription_selects(cluster: Cluster) -> None:
     origin.close()
 
 
-def test_what_is_behind_the_end_is_lost(cluster: Cluster, origin: BrokerOrigin) -> None:
+def test_offsets_after_the_end_are_lost(cluster: Cluster, origin: BrokerOrigin) -> None:
     queue = filled(cluster, "Short", 3, lambda n: Message("Short", b"x"))
     offsets, lost = read(origin, QueueRange(queue, 0, 10))
     assert offsets == [0, 1, 2]
@@ -162,7 +162,7 @@ def test_what_is_behind_the_end_is_lost(cluster: Cluster, origin: BrokerOrigin) 
     assert "ends at 3" in lost[0].reason
 
 
-def test_what_retention_took_is_lost(origin: BrokerOrigin, cluster: Cluster) -> None:
+def test_expired_messages_are_lost(origin: BrokerOrigin, cluster: Cluster) -> None:
     queue = filled(cluster, "Retained", 40, lambda n: Message("Retained", b"x" * 1_000_000), 3)
     remove_first_segment(cluster)
     first = origin.bounds([queue])[queue].first
@@ -182,7 +182,7 @@ def test_damaged_records_are_lost_alone(wanted: str | None) -> None:
             lambda n: Message("Damaged", b"x" * 50, tags="even" if n % 2 == 0 else "odd"),
             batch=100,
         )
-        # The first one, two neighbours, two with wrong sizes, one that is wrong inside, the last.
+        # The first, two neighbours, two with wrong sizes, one with a wrong content, the last.
         for offset, position in (
             (0, 4),
             (200, 4),
@@ -206,7 +206,7 @@ def test_damaged_records_are_lost_alone(wanted: str | None) -> None:
     damaged = {0, 200, 202, 300, 302, 400, 498}
     every = range(499) if wanted is None else range(0, 499, 2)
     assert offsets == [offset for offset in every if offset not in damaged]
-    # What only the decoder sees is its own to tell.
+    # Only the decoder detects this one, and reports it.
     assert set(lost) | {400} == damaged
     assert len(lost) == len(set(lost))
 
@@ -275,7 +275,9 @@ def test_a_reader_that_stops_early_does_no_harm(cluster: Cluster, origin: Broker
     assert read(origin, QueueRange(queue, 0, 1000)) == (list(range(1000)), [])
 
 
-def test_nobody_there_is_said_clearly(cluster: Cluster, origin: BrokerOrigin) -> None:
+def test_errors_name_the_missing_server_broker_or_queue(
+    cluster: Cluster, origin: BrokerOrigin
+) -> None:
     with pytest.raises(OriginError, match=r"no NameServer answers.*127\.0\.0\.1:1"):
         BrokerOrigin(ConnectionSettings(("127.0.0.1:1",))).topics()
     cluster.create_topic("There", queues=1)
@@ -285,7 +287,7 @@ def test_nobody_there_is_said_clearly(cluster: Cluster, origin: BrokerOrigin) ->
         list(origin.blocks(QueueRange(Queue("There", cluster.brokers[0].name, 7), 0, 1)))
 
 
-def test_another_name_server_is_asked(cluster: Cluster) -> None:
+def test_the_next_name_server_is_tried(cluster: Cluster) -> None:
     settings = ConnectionSettings(("127.0.0.1:1", cluster.namesrv), request_timeout=PATIENT)
     origin = BrokerOrigin(settings)
     cluster.create_topic("Second", queues=1)
@@ -293,7 +295,7 @@ def test_another_name_server_is_asked(cluster: Cluster) -> None:
     origin.close()
 
 
-def test_a_read_goes_on_behind_a_restart(cluster: Cluster) -> None:
+def test_a_read_resumes_after_a_restart(cluster: Cluster) -> None:
     origin = origin_of(cluster)
     count, body = 2000, b"x" * 10_000
     queue = filled(cluster, "Interrupted", count, lambda n: Message("Interrupted", body), 200)
@@ -308,7 +310,7 @@ def test_a_read_goes_on_behind_a_restart(cluster: Cluster) -> None:
             threading.Timer(0.5, cluster.brokers[0].start).start()
     assert restarts == 2
     assert offsets == list(range(count))
-    # Not for ever.
+    # The wait is limited.
     hasty = BrokerOrigin(
         ConnectionSettings((cluster.namesrv,), request_timeout=0.1, reconnect_timeout=0.1)
     )
@@ -324,7 +326,7 @@ def test_a_read_goes_on_behind_a_restart(cluster: Cluster) -> None:
     origin.close()
 
 
-def test_a_broker_that_starts_again_is_waited_for(cluster: Cluster) -> None:
+def test_a_restarting_broker_is_waited_for(cluster: Cluster) -> None:
     origin = origin_of(cluster)
     queue = filled(cluster, "Restarted", 3, lambda n: Message("Restarted", b"x"))
     assert read(origin, QueueRange(queue, 0, 3)) == ([0, 1, 2], [])

@@ -1,4 +1,4 @@
-"""Ranges of queues: joined where they touch, told apart where not."""
+"""Ranges of queues: merged where they touch."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def test_gaps_and_other_queues_stay() -> None:
     assert ranges[0].size == 4
 
 
-def test_a_loss_says_what_and_why() -> None:
-    lost = LostRecords(QUEUE, 3, 5, "retention took them")
-    assert str(lost) == "T@broker-a:0: offsets 3 to 4 are lost: retention took them"
+def test_the_text_of_a_loss() -> None:
+    lost = LostRecords(QUEUE, 3, 5, "they have expired")
+    assert str(lost) == "T@broker-a:0: offsets 3 to 4 are lost: they have expired"

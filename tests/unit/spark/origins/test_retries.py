@@ -1,15 +1,19 @@
-"""Questions asked again."""
+"""Retries with backoff."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from pyromq.spark.options import ReadOptions, Topics
 from pyromq.spark.origins.origin import OriginError, UnreachableError
 from pyromq.spark.origins.retries import MAX_PAUSE, Backoff, with_retries
 from pyromq.spark.reading.positions import PositionError
 
-OPTIONS = ReadOptions(wanted=Topics(("T",)), fetch_retries=2, fetch_retry_interval=0.5)
+
+def backoff(sleep: Callable[[float], object], **settings: Any) -> Backoff:
+    return Backoff(0.5, 2, sleep=sleep, **settings)
 
 
 class Asked:
@@ -28,26 +32,26 @@ class Asked:
 
 def test_an_answer_after_two_failures() -> None:
     asked = Asked(2, OriginError("away"))
-    assert with_retries(OPTIONS, asked.ask, asked.slept.append) == "answer"
+    assert with_retries(asked.ask, backoff(asked.slept.append)) == "answer"
     assert asked.slept == [0.5, 1.0]
 
 
 def test_no_answer() -> None:
     asked = Asked(9, ConnectionRefusedError("away"))
     with pytest.raises(ConnectionRefusedError):
-        with_retries(OPTIONS, asked.ask, asked.slept.append)
+        with_retries(asked.ask, backoff(asked.slept.append))
     assert asked.times == 3
 
 
 def test_a_mistake_is_not_repeated() -> None:
     asked = Asked(1, PositionError("no such topic"))
     with pytest.raises(PositionError):
-        with_retries(OPTIONS, asked.ask, asked.slept.append)
+        with_retries(asked.ask, backoff(asked.slept.append))
     assert asked.times == 1
 
 
 class Clock:
-    """Time that passes while somebody sleeps."""
+    """A clock that advances with every sleep."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -65,7 +69,7 @@ def test_servers_that_are_away_are_waited_for(caplog: pytest.LogCaptureFixture) 
     clock = Clock()
     asked = Asked(1000, UnreachableError("away"))
     with caplog.at_level("WARNING"), pytest.raises(UnreachableError):
-        with_retries(OPTIONS, asked.ask, clock.sleep, patience=300.0, clock=clock)
+        with_retries(asked.ask, backoff(clock.sleep, patience=300.0, clock=clock))
     assert clock.now - 1000.0 == 300.0
     assert clock.slept[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, MAX_PAUSE]
     assert max(clock.slept) == MAX_PAUSE
@@ -76,11 +80,11 @@ def test_a_refusal_is_not_waited_for() -> None:
     clock = Clock()
     asked = Asked(1000, OriginError("no permission"))
     with pytest.raises(OriginError):
-        with_retries(OPTIONS, asked.ask, clock.sleep, patience=300.0, clock=clock)
+        with_retries(asked.ask, backoff(clock.sleep, patience=300.0, clock=clock))
     assert asked.times == 3
 
 
-def test_an_attempt_that_got_somewhere_starts_anew() -> None:
+def test_progress_resets_the_backoff() -> None:
     clock = Clock()
     backoff = Backoff(1.0, patience=10.0, sleep=clock.sleep, clock=clock)
     for _ in range(50):

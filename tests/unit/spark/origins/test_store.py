@@ -1,4 +1,4 @@
-"""The files of a store as an origin: what a broker would give, and what it never would."""
+"""A store directory as an origin: the same messages that a broker would return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyromq.protocol.message.sysflag import (
     TRANSACTION_ROLLBACK,
 )
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY, CONSUME_QUEUE_ENTRY_SIZE
-from pyromq.spark.origins import store as store_origin
+from pyromq.spark.origins import store_files
 from pyromq.spark.origins.origin import (
     Bounds,
     LostRecords,
@@ -39,7 +39,7 @@ from tests.support.stores import (
     read_all,
 )
 
-#: Where a record with IPv4 hosts has it.
+#: Its position in a record with IPv4 hosts.
 STORE_TIMESTAMP = 56
 QUEUE = Queue(TOPIC, "broker-a", 0)
 
@@ -128,10 +128,10 @@ def test_part_of_a_queue(store: MessageStore, origin: StoreOrigin) -> None:
     assert list(origin.blocks(QueueRange(QUEUE, 7, 7))) == []
 
 
-def test_records_that_stand_far_apart(
+def test_records_far_apart(
     store: MessageStore, origin: StoreOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_origin, "_CLOSE", 100)
+    monkeypatch.setattr(store_files, "_MAX_GAP", 100)
     for number in range(200):
         put(store, b"rare %d" % number)
         put(store, b"x" * 300, topic="Other", queue_id=number % 3)
@@ -142,7 +142,7 @@ def test_records_that_stand_far_apart(
 def test_blocks_are_bounded(
     store: MessageStore, origin: StoreOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_origin, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(store_files, "BLOCK_BYTES", 2000)
     fill(store, 100)
     put(store, b"x" * 5000)
     fill(store, 10)
@@ -153,7 +153,7 @@ def test_blocks_are_bounded(
     assert read_whole(origin, QUEUE) == read_all(store)
 
 
-def test_messages_that_left_the_log(store: MessageStore, origin: StoreOrigin) -> None:
+def test_expired_messages(store: MessageStore, origin: StoreOrigin) -> None:
     fill(store, 1500)
     store.stop()
     segments(store)[0].unlink()
@@ -163,10 +163,10 @@ def test_messages_that_left_the_log(store: MessageStore, origin: StoreOrigin) ->
     assert [record.queue_offset for record in records] == list(range(first, end))
     assert sum(each.end - each.start for each in lost) == first
     assert {each.queue for each in lost} == {QUEUE}
-    assert f"the log begins at {SEGMENT} now" in str(lost[0])
+    assert f"the log now starts at {SEGMENT}" in str(lost[0])
 
 
-def test_a_segment_that_goes_while_it_is_read(store: MessageStore, origin: StoreOrigin) -> None:
+def test_a_segment_deleted_during_a_read(store: MessageStore, origin: StoreOrigin) -> None:
     fill(store, 1500)
     store.stop()
     reading = origin.blocks(QueueRange(QUEUE, 0, 1500))
@@ -175,10 +175,10 @@ def test_a_segment_that_goes_while_it_is_read(store: MessageStore, origin: Store
     for path in segments(store)[:2]:
         path.unlink()
     lost = [block for block in reading if isinstance(block, LostRecords)]
-    assert all("the log begins at" in each.reason for each in lost)
+    assert all("the log now starts at" in each.reason for each in lost)
 
 
-def test_queue_files_that_are_gone(store: MessageStore, origin: StoreOrigin) -> None:
+def test_deleted_queue_files(store: MessageStore, origin: StoreOrigin) -> None:
     fill(store, 5 * QUEUE_ENTRIES)
     store.stop()
     (store.config.root / "consumequeue" / TOPIC / "0" / f"{0:020d}").unlink()
@@ -200,12 +200,12 @@ def test_damaged_records_are_named(store: MessageStore, origin: StoreOrigin, pla
     assert str(entry[0]) in lost[0].reason
 
 
-def test_a_log_that_was_cut_off(store: MessageStore, origin: StoreOrigin) -> None:
+def test_a_truncated_log(store: MessageStore, origin: StoreOrigin) -> None:
     fill(store, 20)
     entry = place_of(store, 11)
     store.stop()
     origin.bounds([QUEUE])
-    # Too short to be taken for a segment, had it been so when it was first looked at.
+    # It would be too short for a segment, had it been so short at the first listing.
     os.truncate(segments(store)[0], entry[0])
     records, lost = read(origin, QueueRange(QUEUE, 0, 20))
     assert [record.queue_offset for record in records] == list(range(11))
@@ -223,13 +223,15 @@ def test_an_entry_without_its_record_is_not_the_end(
     assert origin.bounds([QUEUE]) == {QUEUE: Bounds(0, 5)}
 
 
-def test_what_is_not_there(store: MessageStore, origin: StoreOrigin, tmp_path: Path) -> None:
+def test_missing_queues_topics_and_stores(
+    store: MessageStore, origin: StoreOrigin, tmp_path: Path
+) -> None:
     fill(store, 1)
     missing = Queue("Missing", "broker-a", 0)
     assert origin.queues("Missing") == []
     assert origin.queues("..") == []
     assert origin.bounds([missing, QUEUE]) == {QUEUE: Bounds(0, 1)}
-    with pytest.raises(OriginError, match="is no store: name the directory"):
+    with pytest.raises(OriginError, match="is not a store: give the directory"):
         StoreOrigin(tmp_path / "nowhere")
 
 
@@ -248,7 +250,7 @@ def test_offsets_by_time(store: MessageStore, origin: StoreOrigin) -> None:
         assert origin.offsets_at({QUEUE: wanted}) == {QUEUE: expected}
 
 
-def test_the_system_s_own_topics_are_not_named(store: MessageStore, origin: StoreOrigin) -> None:
+def test_system_topics_are_not_listed(store: MessageStore, origin: StoreOrigin) -> None:
     fill(store, 1, topic="SCHEDULE_TOPIC_XXXX")
     fill(store, 1, topic="%DLQ%group")
     assert origin.topics() == ["%DLQ%group"]
@@ -273,7 +275,7 @@ def test_the_log_alone(store: MessageStore, origin: StoreOrigin) -> None:
     assert everything[:3] == [b"0", b"o0", b"1"]
 
 
-def test_the_log_alone_goes_on_behind_damage(store: MessageStore, origin: StoreOrigin) -> None:
+def test_the_log_alone_resumes_after_damage(store: MessageStore, origin: StoreOrigin) -> None:
     fill(store, 20)
     entry = place_of(store, 11)
     damage(segments(store)[0], entry[0] + 4, b"damage")
@@ -296,7 +298,7 @@ def read_log(origin: StoreOrigin, topics: set[str] | None) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", ["store-written", "store-broker"])
-def test_java_s_store(tmp_path: Path, name: str) -> None:
+def test_a_store_of_java(tmp_path: Path, name: str) -> None:
     unpack_store(name, tmp_path)
     index = read_index(name)
     origin = StoreOrigin(tmp_path, "java")
@@ -334,10 +336,10 @@ def test_the_whole_log_is_checked(store: MessageStore, origin: StoreOrigin) -> N
     assert [each.kind for each in wrong] == [ViolationKind.BODY_CRC]
     pieces = [each for each in found if not isinstance(each, Violation)]
     assert sum(piece.columns.starts.size for piece in pieces) == 600
-    # A segment that others follow must be full.
+    # Only the last segment may have unwritten space.
     damage(first, 30_000, bytes(SEGMENT - 30_000))
     wrong = [each for each in origin.checked_log(ranges[0]) if isinstance(each, Violation)]
-    assert wrong[-1].message == "the records end here, though a segment follows"
+    assert wrong[-1].message == "the records end here, although another segment follows"
     assert not list(origin.checked_log(ranges[-1]))[1:]
     second.unlink()
     assert list(origin.checked_log(ranges[1])) == []

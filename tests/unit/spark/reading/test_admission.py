@@ -1,4 +1,4 @@
-"""Shares of queues within a limit."""
+"""Limits of a micro-batch, shared among queues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_in_proportion() -> None:
     assert taken(5000, 600, 300, 100) == [600, 300, 100]
 
 
-def test_nobody_starves() -> None:
+def test_no_queue_starves() -> None:
     assert taken(10, 1_000_000, 1, 0, 1) == [9, 1, 0, 1]
 
 
@@ -37,7 +37,7 @@ def test_bytes() -> None:
     sizes = {"T": 300.0, "Other": 100.0}
     assert [part.size for part in take_bytes(ranges, 20_000, sizes)] == [50, 50]
     assert take_bytes(ranges, 40_000, sizes) == ranges
-    # At least one message of each queue, however long it is.
+    # At least one message of each queue, whatever its size.
     assert [part.size for part in take_bytes(ranges, 1, sizes)] == [1, 1]
 
 
@@ -48,11 +48,11 @@ def test_sizes_are_sampled() -> None:
     found = bytes_per_offset(origin, ranges)
     heads = found["Other"] - 100
     assert 80 < heads < 150
-    # From the beginning and the middle of the fullest queue.
+    # From the start and the middle of the longest backlog.
     assert found["T"] == pytest.approx(200 + heads, abs=10)
 
 
-def test_where_nothing_waits_nothing_is_read() -> None:
+def test_queues_without_a_backlog_are_not_sampled() -> None:
     nothing = [QueueRange(QUEUES[0], 5, 5)]
     assert bytes_per_offset(FakeOrigin(), nothing) == {}
     assert take_bytes(nothing, 10, {}) == nothing

@@ -1,4 +1,4 @@
-"""A batch read: its parts, its filters, and that Spark accepts both ways to plan it."""
+"""A batch read: partitions, filters, and both ways in which Spark plans it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, GreaterThanOrEqual
 
 from pyromq.client.consumer.subscription import Subscription
 from pyromq.spark.options import Mode, ReadOptions, TopicPattern, Topics
+from pyromq.spark.origins.opening import BrokerSource, StoreSource
 from pyromq.spark.origins.origin import OriginError, Queue
+from pyromq.spark.origins.settings import ConnectionSettings
 from pyromq.spark.reading import batch
-from pyromq.spark.reading import ranges as reading
 from pyromq.spark.reading.batch import BatchReader, LogPartition, PushingBatchReader, batch_reader
 from pyromq.spark.reading.partitions import RangePartition
 from pyromq.spark.reading.ranges import ReadPlan
@@ -25,13 +26,13 @@ COLUMNS = ("queueId", "queueOffset")
 
 
 class WatchedOrigin(FakeOrigin):
-    """Knows what it was opened with."""
+    """Records the subscriptions that it was opened with."""
 
     def __init__(self) -> None:
         super().__init__({A0: (10, 100), A1: (0, 50)})
         self.subscriptions: list[Subscription | None] = []
 
-    def open(self, options: ReadOptions, subscription: Subscription | None = None) -> FakeOrigin:
+    def open(self, subscription: Subscription | None = None) -> FakeOrigin:
         self.subscriptions.append(subscription)
         return self
 
@@ -39,8 +40,9 @@ class WatchedOrigin(FakeOrigin):
 @pytest.fixture
 def origin(monkeypatch: pytest.MonkeyPatch) -> WatchedOrigin:
     origin = WatchedOrigin()
-    monkeypatch.setattr(reading, "open_origin", origin.open)
-    monkeypatch.setattr(batch, "open_origin", origin.open)
+    monkeypatch.setattr(
+        BrokerSource, "open", lambda source, subscription=None: origin.open(subscription)
+    )
     return origin
 
 
@@ -63,7 +65,7 @@ def pushing_reader(**options: str) -> PushingBatchReader:
 
 
 def rows(reader: BatchReader) -> list[tuple[Any, ...]]:
-    """What a query gives: planned here, read by a copy of the reader."""
+    """Return the rows of a query: planned here, read by a copy of the reader."""
     partitions = reader.partitions()
     copy = pickle.loads(pickle.dumps(reader))
     return [
@@ -90,20 +92,20 @@ def test_everything_once(origin: WatchedOrigin) -> None:
 
 def test_nothing_to_read(origin: WatchedOrigin) -> None:
     origin.all.clear()
-    options = ReadOptions(wanted=TopicPattern("x"), name_servers=("localhost:9876",))
+    options = ReadOptions(TopicPattern("x"), BrokerSource(ConnectionSettings(("localhost:9876",))))
     nothing = BatchReader(ReadPlan(options, COLUMNS))
-    # Spark makes one task of its own where there is none.
+    # Spark needs at least one partition.
     assert len(nothing.partitions()) == 1
     assert rows(nothing) == []
 
 
-def test_a_part_of_spark_that_means_nothing(origin: WatchedOrigin) -> None:
+def test_the_placeholder_partition_is_empty(origin: WatchedOrigin) -> None:
     found = reader().read(InputPartition(None))
     assert isinstance(found, Iterator)
     assert list(found) == []
 
 
-def test_questions_are_repeated(origin: WatchedOrigin) -> None:
+def test_planning_is_retried(origin: WatchedOrigin) -> None:
     origin.failures = 3
     assert len(rows(reader())) == 140
     origin.failures = 4
@@ -124,7 +126,7 @@ def test_tags_that_are_pushed(origin: WatchedOrigin) -> None:
     tags = In(("tags",), ("tag-1", "tag-2"))
     assert pushing.pushFilters([tags]) == [tags]
     rows(pushing)
-    # Offsets are looked for among all messages.
+    # Offsets are searched among all messages.
     assert set(origin.subscriptions) == {None, Subscription.tags("tag-1 || tag-2")}
 
 
@@ -139,12 +141,12 @@ def test_tags_that_are_pushed_beside_the_option(origin: WatchedOrigin) -> None:
     assert rows(pushing) == []
 
 
-def test_sessions_without_push_down_take_the_reader_too() -> None:
-    # What pyspark's plan_data_source_read looks at.
+def test_sessions_without_push_down_accept_the_reader() -> None:
+    # pyspark's plan_data_source_read compares this.
     assert pushing_reader().pushFilters.__func__ is DataSourceReader.pushFilters
 
 
-def test_nothing_is_pushed_where_spark_shares_what_is_left(
+def test_nothing_is_pushed_if_spark_shares_partitions(
     origin: WatchedOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = batch_reader(plan())
@@ -181,9 +183,8 @@ def test_the_log_alone(tmp_path: Any) -> None:
         put(store, b"%d" % number)
         store.seal()
     store.stop()
-    options = ReadOptions(
-        wanted=Topics((TOPIC,)), store_path=str(tmp_path / "store"), commit_log_only=True
-    )
+    source = StoreSource(str(tmp_path / "store"))
+    options = ReadOptions(Topics((TOPIC,)), source, commit_log_only=True)
     log_reader = PushingBatchReader(ReadPlan(options, ("queueOffset",)))
     condition = EqualTo(("queueOffset",), 3)
     assert log_reader.pushFilters([condition]) == [condition]
@@ -191,7 +192,7 @@ def test_the_log_alone(tmp_path: Any) -> None:
     assert rows(log_reader) == [(offset,) for offset in range(20)]
 
 
-def test_parts_are_small(origin: WatchedOrigin) -> None:
+def test_partitions_are_small(origin: WatchedOrigin) -> None:
     partition = reader().partitions()[0]
     assert isinstance(partition, RangePartition)
     assert len(pickle.dumps(partition)) < 300

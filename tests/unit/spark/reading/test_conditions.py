@@ -1,4 +1,4 @@
-"""Which parts of a condition the source applies itself, and that the rest is left as it was."""
+"""Which parts of a condition the source applies, and that the rest is unchanged."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_comparisons_with_constants(case: tuple[str, list[Filter]]) -> None:
     assert list(parse_where(text)) == filters
     narrowed = options_for(text)
     assert narrowed.condition == EVERYTHING
-    # What it is turned into says the same.
+    # The text of the filters parses to the same filters.
     assert list(parse_where(narrowed.options["where"])) == filters
 
 
@@ -140,7 +140,7 @@ def test_a_condition_in_two_parts() -> None:
     )
 
 
-def test_nothing_is_no_condition() -> None:
+def test_an_empty_condition() -> None:
     assert options_for("  ") == ({}, EVERYTHING)
 
 
@@ -171,11 +171,11 @@ def test_conditions_on_what_is_stored() -> None:
     )
     assert high == LessThan(("storeTimestamp",), datetime(2026, 11, 16, 8, 30, 1, tzinfo=UTC))
     assert tags == In(("tags",), ("a", "b"))
-    # What would mean something else in quotes is left out.
+    # Tags that would need escapes are dropped.
     assert stored_condition(tags=("a", "it's")) == ""
 
 
-def test_conditions_of_spark_s_plans() -> None:
+def test_conditions_from_spark_plans() -> None:
     text = (
         "((((t.queueId IS NOT NULL) AND (`t`.queueId = 1)) AND (spark_catalog.x.queueOffset > 7L)) "
         "AND contains(CAST(t.body AS STRING), 't.queueId = 2'))"
@@ -187,5 +187,5 @@ def test_conditions_of_spark_s_plans() -> None:
 
 
 def test_the_error_names_the_part() -> None:
-    with pytest.raises(ConditionError, match="'flag = 1' cannot be applied by the source"):
+    with pytest.raises(ConditionError, match="the source cannot apply 'flag = 1'"):
         parse_where("queueId = 1 and flag = 1")

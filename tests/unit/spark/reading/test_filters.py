@@ -1,4 +1,4 @@
-"""What filters leave of queues and offsets: never less than what passes them."""
+"""Queues and offsets after filters: never less than the rows that pass."""
 
 from __future__ import annotations
 
@@ -134,11 +134,11 @@ def test_tags_are_left_to_spark_as_well() -> None:
 
 
 @pytest.mark.parametrize("tag", ["", "*", "a||b", "||", " a", "a "])
-def test_tags_that_cannot_stand_in_an_expression(tag: str) -> None:
+def test_tags_that_cannot_be_in_an_expression(tag: str) -> None:
     assert push([EqualTo(("tags",), tag)])[0] == WantedRows()
 
 
-def test_what_is_never_null_is_known_not_to_be() -> None:
+def test_is_not_null_of_columns_that_never_are() -> None:
     assert left(IsNotNull(("topic",)), IsNotNull(("queueOffset",))) == []
     assert left(IsNotNull(("tags",)), IsNotNull(("keys",))) != []
 
@@ -165,7 +165,7 @@ def test_what_is_never_null_is_known_not_to_be() -> None:
         EqualNullSafe(("storeTimestamp",), None),
     ],
 )
-def test_what_is_not_understood_is_left_to_spark(condition: Filter) -> None:
+def test_other_filters_are_left_to_spark(condition: Filter) -> None:
     assert pruned(condition) == EVERYTHING
     assert left(condition) == [condition]
 
@@ -202,7 +202,7 @@ def passes(condition: Filter, queue: Queue, offset: int) -> bool:
 
 
 @given(st.lists(CONDITIONS, max_size=4))
-def test_what_passes_is_never_left_out(conditions: list[Filter]) -> None:
+def test_rows_that_pass_are_never_dropped(conditions: list[Filter]) -> None:
     found = pruned(*conditions)
     rest = left(*conditions)
     for queue in QUEUES:

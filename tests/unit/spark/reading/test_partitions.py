@@ -1,4 +1,4 @@
-"""Ranges divided among tasks: nothing lost, nothing twice, no part too large."""
+"""Ranges split among tasks: nothing lost, nothing twice, no partition too large."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where reads begin and end, and what is done about what is not there."""
+"""Where reads start and end, and how missing topics, queues and offsets are handled."""
 
 from __future__ import annotations
 
@@ -56,25 +56,25 @@ def test_assigned_queues(origin: FakeOrigin) -> None:
     assert ranges(origin, assign='{"T": ["a:1"]}') == [(A1, 0, 50)]
 
 
-def test_a_topic_that_is_not_there(origin: FakeOrigin) -> None:
+def test_a_missing_topic(origin: FakeOrigin) -> None:
     with pytest.raises(PositionError, match="no topic 'Nowhere'"):
         ranges(origin, subscribe="T,Nowhere")
     assert find_queues(origin, Topics(("Nowhere",)), known_topics={"Nowhere"}) == []
 
 
-def test_a_queue_that_is_not_there(origin: FakeOrigin) -> None:
-    with pytest.raises(PositionError, match="assign names T@a:9, which is not there"):
+def test_a_missing_queue(origin: FakeOrigin) -> None:
+    with pytest.raises(PositionError, match=r"assign names missing queues \(T@a:9\)"):
         ranges(origin, assign='{"T": ["a:1", "a:9"]}')
     with pytest.raises(PositionError):
         known_bounds(origin, [Queue("T", "c", 0)])
 
 
-def test_assigned_queues_that_have_been_there(origin: FakeOrigin) -> None:
+def test_assigned_queues_that_disappeared(origin: FakeOrigin) -> None:
     wanted = Queues((A1, Queue("T", "gone", 0)))
     assert find_queues(origin, wanted, known_topics={"T"}) == [A1]
 
 
-def test_topics_of_the_system_match_only_who_thinks_of_them() -> None:
+def test_retry_and_dead_letter_topics_need_an_explicit_pattern() -> None:
     retries = Queue("%RETRY%group", "a", 0)
     origin = FakeOrigin({A0: (0, 1), retries: (0, 1)})
     assert find_queues(origin, TopicPattern(".*")) == [A0]
@@ -101,9 +101,9 @@ def test_offsets_for_each_queue(origin: FakeOrigin) -> None:
 
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
 def test_every_queue_must_be_named(origin: FakeOrigin, option: str) -> None:
-    with pytest.raises(PositionError, match=f"{option} says nothing of T@a:1, T@b:0"):
+    with pytest.raises(PositionError, match=f"{option} does not name T@a:1, T@b:0"):
         ranges(origin, **{option: '{"T": {"a:0": 20}}'})
-    with pytest.raises(PositionError, match=f"{option} names T@c:0"):
+    with pytest.raises(PositionError, match=f"{option} names queues .*T@c:0"):
         ranges(origin, **{option: '{"T": {"a:0": 20, "a:1": 1, "b:0": 0, "c:0": 0}}'})
 
 
@@ -119,21 +119,21 @@ def test_times(origin: FakeOrigin) -> None:
     assert ranges(origin, endingTimestamp=str(EPOCH * 2)) == ranges(origin)
 
 
-def test_a_time_after_everything_is_refused_unless_the_end_will_do(origin: FakeOrigin) -> None:
+def test_a_time_after_all_messages(origin: FakeOrigin) -> None:
     with pytest.raises(PositionError, match=r"in T@a:1, T@b:0: .*Strategy=latest"):
         ranges(origin, startingTimestamp=str(EPOCH + 60_000))
 
 
 def test_times_for_each_queue(origin: FakeOrigin) -> None:
     times = f'{{"T": {{"a:0": {EPOCH + 50_000}, "a:1": {EPOCH + 49_000}}}}}'
-    with pytest.raises(PositionError, match="ByTimestamp says nothing of T@b:0"):
+    with pytest.raises(PositionError, match="ByTimestamp does not name T@b:0"):
         ranges(origin, startingOffsetsByTimestamp=times)
     del origin.all[B0]
     assert ranges(origin, startingOffsetsByTimestamp=times) == [(A0, 50, 100), (A1, 49, 50)]
     assert ranges(origin, endingOffsetsByTimestamp=times) == [(A0, 10, 50), (A1, 0, 49)]
 
 
-def test_times_that_nobody_answers_for(origin: FakeOrigin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_without_a_response(origin: FakeOrigin, monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(timestamps: Offsets) -> Offsets:
         return {}
 
@@ -152,14 +152,14 @@ def test_expired_offsets(origin: FakeOrigin, caplog: pytest.LogCaptureFixture) -
     assert "T@a:0: offsets 3 to 9 have expired" in caplog.text
 
 
-def test_offsets_that_have_not_come_yet(origin: FakeOrigin) -> None:
+def test_offsets_after_the_end(origin: FakeOrigin) -> None:
     offsets = {"endingOffsets": '{"T": {"a:0": 100, "a:1": 60, "b:0": 0}}'}
-    with pytest.raises(DataLossError, match="T@a:1: offsets 50 to 59 are not there"):
+    with pytest.raises(DataLossError, match="T@a:1: offsets 50 to 59 do not exist"):
         ranges(origin, **offsets)
     assert ranges(origin, failOnDataLoss="false", **offsets) == ranges(origin)
 
 
-def test_a_start_behind_the_end_reads_nothing(origin: FakeOrigin) -> None:
+def test_a_start_after_the_end_reads_nothing(origin: FakeOrigin) -> None:
     offsets = {"startingOffsets": '{"T": {"a:0": 200, "a:1": 0, "b:0": 0}}'}
     assert ranges(origin, **offsets) == [(A1, 0, 50)]
 

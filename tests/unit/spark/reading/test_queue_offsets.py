@@ -1,4 +1,4 @@
-"""Offsets as JSON: there and back, in one order, and what is refused."""
+"""Offsets as JSON: round trips, a stable order, and invalid input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A10 = Queue("Orders", "broker-a", 10)
 B0 = Queue("Payments", "b:with:colons", 0)
 
 
-def test_there_and_back() -> None:
+def test_round_trip() -> None:
     offsets = {B0: 3, A10: 2, A0: 2**62}
     kept = offsets_to_dict(offsets)
     assert kept == {
@@ -50,17 +50,17 @@ def test_json_of_a_user() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "no JSON"),
-        ("[]", "no JSON object"),
-        ("{}", "no JSON object"),
-        ('{"T": 3}', "'T' has no queues"),
-        ('{"T": {"0": 3}}', "'0' of topic 'T' is no queue"),
+        ("{", "invalid JSON"),
+        ("[]", "not a JSON object"),
+        ("{}", "not a JSON object"),
+        ('{"T": 3}', "'T' needs queues"),
+        ('{"T": {"0": 3}}', "'0' of topic 'T' is not a queue"),
         ('{"T": {"a:": 3}}', "'a:' of topic 'T'"),
         ('{"T": {"a:-1": 3}}', "'a:-1' of topic 'T'"),
-        ('{"T": {"a:1": "3"}}', "'3' of queue T@a:1 is no offset"),
-        ('{"T": {"a:1": 1.5}}', "1.5 of queue"),
-        ('{"T": {"a:1": true}}', "True of queue"),
-        ('{"T": {"a:1": 9223372036854775808}}', "is no offset"),
+        ('{"T": {"a:1": "3"}}', "'3' for queue T@a:1 is not an offset"),
+        ('{"T": {"a:1": 1.5}}', "1.5 for queue"),
+        ('{"T": {"a:1": true}}', "True for queue"),
+        ('{"T": {"a:1": 9223372036854775808}}', "is not an offset"),
     ],
 )
 def test_refused(text: str, said: str) -> None:
@@ -74,7 +74,7 @@ def test_refused_queues(text: str) -> None:
         queues_from_json(text)
 
 
-def test_a_key_that_is_no_text() -> None:
+def test_a_key_that_is_not_text() -> None:
     with pytest.raises(OffsetsError, match="7 of topic"):
         parse_queue_key("T", 7)
 
@@ -82,4 +82,4 @@ def test_a_key_that_is_no_text() -> None:
 def test_names_for_messages() -> None:
     queues = [Queue("T", "a", number) for number in range(7)]
     assert name_queues(queues[:2]) == "T@a:0, T@a:1"
-    assert name_queues(queues) == "T@a:0, T@a:1, T@a:2, T@a:3, T@a:4 and 2 more"
+    assert name_queues(queues) == "T@a:0, T@a:1, T@a:2, T@a:3, T@a:4 and 2 others"

@@ -1,4 +1,4 @@
-"""What a task does with the blocks of its range."""
+"""The work of a task: decode, filter, report losses."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ from pyromq.client.consumer.subscription import Subscription
 from pyromq.spark.arrow import BATCH_BYTES, BATCH_ROWS
 from pyromq.spark.columns import arrow_schema
 from pyromq.spark.options import ReadOptions, TopicPattern, Topics
-from pyromq.spark.origins.broker import BrokerOrigin
+from pyromq.spark.origins.opening import BrokerSource, StoreSource
 from pyromq.spark.origins.origin import OriginError, Queue, QueueRange
-from pyromq.spark.origins.store import StoreOrigin
-from pyromq.spark.reading import ranges as reading
+from pyromq.spark.origins.settings import ConnectionSettings
 from pyromq.spark.reading.conditions import parse_where
 from pyromq.spark.reading.positions import DataLossError
-from pyromq.spark.reading.ranges import ReadPlan, log_ranges, open_origin, read_log, read_range
+from pyromq.spark.reading.ranges import ReadPlan, log_ranges, read_log, read_range
 from tests.support.stores import TOPIC, open_store, put
 from tests.unit.spark.fake_origin import FakeOrigin
 
 A0 = Queue("T", "a", 0)
 COLUMNS = ("queueOffset", "body")
+SOURCE = BrokerSource(ConnectionSettings(("localhost:9876",)))
 
 
 @pytest.fixture
 def origin(monkeypatch: pytest.MonkeyPatch) -> FakeOrigin:
     origin = FakeOrigin({A0: (10, 1000)})
-    monkeypatch.setattr(reading, "open_origin", lambda options, subscription=None: origin)
+    monkeypatch.setattr(BrokerSource, "open", lambda source, subscription=None: origin)
     return origin
 
 
 def plan(columns: tuple[str, ...] = COLUMNS, **options: Any) -> ReadPlan:
-    options.setdefault("name_servers", ("localhost:9876",))
-    return ReadPlan(ReadOptions(wanted=Topics(("T",)), **options), columns)
+    return ReadPlan(ReadOptions(Topics(("T",)), SOURCE, **options), columns)
 
 
 def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
@@ -61,7 +60,7 @@ def test_batches_are_not_too_large(origin: FakeOrigin) -> None:
     assert all(batch.nbytes <= BATCH_BYTES + (1 << 20) for batch in found)
 
 
-def test_blocks_without_a_row_that_is_wanted(origin: FakeOrigin) -> None:
+def test_blocks_without_a_matching_row(origin: FakeOrigin) -> None:
     origin.tags = lambda offset: "rare" if offset == 555 else "often"
     wanted = QueueRange(A0, 10, 1000)
     assert offsets(read_range(plan(tags=frozenset({"rare"})), wanted)) == [555]
@@ -95,19 +94,17 @@ def test_lost_records(origin: FakeOrigin, caplog: pytest.LogCaptureFixture) -> N
 def test_damaged_records(origin: FakeOrigin, caplog: pytest.LogCaptureFixture) -> None:
     origin.damaged = {12}
     wanted = QueueRange(A0, 10, 15)
-    with pytest.raises(
-        DataLossError, match="T@a:0, among offsets 10 to 14, without 12: the record"
-    ):
+    with pytest.raises(DataLossError, match="T@a:0, offsets 10 to 14, missing 12: the record"):
         list(read_range(plan(), wanted))
     with caplog.at_level(logging.WARNING):
         found = offsets(read_range(plan(fail_on_data_loss=False), wanted))
     assert found == [10, 11, 13, 14]
-    assert "T@a:0, among offsets 10 to 14, without 12" in caplog.text
+    assert "T@a:0, offsets 10 to 14, missing 12" in caplog.text
 
 
 def test_a_block_of_damaged_records(origin: FakeOrigin) -> None:
     origin.damaged = set(range(1000))
-    with pytest.raises(DataLossError, match="T@a:0, 5 records without a whole one"):
+    with pytest.raises(DataLossError, match="T@a:0, 5 records, none of them whole"):
         list(read_range(plan(), QueueRange(A0, 10, 15)))
 
 
@@ -122,14 +119,14 @@ def test_tags_are_compared_as_text(origin: FakeOrigin) -> None:
     assert found[0].column("tags").to_pylist() == ["Aa"] * 5
 
 
-def test_what_spark_was_told_to_be_never_null_is_said_of_batches(origin: FakeOrigin) -> None:
+def test_batches_declare_not_null_columns(origin: FakeOrigin) -> None:
     wanted = replace(plan(tags=frozenset({"a"})), not_null=frozenset({"body"}))
     origin.tags = lambda offset: "a"
     found = list(read_range(wanted, QueueRange(A0, 10, 15)))
     assert {batch.schema for batch in found} == {arrow_schema(COLUMNS, not_null={"body"})}
 
 
-def test_what_brokers_are_asked_for() -> None:
+def test_the_subscription_for_brokers() -> None:
     options = plan(tags=frozenset({"b", "a"})).options
     assert plan().subscription is None
     assert ReadPlan(options, COLUMNS).subscription == Subscription.tags("a || b")
@@ -141,25 +138,14 @@ def test_what_brokers_are_asked_for() -> None:
     assert by_sql.subscription == Subscription.sql("a = 1")
 
 
-def test_brokers_are_opened_without_asking_anybody() -> None:
-    origin = open_origin(plan().options, Subscription.tags("a"))
-    assert isinstance(origin, BrokerOrigin)
-    origin.close()
-
-
 def test_files_of_a_store(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
     for number in range(300):
         put(store, b"%d" % number, topic="Other" if number % 3 == 0 else TOPIC)
         store.seal()
     store.stop()
-    options = ReadOptions(
-        wanted=Topics((TOPIC,)), store_path=str(tmp_path / "store"), broker_name="broker-a"
-    )
+    options = ReadOptions(Topics((TOPIC,)), StoreSource(str(tmp_path / "store"), "broker-a"))
     by_queue = ReadPlan(options, ("topic", "brokerName", "queueOffset", "body"))
-    origin = open_origin(options)
-    assert isinstance(origin, StoreOrigin)
-    origin.close()
     found = list(read_range(by_queue, QueueRange(Queue(TOPIC, "broker-a", 0), 0, 200)))
     bodies = [b"%d" % number for number in range(300) if number % 3]
     assert _bodies(found) == bodies

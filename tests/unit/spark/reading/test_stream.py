@@ -1,4 +1,4 @@
-"""A stream's offsets: limits, new queues, queues that go, losses, and what a group is told."""
+"""A stream: offsets of batches, limits, new and missing queues, losses, commits to a group."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pyspark.sql.streaming.datasource import (
 
 from pyromq.spark.options import Mode, ReadOptions, Topics
 from pyromq.spark.origins import retries
+from pyromq.spark.origins.opening import BrokerSource, StoreSource
 from pyromq.spark.origins.origin import Bounds, OriginError, Queue, UnreachableError
-from pyromq.spark.reading import ranges as reading
 from pyromq.spark.reading import stream
 from pyromq.spark.reading.partitions import RangePartition
 from pyromq.spark.reading.positions import DataLossError, PositionError
@@ -36,8 +36,7 @@ ALL = ReadAllAvailable()
 @pytest.fixture
 def origin(monkeypatch: pytest.MonkeyPatch) -> FakeOrigin:
     origin = FakeOrigin({A0: (10, 100), A1: (0, 50)})
-    for module in (reading, stream):
-        monkeypatch.setattr(module, "open_origin", lambda options, subscription=None: origin)
+    monkeypatch.setattr(BrokerSource, "open", lambda source, subscription=None: origin)
     return origin
 
 
@@ -157,7 +156,7 @@ def test_least_offsets(origin: FakeOrigin, clock: list[float]) -> None:
     assert streaming.latestOffset(start, limit) == start
     clock[0] += 1
     assert streaming.latestOffset(start, limit) == at(119, 50)
-    # The wait begins anew, and enough ends it at once.
+    # The wait starts over, and ends as soon as there is enough.
     origin.all[A1] = Bounds(0, 69)
     assert streaming.latestOffset(at(119, 50), limit) == at(119, 50)
     origin.all[A1] = Bounds(0, 70)
@@ -244,7 +243,7 @@ def test_new_queues_begin_at_their_earliest(origin: FakeOrigin) -> None:
     assert rows(streaming, appeared, end) == expected(0, 5, 20)
 
 
-def test_new_queues_count_as_what_has_come(origin: FakeOrigin, clock: list[float]) -> None:
+def test_new_queues_count_as_backlog(origin: FakeOrigin, clock: list[float]) -> None:
     streaming = reader(minOffsetsPerTrigger="20")
     start = streaming.latestOffset(at(10, 0), ReadMinRows(20))
     origin.all[B0] = Bounds(0, 19)
@@ -267,7 +266,7 @@ def test_assigned_queues_stay(origin: FakeOrigin) -> None:
     assert streaming.latestOffset({"T": {"a:0": 10}}, ALL) == {"T": {"a:0": 100}}
 
 
-def test_what_is_not_wanted_any_more_is_forgotten(origin: FakeOrigin) -> None:
+def test_queues_that_are_no_longer_selected_are_dropped(origin: FakeOrigin) -> None:
     start = {**at(10, 0), "Old": {"a:0": 7}}
     streaming = reader()
     end = streaming.latestOffset(start, ALL)
@@ -278,7 +277,7 @@ def test_what_is_not_wanted_any_more_is_forgotten(origin: FakeOrigin) -> None:
 def test_a_queue_whose_broker_is_away(origin: FakeOrigin, caplog: pytest.LogCaptureFixture) -> None:
     origin.all[B0] = Bounds(0, 20)
     start = at(100, 50, b0=10)
-    with pytest.raises(DataLossError, match="T@c:0: the queue is not there any more"):
+    with pytest.raises(DataLossError, match=r"queues disappeared \(T@c:0\)"):
         reader().latestOffset(at(100, 50, c0=10), ALL)
     streaming = reader(failOnDataLoss="false")
     bounds = origin.all.pop(B0)
@@ -290,15 +289,15 @@ def test_a_queue_whose_broker_is_away(origin: FakeOrigin, caplog: pytest.LogCapt
     caplog.clear()
     asked = origin.asked
     assert streaming.latestOffset(end, ALL) == end
-    # It is not waited for again, nor warned of.
+    # No second wait, no second warning.
     assert origin.asked - asked <= 3
     assert "T@b:0" not in caplog.text
-    # It goes on where it was.
+    # It resumes where it was.
     origin.all[B0] = bounds
     assert streaming.latestOffset(end, ALL) == at(101, 50, b0=20)
 
 
-def test_a_queue_that_comes_back_at_once_is_no_loss(
+def test_a_queue_that_returns_soon_is_not_a_loss(
     origin: FakeOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = origin.all.pop(A1)
@@ -312,7 +311,7 @@ def test_a_queue_that_comes_back_at_once_is_no_loss(
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Pauses, which take no time but pass it."""
+    """Pauses, on a clock that they advance."""
     pauses: list[float] = []
     begin = time.monotonic()
     monkeypatch.setattr(retries.time, "sleep", pauses.append)  # type: ignore[attr-defined]
@@ -324,7 +323,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return pauses
 
 
-def test_a_broker_that_is_away_for_minutes_is_no_loss(
+def test_a_broker_that_is_away_for_minutes_is_not_a_loss(
     origin: FakeOrigin, slept: list[float]
 ) -> None:
     gone = dict(origin.all)
@@ -343,10 +342,10 @@ def test_a_broker_that_is_away_for_minutes_is_no_loss(
     origin.all.clear()
     slept.clear()
     origin.bounds = FakeOrigin.bounds.__get__(origin)  # type: ignore[method-assign]
-    with pytest.raises(DataLossError, match="its broker is away"):
+    with pytest.raises(DataLossError, match="their broker is away"):
         reader(reconnectTimeout="30s").latestOffset(at(10, 0), ALL)
     assert 30 <= sum(slept) < 31
-    # Without its messages the stream goes on soon.
+    # Without failOnDataLoss the stream continues soon.
     slept.clear()
     streaming = reader(failOnDataLoss="false")
     assert streaming.latestOffset(at(10, 0), ALL) == at(10, 0)
@@ -359,14 +358,14 @@ def test_servers_that_are_gone_are_waited_for(origin: FakeOrigin, slept: list[fl
     streaming.initialOffset()
     origin.failures = 20
     assert streaming.latestOffset(at(10, 0), ALL) == at(100, 50)
-    # A query that goes on from its checkpoint.
+    # A query that resumes from its checkpoint.
     origin.failures = 20
     assert reader().latestOffset(at(10, 0), ALL) == at(100, 50)
     origin.failures = 1000
     with pytest.raises(UnreachableError):
         reader().partitions(at(10, 0), at(100, 50))
     assert sum(slept) > 300
-    # A new query says soon that nobody is there: addresses may be wrong.
+    # A new query fails early: its addresses may be wrong.
     slept.clear()
     with pytest.raises(UnreachableError):
         reader().initialOffset()
@@ -389,12 +388,12 @@ def test_retention_overtakes(origin: FakeOrigin, caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.WARNING):
         end = streaming.latestOffset(start, ReadMaxRows(10))
     assert "offsets 10 to 59 have expired" in caplog.text
-    # What is lost does not count.
+    # Lost messages do not count.
     assert end == at(70, 50)
     assert rows(streaming, start, end) == expected(0, 60, 70)
 
 
-def test_retention_takes_everything(origin: FakeOrigin) -> None:
+def test_all_messages_expired(origin: FakeOrigin) -> None:
     origin.all[A0] = Bounds(100, 100)
     streaming = reader(failOnDataLoss="false")
     end = streaming.latestOffset(at(10, 50), ALL)
@@ -403,7 +402,7 @@ def test_retention_takes_everything(origin: FakeOrigin) -> None:
     assert streaming.latestOffset(end, ALL) == end
 
 
-def test_retention_overtakes_a_batch_that_is_run_again(origin: FakeOrigin) -> None:
+def test_retention_overtakes_a_repeated_batch(origin: FakeOrigin) -> None:
     origin.all[A0] = Bounds(60, 100)
     with pytest.raises(DataLossError, match="T@a:0"):
         reader().partitions(at(10, 0), at(70, 0))
@@ -411,12 +410,12 @@ def test_retention_overtakes_a_batch_that_is_run_again(origin: FakeOrigin) -> No
     assert rows(again, at(10, 0), at(70, 0)) == expected(0, 60, 70)
 
 
-def test_a_queue_that_has_begun_anew(origin: FakeOrigin) -> None:
+def test_a_queue_that_was_reset(origin: FakeOrigin) -> None:
     origin.all[A0] = Bounds(0, 30)
     start = at(100, 50)
-    with pytest.raises(DataLossError, match=r"T@a:0: offset 100 .* begun anew"):
+    with pytest.raises(DataLossError, match=r"T@a:0: the stream is at offset 100, but .* reset"):
         reader().latestOffset(start, ALL)
-    with pytest.raises(DataLossError, match=r"T@a:0: .* begun anew"):
+    with pytest.raises(DataLossError, match=r"T@a:0: .* reset"):
         reader().partitions(start, at(30, 50))
     streaming = reader(failOnDataLoss="false", maxOffsetsPerTrigger="20")
     end = streaming.latestOffset(start, ReadMaxRows(20))
@@ -426,7 +425,7 @@ def test_a_queue_that_has_begun_anew(origin: FakeOrigin) -> None:
     assert rows(streaming, end, later) == expected(0, 20, 30)
 
 
-def test_a_queue_that_has_begun_anew_and_is_empty(origin: FakeOrigin) -> None:
+def test_a_queue_that_was_reset_and_is_empty(origin: FakeOrigin) -> None:
     origin.all[A0] = Bounds(0, 0)
     streaming = reader(failOnDataLoss="false")
     end = streaming.latestOffset(at(100, 50), ALL)
@@ -435,7 +434,7 @@ def test_a_queue_that_has_begun_anew_and_is_empty(origin: FakeOrigin) -> None:
     assert streaming.latestOffset(end, ALL) == end
 
 
-def test_a_batch_that_is_run_again_reads_the_same(origin: FakeOrigin) -> None:
+def test_a_repeated_batch_reads_the_same(origin: FakeOrigin) -> None:
     streaming = reader()
     first = rows(streaming, at(10, 0), at(70, 20))
     origin.all[A0] = Bounds(10, 1000)
@@ -443,21 +442,21 @@ def test_a_batch_that_is_run_again_reads_the_same(origin: FakeOrigin) -> None:
     assert rows(reader(), at(10, 0), at(70, 20)) == first
 
 
-def test_a_batch_whose_queue_is_gone_when_it_is_run_again(origin: FakeOrigin) -> None:
+def test_a_repeated_batch_whose_queue_disappeared(origin: FakeOrigin) -> None:
     del origin.all[A1]
     with pytest.raises(DataLossError, match="T@a:1"):
         reader().partitions(at(10, 0), at(70, 20))
     assert rows(reader(failOnDataLoss="false"), at(10, 0), at(70, 20)) == expected(0, 10, 70)
 
 
-def test_progress_shows_how_far_queues_reach(origin: FakeOrigin) -> None:
+def test_progress_shows_the_ends_of_queues(origin: FakeOrigin) -> None:
     streaming = reader(maxOffsetsPerTrigger="14")
     assert streaming.reportLatestOffset() is None
     streaming.latestOffset(at(10, 0), ReadMaxRows(14))
     assert streaming.reportLatestOffset() == at(100, 50)
 
 
-def test_an_origin_that_fails_is_opened_again(origin: FakeOrigin) -> None:
+def test_an_origin_that_fails_is_reopened(origin: FakeOrigin) -> None:
     streaming = reader()
     streaming.initialOffset()
     origin.failures = 3
@@ -468,28 +467,30 @@ def test_an_origin_that_fails_is_opened_again(origin: FakeOrigin) -> None:
         streaming.latestOffset(at(10, 0), ALL)
 
 
-def test_a_group_is_told(origin: FakeOrigin) -> None:
+def test_offsets_are_committed_to_a_group(origin: FakeOrigin) -> None:
     streaming = reader(group="spark")
     start = streaming.initialOffset()
     end = streaming.latestOffset(start, ALL)
     assert origin.commits == [("spark", {A0: 10, A1: 0})]
     streaming.commit(end)
     assert origin.committed == {A0: 100, A1: 50}
-    # What it knows, it is not told again; what has moved, it is.
+    # Only offsets that moved are committed again.
     streaming.latestOffset(end, ALL)
     assert len(origin.commits) == 2
     streaming.commit(at(101, 50))
     assert origin.commits[2:] == [("spark", {A0: 101})]
 
 
-def test_what_was_processed_is_told_with_the_next_question(origin: FakeOrigin) -> None:
-    # Spark commits the last batch when there is another one: perhaps never.
+def test_processed_offsets_are_committed_with_the_next_batch(origin: FakeOrigin) -> None:
+    # Spark commits a batch only when there is another one, so perhaps never.
     streaming = reader(group="spark")
     streaming.latestOffset(at(100, 50), ALL)
     assert origin.committed == {A0: 100, A1: 50}
 
 
-def test_a_group_that_cannot_be_told(origin: FakeOrigin, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_commit_that_fails_is_a_warning(
+    origin: FakeOrigin, caplog: pytest.LogCaptureFixture
+) -> None:
     streaming = reader(group="spark")
     origin.failing_commits = True
     with caplog.at_level(logging.WARNING):
@@ -500,14 +501,14 @@ def test_a_group_that_cannot_be_told(origin: FakeOrigin, caplog: pytest.LogCaptu
     assert origin.committed == {A0: 10, A1: 0}
 
 
-def test_without_a_group_nobody_is_told(origin: FakeOrigin) -> None:
+def test_without_a_group_nothing_is_committed(origin: FakeOrigin) -> None:
     streaming = reader()
     streaming.latestOffset(at(10, 0), ALL)
     streaming.commit(at(10, 0))
     assert origin.commits == []
 
 
-def test_a_reader_travels_without_what_it_holds(origin: FakeOrigin) -> None:
+def test_a_reader_is_pickled_without_its_state(origin: FakeOrigin) -> None:
     streaming = reader()
     streaming.initialOffset()
     assert len(pickle.dumps(streaming)) < 2000
@@ -525,7 +526,7 @@ def test_a_stream_of_a_stores_files(tmp_path: Path) -> None:
         store.seal()
 
     fill(10)
-    options = ReadOptions(wanted=Topics((TOPIC,)), store_path=str(tmp_path / "store"))
+    options = ReadOptions(Topics((TOPIC,)), StoreSource(str(tmp_path / "store")))
     streaming = StreamReader(ReadPlan(options, ("queueId", "queueOffset")))
     start = streaming.initialOffset()
     assert start == {TOPIC: {"store:0": 0}}

@@ -1,4 +1,4 @@
-"""What needs no engine; the rest is in tests/spark/test_replay.py."""
+"""The parts that need no Spark; the rest is in tests/spark/test_replay.py."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pyromq.spark.options import TopicPattern, Topics
 from pyromq.spark.origins.broker import ConnectionSettings
 from pyromq.spark.origins.opening import BrokerSource
 from pyromq.spark.origins.origin import OriginError, Queue, QueueRange
-from pyromq.spark.replay.replayer import ArchivedTopics, ClusterTopics, ReplayOptions, begin_replay
-from pyromq.spark.replay.rows import Filters
+from pyromq.spark.replay.options import Filters, ReplayOptions
+from pyromq.spark.replay.replayer import ArchivedTopics, ClusterTopics, begin_replay
 from pyromq.spark.replay.state import ReplayError
 from pyromq.testing import Cluster
 from tests.support.patience import PATIENT_PROPERTIES
@@ -55,7 +55,7 @@ def test_the_units_of_an_archive_are_its_hours(archive: Path) -> None:
 
 
 @pytest.mark.parametrize("wanted", [Topics(("Orders",)), TopicPattern("Ord.*")])
-def test_only_the_topics_that_are_wanted(archive: Path, wanted: Topics | TopicPattern) -> None:
+def test_topics_are_selected(archive: Path, wanted: Topics | TopicPattern) -> None:
     hours, ends = ArchivedTopics(archive, wanted).units(Filters())
     assert hours == ["2026-11-16-05", "2026-11-16-06"]
     assert ends == {ORDERS: 2}
@@ -71,21 +71,21 @@ def test_only_the_topics_that_are_wanted(archive: Path, wanted: Topics | TopicPa
         (FIVE + 5 * HOUR, None, []),
     ],
 )
-def test_only_the_hours_that_are_wanted(
+def test_hours_are_selected(
     archive: Path, since: int | None, until: int | None, expected: list[str]
 ) -> None:
     hours, _ = ArchivedTopics(archive).units(Filters(since=since, until=until))
     assert [hour[-2:] for hour in hours] == expected
 
 
-def test_what_an_archive_does_not_have(archive: Path, tmp_path: Path) -> None:
+def test_an_archive_without_the_topic(archive: Path, tmp_path: Path) -> None:
     with pytest.raises(ReplayError, match="has no topic 'Gone'"):
         ArchivedTopics(archive, Topics(("Orders", "Gone"))).units(Filters())
-    with pytest.raises(ArchiveError, match="is no archive"):
+    with pytest.raises(ArchiveError, match="is not an archive"):
         ArchivedTopics(tmp_path / "empty").units(Filters())
 
 
-def test_a_replay_begins_with_what_there_is(archive: Path) -> None:
+def test_a_replay_starts_with_existing_messages(archive: Path) -> None:
     source = ArchivedTopics(archive, Topics(("Orders",)))
     options = ReplayOptions(Filters(tags=("a",)), "Again", shift=None)
     settings = source.settings() | options.settings()
@@ -95,7 +95,7 @@ def test_a_replay_begins_with_what_there_is(archive: Path) -> None:
     assert (progress.unit, progress.shift, progress.ends) == ("2026-11-16-05", None, {ORDERS: 2})
 
 
-def test_the_offsets_of_a_cluster_are_fixed_at_the_beginning() -> None:
+def test_the_offsets_of_a_cluster_are_determined_at_the_start() -> None:
     with Cluster(settings=PATIENT_PROPERTIES) as cluster:
         cluster.create_topic("Orders", queues=2)
         source = ClusterTopics(

@@ -15,30 +15,30 @@ def progress() -> Progress:
     return Progress.begin(SETTINGS, ["h1", "h2", "h3"], {ONE: 10, OTHER: 20}, 5)
 
 
-def test_parts_and_units_one_after_the_other() -> None:
+def test_batches_and_units_in_order() -> None:
     at = progress()
     assert (at.unit, at.cut) == ("h1", None)
     at = at.with_cut(Cut.by_offsets([QueueRange(ONE, 0, 10)], 4))
     seen = []
     while at.unit == "h1":
         assert at.cut is not None
-        seen.append(at.cut.ranges_of(at.parts_done))
-        at = at.part_done(3)
+        seen.append(at.cut.ranges_of(at.batches_done))
+        at = at.batch_done(3)
     assert [(each.start, each.end) for (each,) in seen] == [(0, 3), (3, 6), (6, 10)]
-    assert (at.unit, at.cut, at.parts_done, at.rows) == ("h2", None, 0, 9)
-    at = at.unit_done().with_cut(Cut.by_offsets([], 4)).part_done(0)
+    assert (at.unit, at.cut, at.batches_done, at.rows) == ("h2", None, 0, 9)
+    at = at.unit_done().with_cut(Cut.by_offsets([], 4)).batch_done(0)
     assert at.unit is None
 
 
-@pytest.mark.parametrize("part_messages", [1, 3, 7, 100, 10_000])
-def test_every_offset_is_in_one_part(part_messages: int) -> None:
+@pytest.mark.parametrize("batch_messages", [1, 3, 7, 100, 10_000])
+def test_every_offset_is_in_one_batch(batch_messages: int) -> None:
     ranges = [
         QueueRange(ONE, 5, 105),
         QueueRange(OTHER, 0, 3),
         QueueRange(Queue("U", "b", 0), 7, 7),
     ]
-    cut = Cut.by_offsets(ranges, part_messages)
-    found = [each for part in range(cut.parts) for each in cut.ranges_of(part)]
+    cut = Cut.by_offsets(ranges, batch_messages)
+    found = [each for batch in range(cut.batches) for each in cut.ranges_of(batch)]
     for queue, start, end in ranges:
         offsets = [
             offset
@@ -47,18 +47,18 @@ def test_every_offset_is_in_one_part(part_messages: int) -> None:
             for offset in range(each.start, each.end)
         ]
         assert offsets == list(range(start, end))
-    largest = max(sum(each.size for each in cut.ranges_of(part)) for part in range(cut.parts))
-    assert largest <= part_messages + len(ranges)
+    largest = max(sum(each.size for each in cut.ranges_of(batch)) for batch in range(cut.batches))
+    assert largest <= batch_messages + len(ranges)
     assert cut.times_of(0) is None
 
 
-def test_slices_of_time() -> None:
+def test_time_slices() -> None:
     ranges = [QueueRange(ONE, 0, 10), QueueRange(OTHER, 5, 5)]
     cut = Cut.by_times(ranges, 1000, 3500, 1000)
-    assert cut.parts == 3
-    assert [cut.times_of(part) for part in range(3)] == [(1000, 2000), (2000, 3000), (3000, 4000)]
+    assert cut.batches == 3
+    assert [cut.times_of(batch) for batch in range(3)] == [(1000, 2000), (2000, 3000), (3000, 4000)]
     assert cut.ranges_of(1) == ranges[:1]
-    assert Cut.by_times(ranges, 1000, 1000, 1000).parts == 1
+    assert Cut.by_times(ranges, 1000, 1000, 1000).batches == 1
     assert Cut.by_times(ranges, 1000, 2000, 1000).times_of(1) == (2000, 3000)
 
 
@@ -67,11 +67,11 @@ def test_slices_of_time() -> None:
     [
         progress(),
         progress().with_shift(-7).with_cut(Cut.by_times([QueueRange(ONE, 1, 2)], 5, 9, 2)),
-        progress().with_cut(Cut.by_offsets([QueueRange(ONE, 1, 200)], 7)).part_done(7),
+        progress().with_cut(Cut.by_offsets([QueueRange(ONE, 1, 200)], 7)).batch_done(7),
         progress().unit_done().unit_done().unit_done(),
     ],
 )
-def test_what_is_saved_is_loaded(saved: Progress, tmp_path: Path) -> None:
+def test_saved_progress_is_loaded(saved: Progress, tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path / "new" / "state")
     with directory.locked():
         assert directory.load(SETTINGS) is None
@@ -79,23 +79,23 @@ def test_what_is_saved_is_loaded(saved: Progress, tmp_path: Path) -> None:
         assert directory.load({**SETTINGS, "tags": ("x",)}) == saved
 
 
-def test_each_replay_has_an_id_of_its_own() -> None:
+def test_each_replay_has_its_own_id() -> None:
     assert progress().id != progress().id
 
 
-def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
+def test_other_settings_are_rejected_by_name(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path)
     directory.save(progress())
-    with pytest.raises(ReplayError, match=r"begun with tags=\['x'\], not \['y'\]: go on as it was"):
+    with pytest.raises(ReplayError, match=r"started with tags=\['x'\], not \['y'\]: resume it"):
         directory.load({**SETTINGS, "tags": ["y"]})
-    with pytest.raises(ReplayError, match="begun with more=None, not 1"):
+    with pytest.raises(ReplayError, match="started with more=None, not 1"):
         directory.load({**SETTINGS, "more": 1})
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"version": 99}', b"[]", b'{"version": 1}'])
-def test_a_state_that_cannot_be_read(content: bytes, tmp_path: Path) -> None:
+def test_an_unreadable_state(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "replay.json").write_bytes(content)
-    with pytest.raises(ReplayError, match=r"replay\.json cannot be read"):
+    with pytest.raises(ReplayError, match=r"cannot read .*replay\.json"):
         StateDirectory(tmp_path).load(SETTINGS)
 
 
@@ -110,7 +110,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_no_directory_keeps_nothing() -> None:
+def test_without_a_directory_nothing_is_saved() -> None:
     directory = StateDirectory(None)
     with directory.locked():
         directory.save(progress())

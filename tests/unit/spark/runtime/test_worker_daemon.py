@@ -1,4 +1,4 @@
-"""What PySpark's daemon prints; tests/spark/test_commands.py starts it."""
+"""The output of PySpark's daemon; tests/spark/test_commands.py starts it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark import daemon
 from pyromq.spark.runtime import worker_daemon
 
 
-def test_a_reader_that_has_enough_is_no_news(
+def test_a_closed_socket_is_not_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def manage() -> None:

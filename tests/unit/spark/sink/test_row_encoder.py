@@ -129,7 +129,7 @@ def test_several_keys() -> None:
     assert inner.properties["KEYS"] == "k1 k2"
 
 
-def test_raw_properties_are_taken_without_what_brokers_and_producers_write() -> None:
+def test_raw_properties_are_copied_without_reserved_ones() -> None:
     raw = "UNIQ_KEY\x01old\x02a\x01b\x02CLUSTER\x01c\x02WAIT\x01true\x02KEYS\x01k\x02TAGS\x01t"
     with_both, without = everything(encode(body=[b"x", b"y"], properties=pa.array([raw, ""])))
     assert with_both.properties.keys() == {"a", "KEYS", "TAGS", "UNIQ_KEY"}
@@ -141,13 +141,13 @@ def test_raw_properties_are_taken_without_what_brokers_and_producers_write() -> 
     assert "TAGS" not in inner.properties, "the column rules, even where it is null"
 
 
-def test_delay_and_transaction_cannot_be_had_by_raw_properties() -> None:
+def test_raw_properties_cannot_set_a_delay_or_a_transaction() -> None:
     raw = pa.array(["DELAY\x013\x02TRAN_MSG\x01true\x02PGROUP\x01g\x02REAL_TOPIC\x01R"])
     (request,) = encode(body=[b"x"], properties=raw)
     assert [set(inner.properties) for inner in inner_messages(request)] == [{"UNIQ_KEY"}]
 
 
-def test_a_map_s_empty_values_are_no_properties() -> None:
+def test_empty_values_of_a_map_are_dropped() -> None:
     column = pa.array(
         [[("a", None), ("b", "1"), ("c", "")], [], None, [("d", "2"), ("e", None)]], PROPERTIES
     )
@@ -171,13 +171,13 @@ def test_a_slice_is_encoded_as_itself() -> None:
     ]
 
 
-def test_a_unique_key_of_one_s_own() -> None:
+def test_a_unique_key_column() -> None:
     one, other = everything(encode(body=[b"x", b"y"], uniqueKey=["MINE", None]))
     assert one.properties["UNIQ_KEY"] == "MINE"
     assert len(other.properties["UNIQ_KEY"]) == 32
 
 
-def test_unique_keys_go_on_from_batch_to_batch() -> None:
+def test_unique_keys_continue_from_batch_to_batch() -> None:
     whole = everything(encode(body=[b"x"] * 4))
     parts = encoder()
     halves = [
@@ -189,14 +189,14 @@ def test_unique_keys_go_on_from_batch_to_batch() -> None:
     assert (halves[1].first_row, halves[1].last_row) == (3, 3)
 
 
-def test_topics_are_sent_apart() -> None:
+def test_each_topic_has_its_own_requests() -> None:
     requests = encode(body=[b"1", b"2", b"3", b"4"], topic=["A", "B", None, "A"])
     found = {request.topic: [i.body for i in inner_messages(request)] for request in requests}
     assert found == {"A": [b"1", b"4"], "B": [b"2"], "T": [b"3"]}
     assert {r.topic: (r.first_row, r.last_row) for r in requests}["A"] == (0, 3)
 
 
-def test_an_ordering_key_stands_for_a_queue_as_in_java() -> None:
+def test_an_ordering_key_selects_the_same_queue_as_in_java() -> None:
     keys = [f"key-{number}" for number in range(50)] + ["ключ", "x" * 100, "", None]
     requests = encode(body=[b"%d" % row for row in range(len(keys))], orderingKey=keys)
     queue_of = {
@@ -213,7 +213,7 @@ def test_an_ordering_key_stands_for_a_queue_as_in_java() -> None:
         assert rows == sorted(rows), "rows of a queue stay in order"
 
 
-def test_a_queue_of_one_s_own() -> None:
+def test_a_queue_id_column() -> None:
     requests = encode(
         body=[b"0", b"1", b"2", b"3"],
         queueId=[2, 1, None, 1],
@@ -228,12 +228,12 @@ def test_a_queue_of_one_s_own() -> None:
     }
 
 
-def test_a_queue_id_goes_before_an_ordering_key() -> None:
+def test_a_queue_id_overrides_an_ordering_key() -> None:
     (request,) = encode(body=[b"x"], queueId=[0], orderingKey=["key-1"])
     assert request.queue == MessageQueue("T", "a", 0)
 
 
-def test_delayed_rows_go_alone_and_the_others_keep_their_order() -> None:
+def test_delayed_rows_are_sent_singly_and_the_others_keep_their_order() -> None:
     requests = encode(
         body=[b"0", b"1", b"2", b"3"], delayLevel=[0, None, 3, 0], orderingKey=["k"] * 4
     )
@@ -249,7 +249,7 @@ def test_delayed_rows_go_alone_and_the_others_keep_their_order() -> None:
     assert len({request.queue for request in requests}) == 1
 
 
-def test_rows_for_a_retry_topic_go_alone() -> None:
+def test_rows_for_a_retry_topic_are_sent_singly() -> None:
     requests = encode(body=[b"0", b"1"], topic=["%RETRY%g", "%RETRY%g"])
     assert [request.properties is None for request in requests] == [False, False]
 
@@ -264,7 +264,7 @@ def test_requests_stay_below_the_limit() -> None:
     assert [r.first_row for r in requests[1:]] == [r.last_row + 1 for r in requests[:-1]]
 
 
-def test_what_is_larger_than_a_request_goes_alone() -> None:
+def test_rows_larger_than_a_request_are_sent_singly() -> None:
     limits = Limits(2000, 4000)
     requests = list(encoder(limits).encode(batch_of(body=[b"a", b"b" * 4000, b"c"])))
     assert [(len(r.body) > 2000, r.properties is None) for r in requests] == [
@@ -275,7 +275,7 @@ def test_what_is_larger_than_a_request_goes_alone() -> None:
 
 
 def test_a_large_arrow_batch_is_encoded_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_encoder, "_MAX_BATCH", 1000)
+    monkeypatch.setattr(row_encoder, "_MAX_BATCH_BYTES", 1000)
     bodies = [b"%d" % row * 100 for row in range(100)]
     requests = encode(body=bodies)
     assert len(requests) > 10
@@ -288,21 +288,21 @@ def test_a_large_arrow_batch_is_encoded_in_halves(monkeypatch: pytest.MonkeyPatc
         ({"body": [b"x", None]}, "row 1 of partition 5 has no body"),
         ({"body": [None, None]}, "row 0 of partition 5 has no body"),
         ({"body": [b"x", b""]}, "row 1 of partition 5 has an empty body"),
-        ({"body": [b"x" * 5000]}, "body of 5000 bytes, at most 4000"),
-        ({"body": [b"x"], "topic": ["a b"]}, "row 0 .* topic 'a b' is not possible"),
-        ({"body": [b"x"] * 2, "tags": ["t", "a\x01b"]}, "row 1 .* tags must not hold"),
-        ({"body": [b"x"] * 2, "keys": ["t", "a\x02b"]}, "row 1 .* keys must not hold"),
-        ({"body": [b"x"] * 2, "uniqueKey": ["t", "a\x02"]}, "row 1 .* uniqueKey must not hold"),
+        ({"body": [b"x" * 5000]}, "body of 5000 bytes, above the limit of 4000"),
+        ({"body": [b"x"], "topic": ["a b"]}, "row 0 .* topic 'a b' is not a legal name"),
+        ({"body": [b"x"] * 2, "tags": ["t", "a\x01b"]}, "row 1 .* tags must not contain"),
+        ({"body": [b"x"] * 2, "keys": ["t", "a\x02b"]}, "row 1 .* keys must not contain"),
+        ({"body": [b"x"] * 2, "uniqueKey": ["t", "a\x02"]}, "row 1 .* uniqueKey must not contain"),
         (
             {"body": [b"x"] * 3, "properties": [[("a", "b")], [], [("a", "b"), ("c", "\x01")]]},
             "row 2 .* property 'c'",
         ),
         ({"body": [b"x"], "properties": [[("", "b")]]}, "row 0 .* property ''"),
         ({"body": [b"x"], "properties": [[("a", "b" * 40_000)]]}, "properties of .* 32767"),
-        ({"body": [b"x"], "queueId": [9]}, "row 0 .* queue 9, which takes no messages"),
+        ({"body": [b"x"], "queueId": [9]}, "row 0 .* queue 9, which is not a writable"),
         (
             {"body": [b"x"], "queueId": [1], "brokerName": ["z"]},
-            "queue 1 of broker 'z', which takes no",
+            "queue 1 of broker 'z', which is not a writable",
         ),
     ],
 )
@@ -320,7 +320,7 @@ def test_rows_without_a_topic() -> None:
 
 
 def text_of(content: bytes) -> pa.Array:
-    """As Spark casts bytes to text: not looked at."""
+    """Cast bytes to text as Spark does, without validation."""
     buffers = [None, pa.py_buffer(np.array([0, len(content)], np.int32)), pa.py_buffer(content)]
     return pa.Array.from_buffers(pa.string(), 1, buffers)
 
@@ -335,14 +335,14 @@ def text_of(content: bytes) -> pa.Array:
         ("uniqueKey", "UNIQ_KEY"),
     ],
 )
-def test_text_that_is_no_utf_8_is_repaired(column: str, name: str, delay: int) -> None:
+def test_invalid_utf_8_is_repaired(column: str, name: str, delay: int) -> None:
     columns = {"body": [b"\xff"], column: text_of(b"a\xff\xfeb"), "delayLevel": [delay]}
     (message,) = inner_messages(encode(**columns)[0])
     assert message.body == b"\xff"
     assert message.properties[name] == "a\ufffd\ufffdb"
 
 
-def test_properties_that_are_no_utf_8_hide_no_system_property() -> None:
+def test_invalid_utf_8_hides_no_reserved_property() -> None:
     raw = b"TRAN_MSG\x01\xfftrue\x02own\x01\xff\x02PGROUP\x01g\xff"
     (message,) = inner_messages(encode(body=[b"x"], properties=text_of(raw))[0])
     assert message.properties.keys() == {"own", "UNIQ_KEY"}
@@ -352,6 +352,6 @@ def test_properties_that_are_no_utf_8_hide_no_system_property() -> None:
     assert message.properties["own"] == "\ufffd"
 
 
-def test_a_topic_that_is_no_utf_8_is_refused() -> None:
+def test_a_topic_with_invalid_utf_8_is_rejected() -> None:
     with pytest.raises(RowError, match="row 0 of partition 5 cannot be sent"):
         encode(body=[b"x"], topic=text_of(b"a\xff"))

@@ -72,7 +72,7 @@ def test_everything_is_stored_after_a_flush() -> None:
         assert len(used) == 4, "queues take turns"
 
 
-def test_a_row_that_goes_alone() -> None:
+def test_a_single_row() -> None:
     with cluster_in_a_thread({"t": {"b0": 1}}) as cluster, sender_to(cluster) as it:
         it.send(Request("t", None, b"later", "DELAY\x013\x02TAGS\x01ä", 5, 1, 0, 0))
         it.flush()
@@ -102,7 +102,7 @@ def test_a_busy_broker_is_waited_for() -> None:
         assert bodies(cluster) == [b"x"]
 
 
-def test_a_broker_that_stays_busy_is_given_up() -> None:
+def test_a_broker_that_stays_busy_fails_the_task() -> None:
     with cluster_in_a_thread({"t": {"b0": 1}}) as cluster:
         cluster.brokers[0].refusals[BATCH] = [(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]")] * 10_000
         with (
@@ -112,7 +112,7 @@ def test_a_broker_that_stays_busy_is_given_up() -> None:
             send_all(it, batch(b"x"))
 
 
-def test_what_a_broker_refuses_is_an_error_that_names_rows_and_topic() -> None:
+def test_a_rejected_request_is_an_error_with_rows_and_topic() -> None:
     with cluster_in_a_thread({"t": {"b0": 1}}) as cluster:
         cluster.brokers[0].refusals[BATCH] = [(ResponseCode.MESSAGE_ILLEGAL, "too large")]
         with (
@@ -130,7 +130,7 @@ def test_after_a_failure_nothing_more_is_sent_to_a_queue() -> None:
         assert bodies(cluster) == []
 
 
-def test_another_broker_takes_what_one_refuses() -> None:
+def test_a_rejected_request_is_retried_at_another_broker() -> None:
     topics = {"t": {"b0": 1, "b1": 1}}
     with cluster_in_a_thread(topics, brokers=2) as cluster, sender_to(cluster) as it:
         cluster.brokers[0].refusals[BATCH] = [(ResponseCode.SYSTEM_ERROR, "broken")] * 1000
@@ -150,7 +150,7 @@ def test_a_topic_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
         send_all(it, batch(b"x", topic="gone"))
 
 
-def test_servers_that_start_again_are_waited_for() -> None:
+def test_restarting_servers_are_waited_for() -> None:
     """A NameServer that knows no topic yet, and a broker that is away."""
     with Cluster(settings=PATIENT_PROPERTIES) as cluster:
         cluster.create_topic("t", queues=1)
@@ -185,7 +185,7 @@ def test_rows_that_are_not_safe_are_counted(
     assert caplog.text.count("FLUSH_SLAVE_TIMEOUT") == 1
 
 
-def test_a_task_that_ends_early_waits_for_nobody() -> None:
+def test_a_task_that_ends_early_does_not_wait() -> None:
     with cluster_in_a_thread({"t": {"b0": 1}}) as cluster:
         cluster.brokers[0].silent.add(BATCH)
         with sender_to(cluster) as it:

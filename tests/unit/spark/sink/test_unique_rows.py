@@ -11,7 +11,7 @@ def keys(unique: UniqueRows, first: int, count: int) -> list[bytes]:
     return [row.removeprefix(NAME) for row in rows]
 
 
-def test_the_same_task_has_the_same_keys_however_its_rows_come() -> None:
+def test_the_same_task_has_the_same_keys_however_its_rows_are_batched() -> None:
     whole = keys(UniqueRows.of_task("query", 7, 3), 0, 100)
     parts = UniqueRows.of_task("query", 7, 3)
     assert keys(parts, 0, 40) + keys(parts, 40, 60) == whole

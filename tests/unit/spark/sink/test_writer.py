@@ -19,7 +19,7 @@ SCHEMA = StructType([StructField("body", BinaryType()), StructField("tags", Stri
 
 
 class Context:
-    """What a task knows of itself."""
+    """A fake task context."""
 
     def __init__(self, partition: int, **properties: str) -> None:
         self._partition = partition
@@ -78,7 +78,7 @@ def test_a_frame_is_written(cluster: FakeCluster) -> None:
     ]
 
 
-def test_a_task_that_is_run_again_gives_the_same_keys(
+def test_a_retried_task_gives_the_same_keys(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = BatchWriter(options(cluster, dedup="true"), SCHEMA, overwrite=False)
@@ -110,7 +110,7 @@ def test_without_dedup_each_run_has_other_keys(cluster: FakeCluster) -> None:
     assert len(set(stored(cluster))) == 4
 
 
-def test_a_stream_s_keys_are_those_of_query_batch_and_partition(
+def test_keys_of_a_stream_depend_on_query_batch_and_partition(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contexts = [("q", "7", 0), ("q", "7", 0), ("q", "8", 0), ("q", "7", 1), ("r", "7", 0)]
@@ -123,7 +123,7 @@ def test_a_stream_s_keys_are_those_of_query_batch_and_partition(
     assert len(set(stored(cluster))) == 8
 
 
-def test_a_stream_that_spark_says_nothing_of(
+def test_a_stream_without_query_and_batch_id(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_as(monkeypatch, Context(0))
@@ -144,28 +144,28 @@ def test_a_row_that_cannot_be_sent_fails_the_task(
 
 
 def test_mistakes_are_found_at_planning(cluster: FakeCluster) -> None:
-    with pytest.raises(OptionError, match=r"only added to: write with mode\('append'\)"):
+    with pytest.raises(OptionError, match=r"cannot be overwritten: write with mode\('append'\)"):
         BatchWriter(options(cluster), SCHEMA, overwrite=True)
     wrong = StructType([StructField("body", IntegerType())])
     for kind in (BatchWriter, StreamWriter):
-        with pytest.raises(OptionError, match="no option 'nonsense'"):
+        with pytest.raises(OptionError, match="unknown option 'nonsense'"):
             kind(options(cluster, nonsense="1"), SCHEMA, False)
-        with pytest.raises(ValueError, match="column 'body' is of type int"):
+        with pytest.raises(ValueError, match="column 'body' has type int"):
             kind(options(cluster), wrong, False)
 
 
-def test_a_failed_write_says_what_it_left(
+def test_a_failed_write_logs_what_it_left(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     BatchWriter(options(cluster), SCHEMA, overwrite=False).abort([Written(5, 50), None])
     StreamWriter(options(cluster), SCHEMA, overwrite=False).abort([Written(7, 70)], 3)
-    assert "5 rows of tasks that ended are stored" in caplog.text
+    assert "5 rows of finished tasks are stored" in caplog.text
     assert "batch 3 failed: 7 rows" in caplog.text
 
 
 class Clock:
-    """A time that passes when somebody sleeps."""
+    """A clock that advances with every sleep."""
 
     def __init__(self, now: float) -> None:
         self.now = now

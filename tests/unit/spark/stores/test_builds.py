@@ -1,4 +1,4 @@
-"""Builds of several stores; tasks run here, after a trip through pickle."""
+"""Builds of several stores. Tasks run in this process, pickled and unpickled."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from pyromq.spark.runtime import fan_out
+from pyromq.spark.audit import auditor
 from pyromq.spark.stores import builds as store_builds
+from pyromq.spark.stores import verify
 from pyromq.spark.stores.builds import StoreBuild, build_stores, watched
 from pyromq.store.offline.rebuild import Targets, put_in_place, rebuild_store
 from tests.support.stores import open_store, put, small_config
@@ -20,14 +21,15 @@ from tests.unit.store.offline.test_rebuild import derived
 
 
 def run_here(session: object, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """What `fan_out` does, without Spark."""
+    """Replace `fan_out` without Spark."""
     return [pickle.loads(pickle.dumps(work(pickle.loads(pickle.dumps(item))))) for item in items]
 
 
 @pytest.fixture
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (store_builds, fan_out):
+    for module in (auditor, store_builds, verify):
         monkeypatch.setattr(module, "fan_out", run_here)
+    for module in (store_builds, verify):
         monkeypatch.setattr(module, "parallelism", lambda session: 2)
 
 
@@ -70,7 +72,7 @@ def test_stores_of_any_number(no_spark: None, tmp_path: Path) -> None:
     assert all(done <= total for _, done, total in told)
 
 
-def test_only_what_is_wanted_is_made(no_spark: None, tmp_path: Path) -> None:
+def test_queues_or_index_only(no_spark: None, tmp_path: Path) -> None:
     config = small_config(write_store(tmp_path / "store"))
     for queues in (True, False):
         targets = Targets.beside(config, queues=queues, index=not queues)
@@ -90,7 +92,7 @@ def test_an_empty_log(no_spark: None, tmp_path: Path) -> None:
     assert (made.log_end, made.queues, made.entries, made.keys) == (0, 0, 0, 0)
 
 
-def test_progress_is_told_from_spark_s_own_counts() -> None:
+def test_progress_comes_from_spark() -> None:
     stage = SimpleNamespace(numCompletedTasks=3)
     tracker = SimpleNamespace(getActiveStageIds=lambda: [1, 2], getStageInfo={1: stage}.get)
     session = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))

@@ -1,4 +1,4 @@
-"""A whole store is right, or each thing that is wrong with it is named where it is."""
+"""A store is valid, or each violation is reported with its position."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def patch(path: Path, at: int, data: bytes) -> None:
 
 
 def found(root: Path) -> list[Violation]:
-    """With the sizes given, and with those that the files have: the same comes out."""
+    """Given sizes and those derived from the files give the same result."""
     given = list(check_store(root, small_config(root)))
     assert {str(violation) for violation in check_store(root)} >= {
         str(violation) for violation in given if violation.kind.name not in ("FILE",)
@@ -66,12 +66,12 @@ def found(root: Path) -> list[Violation]:
     return given
 
 
-def test_a_store_that_was_stopped_is_right(root: Path) -> None:
+def test_a_stopped_store_is_valid(root: Path) -> None:
     assert not is_unclean(root)
     assert found(root) == []
 
 
-def test_an_empty_folder_is_right(tmp_path: Path) -> None:
+def test_an_empty_folder_is_valid(tmp_path: Path) -> None:
     assert list(check_store(tmp_path)) == []
     assert list(tmp_path.iterdir()) == []
 
@@ -91,7 +91,7 @@ def test_nothing_is_changed(root: Path) -> None:
     assert patched in before
 
 
-def test_a_running_store_and_what_a_kill_leaves_are_right(tmp_path: Path) -> None:
+def test_running_and_killed_stores_are_valid(tmp_path: Path) -> None:
     store = open_store(tmp_path / "running")
     for number in range(COUNT):
         put(store, b"%04d" % number * 300, queue_id=number % 2, keys=f"k{number}")
@@ -210,7 +210,9 @@ def bad_table(root: Path) -> None:
         (bad_table, "TABLE", r"topics\.json.*cannot be read"),
     ],
 )
-def test_damage_is_named(root: Path, damage: Callable[[Path], None], kind: str, text: str) -> None:
+def test_damage_is_reported(
+    root: Path, damage: Callable[[Path], None], kind: str, text: str
+) -> None:
     damage(root)
     violations = found(root)
     named = [str(violation) for violation in violations if violation.kind.name == kind]
@@ -219,7 +221,7 @@ def test_damage_is_named(root: Path, damage: Callable[[Path], None], kind: str, 
 
 
 @pytest.mark.parametrize("cut", [50, 400, 1000])
-def test_a_torn_tail_of_a_killed_store_is_no_violation(root: Path, cut: int) -> None:
+def test_a_torn_tail_of_a_killed_store_is_not_a_violation(root: Path, cut: int) -> None:
     store = open_store(root)
     end = put(store, b"the last one" * 100)
     store.seal()
@@ -233,7 +235,7 @@ def test_a_torn_tail_of_a_killed_store_is_no_violation(root: Path, cut: int) -> 
     assert found(killed) != []
 
 
-def test_a_topic_that_was_deleted_and_made_anew_is_right(tmp_path: Path) -> None:
+def test_a_deleted_and_recreated_topic_is_valid(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     for number in range(20):
         put(store, b"old %d" % number)
@@ -252,8 +254,8 @@ def write_deletion(root: Path, log_end: int, timestamp: int) -> None:
 
 
 @pytest.mark.parametrize("new", [0, 1, 3])
-def test_a_topic_that_was_made_anew_with_fewer_messages_is_right(tmp_path: Path, new: int) -> None:
-    """Queues that got nothing since, and those that got less than before."""
+def test_a_recreated_topic_with_fewer_messages_is_valid(tmp_path: Path, new: int) -> None:
+    """Queues without messages since then, and queues with fewer than before."""
     store = open_store(tmp_path)
     for number in range(20):
         put(store, b"old %d" % number, queue_id=number % 4)
@@ -269,32 +271,32 @@ def test_a_topic_that_was_made_anew_with_fewer_messages_is_right(tmp_path: Path,
     def is_right() -> bool:
         return not list(check_store(tmp_path, small_config(tmp_path)))
 
-    assert not is_right(), "nobody knows of the deletion"
+    assert not is_right(), "no deletion is known"
     write_deletion(tmp_path, end, stored)
     assert is_right()
     assert found(tmp_path) == []
     write_deletion(tmp_path, end, 0)
-    assert not is_right(), "after a power cut the log goes on before that place"
+    assert not is_right(), "after a power cut, the log may resume before the noted end"
     write_deletion(tmp_path, 1, stored)
     assert not is_right()
     (tmp_path / "config/deletedTopics.json").write_text('{"topics":[1]}')
     assert not is_right()
 
 
-def test_a_topic_that_was_deleted_is_right(root: Path) -> None:
+def test_a_deleted_topic_is_valid(root: Path) -> None:
     (root / "config").mkdir(exist_ok=True)
     (root / "config/topics.json").write_text('{"topicConfigTable":{"Other":{}}}')
     shutil.rmtree(root / "consumequeue" / TOPIC)
     assert found(root) == []
 
 
-def test_a_log_whose_beginning_expired_is_right(root: Path) -> None:
+def test_a_log_with_expired_segments_is_valid(root: Path) -> None:
     (root / "commitlog" / FIRST).unlink()
     assert found(root) == []
 
 
-def test_segments_of_all_directories_are_looked_at(tmp_path: Path) -> None:
-    """Those of storePathCommitLog and of readOnlyCommitLogStorePaths."""
+def test_segments_of_all_directories_are_checked(tmp_path: Path) -> None:
+    """Directories of storePathCommitLog and of readOnlyCommitLogStorePaths."""
     root, one, two, old = (tmp_path / name for name in ("store", "one", "two", "old"))
     paths = {"store_path_commit_log": f"{one},{two}"}
     store = open_store(root, **paths)
@@ -316,7 +318,7 @@ def test_segments_of_all_directories_are_looked_at(tmp_path: Path) -> None:
         path.write_bytes(before)
 
 
-def test_progress_ends_at_the_log_s_end(root: Path) -> None:
+def test_progress_ends_at_the_end_of_the_log(root: Path) -> None:
     seen: list[tuple[int, int]] = []
     assert list(check_store(root, None, lambda done, total: seen.append((done, total)))) == []
     assert seen == sorted(seen)

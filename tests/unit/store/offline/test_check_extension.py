@@ -1,4 +1,4 @@
-"""Units of an extension: those that are none, and those that are not of their message."""
+"""Invalid units of an extension, and units of another message."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fits(check: ExtensionCheck, *rows: tuple[int, int, int]) -> list[bool]:
     return list(check.fits(offsets ^ -EXTENSION_BASE, tags_codes, times).tolist())
 
 
-def test_right_units(tmp_path: Path) -> None:
+def test_valid_units(tmp_path: Path) -> None:
     write(tmp_path, b"".join(UNITS[:3]) + EXTENSION_END, b"".join(UNITS[3:]))
     check, violations = loaded(tmp_path, SIZE + 20)
     assert violations == []
@@ -55,7 +55,7 @@ def test_right_units(tmp_path: Path) -> None:
     assert fits(check, *wrong, right[1]) == [False] * 6 + [True]
 
 
-def test_what_nobody_points_at_is_not_looked_at(tmp_path: Path) -> None:
+def test_units_without_an_entry_are_not_checked(tmp_path: Path) -> None:
     write(tmp_path, UNITS[0] + b"\x7f" * 30)
     assert loaded(tmp_path, 0)[1] == []
     assert loaded(tmp_path, None)[1] == []
@@ -73,14 +73,12 @@ def test_what_nobody_points_at_is_not_looked_at(tmp_path: Path) -> None:
         ([UNITS[0]], 20, ["EXTENSION_UNIT 20"]),
     ],
 )
-def test_what_is_no_unit(
-    tmp_path: Path, files: list[bytes], last: int, expected: list[str]
-) -> None:
+def test_invalid_units(tmp_path: Path, files: list[bytes], last: int, expected: list[str]) -> None:
     write(tmp_path, *files)
     assert loaded(tmp_path, last)[1] == expected
 
 
-def test_the_tail_of_a_store_that_moves(tmp_path: Path) -> None:
+def test_the_tail_of_a_store_in_use(tmp_path: Path) -> None:
     write(tmp_path, UNITS[0])
     check, violations = loaded(tmp_path, 20, may_move=True)
     assert violations == []
@@ -166,7 +164,7 @@ def other_file(root: Path) -> None:
     (unit_file(root).parent / "notes").write_text("mine")
 
 
-def test_a_store_that_was_stopped_or_killed_is_right(root: Path, written: Path) -> None:
+def test_stopped_and_killed_stores_are_valid(root: Path, written: Path) -> None:
     assert len(list(unit_file(root).parent.iterdir())) > 1
     assert found(root) == []
     assert found(written.parent / "killed") == []
@@ -184,12 +182,12 @@ def test_a_store_that_was_stopped_or_killed_is_right(root: Path, written: Path) 
         (other_file, "notes at 0: file: is not a segment"),
     ],
 )
-def test_damage_is_named(root: Path, damage: Callable[[Path], None], text: str) -> None:
+def test_damage_is_reported(root: Path, damage: Callable[[Path], None], text: str) -> None:
     damage(root)
     assert any(text in violation for violation in found(root)), found(root)
 
 
-def test_a_store_without_extensions_is_not_asked_for_units(root: Path) -> None:
+def test_a_store_without_extensions_needs_no_units(root: Path) -> None:
     shutil.rmtree(root / "consumequeue_ext")
     assert list(check_store(root)) == []
     assert found_with(root, enable_consume_queue_ext=False) == []

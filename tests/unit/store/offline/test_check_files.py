@@ -1,4 +1,4 @@
-"""Segments for a check: what does not fit is named, the rest is still read."""
+"""Files that do not fit are reported, the others are read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def load(files: SegmentFiles) -> list[str]:
     return [f"{violation.file.name}: {violation.message}" for violation in files.load()]
 
 
-def test_right_files(tmp_path: Path) -> None:
+def test_valid_files(tmp_path: Path) -> None:
     for number in range(3):
         write(tmp_path, number * 10 + 20, b"%d" % number * 10)
     for size in (10, 0):
@@ -51,7 +51,7 @@ def test_each_file_that_does_not_fit(tmp_path: Path) -> None:
     assert files.bases == [0, 30]
 
 
-def test_an_empty_file_in_the_middle_is_named(tmp_path: Path) -> None:
+def test_an_empty_file_in_the_middle_is_reported(tmp_path: Path) -> None:
     write(tmp_path, 0, b"")
     write(tmp_path, 10, bytes(10))
     assert load(SegmentFiles(tmp_path, 10)) == [f"{0:020d}: has 0 bytes, expected 10"]
@@ -68,7 +68,7 @@ def test_files_in_several_directories(tmp_path: Path) -> None:
     assert files.path(15) == second
 
 
-def test_the_same_part_in_two_directories(tmp_path: Path) -> None:
+def test_the_same_segment_in_two_directories(tmp_path: Path) -> None:
     first = write(tmp_path / "a", 0, b"0" * 10)
     write(tmp_path / "b", 0, b"1" * 10)
     write(tmp_path / "a", 10, b"2" * 10)
@@ -90,13 +90,13 @@ def test_expired_segments_after_read_only_files_are_not_a_gap(tmp_path: Path) ->
     assert len(load(files)) == 2
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_no_files(tmp_path: Path) -> None:
     files = SegmentFiles(tmp_path / "none", 0)
     assert load(files) == []
     assert (files.first_offset, files.end_offset, files.read(0, 1)) == (0, 0, b"")
 
 
-def test_the_usual_size(tmp_path: Path) -> None:
+def test_usual_size(tmp_path: Path) -> None:
     paths = [write(tmp_path, base, bytes(size)) for base, size in ((0, 7), (10, 5), (20, 7))]
     assert usual_size(paths) == 7
     assert usual_size([]) == 0

@@ -1,4 +1,4 @@
-"""The key index against the log: chains, entries that lead nowhere, keys that are missing."""
+"""Check the key index: broken chains, entries without a message, missing keys."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def found(root: Path) -> list[tuple[str, str, int]]:
     ]
 
 
-def test_a_right_index(root: Path) -> None:
+def test_a_valid_index(root: Path) -> None:
     assert len(files(root)) > 3
     assert found(root) == []
     assert guess_index_settings(files(root)) == (SLOTS, ENTRIES)
@@ -95,14 +95,14 @@ def wrong_slot(path: Path) -> int:
     "damage", [wrong_hash, wrong_place, place_beyond_the_log, link_forward, wrong_slot]
 )
 @pytest.mark.parametrize("number", [0, 2])
-def test_damage_is_named(root: Path, damage: Callable[[Path], int], number: int) -> None:
+def test_damage_is_reported(root: Path, damage: Callable[[Path], int], number: int) -> None:
     path = files(root)[number]
     position = damage(path)
     assert ("INDEX_ENTRY", path.name, position) in found(root)
 
 
 @pytest.mark.parametrize("field", [(0, -1), (16, 1 << 60), (32, SLOTS + 1), (36, ENTRIES + 1)])
-def test_a_wrong_header_is_named(root: Path, field: tuple[int, int]) -> None:
+def test_a_wrong_header_is_reported(root: Path, field: tuple[int, int]) -> None:
     at, value = field
     path = files(root)[1]
     patch(path, at, struct.pack(">q" if at < 32 else ">i", value))
@@ -131,7 +131,7 @@ def test_a_foreign_file(root: Path) -> None:
     assert found(root) == [("FILE", "note", 0)]
 
 
-def test_settings_that_cannot_be_told(tmp_path: Path) -> None:
+def test_settings_that_cannot_be_guessed(tmp_path: Path) -> None:
     path = tmp_path / "20260101000000000"
     path.write_bytes(bytes(41))
     assert guess_index_settings([path]) == (0, 0)

@@ -1,4 +1,4 @@
-"""The walk of a check goes on behind damage and gives every whole record once."""
+"""The walk of a check continues after damage and yields every complete record once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def named(log: LogCheck) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("may_move", [False, True])
 @pytest.mark.parametrize("piece", [200, 1 << 20])
-def test_a_right_log(
+def test_a_valid_log(
     written: WrittenLog, monkeypatch: pytest.MonkeyPatch, piece: int, may_move: bool
 ) -> None:
     monkeypatch.setattr("pyromq.store.offline.check_log._PIECE_SIZE", piece)
@@ -80,7 +80,7 @@ def test_one_damaged_record_in_the_middle(
         assert places == [place for place in written.places if place != damaged]
 
 
-def test_a_record_that_says_it_stands_elsewhere(written: WrittenLog) -> None:
+def test_a_record_that_states_another_offset(written: WrittenLog) -> None:
     patch(written, written.places[5] + 28, (12345).to_bytes(8, "big"))
     places, log = check(written)
     assert places == written.places
@@ -119,14 +119,14 @@ def test_a_torn_end(written: WrittenLog) -> None:
     assert named(check(written, may_move=True)[1]) == []
 
 
-def test_something_behind_the_end(written: WrittenLog) -> None:
+def test_bytes_after_the_end(written: WrittenLog) -> None:
     patch(written, written.end + 50, b"stale")
     _, log = check(written)
     assert named(log) == [("LOG_END", written.end + 50)]
     assert log.end == written.end
 
 
-def test_records_by_their_place(written: WrittenLog) -> None:
+def test_records_by_offset(written: WrittenLog) -> None:
     _, log = check(written)
     record = log.record_at(written.places[3])
     assert record is not None
@@ -139,7 +139,7 @@ def test_records_by_their_place(written: WrittenLog) -> None:
 def test_a_log_that_grows_while_it_is_checked(
     written: WrittenLog, monkeypatch: pytest.MonkeyPatch, seen_at_first: int
 ) -> None:
-    """What was not there at the first look is there when the search behind it begins."""
+    """Records appear between the first read and the search after it."""
     end = written.places[seen_at_first]
     whole = {path: path.read_bytes() for path in written.directory.iterdir()}
     for path, data in whole.items():

@@ -1,4 +1,4 @@
-"""Entries against records: those that nobody claims, and those that are not there."""
+"""Entries without a record, and records without an entry."""
 
 from __future__ import annotations
 
@@ -58,27 +58,27 @@ def found(
 ROWS: list[Row] = [(n * 100, 100, n) for n in range(4)]
 
 
-def test_all_is_right(tmp_path: Path) -> None:
+def test_no_violations(tmp_path: Path) -> None:
     write_queue(tmp_path, list(ROWS))
     assert found(tmp_path, run_of(*enumerate(ROWS))) == []
     halves = run_of((0, ROWS[0]), (2, ROWS[2])), run_of((1, ROWS[1]), (3, ROWS[3]))
     assert found(tmp_path, *halves) == []
 
 
-def test_an_entry_that_no_record_claims(tmp_path: Path) -> None:
+def test_an_entry_without_a_record(tmp_path: Path) -> None:
     write_queue(tmp_path, list(ROWS))
     assert found(tmp_path, run_of((0, ROWS[0]), (1, ROWS[1]), (3, ROWS[3]))) == ["QUEUE_ENTRY 40"]
     assert found(tmp_path, run_of(*enumerate(ROWS[:3])), min_offset=301) == []
 
 
 @pytest.mark.parametrize("changed", [(301, 100, 3), (300, 101, 3), (300, 100, 4)])
-def test_each_part_of_an_entry_counts(tmp_path: Path, changed: Row) -> None:
+def test_each_field_of_an_entry_is_compared(tmp_path: Path, changed: Row) -> None:
     write_queue(tmp_path, [*ROWS[:3], changed])
     assert found(tmp_path, run_of(*enumerate(ROWS))) == ["QUEUE_ENTRY 60"]
 
 
-def test_tags_codes_that_cannot_be_held_against_the_record(tmp_path: Path) -> None:
-    """An address in Java's extension of the queue; a time by delay levels that nobody knows."""
+def test_tags_codes_that_cannot_be_compared(tmp_path: Path) -> None:
+    """An address in Java's extension, and a delivery time by unknown delay levels."""
     write_queue(tmp_path, [(0, 100, -(1 << 31) - 1), (100, 100, -(1 << 62)), (200, 100, -1)])
     run = run_of((0, ROWS[0]), (1, ROWS[1]), (2, ROWS[2]))
     assert found(tmp_path, run) == ["QUEUE_ENTRY 40"]
@@ -97,21 +97,21 @@ def test_records_without_an_entry(tmp_path: Path) -> None:
     assert found(tmp_path, run_of(*enumerate(ROWS)), other, may_move=True) == ["MISSING_ENTRY 40"]
 
 
-def test_a_queue_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_queue(tmp_path: Path) -> None:
     run = run_of(*enumerate(ROWS))
     assert found(tmp_path, run) == ["MISSING_ENTRY 0"]
     assert found(tmp_path, run, topics=frozenset({"T"})) == ["MISSING_ENTRY 0"]
     assert found(tmp_path, run, topics=frozenset({"Other"})) == []
 
 
-def test_a_topic_made_anew(tmp_path: Path) -> None:
+def test_a_recreated_topic(tmp_path: Path) -> None:
     write_queue(tmp_path, [(1000, 100, 0), (1100, 100, 0)])
     new = (0, (1000, 100, 0)), (1, (1100, 100, 0))
     assert found(tmp_path, run_of(*enumerate(ROWS), *new)) == []
     assert found(tmp_path, run_of(*enumerate(ROWS)), run_of(*new)) == []
 
 
-def test_pre_blank_entries_and_a_later_beginning(tmp_path: Path) -> None:
+def test_pre_blank_entries_and_a_later_start(tmp_path: Path) -> None:
     write_queue(tmp_path, [None, None, *ROWS[2:]], base=200)
     assert found(tmp_path, run_of((12, ROWS[2]), (13, ROWS[3]))) == []
 
@@ -124,7 +124,7 @@ def test_holes_and_steps_back(tmp_path: Path) -> None:
     assert found(tmp_path, run) == ["QUEUE_ENTRY 20"]
 
 
-def test_entries_behind_the_log(tmp_path: Path) -> None:
+def test_entries_past_the_log(tmp_path: Path) -> None:
     write_queue(tmp_path, [*ROWS, (LOG_END, 100, 0)])
     run = run_of(*enumerate(ROWS))
     assert found(tmp_path, run) == ["QUEUE_ENTRY 80"]
@@ -147,10 +147,10 @@ def test_foreign_files(tmp_path: Path) -> None:
     assert found(tmp_path) == ["FILE 0"] * 3
 
 
-def test_what_comes_while_the_queues_are_read_is_not_missed(
+def test_entries_written_during_the_check_are_not_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Queue 0 is read before queue 1 has its last entry; later records of both are known."""
+    """Queue 0 is read before queue 1 has its last entry; the log has later records of both."""
     write_queue(tmp_path, [(0, 100, 0)])
     write_queue(tmp_path, [(100, 100, 0)], queue_id=1)
     load = QueueCheck._load_queue

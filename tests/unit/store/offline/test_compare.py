@@ -1,4 +1,4 @@
-"""Files that differ from what a log makes: each difference is named, and nothing else."""
+"""Each difference from the rebuilt files is reported, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLOTS, ENTRIES = 16, 64
 
 
 class Stores:
-    """A store, and what its log makes of it, somewhere else."""
+    """A store, and the files rebuilt from its log in another directory."""
 
     def __init__(self, directory: Path) -> None:
         store = open_store(directory / "store")
@@ -37,7 +37,7 @@ class Stores:
         self.span = self.make()
 
     def make(self) -> Span:
-        """Make the files again; the log may have changed."""
+        """Rebuild the files; the log may have changed."""
         shutil.rmtree(self.made, ignore_errors=True)
         self.made.mkdir()
         shutil.copytree(self.root / "commitlog", self.made / "commitlog")
@@ -81,13 +81,13 @@ def change(path: Path, position: int, data: bytes | None = None) -> None:
     path.write_bytes(content)
 
 
-def test_the_same_has_no_difference(stores: Stores) -> None:
+def test_equal_stores_have_no_difference(stores: Stores) -> None:
     assert stores.compare() == []
     assert stores.compare(groups=1) == []
 
 
 @pytest.mark.parametrize("byte", [0, 7, 8, 11, 12, 19])
-def test_every_byte_of_an_entry_counts(stores: Stores, byte: int) -> None:
+def test_every_byte_of_an_entry_is_compared(stores: Stores, byte: int) -> None:
     path = stores.queue_file(1)
     change(path, 3 * CONSUME_QUEUE_ENTRY_SIZE + byte)
     [difference] = stores.compare()
@@ -96,7 +96,7 @@ def test_every_byte_of_an_entry_counts(stores: Stores, byte: int) -> None:
     assert f"{path}, entry {QUEUE_ENTRIES + 3}: entry: expected" in str(difference)
 
 
-def test_all_differences_are_named(stores: Stores) -> None:
+def test_all_differences_are_reported(stores: Stores) -> None:
     chosen = random.Random(3)
     wanted = set()
     for number in range(3):
@@ -132,14 +132,14 @@ def test_files_that_are_missing_or_strange(stores: Stores) -> None:
     assert (str(missing), "no file") in found
 
 
-def test_deleted_topics_are_left_out(stores: Stores) -> None:
+def test_deleted_topics_are_ignored(stores: Stores) -> None:
     shutil.rmtree(stores.root / "consumequeue" / TOPIC)
     made, existing = stores.made / "consumequeue", stores.root / "consumequeue"
     assert list(compare_queues(made, existing, stores.span, topics=frozenset())) == []
     assert list(compare_queues(made, existing, stores.span, topics=frozenset({TOPIC}))) != []
 
 
-def test_topics_that_were_deleted_and_made_anew_need_not_have_what_was_before(
+def test_recreated_topics_need_no_entries_from_before_the_deletion(
     stores: Stores,
 ) -> None:
     shutil.rmtree(stores.root / "consumequeue" / TOPIC / "0")
@@ -178,12 +178,12 @@ def test_index_files_that_are_missing_or_too_many(stores: Stores) -> None:
     assert any(one.what == "size of the file" for one in stores.compare())
 
 
-def test_what_has_expired_is_no_difference(stores: Stores) -> None:
+def test_expired_messages_are_not_a_difference(stores: Stores) -> None:
     sorted((stores.root / "commitlog").iterdir())[0].unlink()
     span = stores.make()
     assert span.begin > 0
     assert stores.compare(span) == []
-    # Keys are compared in their order then.
+    # Keys are then compared in order.
     path = stores.index_file(-1)
     change(path, INDEX_HEADER_SIZE + SLOTS * INDEX_SLOT_SIZE + 40 * 20 + 3)
     [difference] = stores.compare(span)
@@ -198,7 +198,7 @@ def test_keys_before_the_index_are_counted(stores: Stores) -> None:
     assert not others
 
 
-def test_the_tail_of_a_store_in_use_does_not_count(stores: Stores) -> None:
+def test_the_tail_of_a_store_in_use_is_ignored(stores: Stores) -> None:
     last = stores.queue_file(-1)
     end = COUNT % QUEUE_ENTRIES
     change(last, (end - 1) * CONSUME_QUEUE_ENTRY_SIZE, bytes(CONSUME_QUEUE_ENTRY_SIZE))

@@ -102,7 +102,7 @@ def test_a_damaged_log_says_where_and_why(tmp_path: Path) -> None:
     assert "invalid record" in items(path)[-1]["reason"]
 
 
-def test_wrong_checksums_and_places_are_pointed_out(tmp_path: Path) -> None:
+def test_wrong_checksums_and_offsets_are_shown(tmp_path: Path) -> None:
     data = bytearray(record(0))
     data[data.index(b"hello")] ^= 1
     line = describe(items(write(tmp_path / "log", bytes(data)))[0])
@@ -112,14 +112,14 @@ def test_wrong_checksums_and_places_are_pointed_out(tmp_path: Path) -> None:
     assert "PHYSICAL OFFSET IS WRONG" in line
 
 
-def test_an_offset_outside_the_segment_is_refused(tmp_path: Path) -> None:
+def test_an_offset_outside_the_segment_is_rejected(tmp_path: Path) -> None:
     path = write(tmp_path / "commitlog" / f"{1000:020d}", segment(1000)[0])
     for offset in (0, 10_000):
         with pytest.raises(DumpError, match="holds physical offsets 1000 to"):
             items(path, offset)
 
 
-def test_bodies_that_are_no_text_are_shown_as_hex(tmp_path: Path) -> None:
+def test_bodies_that_are_not_text_are_shown_as_hex(tmp_path: Path) -> None:
     item = items(write(tmp_path / "log", record(0, b"\xff\x00")))[0]
     assert item["bodyHex"] == "ff00"
     assert "hex(2): 'ff00'" in describe(item)
@@ -170,7 +170,7 @@ def test_index(tmp_path: Path) -> None:
     assert items(path, 2)[1] == two
 
 
-def test_an_index_of_another_shape_needs_its_slots(tmp_path: Path) -> None:
+def test_an_index_with_other_settings_needs_its_slots(tmp_path: Path) -> None:
     path = write(tmp_path / "index" / "20231114221320000", index_file(7, 20))
     with pytest.raises(DumpError, match="--hash-slots"):
         items(path)
@@ -193,7 +193,7 @@ def test_checkpoint(tmp_path: Path) -> None:
     )
 
 
-def test_json_tables_also_in_fastjson_s_form(tmp_path: Path) -> None:
+def test_json_tables_in_fastjson_form(tmp_path: Path) -> None:
     path = write(tmp_path / "config" / "consumerOffset.json", b'{"offsetTable":{"t@g":{0:5}}}')
     (item,) = items(path)
     assert item["value"] == {"offsetTable": {"t@g": {"0": 5}}}
@@ -218,14 +218,14 @@ def test_abort(tmp_path: Path) -> None:
         (CONSUME_QUEUE_ENTRY.pack(1234, 200, -5) * 3, StoreFileKind.CONSUME_QUEUE),
     ],
 )
-def test_files_out_of_their_place_are_known_by_content(
+def test_files_elsewhere_are_recognised_by_content(
     tmp_path: Path, content: bytes, kind: StoreFileKind
 ) -> None:
     with StoreFile.open(write(tmp_path / "copy", content)) as file:
         assert file.kind is kind
 
 
-def test_what_cannot_be_shown_is_refused(tmp_path: Path) -> None:
+def test_files_that_cannot_be_shown(tmp_path: Path) -> None:
     for path, problem in (
         (tmp_path / "missing", "No such file"),
         (tmp_path, "is a directory"),
@@ -247,7 +247,7 @@ def test_a_file_can_be_closed_in_the_middle(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=300), st.sampled_from(StoreFileKind), st.integers(-2, 400))
-def test_any_bytes_end_in_pieces_or_a_dump_error(
+def test_any_bytes_give_items_or_a_dump_error(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, kind: StoreFileKind, offset: int
 ) -> None:
     path = write(tmp_path_factory.getbasetemp() / "any", content)

@@ -1,4 +1,4 @@
-"""Parts of a log, decoded in any order: what is joined of them is what one walk makes."""
+"""Parts of a log, decoded in any order, give the same files as one walk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GROUPS = 3
 
 
 def rebuild_in_parts(config: MessageStoreConfig, part_size: int = PART) -> int:
-    """Do it as tasks would, in any order; returns where the log ends."""
+    """Build as tasks do, in any order; return the end of the log."""
     scratch = config.root / "parts"
     targets = Targets.beside(config)
     targets.make()
@@ -53,7 +53,7 @@ def rebuild_in_parts(config: MessageStoreConfig, part_size: int = PART) -> int:
 
 
 def both_ways(root: Path, config: MessageStoreConfig, part_size: int = PART) -> int:
-    """Check that parts make the files that one walk makes; returns where the log ends."""
+    """Assert that parts give the files of one walk; return the end of the log."""
     made = rebuild_store(config)
     expected = derived(root)
     log_end = rebuild_in_parts(config, part_size)
@@ -83,7 +83,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", STORES)
 @pytest.mark.parametrize("part_size", [300, 1 << 20])
-def test_what_java_made_is_made_byte_for_byte(name: str, part_size: int, tmp_path: Path) -> None:
+def test_files_equal_those_of_java_byte_for_byte(name: str, part_size: int, tmp_path: Path) -> None:
     golden = GoldenStore(name, tmp_path / "store")
     before = golden.derived_files()
     shutil.rmtree(golden.root / "consumequeue")
@@ -93,15 +93,13 @@ def test_what_java_made_is_made_byte_for_byte(name: str, part_size: int, tmp_pat
 
 
 @pytest.mark.parametrize("part_size", [50, 700, SEGMENT])
-def test_parts_of_any_size_make_the_same(root: Path, part_size: int) -> None:
+def test_parts_of_any_size_give_the_same_result(root: Path, part_size: int) -> None:
     both_ways(root, small_config(root), part_size)
 
 
 @pytest.mark.parametrize("messages", [1, 62, 63, 64])
 @pytest.mark.parametrize("is_followed", [False, True])
-def test_index_files_end_where_java_ends_them(
-    tmp_path: Path, messages: int, is_followed: bool
-) -> None:
+def test_index_files_end_as_in_java(tmp_path: Path, messages: int, is_followed: bool) -> None:
     store = open_store(tmp_path / "store")
     for number in range(messages):
         put(store, b"x", keys=f"k{number}")
@@ -122,7 +120,7 @@ def test_the_log_ends_at_damage(root: Path) -> None:
     assert both_ways(root, config) <= 30_020 < whole
 
 
-def test_damage_at_the_beginning_of_a_part(root: Path) -> None:
+def test_damage_at_the_start_of_a_part(root: Path) -> None:
     config = small_config(root)
     data = sorted((root / "commitlog").iterdir())[0]
     content = bytearray(data.read_bytes())
@@ -141,7 +139,7 @@ def test_a_body_that_looks_like_a_record(tmp_path: Path) -> None:
     data = store.read_record(first)
     assert data is not None
     record = decode_record(data)
-    # The body begins behind the head; what stands there says that it is of that very place.
+    # The body, after the head, looks like a record that states its own offset.
     place = store.max_physical_offset + 88
     record.physical_offset = place
     host = encode_host("127.0.0.1", 10911)
@@ -156,7 +154,7 @@ def test_a_body_that_looks_like_a_record(tmp_path: Path) -> None:
         both_ways(store.config.root, config, part_size)
 
 
-def test_a_topic_that_was_made_anew(tmp_path: Path) -> None:
+def test_a_recreated_topic(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
     for _ in range(2):
         for number in range(20):
@@ -174,7 +172,7 @@ def test_a_log_whose_head_has_expired(root: Path) -> None:
     assert (root / "consumequeue" / "Topic0").is_dir()
 
 
-def test_a_log_with_a_hole_is_refused(root: Path) -> None:
+def test_a_log_with_a_hole_is_rejected(root: Path) -> None:
     first = root / "commitlog" / f"{0:020d}"
     shutil.copy(first, first.with_name(f"{5 * SEGMENT:020d}"))
     with pytest.raises(StoreError, match="does not follow"):
@@ -183,14 +181,14 @@ def test_a_log_with_a_hole_is_refused(root: Path) -> None:
         plan_parts(guess_config(root / "nowhere"))
 
 
-def test_what_was_never_written_is_no_part(tmp_path: Path) -> None:
+def test_holes_are_not_parts(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store", mapped_file_size_commit_log=64 * 1024 * 1024)
     put(store, b"x" * 90, keys="k")
     store.seal()
     store.stop()
     config = small_config(store.config.root, mapped_file_size_commit_log=64 * 1024 * 1024)
     whole = len(plan_parts(config, 1 << 20))
-    # File systems that know no holes have all of it.
+    # File systems without support for holes report all of it.
     assert whole in range(1, 65)
     assert both_ways(store.config.root, config, 1 << 20) == store.max_physical_offset
     segment = config.commit_log_directory / f"{0:020d}"
@@ -200,7 +198,7 @@ def test_what_was_never_written_is_no_part(tmp_path: Path) -> None:
     assert both_ways(store.config.root, config, 1 << 20) == len(record)
 
 
-def test_extensions_are_made_too(tmp_path: Path) -> None:
+def test_extensions_are_also_built(tmp_path: Path) -> None:
     settings = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 4096}
     store = open_store(tmp_path / "store", **settings)
     for number in range(100):

@@ -1,4 +1,4 @@
-"""Consume queues and key index made from the log alone come out as they were."""
+"""Consume queues and key index rebuilt from the log equal the originals."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def derived(root: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_what_java_made_is_made_byte_for_byte(name: str, tmp_path: Path) -> None:
+def test_files_equal_those_of_java_byte_for_byte(name: str, tmp_path: Path) -> None:
     golden = GoldenStore(name, tmp_path / "store")
     before = golden.derived_files()
     shutil.rmtree(golden.root / "consumequeue")
@@ -70,7 +70,7 @@ def test_what_java_made_is_made_byte_for_byte(name: str, tmp_path: Path) -> None
     assert made.entries == sum(len(queue["entries"]) for queue in golden.index["consumeQueues"])
 
 
-def test_a_stopped_store_comes_out_the_same(root: Path) -> None:
+def test_a_rebuilt_store_is_equal(root: Path) -> None:
     before = derived(root)
     checkpoint = (root / "checkpoint").read_bytes()
     seen: list[tuple[int, int]] = []
@@ -87,7 +87,7 @@ def test_a_stopped_store_comes_out_the_same(root: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["queues", "index"])
-def test_one_of_the_two_alone(root: Path, what: str) -> None:
+def test_queues_or_index_alone(root: Path, what: str) -> None:
     before = derived(root)
     kept = {path: path.stat().st_ino for path in root.rglob("*") if path.is_file()}
     rebuild_store(small_config(root), queues=what == "queues", index=what == "index")
@@ -98,7 +98,7 @@ def test_one_of_the_two_alone(root: Path, what: str) -> None:
             assert path.stat().st_ino == inode
 
 
-def test_garbage_goes_and_messages_are_served(root: Path) -> None:
+def test_garbage_is_removed_and_messages_are_served(root: Path) -> None:
     for path in (root / "consumequeue").rglob("[0-9]" * 20):
         path.write_bytes(b"\x01" * 17)
     for path in (root / "index").iterdir():
@@ -111,7 +111,7 @@ def test_garbage_goes_and_messages_are_served(root: Path) -> None:
     store.stop()
 
 
-def test_a_killed_store_stays_one(tmp_path: Path) -> None:
+def test_a_killed_store_stays_unclean(tmp_path: Path) -> None:
     store = open_store(tmp_path / "running")
     put(store, b"one", keys="k")
     store.seal()
@@ -127,7 +127,7 @@ def test_a_killed_store_stays_one(tmp_path: Path) -> None:
 
 
 def test_an_interruption_costs_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the removal of the old files and the new ones' taking their place."""
+    """Interrupt between removing the old files and moving the new ones into place."""
     before = derived(root)
 
     def interrupted(path: Path, *arguments: object, **options: object) -> None:
@@ -153,7 +153,7 @@ def test_an_interruption_costs_nothing(root: Path, monkeypatch: pytest.MonkeyPat
     assert not list(root.glob("*.rebuilt"))
 
 
-def test_a_log_that_began_later(root: Path) -> None:
+def test_a_log_that_starts_later(root: Path) -> None:
     store = open_store(root)
     for number in range(200):
         put(store, b"%04d" % number * 300, queue_id=number % 3)
@@ -174,7 +174,7 @@ def test_a_log_that_began_later(root: Path) -> None:
     store.stop()
 
 
-def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_log_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no log found"):
         rebuild_store(small_config(tmp_path))
     assert list(tmp_path.iterdir()) == []

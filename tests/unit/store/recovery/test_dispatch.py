@@ -1,4 +1,4 @@
-"""From log bytes to consume-queue entries."""
+"""Consume-queue entries from log bytes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_cut_record_is_left_for_the_next_piece(queues: Queues) -> None:
     assert len(queues.entries()) == 2
 
 
-def test_what_a_queue_has_is_passed_over(queues: Queues) -> None:
+def test_existing_entries_are_skipped(queues: Queues) -> None:
     data = run_of(*({"queue_offset": n} for n in range(25)))
     assert queues.dispatch(data) == len(data)
     entries = queues.entries()
@@ -133,7 +133,7 @@ def test_prepared_and_rolled_back_records_get_no_entry(queues: Queues) -> None:
         (b"TAGS\x01a", java_hash("a")),
     ],
 )
-def test_a_delayed_message_has_its_time_instead_of_tags(
+def test_a_delayed_message_has_its_delivery_time_in_place_of_tags(
     queues: Queues, level: bytes, expected: int
 ) -> None:
     queues.dispatch(
@@ -142,14 +142,14 @@ def test_a_delayed_message_has_its_time_instead_of_tags(
     assert queues.entries("SCHEDULE_TOPIC_XXXX")[0][2] == expected
 
 
-def test_a_queue_whose_head_expired_begins_later(queues: Queues) -> None:
+def test_a_queue_whose_head_expired_starts_later(queues: Queues) -> None:
     data = run_of({"queue_offset": 33}, {"queue_offset": 34}, base=7000)
     queues.dispatch(data, 7000)
     queue = queues.made["T", 0]
     assert (queue.min_offset, queue.next_offset) == (33, 35)
 
 
-def test_missing_entries_can_be_forbidden(queues: Queues) -> None:
+def test_missing_entries_can_be_reported(queues: Queues) -> None:
     queues.dispatch(run_of({"queue_offset": 0}))
     later = run_of({"queue_offset": 5}, {"queue_offset": 0, "queue_id": 1}, base=9000)
     reported: list[tuple[ConsumeQueue, str]] = []
@@ -163,7 +163,7 @@ def test_missing_entries_can_be_forbidden(queues: Queues) -> None:
     assert queues.made["T", 0].next_offset == 6
 
 
-def test_a_topic_made_anew_begins_anew(queues: Queues) -> None:
+def test_a_recreated_topic_starts_over(queues: Queues) -> None:
     old = [{"queue_offset": n} for n in range(12)]
     new = [{"queue_offset": n} for n in range(3)]
     data = run_of(*old, *new)
@@ -185,7 +185,7 @@ def test_an_offset_that_goes_back_is_skipped_and_logged(
 
 
 def dispatch_row_by_row(data: bytes, base: int, queues: Queues) -> None:
-    """The plain reading of the rules: one record after the other."""
+    """Apply the rules literally, one record after the other."""
     ends: dict[ConsumeQueue, int] = {}
     position = 0
     for record in decode_records(data):
@@ -231,7 +231,7 @@ RECORDS = st.fixed_dictionaries(
         ),
     }
 )
-#: What is added to the offset that a record should have: mostly nothing.
+#: Added to the offset that a record should have: mostly 0.
 STEPS = st.sampled_from([0] * 12 + [1, 3, -1, -(1 << 20)])
 
 
@@ -240,7 +240,7 @@ STEPS = st.sampled_from([0] * 12 + [1, 3, -1, -(1 << 20)])
 def test_bulk_and_row_by_row_agree(
     records: list[tuple[dict[str, object], int]], cuts: list[int]
 ) -> None:
-    """Also with gaps, offsets that go back, topics made anew, and what is there already."""
+    """Include gaps, offsets that go back, recreated topics, and existing entries."""
     following: dict[tuple[object, object], int] = {}
     fields = []
     for record, step in records:
@@ -283,7 +283,7 @@ def test_a_record_with_an_invalid_queue_is_skipped(
     assert "invalid topic" in caplog.text
 
 
-def test_a_queue_that_is_not_wanted_gets_nothing(tmp_path: Path) -> None:
+def test_a_skipped_queue_gets_nothing(tmp_path: Path) -> None:
     data = run_of({"queue_offset": 0})
     columns = bulk.read_columns(data, bulk.record_starts(data)[0])
     append_runs(queue_runs(data, 0, columns, LEVELS), lambda topic, queue_id: None)

@@ -1,4 +1,4 @@
-"""Which records of a piece are valid, and what is made of them."""
+"""Valid records of a piece, and their entries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = b"name\x01" + b"x" * 2000
 
 
 def piece_of(rules: Rules, *, damaged: int | None = None, at: int = 88) -> LogPiece:
-    """Five records; the byte `at` of one of them is another."""
+    """Return five records, with the byte at `at` changed in one of them."""
     data = bytearray()
     for number in range(5):
         record = bytearray(
@@ -43,14 +43,14 @@ def test_all_are_valid() -> None:
     [(88, STRICT), (8, STRICT), (35, STRICT), (35, LENIENT)],
     ids=["body", "CRC", "place", "place, without CRCs"],
 )
-def test_the_first_that_is_not_valid_ends_the_log(damaged: int, at: int, rules: Rules) -> None:
+def test_the_first_invalid_record_ends_the_log(damaged: int, at: int, rules: Rules) -> None:
     piece = piece_of(rules, damaged=damaged, at=at)
     valid = piece.examine()
     assert valid.starts.tolist() == piece.starts.tolist()[:damaged]
     assert sum(run.offsets.size for run in valid.runs()) == damaged
 
 
-def test_crcs_are_checked_when_asked_for() -> None:
+def test_crcs_are_checked_if_required() -> None:
     piece = piece_of(LENIENT, damaged=2)
     assert piece.examine() is piece
 
@@ -72,7 +72,7 @@ def test_some_rows() -> None:
     assert found == {"t0": [2], "t1": [1, 3]}
 
 
-def test_what_is_known_is_not_made_again() -> None:
+def test_known_columns_are_not_decoded_again() -> None:
     piece = piece_of(STRICT)
     runs = list(piece.runs())
     known = LogPiece(BASE, piece.data, piece.starts, STRICT, runs=runs)

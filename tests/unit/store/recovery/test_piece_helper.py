@@ -1,4 +1,4 @@
-"""Pieces examined by a second process, by this one, and by this one when the other fails."""
+"""Pieces are examined by a second process, by this one, or by this one after the other fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyromq.store.recovery.piece_helper import FilePiece, PieceHelper
 from tests.support.patience import wait_until
 from tests.support.records import make_record
 
-#: So long that only a test's own time limit ends it.
+#: Long enough that only the time limit of a test ends it.
 VERY_PATIENT_MS = 1_000_000
 RECORDS = 50
 PIECES = 12
@@ -29,7 +29,7 @@ RULES = Rules(1 << 20, DelayLevels("1s 5s"), check_crc=True, after_crash=True)
 
 @pytest.fixture
 def pieces(tmp_path: Path) -> list[FilePiece]:
-    """Pieces of two files; body 7 of the fourth is wrong, and the first of the tenth."""
+    """Return pieces of two files; body 7 of the fourth and the first of the tenth are wrong."""
     made = []
     for number in range(2):
         path = tmp_path / f"file-{number}"
@@ -64,7 +64,7 @@ EXPECTED = [RECORDS] * 3 + [7] + [RECORDS] * 5 + [0] + [RECORDS] * 2
 
 
 class Started:
-    """The processes that were started, and the pieces that were examined here."""
+    """Records the started processes, and the pieces that were examined here."""
 
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -106,7 +106,7 @@ def content(piece: LogPiece) -> tuple[int, list[tuple[str, int, list[int], bytes
 
 
 def results(helper: PieceHelper, pieces: list[FilePiece]) -> list[int]:
-    """Add all, as a walk does; take what is ready, and at the end the rest."""
+    """Add all as a walk does; take pieces that are ready, and the rest at the end."""
     taken: list[LogPiece] = []
     waiting = 0
     for piece in pieces:
@@ -135,7 +135,7 @@ def test_another_process_finds_the_same(pieces: list[FilePiece], started: Starte
     assert len(started.processes) == 2
 
 
-def test_valid_pieces_are_not_examined_twice_and_others_are(
+def test_only_invalid_pieces_are_examined_again(
     pieces: list[FilePiece], started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(piece_helper, "_RESPONSE_TIMEOUT_MS", VERY_PATIENT_MS)
@@ -170,7 +170,9 @@ def test_records_that_cause_a_log_line_are_examined_here(
     assert "invalid topic 'a/b' or queue 1" in caplog.text
 
 
-def test_more_than_it_can_take_is_done_here(pieces: list[FilePiece], started: Started) -> None:
+def test_pieces_above_the_request_limit_are_examined_here(
+    pieces: list[FilePiece], started: Started
+) -> None:
     helper = helping()
     for piece in pieces:
         helper.add(piece)
@@ -256,7 +258,7 @@ def test_half_a_response(
     assert len(started.processes) == 1
 
 
-def test_a_program_that_is_something_else(
+def test_a_program_that_embeds_python_starts_nothing(
     pieces: list[FilePiece], started: Started, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for program, is_started in (
@@ -280,7 +282,7 @@ def test_a_frozen_program_starts_nothing(
     assert started.processes == []
 
 
-def test_one_core_is_not_shared(
+def test_one_core_starts_no_process(
     pieces: list[FilePiece], started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(piece_helper, "_cores", lambda: 1)
@@ -293,7 +295,7 @@ def test_a_file_that_the_process_cannot_open(pieces: list[FilePiece], started: S
     assert results(helping(), pieces) == EXPECTED
 
 
-def test_closing_with_requests_on_their_way(pieces: list[FilePiece], started: Started) -> None:
+def test_closing_with_requests_in_flight(pieces: list[FilePiece], started: Started) -> None:
     helper = helping()
     helper.add(pieces[0])
     helper.close()

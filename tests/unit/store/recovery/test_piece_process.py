@@ -1,4 +1,4 @@
-"""The program that examines pieces: its responses, without the process around it."""
+"""Responses of the program that examines pieces, without a process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def responses_to(*requests: bytes) -> list[Response]:
 
 
 def log_of(path: Path, *topics: str, base: int = 0, wrong: bool = False) -> int:
-    """A file with a record of each topic; returns its size."""
+    """Write a file with one record per topic; return its size."""
     data = b""
     for number, topic in enumerate(topics):
         properties = b"TAGS\x01a\x02DELAY\x012"
@@ -74,14 +74,14 @@ def test_entries_queue_by_queue(tmp_path: Path) -> None:
     assert runs[SCHEDULE_TOPIC].entries["tags_code"].tolist() == [BORN_TIME + 5000]
 
 
-def test_one_request_after_the_other(tmp_path: Path) -> None:
+def test_consecutive_requests(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     size = log_of(one, "a", "a", "b")
     log_of(other, "a", "a", "b", wrong=True)
     responses = responses_to(
         request(one, 0, 0, size),
         request(None, 0, 0, size),
-        request(None, 0, 1, size),  # they say that they stand elsewhere
+        request(None, 0, 1, size),  # records state other offsets
         request(other, 0, 0, size),
         request(one, 0, 0, size - 1),
         request(one, 0, 0, 10),

@@ -1,4 +1,4 @@
-"""What shows that a consume queue cannot be right."""
+"""Signs that a consume queue is damaged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
 
 
 def damaged(store: MessageStore, offset: int, entry: bytes) -> str | None:
-    """What is seen when an entry of the queue is another one."""
+    """Return the damage found after replacing an entry of the queue."""
     queue = store.queue(TOPIC, 0)
     file = queue.segments.find(offset * 20)
     assert file is not None
@@ -44,7 +44,7 @@ def damaged(store: MessageStore, offset: int, entry: bytes) -> str | None:
     return found
 
 
-def test_a_right_queue_shows_nothing(store: MessageStore) -> None:
+def test_a_sound_queue_has_no_damage(store: MessageStore) -> None:
     for queue_id in (0, 1):
         assert damage_of(store.queue(TOPIC, queue_id), store._log) is None
     assert damage_of(store.queue(TOPIC, 7), store._log) is None, "an empty one"
@@ -75,7 +75,7 @@ def run_of(queue: ConsumeQueue, offset: int, place: int) -> QueueRun:
     return QueueRun(queue.topic, queue.queue_id, np.array([offset]), entries, True)
 
 
-def test_what_a_queue_lacks(store: MessageStore) -> None:
+def test_missing_entries(store: MessageStore) -> None:
     queue = store.queue(TOPIC, 0)
     entries = list(queue.entries())
     right = np.array([entries[5]], CONSUME_QUEUE_DTYPE)
@@ -84,7 +84,7 @@ def test_what_a_queue_lacks(store: MessageStore) -> None:
     assert lacks(queue, run_of(queue, COUNT, 1 << 30))
 
 
-def test_records_from_before_a_topic_was_made_anew_are_not_lacked(tmp_path: Path) -> None:
+def test_records_from_before_a_topic_was_recreated_are_not_missing(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put(store, b"first of all", topic="Other")
     for _ in range(5):

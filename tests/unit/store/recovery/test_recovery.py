@@ -1,4 +1,4 @@
-"""Starts on what a clean stop, a kill or a damaged disk left behind."""
+"""Start after a clean stop, a kill or disk damage."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FIRST = f"{0:020d}"
 
 
 def written(root: Path, count: int = COUNT, **changes: Any) -> tuple[Path, list[bytes]]:
-    """A killed store with messages of two queues and another topic; the bodies of queue 0."""
+    """Make a killed store with two queues and another topic; return the bodies of queue 0."""
     store = open_store(root / "running", **changes)
     for number in range(count):
         body = b"%04d" % number * 300
@@ -57,7 +57,7 @@ def written(root: Path, count: int = COUNT, **changes: Any) -> tuple[Path, list[
 
 
 def derived(root: Path) -> dict[str, bytes]:
-    """The entries of every consume queue, however many files were made ahead."""
+    """Return the entries of every consume queue, ignoring preallocated files."""
     queues: dict[str, bytes] = {}
     for path in sorted((root / "consumequeue").rglob("*")):
         if path.is_file():
@@ -73,7 +73,7 @@ def patch(path: Path, at: int, data: bytes) -> None:
 
 
 def last_record(root: Path) -> tuple[int, int]:
-    """Place and size of the log's last record."""
+    """Return offset and size of the last record in the log."""
     entry = (root / "consumequeue/Other/0" / FIRST).read_bytes()[:CONSUME_QUEUE_ENTRY_SIZE]
     physical, size, _ = CONSUME_QUEUE_ENTRY.unpack(entry)
     return physical, size
@@ -86,7 +86,7 @@ def segment_of(root: Path, physical: int, size: int = SEGMENT) -> tuple[Path, in
 # After a kill
 
 
-def test_a_kill_loses_nothing_and_derived_files_come_out_the_same(tmp_path: Path) -> None:
+def test_a_kill_loses_nothing_and_derived_files_are_equal(tmp_path: Path) -> None:
     root, sent = written(tmp_path)
     before = derived(root)
     store = open_store(root)
@@ -168,7 +168,7 @@ def test_a_torn_last_record_is_where_the_log_ends(
     assert bodies(store) == sent
     assert store.max_offset("Other", 0) == 0
     rest = path.read_bytes()[at:]
-    assert not any(rest), "something stale stands behind the end"
+    assert not any(rest), "stale bytes after the end"
     assert put(store, b"again", topic="Other") == physical
     store.seal()
     audit(store)
@@ -176,10 +176,10 @@ def test_a_torn_last_record_is_where_the_log_ends(
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_a_stale_record_behind_the_end_is_never_taken_for_a_new_one(
+def test_a_stale_record_after_the_end_is_never_mistaken_for_a_new_one(
     tmp_path: Path, clean: bool
 ) -> None:
-    """One damaged record, valid ones behind it: a record of its size must not revive them."""
+    """Valid records follow a damaged one: a new record of its size must not revive them."""
     root, _ = written(tmp_path)
     if clean:
         open_store(root).stop()
@@ -218,7 +218,7 @@ def test_a_damaged_record_of_an_earlier_segment_ends_the_log_there(tmp_path: Pat
 
 
 @pytest.mark.parametrize("size", [0, SEGMENT])
-def test_a_segment_made_ahead_and_never_used(tmp_path: Path, size: int) -> None:
+def test_a_preallocated_segment(tmp_path: Path, size: int) -> None:
     root, sent = written(tmp_path, 10)
     ahead = root / "commitlog" / f"{SEGMENT:020d}"
     ahead.unlink(missing_ok=True)
@@ -245,8 +245,8 @@ def test_a_kill_between_roll_and_first_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("real", range(1, QUEUE_ENTRIES + 1))
-def test_a_queue_file_made_ahead_of_entries_that_never_came(tmp_path: Path, real: int) -> None:
-    """Killed between making room for a batch's entries and writing them."""
+def test_a_preallocated_queue_file_without_entries(tmp_path: Path, real: int) -> None:
+    """Kill the store between reserving room for a batch of entries and writing them."""
     store = open_store(tmp_path / "running")
     for number in range(real):
         put(store, b"%d" % number)
@@ -263,8 +263,8 @@ def test_a_queue_file_made_ahead_of_entries_that_never_came(tmp_path: Path, real
 
 
 @pytest.mark.parametrize("real", range(1, QUEUE_ENTRIES + 1))
-def test_a_clean_stop_with_a_queue_file_made_ahead(tmp_path: Path, real: int) -> None:
-    """A full disk may leave a next queue file behind whose entries were refused."""
+def test_a_clean_stop_with_a_preallocated_queue_file(tmp_path: Path, real: int) -> None:
+    """A full disk may leave a new queue file without entries behind."""
     store = open_store(tmp_path)
     for number in range(real):
         put(store, b"%d" % number)
@@ -340,7 +340,7 @@ def remove_checkpoint(root: Path) -> None:
         remove_checkpoint,
     ],
 )
-def test_what_can_be_made_from_the_log_is_made_again_after_a_kill(
+def test_derived_files_are_rebuilt_after_a_kill(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     root, sent = written(tmp_path)
@@ -356,10 +356,10 @@ def test_what_can_be_made_from_the_log_is_made_again_after_a_kill(
 @pytest.mark.parametrize(
     "damage", [remove_queue, remove_all_queues, remove_last_queue_file, zero_all_queue_files]
 )
-def test_queues_are_made_again_although_the_checkpoint_is_far(
+def test_queues_are_rebuilt_despite_a_late_checkpoint(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
-    """The walk begins in the last segment only; what the queues lack began before it."""
+    """The walk starts in the last segment, but the queues lack earlier entries."""
     root, sent = written(tmp_path, 150)
     far = 1 << 60
     (root / "checkpoint").write_bytes(CHECKPOINT.pack(far, far, 0).ljust(4096, b"\0"))
@@ -383,7 +383,7 @@ def test_queues_are_made_again_although_the_checkpoint_is_far(
         os.urandom(4096),
     ],
 )
-def test_any_checkpoint_is_survived(tmp_path: Path, checkpoint: bytes) -> None:
+def test_any_checkpoint_is_accepted(tmp_path: Path, checkpoint: bytes) -> None:
     root, sent = written(tmp_path, 150)
     (root / "checkpoint").write_bytes(checkpoint)
     store = open_store(root)
@@ -393,7 +393,7 @@ def test_any_checkpoint_is_survived(tmp_path: Path, checkpoint: bytes) -> None:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_a_missing_index_is_made_again(tmp_path: Path, clean: bool) -> None:
+def test_a_missing_index_is_rebuilt(tmp_path: Path, clean: bool) -> None:
     root, _ = written(tmp_path, 150)
     if clean:
         open_store(root).stop()
@@ -417,8 +417,8 @@ def test_keys_are_found_once_after_restarts(tmp_path: Path) -> None:
         store.stop()
 
 
-def test_the_index_goes_on_behind_the_files_that_were_kept(tmp_path: Path) -> None:
-    """Only the message whose keys may lie in two files may be found twice."""
+def test_the_index_resumes_after_the_files_that_were_kept(tmp_path: Path) -> None:
+    """Only a message whose keys span two files may be found twice."""
     store = open_store(
         tmp_path / "running", flush_interval_commit_log=1, flush_interval_consume_queue=1
     )
@@ -438,7 +438,7 @@ def test_the_index_goes_on_behind_the_files_that_were_kept(tmp_path: Path) -> No
     again.stop()
 
 
-# What shows at a start
+# Damage that a start detects
 
 
 def topics_table(root: Path, *topics: str) -> None:
@@ -511,7 +511,7 @@ def test_a_damaged_queue_is_rebuilt_at_any_start(
     assert list(check_store(root, small_config(root))) == []
 
 
-def test_only_the_damaged_queue_is_made_again(tmp_path: Path) -> None:
+def test_only_the_damaged_queue_is_rebuilt(tmp_path: Path) -> None:
     root, _ = written(tmp_path)
     open_store(root).stop()
     kept = list((root / f"consumequeue/{TOPIC}/1").iterdir())
@@ -523,7 +523,7 @@ def test_only_the_damaged_queue_is_made_again(tmp_path: Path) -> None:
     assert [path.stat().st_ino for path in kept] == inodes
 
 
-def test_a_deleted_topic_does_not_come_back_after_a_clean_stop(tmp_path: Path) -> None:
+def test_a_deleted_topic_stays_deleted_after_a_clean_stop(tmp_path: Path) -> None:
     root, _ = written(tmp_path)
     store = open_store(root)
     store.remove_topic("Other")
@@ -548,7 +548,7 @@ def garbage_index_header(root: Path) -> None:
 
 @pytest.mark.parametrize("damage", [cut_index_file, garbage_index_header])
 @pytest.mark.parametrize("clean", [False, True])
-def test_a_damaged_index_file_is_made_again(
+def test_a_damaged_index_file_is_rebuilt(
     tmp_path: Path,
     damage: Callable[[Path], None],
     clean: bool,
@@ -570,14 +570,14 @@ def test_a_damaged_index_file_is_made_again(
     assert list(check_store(root, small_config(root))) == []
 
 
-def test_other_index_settings_are_refused(tmp_path: Path) -> None:
+def test_other_index_settings_are_rejected(tmp_path: Path) -> None:
     root, _ = written(tmp_path, 200)
     with pytest.raises(IndexFileError, match="maxHashSlotNum"):
         open_store(root, max_hash_slot_num=32)
     open_store(root).stop()
 
 
-def test_an_index_that_knows_more_than_the_log_is_cut(tmp_path: Path) -> None:
+def test_an_index_ahead_of_the_log_is_truncated(tmp_path: Path) -> None:
     root, _ = written(tmp_path, 200)
     open_store(root).stop()
     physical, _size = last_record(root)
@@ -597,7 +597,7 @@ def test_an_index_that_knows_more_than_the_log_is_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("enabled", "safe", "walked"), [(True, True, True), (True, False, False), (False, True, False)]
 )
-def test_message_index_safe_counts_the_index_in(
+def test_message_index_safe_includes_the_index(
     tmp_path: Path, enabled: bool, safe: bool, walked: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     root, _ = written(tmp_path, 150)
@@ -608,7 +608,7 @@ def test_message_index_safe_counts_the_index_in(
     assert ("checking the log from 0" in caplog.text) == walked
 
 
-def test_what_recovery_wrote_reaches_the_disk(tmp_path: Path) -> None:
+def test_recovery_fsyncs_its_writes(tmp_path: Path) -> None:
     root, _ = written(tmp_path)
     remove_all_queues(root)
     store = open_store(root)
@@ -620,7 +620,7 @@ def test_what_recovery_wrote_reaches_the_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, SEGMENT - 1, SEGMENT + 1])
-def test_a_segment_of_a_wrong_size_is_refused(tmp_path: Path, size: int) -> None:
+def test_a_segment_of_a_wrong_size_is_rejected(tmp_path: Path, size: int) -> None:
     root, _ = written(tmp_path)
     path = root / "commitlog" / FIRST
     path.write_bytes(path.read_bytes().ljust(SEGMENT + 1, b"\0")[:size])
@@ -629,7 +629,7 @@ def test_a_segment_of_a_wrong_size_is_refused(tmp_path: Path, size: int) -> None
     assert path.stat().st_size == size, "the file was touched"
 
 
-def test_another_segment_size_is_refused(tmp_path: Path) -> None:
+def test_another_segment_size_is_rejected(tmp_path: Path) -> None:
     root, sent = written(tmp_path)
     with pytest.raises(StoreError, match="segment size"):
         open_store(root, mapped_file_size_commit_log=2 * SEGMENT)
@@ -640,14 +640,14 @@ def test_another_segment_size_is_refused(tmp_path: Path) -> None:
     store.stop()
 
 
-def test_a_missing_segment_in_the_middle_is_refused(tmp_path: Path) -> None:
+def test_a_missing_segment_in_the_middle_is_rejected(tmp_path: Path) -> None:
     root, _ = written(tmp_path, 150)
     (root / "commitlog" / f"{SEGMENT:020d}").unlink()
     with pytest.raises(StoreError, match="missing"):
         open_store(root)
 
 
-def test_a_missing_first_segment_is_what_expired(tmp_path: Path) -> None:
+def test_a_missing_first_segment_has_expired(tmp_path: Path) -> None:
     root, sent = written(tmp_path, 150)
     (root / "commitlog" / FIRST).unlink()
     store = open_store(root)
@@ -661,7 +661,7 @@ def test_a_missing_first_segment_is_what_expired(tmp_path: Path) -> None:
     store.stop()
 
 
-def test_a_log_without_segments_begins_anew(tmp_path: Path) -> None:
+def test_a_log_without_segments_starts_over(tmp_path: Path) -> None:
     root, _ = written(tmp_path)
     shutil.rmtree(root / "commitlog")
     store = open_store(root)
@@ -673,8 +673,8 @@ def test_a_log_without_segments_begins_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_queues_of_old_messages_are_made_again(tmp_path: Path, clean: bool) -> None:
-    """Also those that have nothing in the last segments, the only ones that are looked at."""
+def test_queues_of_old_messages_are_rebuilt(tmp_path: Path, clean: bool) -> None:
+    """Includes queues without messages in the last segments, which alone are read."""
     store = open_store(tmp_path)
     put(store, b"long ago", topic="Old")
     while store.max_physical_offset < 5 * SEGMENT:
@@ -693,7 +693,7 @@ def test_queues_of_old_messages_are_made_again(tmp_path: Path, clean: bool) -> N
     assert derived(tmp_path) == before
 
 
-def test_crc_may_be_left_unchecked(tmp_path: Path) -> None:
+def test_the_crc_need_not_be_checked(tmp_path: Path) -> None:
     root, _ = written(tmp_path)
     physical, size = last_record(root)
     path, at = segment_of(root, physical)
@@ -703,7 +703,7 @@ def test_crc_may_be_left_unchecked(tmp_path: Path) -> None:
     store.stop()
 
 
-def test_restarts_and_kills_one_after_the_other(tmp_path: Path) -> None:
+def test_repeated_restarts_and_kills(tmp_path: Path) -> None:
     store: MessageStore = open_store(tmp_path / "0")
     sent: list[bytes] = []
     for turn in range(1, 9):
@@ -722,10 +722,10 @@ def test_restarts_and_kills_one_after_the_other(tmp_path: Path) -> None:
     store.stop()
 
 
-def test_a_clean_start_reads_as_much_of_a_long_log_as_of_a_short_one(
+def test_a_clean_start_reads_no_more_of_a_long_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of clean segments only the last ones are looked at: neither time nor memory grows."""
+    """Only the last clean segments are read: neither time nor memory grows."""
     reads: list[tuple[Path, int]] = []
     read = MappedFile.read
 

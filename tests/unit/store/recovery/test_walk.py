@@ -1,4 +1,4 @@
-"""Walking a log: every valid record once, up to the first bytes that are none."""
+"""A walk yields every valid record once, up to the first invalid bytes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_every_record_once(
     assert walk.end == written.end
 
 
-def test_a_walk_may_begin_at_any_record(written: WrittenLog, log: CommitLog) -> None:
+def test_a_walk_may_start_at_any_record(written: WrittenLog, log: CommitLog) -> None:
     for number in range(0, 60, 7):
         walk = LogWalk(log, written.places[number], delay_levels=LEVELS, check_crc=True)
         assert places(walk) == written.places[number:]
@@ -97,7 +97,7 @@ def test_a_walk_may_begin_at_any_record(written: WrittenLog, log: CommitLog) -> 
 
 
 @pytest.mark.parametrize("at", [0, 4, 30, 90])
-def test_the_log_ends_at_what_is_no_record(written: WrittenLog, log: CommitLog, at: int) -> None:
+def test_the_log_ends_at_invalid_bytes(written: WrittenLog, log: CommitLog, at: int) -> None:
     damaged = written.places[37]
     file = log.segments.find(damaged)
     assert file is not None
@@ -128,9 +128,7 @@ def test_the_same_with_a_second_process(
         assert walk.end == damaged
 
 
-def test_a_walk_that_is_broken_off_leaves_no_process(
-    log: CommitLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_aborted_walk_leaves_no_process(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
 
@@ -148,7 +146,7 @@ def test_a_walk_that_is_broken_off_leaves_no_process(
     assert [process.returncode is not None for process in started] == [True]
 
 
-def test_a_record_longer_than_a_piece(written: WrittenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_larger_than_a_piece(written: WrittenLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyromq.store.recovery.walk.PIECE_SIZE", 200)
     for size in (10, 1000, 50, 3000, 200, 3900, 5):
         written.add(b"x" * size)
@@ -159,7 +157,7 @@ def test_a_record_longer_than_a_piece(written: WrittenLog, monkeypatch: pytest.M
     log.segments.close()
 
 
-def test_a_segment_that_is_blank_from_its_beginning(written: WrittenLog) -> None:
+def test_a_segment_that_is_blank_from_the_start(written: WrittenLog) -> None:
     written.add()
     rest = SEGMENT - written.end
     written.data += BLANK.pack(rest, BLANK_MAGIC).ljust(rest, b"\0")
@@ -173,7 +171,7 @@ def test_a_segment_that_is_blank_from_its_beginning(written: WrittenLog) -> None
     log.segments.close()
 
 
-def test_bodies_may_be_left_unchecked(written: WrittenLog, log: CommitLog) -> None:
+def test_bodies_need_not_be_checked(written: WrittenLog, log: CommitLog) -> None:
     damaged = written.places[37]
     file = log.segments.find(damaged)
     assert file is not None
@@ -182,7 +180,7 @@ def test_bodies_may_be_left_unchecked(written: WrittenLog, log: CommitLog) -> No
     assert places(LogWalk(log, 0, delay_levels=LEVELS, check_crc=False)) == written.places
 
 
-def test_what_is_not_written_is_not_read(written: WrittenLog, log: CommitLog) -> None:
+def test_holes_are_not_read(written: WrittenLog, log: CommitLog) -> None:
     log.watermarks.reset(written.places[20])
     walk = LogWalk(log, 0, delay_levels=LEVELS, check_crc=True)
     assert places(walk) == written.places[:20]
@@ -195,7 +193,7 @@ def test_an_empty_log(tmp_path: Path) -> None:
     assert walk.end == 0
 
 
-def test_progress_is_told(log: CommitLog) -> None:
+def test_progress_is_reported(log: CommitLog) -> None:
     seen: list[int] = []
     walk = LogWalk(log, 0, delay_levels=LEVELS, check_crc=True, on_progress=seen.append)
     assert len(list(walk)) == len(seen)

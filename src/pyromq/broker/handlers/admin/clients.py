@@ -17,15 +17,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from pyromq.broker.config import BrokerConfig
-from pyromq.broker.services.flow_control import Lane, SharedBody
+from pyromq.broker.parts import BrokerParts
+from pyromq.broker.routes import Route, Routes
+from pyromq.broker.services.flow_control import Admission, SharedBody
 from pyromq.broker.state.connections import (
     Client,
     ClientConnection,
-    ConsumerTable,
-    ProducerTable,
 )
-from pyromq.broker.state.offsets import ConsumerOffsetTable
 from pyromq.protocol.message.message_id import decode_message_id
 from pyromq.protocol.wire.bodies import Body, BodyError
 from pyromq.protocol.wire.bodies_admin import (
@@ -48,7 +46,6 @@ from pyromq.protocol.wire.headers_admin import (
     QueryTopicConsumeByWhoRequestHeader,
 )
 from pyromq.remoting.errors import RemotingError, RemotingTimeoutError
-from pyromq.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
@@ -63,23 +60,40 @@ _KNOWS_CALLS: Final = 62
 class ClientAdminHandlers:
     """Tells who is there, and asks them."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        consumers: ConsumerTable,
-        producers: ProducerTable,
-        offsets: ConsumerOffsetTable,
-        lane: Lane,
-    ) -> None:
-        """`lane` reads messages that may be on the disk, and encodes long lists."""
-        self._config = config
-        self._store = store
-        self._consumers = consumers
-        self._producers = producers
-        self._offsets = offsets
-        self._lane = lane
+    def __init__(self, parts: BrokerParts) -> None:
+        self._config = parts.config
+        self._store = parts.store
+        self._consumers = parts.tables.consumers
+        self._producers = parts.tables.producers
+        self._offsets = parts.tables.offsets
+        #: Reads messages that may be on the disk, and encodes long lists.
+        self._lane = parts.lanes.admin
         self._every_producer = SharedBody(self._encode_producers)
+        self._lists = Admission()
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(
+                RequestCode.GET_CONSUMER_CONNECTION_LIST,
+                self._lists.of(self.consumer_connections),
+                is_query=True,
+            ),
+            Route(
+                RequestCode.GET_PRODUCER_CONNECTION_LIST,
+                self._lists.of(self.producer_connections),
+                is_query=True,
+            ),
+            Route(RequestCode.GET_ALL_PRODUCER_INFO, self.all_producers, is_query=True),
+            Route(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, self.consumed_by_who),
+            Route(RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info, is_query=True),
+            Route(RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly),
+            Route(
+                RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+                self.consumer_status,
+                is_query=True,
+            ),
+        )
 
     async def consumer_connections(
         self, _: ClientConnection, request: RemotingCommand

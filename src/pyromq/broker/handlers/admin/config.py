@@ -13,10 +13,11 @@ import logging
 from typing import Final
 
 from pyromq.base.settings import ConfigError
+from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.live_config import LiveConfig
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.protocol.java.properties import PropertiesError, parse_properties
-from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers_admin import GetBrokerConfigResponseHeader
 
@@ -31,6 +32,13 @@ class ConfigAdminHandlers:
 
     def __init__(self, config: LiveConfig) -> None:
         self._config = config
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(RequestCode.GET_BROKER_CONFIG, self.get_config),
+            Route(RequestCode.UPDATE_BROKER_CONFIG, self.update_config),
+        )
 
     def get_config(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_BROKER_CONFIG: all settings in effect, and their version."""

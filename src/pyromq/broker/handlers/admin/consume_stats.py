@@ -14,17 +14,13 @@ The methods are handlers of `broker.routes`.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from pyromq.broker.config import BrokerConfig
-from pyromq.broker.services.flow_control import Lane
-from pyromq.broker.services.stats import BrokerStats
-from pyromq.broker.state.connections import ClientConnection, ConsumerTable
-from pyromq.broker.state.groups import GroupTable
-from pyromq.broker.state.offsets import ConsumerOffsetTable
-from pyromq.broker.state.topics import TopicTable
+from pyromq.broker.parts import BrokerParts
+from pyromq.broker.routes import Route, Routes
+from pyromq.broker.services.flow_control import Admission
+from pyromq.broker.state.connections import ClientConnection
 from pyromq.protocol.java.wire_types import INT64
 from pyromq.protocol.wire.bodies import Body, MessageQueue, TopicConfig
 from pyromq.protocol.wire.bodies_admin import (
@@ -36,7 +32,7 @@ from pyromq.protocol.wire.bodies_admin import (
     TopicOffset,
     TopicStatsTable,
 )
-from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers_admin import (
     GetConsumeStatsInBrokerHeader,
@@ -44,7 +40,6 @@ from pyromq.protocol.wire.headers_admin import (
     GetTopicStatsInfoRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
 )
-from pyromq.store.message_store import MessageStore
 
 #: So many queues are looked at in one turn of the loop.
 _QUEUES_AT_ONCE: Final = 64
@@ -70,31 +65,38 @@ class _TopicRead(NamedTuple):
 class ConsumeStatsHandlers:
     """Tells how far groups have come."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        consumers: ConsumerTable,
-        offsets: ConsumerOffsetTable,
-        stats: BrokerStats,
-        lane: Lane,
-        broker_address: str,
-        *,
-        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._offsets = offsets
-        self._stats = stats
-        self._lane = lane
-        self._broker_address = broker_address
-        self._now = now
+    def __init__(self, parts: BrokerParts) -> None:
+        self._config = parts.config
+        self._store = parts.store
+        self._topics = parts.tables.topics
+        self._groups = parts.tables.groups
+        self._consumers = parts.tables.consumers
+        self._offsets = parts.tables.offsets
+        self._stats = parts.stats
+        self._lane = parts.lanes.admin
+        self._broker_address = parts.address
+        self._now = parts.clock
         self._turn = 0
+        self._scans = Admission()
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(RequestCode.GET_CONSUME_STATS, self._scans.of(self.consume_stats), is_query=True),
+            Route(
+                RequestCode.GET_BROKER_CONSUME_STATS,
+                self._scans.of(self.broker_consume_stats),
+                is_query=True,
+            ),
+            Route(
+                RequestCode.QUERY_CONSUME_TIME_SPAN,
+                self._scans.of(self.consume_time_span),
+                is_query=True,
+            ),
+            Route(
+                RequestCode.GET_TOPIC_STATS_INFO, self._scans.of(self.topic_stats), is_query=True
+            ),
+        )
 
     async def consume_stats(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_CONSUME_STATS: how far a group has come in one topic, or in all of its topics."""

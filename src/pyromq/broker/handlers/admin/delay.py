@@ -5,9 +5,11 @@ Quick: answered on the loop.
 
 from __future__ import annotations
 
+from pyromq.broker.routes import Route, Routes
 from pyromq.broker.state.delay_offsets import DelayOffsetTable
+from pyromq.protocol.wire.codes import RequestCode
 from pyromq.protocol.wire.frame import RemotingCommand
-from pyromq.remoting.server import Connection
+from pyromq.remoting.connection import Connection
 
 
 class DelayAdminHandlers:
@@ -15,6 +17,12 @@ class DelayAdminHandlers:
 
     def __init__(self, offsets: DelayOffsetTable) -> None:
         self._offsets = offsets
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(RequestCode.GET_ALL_DELAY_OFFSET, self.all_delay_offsets),
+        )
 
     def all_delay_offsets(
         self, connection: Connection, request: RemotingCommand

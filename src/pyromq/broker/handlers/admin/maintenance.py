@@ -12,12 +12,13 @@ import itertools
 import logging
 from typing import NoReturn
 
+from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.topic_deletion import TopicDeletion
 from pyromq.broker.state.connections import ClientConnection
 from pyromq.broker.state.topics import TopicTable
 from pyromq.protocol.names import TOPICS_WITH_PROGRESS
 from pyromq.protocol.wire.bodies import TopicList
-from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.store.message_store import MessageStore
 
@@ -31,6 +32,20 @@ class MaintenanceHandlers:
         self._store = store
         self._topics = topics
         self._deletion = deletion
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_expired_queues),
+            Route(RequestCode.DELETE_EXPIRED_COMMITLOG, self.delete_expired_log),
+            Route(RequestCode.CLEAN_UNUSED_TOPIC, self.clean_unused_topics),
+            Route(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics),
+            Route(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, self.access_control),
+            Route(RequestCode.DELETE_ACL_CONFIG, self.access_control),
+            Route(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, self.access_control),
+            Route(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, self.access_control),
+            Route(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, self.access_control),
+        )
 
     async def clean_expired_queues(
         self, connection: ClientConnection, request: RemotingCommand

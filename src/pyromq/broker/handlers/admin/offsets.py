@@ -20,13 +20,10 @@ import asyncio
 import logging
 from typing import Final
 
-from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.admin.clients import refuse_old_client
-from pyromq.broker.services.flow_control import Lane
-from pyromq.broker.state.connections import ClientConnection, ConsumerTable
-from pyromq.broker.state.groups import GroupTable
-from pyromq.broker.state.offsets import ConsumerOffsetTable
-from pyromq.broker.state.topics import TopicTable
+from pyromq.broker.parts import BrokerParts
+from pyromq.broker.routes import Route, Routes
+from pyromq.broker.state.connections import ClientConnection
 from pyromq.protocol.names import group_fault
 from pyromq.protocol.wire.bodies import MessageQueue
 from pyromq.protocol.wire.bodies_admin import (
@@ -42,7 +39,6 @@ from pyromq.protocol.wire.headers_admin import (
     QueryCorrectionOffsetHeader,
     ResetOffsetRequestHeader,
 )
-from pyromq.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
@@ -57,23 +53,22 @@ _ITEMS_AT_ONCE: Final = 256
 class OffsetAdminHandlers:
     """Resets, clones and compares offsets of groups."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        consumers: ConsumerTable,
-        offsets: ConsumerOffsetTable,
-        lane: Lane,
-        groups: GroupTable,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._consumers = consumers
-        self._offsets = offsets
-        self._lane = lane
-        self._groups = groups
+    def __init__(self, parts: BrokerParts) -> None:
+        self._config = parts.config
+        self._store = parts.store
+        self._topics = parts.tables.topics
+        self._consumers = parts.tables.consumers
+        self._offsets = parts.tables.offsets
+        self._lane = parts.lanes.admin
+        self._groups = parts.tables.groups
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offset),
+            Route(RequestCode.CLONE_GROUP_OFFSET, self.clone_offsets),
+            Route(RequestCode.QUERY_CORRECTION_OFFSET, self.correction_offsets),
+        )
 
     async def reset_offset(
         self, connection: ClientConnection, request: RemotingCommand

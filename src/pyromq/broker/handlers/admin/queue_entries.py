@@ -14,13 +14,14 @@ from typing import Final
 
 import orjson
 
+from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.state.connections import ClientConnection, ConsumerTable
 from pyromq.broker.state.filters import ConsumerFilter, ConsumerFilterData, ConsumerFilterTable
 from pyromq.protocol.filter.tags import SUBSCRIBE_ALL, TagFilter, is_tag_type
 from pyromq.protocol.wire.bodies import SubscriptionData
 from pyromq.protocol.wire.bodies_admin import ConsumeQueueData, QueryConsumeQueueResponseBody
-from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers_admin import QueryConsumeQueueRequestHeader
 from pyromq.store.message_store import MessageStore
@@ -45,6 +46,12 @@ class QueueEntryHandlers:
         self._consumers = consumers
         self._filters = filters
         self._lane = lane
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(RequestCode.QUERY_CONSUME_QUEUE, self.query_consume_queue, is_query=True),
+        )
 
     async def query_consume_queue(
         self, _: ClientConnection, request: RemotingCommand

@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.flow_control import Lane
 from pyromq.broker.state.connections import ClientConnection
+from pyromq.protocol.wire.codes import RequestCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.headers import (
     GetEarliestMsgStoretimeRequestHeader,
@@ -49,6 +51,15 @@ class QueueOffsetHandlers:
     def __init__(self, store: QueueStore, lane: Lane) -> None:
         self._store = store
         self._lane = lane
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(RequestCode.GET_MAX_OFFSET, self.max_offset),
+            Route(RequestCode.GET_MIN_OFFSET, self.min_offset),
+            Route(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.offset_by_time, is_query=True),
+            Route(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_time, is_query=True),
+        )
 
     def max_offset(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_MAX_OFFSET: the offset that the next message will get."""

@@ -18,23 +18,20 @@ The tables are read on the loop, the disks on the admin lane.
 from __future__ import annotations
 
 import os
-import time
 from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from pyromq.broker.config import BrokerConfig
-from pyromq.broker.services.flow_control import Lanes
-from pyromq.broker.services.stats import BrokerStats, PutTimes
+from pyromq.broker.parts import BrokerParts
+from pyromq.broker.routes import Route, Routes
+from pyromq.broker.services.stats import PutTimes
 from pyromq.broker.state.connections import ClientConnection
-from pyromq.broker.state.delay_offsets import DelayOffsetTable
 from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.protocol.wire.bodies import KVTable
-from pyromq.protocol.wire.codes import PROTOCOL_VERSION, ResponseCode
+from pyromq.protocol.wire.codes import PROTOCOL_VERSION, RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers_admin import ViewBrokerStatsDataRequestHeader
-from pyromq.store.message_store import MessageStore
 from pyromq.store.retention import used_percent
 
 #: The version whose protocol is spoken, as RocketMQ's tools name it.
@@ -63,24 +60,23 @@ class StatsAdminHandlers:
     """Tells what was counted and how the broker is."""
 
     def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        stats: BrokerStats,
-        lanes: Lanes,
-        delay_offsets: DelayOffsetTable,
-        *,
-        halves_without_producer: Callable[[], int] = lambda: 0,
-        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        self, parts: BrokerParts, *, halves_without_producer: Callable[[], int] = lambda: 0
     ) -> None:
-        self._config = config
-        self._store = store
-        self._stats = stats
-        self._lanes = lanes
-        self._delay_offsets = delay_offsets
+        self._config = parts.config
+        self._store = parts.store
+        self._stats = parts.stats
+        self._lanes = parts.lanes
+        self._delay_offsets = parts.tables.delay_offsets
         self._halves_without_producer = halves_without_producer
-        self._now = now
-        self._started = now()
+        self._now = parts.clock
+        self._started = self._now()
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(RequestCode.VIEW_BROKER_STATS_DATA, self.view_stats, is_query=True),
+            Route(RequestCode.GET_BROKER_RUNTIME_INFO, self.runtime_info, is_query=True),
+        )
 
     async def view_stats(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """VIEW_BROKER_STATS_DATA: one statistic over the last minute, hour and day."""

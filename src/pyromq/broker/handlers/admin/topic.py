@@ -11,19 +11,16 @@ handlers of `broker.routes` and run on the event loop.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 
-from pyromq.broker.config import MAX_QUEUES, BrokerConfig
-from pyromq.broker.services.flow_control import Lane, SharedBody
-from pyromq.broker.services.stats import BrokerStats
+from pyromq.broker.config import MAX_QUEUES
+from pyromq.broker.parts import BrokerParts
+from pyromq.broker.routes import Route, Routes
+from pyromq.broker.services.flow_control import SharedBody
 from pyromq.broker.services.topic_deletion import TopicDeletion
 from pyromq.broker.state.connections import ClientConnection
-from pyromq.broker.state.groups import GroupTable
-from pyromq.broker.state.offsets import ConsumerOffsetTable
-from pyromq.broker.state.topics import TopicTable
 from pyromq.protocol.names import group_fault, topic_fault
 from pyromq.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig, TopicFilterType
-from pyromq.protocol.wire.codes import ResponseCode
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers import (
     CreateTopicRequestHeader,
@@ -39,28 +36,17 @@ _HIGHEST_PERMISSION = 15
 class TopicAdminHandlers:
     """Handlers of the tables that administrators maintain."""
 
-    def __init__(
-        self,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: ConsumerOffsetTable,
-        deletion: TopicDeletion,
-        lane: Lane,
-        stats: BrokerStats,
-        config: BrokerConfig,
-        *,
-        register: Callable[[], Awaitable[None]],
-        is_replica: bool = False,
-    ) -> None:
-        """`register` tells the NameServers of the topics as they are now."""
-        self._stats = stats
-        self._config = config
+    def __init__(self, parts: BrokerParts, deletion: TopicDeletion) -> None:
+        topics, groups, offsets = parts.tables.topics, parts.tables.groups, parts.tables.offsets
+        lane = parts.lanes.admin
+        self._stats = parts.stats
+        self._config = parts.config
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._deletion = deletion
-        self._register = register
-        self._is_replica = is_replica
+        self._announced = parts.announced
+        self._is_replica = parts.is_replica
         self._all_topics = SharedBody(
             lambda: lane.run(topics.snapshot().encode), lambda: topics.data_version
         )
@@ -69,6 +55,18 @@ class TopicAdminHandlers:
         )
         self._all_offsets = SharedBody(
             lambda: lane.run(offsets.snapshot().encode), lambda: offsets.version
+        )
+
+    def routes(self) -> Routes:
+        """Return the routes of the family."""
+        return Routes(
+            Route(RequestCode.UPDATE_AND_CREATE_TOPIC, self.update_topic),
+            Route(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete_topic),
+            Route(RequestCode.GET_ALL_TOPIC_CONFIG, self.all_topics, is_query=True),
+            Route(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update_group),
+            Route(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, is_query=True),
+            Route(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete_group),
+            Route(RequestCode.GET_ALL_CONSUMER_OFFSET, self.all_offsets, is_query=True),
         )
 
     async def update_topic(
@@ -81,7 +79,7 @@ class TopicAdminHandlers:
         config = _topic_config(header)
         logger.info("topic %s: update asked for by %s", header.topic, connection.remote_address)
         self._topics.update(config)
-        await self._register()
+        await self._announced()
         return request.answer()
 
     async def delete_topic(
@@ -95,7 +93,7 @@ class TopicAdminHandlers:
         await self._deletion.delete(header.topic)
         if self._config.auto_delete_unused_stats:
             self._stats.topic_deleted(header.topic)
-        await self._register()
+        await self._announced()
         return request.answer()
 
     async def all_topics(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:

@@ -1,15 +1,15 @@
-"""What a lite pull consumer can be told beside what every client can be told.
+"""The options of a lite pull consumer, in addition to those of every client.
 
-`LitePullOptions` are keyword arguments of `LitePullConsumer`, `LitePullSettings` the same with
-all defaults, checked. Read when a consumer is made.
+`LitePullOptions` are the keyword arguments of `LitePullConsumer`; `LitePullSettings` are the
+checked values with all defaults filled in. Read once, by the consumer's constructor.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from os import PathLike
-from typing import Any, cast
 
+from pyromq.base.sizes import MIB
 from pyromq.client.arguments import (
     LONG_MAX,
     check_callable,
@@ -24,39 +24,45 @@ from pyromq.client.consumer.process_queue import Limits
 from pyromq.client.consumer.rebalance import Strategy, allocate_averagely
 from pyromq.client.consumer.start_from import Start, StartFrom, check_start
 from pyromq.client.errors import OptionError
-from pyromq.client.options import ClientOptions
+from pyromq.client.options import ClientOptions, own_options
 from pyromq.protocol.wire.bodies import MessageModel
 
 
 class LitePullOptions(ClientOptions, total=False):
     """Keyword arguments of `LitePullConsumer`. Times are in seconds."""
 
-    #: Where to begin on queues of which the group has consumed nothing yet.
+    #: Where to start on queues that the group has never consumed. Default: `StartFrom.LAST`.
     start_from: Start
-    #: Whether what was consumed is committed by itself, and how often.
+    #: Whether consumed messages are committed automatically. Default: True.
     auto_commit: bool
+    #: Interval between automatic commits. Default: 5.
     commit_interval: float
-    #: BROADCASTING: every member gets every message.
+    #: CLUSTERING (default): members share the messages. BROADCASTING: every member gets every
+    #: message.
     model: MessageModel
-    #: Where offsets are kept in broadcasting; by default ~/.rocketmq_offsets. Each consumer of a
-    #: group on this machine has its own file there, see `instance_name`.
+    #: Directory of the offset files in broadcasting. Each consumer of a group on this machine has
+    #: its own file, see `instance_name`. Default: ~/.rocketmq_offsets.
     offsets_directory: str | PathLike[str]
-    #: Which queues a member takes; all members of a group need the same.
+    #: Strategy that picks a member's queues; all members of a group must use the same. Default:
+    #: `allocate_averagely`.
     allocate: Strategy
-    #: How many messages a pull brings at most; brokers have their own limit, mostly 32.
+    #: Maximum number of messages per pull; brokers cap it, usually at 32. Default: 32.
     pull_batch_size: int
-    #: How much of each queue may wait in memory: pulling pauses beyond.
+    #: Maximum number of cached messages per queue; pulling pauses above it. Default: 1000.
     max_cached_messages: int
+    #: Maximum body bytes of the cached messages per queue; pulling pauses above it. Default:
+    #: 100 MiB.
     max_cached_bytes: int
-    #: From the first waiting message of a queue to the last one.
+    #: Maximum offset distance between the first and the last cached message of a queue. Default:
+    #: 2000.
     max_span: int
-    #: How many messages of all queues may wait.
+    #: Maximum number of cached messages of all queues. Default: 10,000.
     max_cached_in_all: int
 
 
 @dataclass(frozen=True, slots=True)
 class LitePullSettings:
-    """All of a lite pull consumer's own options, checked."""
+    """The checked values of `LitePullOptions`."""
 
     start_from: Start = StartFrom.LAST
     auto_commit: bool = True
@@ -66,7 +72,7 @@ class LitePullSettings:
     allocate: Strategy = allocate_averagely
     pull_batch_size: int = 32
     max_cached_messages: int = 1000
-    max_cached_bytes: int = 100 * 1024 * 1024
+    max_cached_bytes: int = 100 * MIB
     max_span: int = 2000
     max_cached_in_all: int = 10_000
 
@@ -74,19 +80,15 @@ class LitePullSettings:
     def split(
         cls, options: LitePullOptions, group: str | None
     ) -> tuple[LitePullSettings, ClientOptions]:
-        """A lite pull consumer's own options, and those that every client has."""
-        own_names = {field.name for field in fields(cls)}
-        own: dict[str, Any] = {}
-        common: dict[str, Any] = {}
-        for name, value in options.items():
-            (own if name in own_names else common)[name] = value
+        """Separate a lite pull consumer's own options from those of every client."""
+        own, common = own_options(cls, options)
         settings = cls(**own)
         if settings.is_broadcasting:
             if group is None:
-                raise OptionError("model=BROADCASTING is for groups: give group=, or no model")
-            # Offsets are kept under the client's id: it must be the same after a restart.
+                raise OptionError("model=BROADCASTING needs a group: pass group=...")
+            # Offsets are stored under the client id, so it must survive a restart.
             common.setdefault("instance_name", DEFAULT_INSTANCE)
-        return settings, cast(ClientOptions, common)
+        return settings, common
 
     def __post_init__(self) -> None:
         check_flag("auto_commit", self.auto_commit)
@@ -112,5 +114,5 @@ class LitePullSettings:
 
     @property
     def limits(self) -> Limits:
-        """What may wait of one queue."""
+        """The limits of one queue."""
         return Limits(self.max_cached_messages, self.max_cached_bytes, self.max_span)

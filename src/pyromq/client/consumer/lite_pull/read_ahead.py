@@ -1,16 +1,15 @@
-"""Messages between the pulls that brought them and the reader that asks for them.
+"""Hold messages between the pulls that fetched them and the reader that asks for them.
 
     pulls -> Reading.batches -> in hand -> consumed
 
 Invariants:
-1. A queue's messages are handed out in its order, queues take turns.
-2. What was handed out is in hand until the next message or batch is asked for; then it counts
-   as consumed. `Reading.commit_offset` is the offset of the first message that does not.
-3. A queue that is paused hands out nothing; one that was dropped neither, and nothing of it
-   counts any more.
-4. Messages that a filter left out are passed over: consuming those before them is enough.
+1. Messages of a queue are handed out in order; queues take turns.
+2. Messages are in hand from the moment they are handed out until the reader asks for more; then
+   they count as consumed. `Reading.commit_offset` is the offset of the first unconsumed message.
+3. A paused or dropped queue hands out nothing. Messages of a dropped queue never count.
+4. Messages that a filter left out are skipped: consuming those before them is enough.
 
-Pure: no IO, no clock, no task. Used by one lite pull consumer on its event loop; one reader.
+No I/O, clock or task. Used by one lite pull consumer on its event loop, with one reader.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ from pyromq.protocol.wire.bodies import MessageQueue
 
 
 class Reading:
-    """A queue that is being read: what waits of it, how far it was consumed and committed."""
+    """A queue being read: its cached messages, and how far it was consumed and committed."""
 
     __slots__ = (
         "batches",
-        "begun",
         "committed",
         "consumed",
         "count",
@@ -38,43 +36,52 @@ class Reading:
         "is_listed",
         "is_paused",
         "next_offset",
+        "previous",
         "queue",
         "size",
+        "start_attempted",
         "when_free",
     )
 
-    def __init__(self, queue: MessageQueue, offset: int | None = None) -> None:
+    def __init__(
+        self,
+        queue: MessageQueue,
+        offset: int | None = None,
+        previous: asyncio.Task[None] | None = None,
+    ) -> None:
         self.queue = queue
-        #: Where the next pull begins; None until that is known.
+        #: Offset of the next pull; None until it is known.
         self.next_offset = offset
         self.consumed = offset
-        #: Set when it was tried to find that out.
-        self.begun = asyncio.Event()
-        #: What the group's offset is, as far as we know.
+        #: Set after the first attempt to find the offset to start from.
+        self.start_attempted = asyncio.Event()
+        #: A task that still waits for the reader to finish earlier messages of this queue.
+        self.previous = previous
+        #: The group's committed offset, as far as we know.
         self.committed: int | None = None
         self.batches: deque[Batch] = deque()
-        #: Messages that wait, and the bytes of their bodies.
+        #: Number of cached messages, and their body bytes.
         self.count = self.size = 0
         self.in_hand: Batch | None = None
         self.is_dropped = self.is_paused = False
-        #: Whether it stands in the line of those that have messages.
+        #: Whether the queue is in line to hand out messages.
         self.is_listed = False
-        #: Called when nothing of it is in the reader's hand that does not count as consumed.
+        #: Called when every message that was handed out counts as consumed.
         self.when_free: Callable[[], None] | None = None
 
     @property
     def is_free(self) -> bool:
-        """Whether everything that was handed out counts as consumed."""
+        """Whether every message that was handed out counts as consumed."""
         return self.in_hand is None or self.in_hand.position == self.in_hand.handed_out
 
     @property
     def commit_offset(self) -> int | None:
-        """Up to where everything was consumed; None when it is not known where to begin."""
+        """The offset up to which everything is consumed; None until the start is known."""
         return self.consumed if self.in_hand is None else self.in_hand.commit_offset
 
     @property
     def position(self) -> int | None:
-        """The offset of the next message to be handed out, as far as it is known."""
+        """The offset of the next message to hand out; None until the start is known."""
         if self.in_hand is not None and self.in_hand.handed_out < len(self.in_hand.messages):
             return self.in_hand.messages[self.in_hand.handed_out].queue_offset
         if self.batches:
@@ -83,7 +90,7 @@ class Reading:
 
     @property
     def span(self) -> int:
-        """From the first message that waits to the last one."""
+        """Offset distance between the first and the last cached message."""
         batches = self.batches
         if not batches:
             return 0
@@ -91,22 +98,22 @@ class Reading:
 
 
 class Batch:
-    """What one pull brought."""
+    """The messages of one pull."""
 
     __slots__ = ("handed_out", "messages", "next_offset", "position", "reading", "size")
 
     def __init__(self, reading: Reading, messages: list[ReceivedMessage], next_offset: int) -> None:
         self.reading = reading
         self.messages = messages
-        #: Where its queue goes on when all of it was consumed.
+        #: Offset after this batch, including messages that a filter left out.
         self.next_offset = next_offset
         self.size = sum([message.body_size for message in messages])
-        #: Messages before `position` were consumed, those from there to `handed_out` are in hand.
+        #: Messages before `position` are consumed; from there to `handed_out` they are in hand.
         self.position = self.handed_out = 0
 
     @property
     def commit_offset(self) -> int:
-        """Up to where everything was consumed."""
+        """The offset up to which everything is consumed."""
         if self.position < len(self.messages):
             return self.messages[self.position].queue_offset
         return self.next_offset
@@ -115,8 +122,8 @@ class Batch:
 class ReadAhead:
     """The batches of all queues of one consumer.
 
-    `begin` is told of each batch that comes into the reader's hand, `end` when it has left
-    it, and whether it was consumed.
+    `begin` is called with each batch that the reader starts, `end` when the reader is done with
+    it, with whether it was consumed.
     """
 
     def __init__(
@@ -133,13 +140,15 @@ class ReadAhead:
         self._end = end
         self._line: deque[Reading] = deque()
         self._in_hand: Batch | None = None
-        #: Messages that wait, of all queues.
+        #: Pulls that wait for room.
+        self._stalled: dict[Reading, asyncio.Future[None]] = {}
+        #: Number of cached messages of all queues.
         self.count = 0
 
-    # For those who pull.
+    # For the tasks that pull.
 
     def has_room(self, reading: Reading) -> bool:
-        """Whether the queue may be pulled now."""
+        """Return whether the queue may be pulled now."""
         limits = self._limits
         return (
             not reading.is_paused
@@ -149,8 +158,24 @@ class ReadAhead:
             and (limits.span is None or reading.span <= limits.span)
         )
 
+    async def until_room(self, reading: Reading) -> None:
+        """Wait until the queue may be pulled."""
+        while not self.has_room(reading):
+            room = self._stalled[reading] = asyncio.get_running_loop().create_future()
+            try:
+                await room
+            finally:
+                if self._stalled.get(reading) is room:
+                    del self._stalled[reading]
+
+    def notify_room(self) -> None:
+        """Wake the pulls that have room again, after messages were taken or queues changed."""
+        for reading, room in self._stalled.items():
+            if not room.done() and self.has_room(reading):
+                room.set_result(None)
+
     def put(self, reading: Reading, messages: list[ReceivedMessage], next_offset: int) -> None:
-        """Take what a pull brought; without messages, the filter has left all of them out."""
+        """Add the result of a pull; without messages, the filter left all of them out."""
         if reading.is_dropped:
             return
         reading.next_offset = next_offset
@@ -168,9 +193,9 @@ class ReadAhead:
     # For the reader.
 
     def next_message(self) -> ReceivedMessage | None:
-        """The next message; what was handed out before counts as consumed."""
+        """Return the next message or None; messages handed out before count as consumed."""
         batch = self._in_hand
-        if batch is None or batch.handed_out >= len(batch.messages) or not _may_go_on(batch):
+        if batch is None or batch.handed_out >= len(batch.messages) or not _may_continue(batch):
             batch = self._next_in_hand()
             if batch is None:
                 return None
@@ -179,9 +204,9 @@ class ReadAhead:
         return batch.messages[at]
 
     def next_batch(self) -> list[ReceivedMessage] | None:
-        """The next messages of one queue; what was handed out before counts as consumed."""
+        """Return the next messages of one queue or None; earlier ones count as consumed."""
         batch = self._in_hand
-        if batch is None or batch.handed_out >= len(batch.messages) or not _may_go_on(batch):
+        if batch is None or batch.handed_out >= len(batch.messages) or not _may_continue(batch):
             batch = self._next_in_hand()
             if batch is None:
                 return None
@@ -190,36 +215,36 @@ class ReadAhead:
         return batch.messages[batch.position :] if batch.position else batch.messages
 
     def settle(self) -> None:
-        """What was handed out counts as consumed now."""
+        """Count every message that was handed out as consumed."""
         if self._in_hand is not None:
             self._in_hand.position = self._in_hand.handed_out
-            _tell_free(self._in_hand.reading)
+            _notify_free(self._in_hand.reading)
 
     def discard(self) -> None:
-        """Nothing more is asked for: what is in hand and was not settled stays unconsumed."""
+        """End reading: messages in hand that were not settled stay unconsumed."""
         batch = self._in_hand
         if batch is not None:
             self._in_hand = None
             if batch.reading.in_hand is batch:
                 batch.reading.consumed = batch.commit_offset
                 batch.reading.in_hand = None
-                _tell_free(batch.reading)
+                _notify_free(batch.reading)
             if self._end is not None:
                 self._end(batch, batch.position == len(batch.messages))
 
     # For the owner of the queues.
 
     def pause(self, reading: Reading) -> None:
-        """Hand out nothing more of it."""
+        """Stop handing out messages of a queue."""
         reading.is_paused = True
 
     def resume(self, reading: Reading) -> None:
-        """Hand out again."""
+        """Resume handing out messages of a queue."""
         reading.is_paused = False
         self._list(reading)
 
     def drop(self, reading: Reading) -> None:
-        """Forget what waits of it; what is in hand does not count any more."""
+        """Discard the cached messages of a queue; messages in hand no longer count."""
         if reading.is_dropped:
             return
         reading.is_dropped = True
@@ -243,7 +268,7 @@ class ReadAhead:
             self._line.append(reading)
 
     def _next_in_hand(self) -> Batch | None:
-        """Finish with what is in hand, take the first batch of the next queue in line."""
+        """Finish the batch in hand and take the first batch of the next queue in line."""
         if self._in_hand is not None:
             self._finish(self._in_hand)
         line = self._line
@@ -255,6 +280,7 @@ class ReadAhead:
             batch = reading.batches.popleft()
             self._add(reading, -len(batch.messages), -batch.size)
             self._in_hand = reading.in_hand = batch
+            self.notify_room()
             if self._begin is not None:
                 self._begin(batch)
             return batch
@@ -272,15 +298,15 @@ class ReadAhead:
                 reading.batches.appendleft(rest)
                 self._add(reading, len(rest.messages), rest.size)
             reading.consumed = batch.next_offset
-            _tell_free(reading)
+            _notify_free(reading)
         if self._end is not None:
             self._end(batch, not reading.is_dropped)
 
 
-def _tell_free(reading: Reading) -> None:
+def _notify_free(reading: Reading) -> None:
     if reading.when_free is not None:
         reading.when_free()
 
 
-def _may_go_on(batch: Batch) -> bool:
+def _may_continue(batch: Batch) -> bool:
     return not batch.reading.is_dropped and not batch.reading.is_paused

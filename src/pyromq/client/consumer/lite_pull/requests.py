@@ -1,22 +1,24 @@
-"""What brokers may ask of a lite pull consumer, on their own or for an administrator.
+"""Serve the requests that brokers send to a lite pull consumer, for themselves or an administrator.
 
-The requests are those of `client_requests`; here is what stands behind them when there is no
-handler but a reader. Java's lite consumer overlooks offsets that are reset, and overwrites
-them with its own. On the consumer's event loop.
+`client_requests` decodes the requests; this module carries them out for a consumer that has a
+reader instead of a handler. Unlike Java's lite consumer, it applies offsets that an administrator
+resets instead of overwriting them with its own. Runs on the consumer's event loop.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from pyromq import __version__
+from pyromq.base.clock import now_ms
+from pyromq.base.sizes import MIB
 from pyromq.client.consumer.lite_pull.options import LitePullSettings
 from pyromq.client.consumer.lite_pull.read_ahead import Reading
 from pyromq.client.consumer.start_from import consume_from_where
 from pyromq.client.errors import ClientStateError
+from pyromq.client.options import Settings
 from pyromq.client.received import ReceivedMessage
-from pyromq.client.session.session import Session
+from pyromq.protocol.namespace import with_namespace, without_namespace
 from pyromq.protocol.wire.bodies import ConsumeType, MessageQueue, SubscriptionData
 from pyromq.protocol.wire.bodies_consumer import (
     ConsumerRunningInfo,
@@ -24,49 +26,48 @@ from pyromq.protocol.wire.bodies_consumer import (
     ProcessQueueInfo,
 )
 
-_MEBIBYTE = 1024 * 1024
 
-
-class AskedReader:
+class LitePullRequests:
     """An `AskedConsumer` for `client_requests`.
 
-    `readings` is the consumer's own table; `subscriptions` gives what its heartbeats say,
-    `rebalance` looks at the shares again, `go_on_from` begins a queue anew.
+    `readings` is the consumer's own table. `subscriptions` returns its subscriptions,
+    `rebalance` computes its share again, `restart` continues a queue from another offset.
     """
 
-    session: Session
     is_orderly = False
 
     def __init__(
         self,
         group: str,
         settings: LitePullSettings,
+        client_settings: Settings,
         readings: Mapping[MessageQueue, Reading],
         *,
         subscriptions: Callable[[], list[SubscriptionData]],
         rebalance: Callable[[], None],
-        go_on_from: Callable[[MessageQueue, int], Awaitable[None]],
+        restart: Callable[[MessageQueue, int], Awaitable[None]],
     ) -> None:
         self.group = group
         self._settings = settings
+        self._client_settings = client_settings
         self._readings = readings
         self._subscriptions = subscriptions
         self._rebalance = rebalance
-        self._go_on_from = go_on_from
-        self._made_at = time.time()
+        self._restart = restart
+        self._created_at = now_ms()
 
     def members_changed(self) -> None:
-        """Look at the shares again."""
+        """Rebalance soon: a broker notified us that members joined or left."""
         self._rebalance()
 
     async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on from these offsets, in queues that are ours."""
+        """Continue our queues among these from the given offsets."""
         for queue, offset in offsets.items():
             if queue in self._readings:
-                await self._go_on_from(queue, offset)
+                await self._restart(queue, offset)
 
     def offsets(self) -> dict[MessageQueue, int]:
-        """Up to where each queue was consumed."""
+        """Return the offset up to which each queue was consumed."""
         return {
             queue: offset
             for queue, reading in self._readings.items()
@@ -74,32 +75,31 @@ class AskedReader:
         }
 
     def running_info(self) -> ConsumerRunningInfo:
-        """Settings under Java's names, subscriptions, and what waits of each queue."""
+        """Return settings under Java's names, subscriptions, and the cached messages per queue."""
         subscriptions = self._subscriptions()
+        namespace = self._client_settings.namespace
         return ConsumerRunningInfo(
             properties=self._properties(),
             subscription_set=subscriptions,
             mq_table={queue: _info(reading) for queue, reading in self._readings.items()},
             status_table={
-                self.session.unwrap(subscription.topic): ConsumeStatus()
+                without_namespace(namespace, subscription.topic): ConsumeStatus()
                 for subscription in subscriptions
             },
         )
 
     async def consume_directly(self, message: ReceivedMessage) -> bool:
-        """Impossible: the program asks for messages, nobody can ask the program."""
-        raise ClientStateError(
-            f"{message!r} was not consumed: a lite pull consumer has no handler for it"
-        )
+        """Raise ClientStateError: without a handler, messages cannot be pushed to the program."""
+        raise ClientStateError(f"{message!r} not consumed: a lite pull consumer has no handler")
 
     def _properties(self) -> dict[str, str]:
-        settings = self._settings
+        settings, client_settings = self._settings, self._client_settings
         values: dict[str, object] = {
-            "PROP_NAMESERVER_ADDR": ";".join(self.session.settings.name_servers),
+            "PROP_NAMESERVER_ADDR": ";".join(client_settings.name_servers),
             "PROP_CONSUME_TYPE": ConsumeType.CONSUME_ACTIVELY.name,
             "PROP_CLIENT_VERSION": f"pyromq {__version__}",
-            "PROP_CONSUMER_START_TIMESTAMP": int(self._made_at * 1000),
-            "consumerGroup": self.session.wrap(self.group),
+            "PROP_CONSUMER_START_TIMESTAMP": self._created_at,
+            "consumerGroup": with_namespace(client_settings.namespace, self.group),
             "messageModel": settings.model.name,
             "consumeFromWhere": consume_from_where(settings.start_from).name,
             "autoCommit": str(settings.auto_commit).lower(),
@@ -107,7 +107,7 @@ class AskedReader:
             "pullBatchSize": settings.pull_batch_size,
             "pullThresholdForAll": settings.max_cached_in_all,
             "pullThresholdForQueue": settings.max_cached_messages,
-            "pullThresholdSizeForQueue": settings.max_cached_bytes // _MEBIBYTE,
+            "pullThresholdSizeForQueue": settings.max_cached_bytes // MIB,
             "consumeMaxSpan": settings.max_span,
         }
         return {name: str(value) for name, value in values.items()}
@@ -120,5 +120,5 @@ def _info(reading: Reading) -> ProcessQueueInfo:
         cached_msg_min_offset=batches[0].messages[0].queue_offset if batches else 0,
         cached_msg_max_offset=batches[-1].messages[-1].queue_offset if batches else 0,
         cached_msg_count=reading.count,
-        cached_msg_size_in_mib=reading.size // _MEBIBYTE,
+        cached_msg_size_in_mib=reading.size // MIB,
     )

@@ -1,13 +1,13 @@
-"""Handling messages in any order, many at once.
+"""Handle messages in any order, many at once.
 
-Each message (or each list of up to `batch_size`) is a job for one of the workers. What the
-handler did not take goes back to the broker; when even that fails, it is handed out again
-after 5 s. In broadcasting nothing can go back: a failure is logged, the message is over.
+Each message (or each list of up to `batch_size`) is a job for one of the workers. A message that
+its handler failed on goes back to the broker; if that fails as well, it is handed out again after
+5 s. In broadcasting nothing can go back: the failure is logged and the message counts as consumed.
 
-A handler that takes longer than the consumer's time-out is cancelled where it can be (a
-coroutine), and its message goes back, too. Java lets it run on and keeps its place occupied.
+A handler that exceeds the consumer's `consume_timeout` is cancelled if it is a coroutine, and its
+message goes back. (Java lets it run and keeps its thread occupied.)
 
-On the consumer's event loop.
+Runs on the consumer's event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from pyromq.client.consumer.process_queue import ProcessQueue
 from pyromq.client.consumer.push.handling import HandlerCaller, Retry
@@ -27,16 +27,16 @@ from pyromq.client.received import ReceivedMessage
 
 logger = logging.getLogger(__name__)
 
-#: After which a message that could not be sent back is handed out again.
-AGAIN_SECONDS = 5.0
-#: The delay of a message whose handler hung, as in Java: 10 s.
-_HUNG_DELAY_LEVEL = 3
+#: Delay before a message that could not be sent back is handed out again.
+LOCAL_RETRY_SECONDS: Final = 5.0
+#: The delay level of a message whose handler timed out, as in Java: 10 s.
+_TIMED_OUT_DELAY_LEVEL: Final = 3
 
 _Job = tuple[ProcessQueue, TopicStats, list[ReceivedMessage]]
 
 
 class ConcurrentHandling:
-    """Hands messages to the handler; `send_back` is None in broadcasting."""
+    """Calls the handler for messages of all queues; `send_back` is None in broadcasting."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ConcurrentHandling:
     def submit(
         self, process_queue: ProcessQueue, stats: TopicStats, messages: list[ReceivedMessage]
     ) -> None:
-        """These came from a pull."""
+        """Hand the messages of a pull to the workers."""
         size = self._batch_size
         if size == 1:
             self._workers.add([(process_queue, stats, [message]) for message in messages])
@@ -68,9 +68,9 @@ class ConcurrentHandling:
             )
 
     async def leave(self, process_queue: ProcessQueue, grace: float = 0.0) -> None:
-        """Hand out nothing more of a queue; return when its handlers have, after `grace` s at most.
+        """Stop handing out messages of a queue; wait up to `grace` seconds for its handlers.
 
-        A handler that returns later counts for nothing.
+        The outcome of a handler that returns later is ignored.
         """
         process_queue.is_leaving = True
         with contextlib.suppress(TimeoutError):
@@ -78,18 +78,18 @@ class ConcurrentHandling:
                 await process_queue.until_idle()
         process_queue.drop()
 
-    def look_for_hung(self, timeout: float) -> None:
-        """Send back what a handler has had for too long."""
+    def cancel_overdue(self, timeout: float) -> None:
+        """Cancel handlers that have run for longer than `timeout` and send their messages back."""
         for process_queue, stats, messages in self._workers.cancel_overdue(timeout):
-            logger.warning("handler has had %r for more than %g s: sent back", messages[0], timeout)
-            self._spawn(self._failed(process_queue, stats, messages, Retry(_HUNG_DELAY_LEVEL)))
+            logger.warning("handler timed out after %g s, sending back %r", timeout, messages[0])
+            self._spawn(self._retry(process_queue, stats, messages, Retry(_TIMED_OUT_DELAY_LEVEL)))
 
     def is_worker(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether a task is one that runs handlers."""
+        """Return whether a task runs handlers."""
         return self._workers.has(task)
 
     async def stop(self, grace: float) -> None:
-        """Begin nothing more, let running handlers end within `grace` seconds."""
+        """Start no more handlers; let running ones finish within `grace` seconds."""
         await self._workers.stop(grace)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace)
@@ -113,11 +113,11 @@ class ConcurrentHandling:
                 stats.handled += len(messages)
                 process_queue.finish(messages)
             else:
-                await self._failed(process_queue, stats, messages, retry)
+                await self._retry(process_queue, stats, messages, retry)
         finally:
             process_queue.end_handling()
 
-    async def _failed(
+    async def _retry(
         self,
         process_queue: ProcessQueue,
         stats: TopicStats,
@@ -132,11 +132,11 @@ class ConcurrentHandling:
             process_queue.finish(done)
         stats.failed += len(failed)
         for message in failed:
-            # One that hung was sent back already, while its handler went on.
+            # A message that timed out was sent back while its handler was still running.
             if process_queue.is_unfinished(message):
-                await self._give_back(process_queue, stats, message, retry.delay_level)
+                await self._return(process_queue, stats, message, retry.delay_level)
 
-    async def _give_back(
+    async def _return(
         self,
         process_queue: ProcessQueue,
         stats: TopicStats,
@@ -144,10 +144,10 @@ class ConcurrentHandling:
         delay_level: int,
     ) -> None:
         if self._send_back is None:
-            logger.warning("%r was not consumed: in broadcasting it does not come again", message)
+            logger.warning("dropping %r: broadcasting has no redelivery", message)
         elif not await self._send_back(message, delay_level):
             message.reconsume_times += 1
-            self._workers.add_later((process_queue, stats, [message]), AGAIN_SECONDS)
+            self._workers.add_later((process_queue, stats, [message]), LOCAL_RETRY_SECONDS)
             return
         process_queue.finish([message])
 

@@ -1,13 +1,15 @@
-"""A consumer's handler, whatever its form, as one call: and what may come back from it.
+"""Call a consumer's handler in any of its forms, and interpret its result.
 
     async def handle(message): ...        coroutine function, runs on the event loop
     def handle(message): ...              plain function, runs in a thread
-    async def handle(messages): ...       with `takes_lists`: several messages at once
+    async def handle(messages): ...       with `takes_lists`: several messages per call
 
-Returning nothing means: consumed. Raising, `ConsumeResult.RETRY` or a `Retry` mean: again later. So
-does a handler that was cancelled, but not by the consumer. Anything else that it returns, as
-False, is a mistake: it is logged, and the message comes again. One that raises SystemExit ends the
-program if it is a coroutine; in a thread, that is a failure like any other.
+Returning None or `ConsumeResult.SUCCESS` means that the message is consumed. Raising, or returning
+`ConsumeResult.RETRY` or a `Retry`, means that it is delivered again later. So does a cancellation
+that does not come from the consumer. Any other result, such as False, is a bug in the handler: it
+is logged, and the message is delivered again. SystemExit ends the program if the handler is a
+coroutine; in a thread it is a failure like any other.
+
 Used by `concurrent` and `orderly`, on the consumer's event loop.
 """
 
@@ -20,7 +22,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, cast, get_origin
+from typing import Any, Final, cast, get_origin
 
 from pyromq.client.arguments import INT_MAX, check_count, check_seconds, refusal
 from pyromq.client.errors import OptionError
@@ -36,12 +38,14 @@ from pyromq.protocol.wire.bodies import MessageQueue
 
 logger = logging.getLogger(__name__)
 
-#: Annotations that could not be looked up, of an argument that is a list.
-_LIST_TEXT = re.compile(r"([\w.]+\.)?(list|List|Sequence|Iterable|Collection|tuple)(\[|$)")
+#: Matches an unresolved annotation of an argument that is a list.
+_LIST_ANNOTATION: Final = re.compile(
+    r"([\w.]+\.)?(list|List|Sequence|Iterable|Collection|tuple)(\[|$)"
+)
 
 
 class ConsumeResult(Enum):
-    """What a handler can return."""
+    """The result of a handler: consumed, or to be delivered again later. None means SUCCESS."""
 
     SUCCESS = "success"
     RETRY = "retry"
@@ -49,13 +53,13 @@ class ConsumeResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Returned by a handler: consume again later, and when.
+    """The result of a handler that wants its messages delivered again.
 
-    `delay_level` is for handlers of single messages in any order: 0 lets the broker choose
-    (longer each time), -1 sends the message to the dead letters at once, a level above the
-    broker's highest counts as that one. `suspend` is for
-    handling in order: for how many seconds the queue rests. A handler that takes lists may
-    name the `messages` that failed; the others count as consumed.
+    `delay_level` applies to concurrent consumers: with 0 the broker chooses a delay that grows
+    with each attempt, -1 makes the message a dead letter at once, and a level above the broker's
+    highest counts as the highest. `suspend` applies to orderly consumers: the pause in seconds
+    before the queue continues. A handler that takes lists may name the `messages` that failed;
+    the others count as consumed.
     """
 
     delay_level: int = 0
@@ -69,14 +73,14 @@ class Retry:
         if self.messages is None:
             return
         if not isinstance(self.messages, Sequence) or isinstance(self.messages, str | bytes):
-            raise refusal("messages", self.messages, "a list of messages is needed")
+            raise refusal("messages", self.messages, "expected a list of messages")
         for message in self.messages:
             if not isinstance(message, ReceivedMessage):
-                raise refusal("messages", message, "each must be a ReceivedMessage")
+                raise refusal("messages", message, "expected a ReceivedMessage")
 
 
 HandlerResult = ConsumeResult | Retry | None
-#: Takes one message, or a list of them.
+#: A function or coroutine function that takes one message, or a list of them.
 Handler = (
     Callable[[ReceivedMessage], HandlerResult | Awaitable[HandlerResult]]
     | Callable[[list[ReceivedMessage]], HandlerResult | Awaitable[HandlerResult]]
@@ -86,7 +90,7 @@ _FAILED = Retry()
 
 
 class HandlerCaller:
-    """Calls a handler with messages of one queue."""
+    """Calls a handler, with the hooks around it."""
 
     def __init__(
         self,
@@ -112,7 +116,10 @@ class HandlerCaller:
             self._threads = HandlerThreads(max_handlers, group)
 
     async def __call__(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> Retry | None:
-        """None when the messages were consumed. Raises nothing but CancelledError."""
+        """Handle messages of one queue; return None if they were consumed.
+
+        Raises nothing but CancelledError.
+        """
         argument = messages if self.takes_lists else messages[0]
         if self._hooks.consume:
             return await self._call_with_hooks(queue, messages, argument)
@@ -124,7 +131,7 @@ class HandlerCaller:
             return _FAILED
 
     async def call_raising(self, queue: MessageQueue, message: ReceivedMessage) -> Retry | None:
-        """The same with one message, for those who want to see the exception."""
+        """Handle one message like `__call__`, but raise the handler's exception."""
         consuming = self._begin(queue, [message])
         try:
             outcome = _outcome(await self._invoke([message] if self.takes_lists else message))
@@ -137,7 +144,7 @@ class HandlerCaller:
         return outcome
 
     def close(self) -> None:
-        """Let the threads end that are not at work."""
+        """End the idle threads."""
         if self._threads is not None:
             self._threads.close()
 
@@ -174,31 +181,31 @@ class HandlerCaller:
 
 
 def check_handler(handler: Any, *, takes_lists: bool) -> None:
-    """Refuse what cannot be a handler: it must take one argument, and what its caller gives."""
+    """Raise OptionError unless `handler` takes one argument of the kind that it will get."""
     if not callable(handler):
-        raise refusal("handler", handler, "a function or coroutine function is needed")
+        raise refusal("handler", handler, "expected a function or coroutine function")
     try:
         signature = _signature_of(handler)
-    except (TypeError, ValueError):  # of some built-in functions nothing is known
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return
     try:
         signature.bind(None)
     except TypeError as error:
         raise OptionError(
-            f"handler={_name_of(handler)}: it must take one argument, a message or a list of them: "
-            f"{error}"
+            f"handler={_name_of(handler)}: it must take one argument, a message or a list of "
+            f"messages: {error}"
         ) from None
     first = next(iter(signature.parameters.values()))
     wants_list = _wants_list(first.annotation)
     if wants_list is True and not takes_lists:
         raise OptionError(
             f"handler={_name_of(handler)}: its argument {first.name!r} is a list, but it would get "
-            "one message at a time: give takes_lists=True, or batch_size="
+            "one message at a time: set takes_lists=True or batch_size"
         )
     if wants_list is False and takes_lists:
         raise OptionError(
-            f"handler={_name_of(handler)}: its argument {first.name!r} is one message, but with "
-            "takes_lists or batch_size it would get lists"
+            f"handler={_name_of(handler)}: its argument {first.name!r} is one message, but it "
+            "would get lists: do not set takes_lists or batch_size"
         )
 
 
@@ -209,16 +216,16 @@ def _name_of(handler: Any) -> str:
 def _signature_of(handler: Any) -> inspect.Signature:
     try:
         return inspect.signature(handler, eval_str=True)
-    except Exception:  # annotations of names that are known to type checkers only
+    except Exception:  # annotations may name types that exist for type checkers only
         return inspect.signature(handler)
 
 
 def _wants_list(annotation: Any) -> bool | None:
-    """Whether an argument is a list of messages, or one; None when that is not known."""
+    """Return whether an annotation means a list of messages; None if it does not tell."""
     if isinstance(annotation, str):
         if annotation.rpartition(".")[2] == ReceivedMessage.__name__:
             return False
-        return True if _LIST_TEXT.match(annotation) else None
+        return True if _LIST_ANNOTATION.match(annotation) else None
     if annotation is ReceivedMessage:
         return False
     origin = get_origin(annotation) or annotation
@@ -234,14 +241,14 @@ def _outcome(result: Any) -> Retry | None:
     if result is ConsumeResult.RETRY:
         return _FAILED
     raise TypeError(
-        f"the handler returned {result!r:.100}: nothing (None) or ConsumeResult.SUCCESS means "
-        "consumed; ConsumeResult.RETRY, a Retry or an exception means again later"
+        f"handler returned {result!r:.100}: return None or ConsumeResult.SUCCESS if the message is "
+        "consumed; return ConsumeResult.RETRY or a Retry, or raise, to get it again later"
     )
 
 
 def _log(messages: Sequence[ReceivedMessage], error: Exception) -> None:
     logger.warning(
-        "handler failed with %r%s: it is consumed again later",
+        "handler failed with %r%s, to be delivered again",
         messages[0],
         f" and {len(messages) - 1} more" if len(messages) > 1 else "",
         exc_info=error,

@@ -1,6 +1,6 @@
-"""A consumer's portrait for administrators (`mqadmin consumerStatus`), in RocketMQ's words.
+"""Describe a running push consumer for `mqadmin consumerStatus`, under Java's names.
 
-Called by the push consumer when a broker asks, on its event loop.
+The push consumer calls this when a broker requests it, on its event loop.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping
 
 from pyromq import __version__
+from pyromq.base.clock import now_ms
+from pyromq.base.sizes import MIB
 from pyromq.client.consumer.process_queue import ProcessQueue
 from pyromq.client.consumer.push.options import PushSettings
 from pyromq.client.consumer.push.stats import TopicStats
@@ -17,20 +19,18 @@ from pyromq.client.session.session import Session
 from pyromq.protocol.wire.bodies import ConsumeType, MessageQueue, SubscriptionData
 from pyromq.protocol.wire.bodies_consumer import ConsumerRunningInfo, ProcessQueueInfo
 
-_MEBIBYTE = 1024 * 1024
-
 
 def running_info(
     session: Session,
     group: str,
     settings: PushSettings,
     *,
-    started_at: float,
+    started_at: int,
     subscriptions: list[SubscriptionData],
     process_queues: Mapping[MessageQueue, ProcessQueue | None],
     stats: Mapping[str, TopicStats],
 ) -> ConsumerRunningInfo:
-    """Settings under Java's names, subscriptions, queues and rates."""
+    """Return settings, subscriptions, queues and rates. `started_at` is in milliseconds."""
     now = time.monotonic()
     return ConsumerRunningInfo(
         properties=_properties(session, group, settings, started_at),
@@ -44,7 +44,7 @@ def running_info(
 
 
 def _properties(
-    session: Session, group: str, settings: PushSettings, started_at: float
+    session: Session, group: str, settings: PushSettings, started_at: int
 ) -> dict[str, str]:
     values: dict[str, object] = {
         "PROP_NAMESERVER_ADDR": ";".join(session.settings.name_servers),
@@ -52,7 +52,7 @@ def _properties(
         "PROP_CLIENT_VERSION": f"pyromq {__version__}",
         "PROP_CONSUMEORDERLY": settings.is_orderly,
         "PROP_THREADPOOL_CORE_SIZE": settings.max_handlers,
-        "PROP_CONSUMER_START_TIMESTAMP": int(started_at * 1000),
+        "PROP_CONSUMER_START_TIMESTAMP": started_at,
         "consumerGroup": session.wrap(group),
         "messageModel": settings.model.name,
         "consumeFromWhere": consume_from_where(settings.start_from).name,
@@ -64,7 +64,7 @@ def _properties(
         "pullBatchSize": settings.pull_batch_size,
         "pullInterval": int(settings.pull_interval * 1000),
         "pullThresholdForQueue": settings.max_cached_messages,
-        "pullThresholdSizeForQueue": settings.max_cached_bytes // _MEBIBYTE,
+        "pullThresholdSizeForQueue": settings.max_cached_bytes // MIB,
         "suspendCurrentQueueTimeMillis": int(settings.suspend * 1000),
         "unitMode": settings.unit_mode,
     }
@@ -81,7 +81,7 @@ def _info(process_queue: ProcessQueue, now: float) -> ProcessQueueInfo:
         cached_msg_min_offset=first,
         cached_msg_max_offset=last,
         cached_msg_count=process_queue.count,
-        cached_msg_size_in_mib=process_queue.size // _MEBIBYTE,
+        cached_msg_size_in_mib=process_queue.size // MIB,
         locked=process_queue.last_locked is not None,
         last_lock_timestamp=_wall_clock(process_queue.last_locked, now),
         droped=process_queue.dropped,
@@ -91,4 +91,4 @@ def _info(process_queue: ProcessQueue, now: float) -> ProcessQueueInfo:
 
 
 def _wall_clock(moment: float | None, now: float) -> int:
-    return 0 if moment is None else int((time.time() - (now - moment)) * 1000)
+    return 0 if moment is None else now_ms() - int((now - moment) * 1000)

@@ -1,17 +1,19 @@
-"""What a push consumer can be told beside what every client can be told.
+"""The options of a push consumer, in addition to those of every client.
 
-`PushOptions` are keyword arguments of `PushConsumer`, `PushSettings` the same with all
-defaults, checked. Read when a consumer is made.
+`PushOptions` are the keyword arguments of `PushConsumer`; `PushSettings` are the checked values
+with all defaults filled in. Read once, by the consumer's constructor.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from os import PathLike
-from typing import Any, cast
+from typing import Final
 
+from pyromq.base.sizes import MIB
 from pyromq.client.arguments import (
+    INT_MAX,
     LONG_MAX,
     check_callable,
     check_choice,
@@ -25,70 +27,84 @@ from pyromq.client.consumer.process_queue import Limits
 from pyromq.client.consumer.rebalance import Strategy, allocate_averagely
 from pyromq.client.consumer.start_from import Start, StartFrom, check_start
 from pyromq.client.errors import OptionError
-from pyromq.client.options import ClientOptions
+from pyromq.client.options import ClientOptions, own_options
 from pyromq.protocol.wire.bodies import MessageModel
 
-#: How often brokers deliver a message again by default, when handled in any order.
-_DEFAULT_RECONSUME_TIMES = 16
-_INT_MAX = 0x7FFFFFFF
-_LARGEST_BATCH = 1024
+#: How often a concurrent consumer's message is delivered again by default.
+_DEFAULT_RECONSUME_TIMES: Final = 16
+_MAX_BATCH_SIZE: Final = 1024
 
 
 class Order(Enum):
-    """How a queue's messages are handled."""
+    """How a consumer handles the messages of a queue."""
 
     #: Many at once, in any order.
     CONCURRENT = "concurrent"
-    #: One after the other, in the queue's order; a message that fails holds up its queue.
+    #: One after the other, in the order of the queue. A failing message blocks its queue.
     ORDERLY = "orderly"
 
 
 class PushOptions(ClientOptions, total=False):
     """Keyword arguments of `PushConsumer`. Times are in seconds."""
 
+    #: Whether messages of a queue are handled concurrently (default) or in order.
     order: Order
-    #: BROADCASTING: every member gets every message, nothing is delivered again.
+    #: CLUSTERING (default): members share the messages. BROADCASTING: every member gets every
+    #: message, and failed messages are not delivered again.
     model: MessageModel
-    #: How many messages a handler gets at most; with more than one it gets lists.
+    #: Maximum number of messages per handler call, up to 1024. With more than 1, the handler gets
+    #: lists. Default: 1, or `pull_batch_size` with `takes_lists`.
     batch_size: int
-    #: Whether the handler gets lists, by default of up to `pull_batch_size` messages.
+    #: Whether the handler gets lists of messages. Default: only if `batch_size` is above 1.
     takes_lists: bool
-    #: Where to begin on queues of which the group has consumed nothing yet.
+    #: Where to start on queues that the group has never consumed. Default: `StartFrom.LAST`.
     start_from: Start
-    #: How many calls of the handler may run at once.
+    #: Maximum number of handler calls in flight. Default: 20.
     max_handlers: int
-    #: After which a message becomes a dead letter; by default 16, in order: never.
+    #: How often a failing message is delivered again before it becomes a dead letter. Default: 16;
+    #: unlimited if orderly.
     max_reconsume_times: int
-    #: A handler that takes longer is given up, and its messages are sent back.
+    #: A concurrent handler that takes longer is abandoned, and its messages are delivered again.
+    #: Default: 900.
     consume_timeout: float
-    #: For how long a queue rests after a failure, when handled in order.
+    #: Orderly only: how long a queue pauses after a failure. Default: 1.
     suspend: float
+    #: Maximum number of messages per pull; brokers cap it, usually at 32. Default: 32.
     pull_batch_size: int
-    #: Between pulls of a queue that bring messages.
+    #: Pause between pulls of a queue that return messages. Default: 0.
     pull_interval: float
-    #: How much of each queue may wait in memory: pulling pauses beyond.
+    #: Maximum number of cached messages per queue; pulling pauses above it. Default: 1000.
     max_cached_messages: int
+    #: Maximum body bytes of the cached messages per queue; pulling pauses above it. Default:
+    #: 100 MiB.
     max_cached_bytes: int
-    #: From the first unfinished message of a queue to the last one; not when in order.
+    #: Maximum offset distance between the oldest unfinished and the newest cached message of a
+    #: queue (concurrent only). Default: 2000.
     max_span: int
-    #: The same for all queues of a topic together, divided among them.
+    #: Maximum number of cached messages per topic, divided among its queues; replaces
+    #: `max_cached_messages`.
     max_cached_messages_of_topic: int
+    #: Maximum body bytes of the cached messages per topic, divided among its queues; replaces
+    #: `max_cached_bytes`.
     max_cached_bytes_of_topic: int
-    #: Which queues a member takes; all members of a group need the same.
+    #: Strategy that picks a member's queues; all members of a group must use the same. Default:
+    #: `allocate_averagely`.
     allocate: Strategy
+    #: Passed to brokers as RocketMQ's `unitMode`. Default: False.
     unit_mode: bool
-    #: Between commits of offsets.
+    #: Interval between commits of offsets. Default: 5.
     commit_interval: float
-    #: How long `close` waits for handlers, and a queue that goes to another member.
+    #: How long handlers may take to return when the consumer closes or a queue goes to another
+    #: member; then they are cancelled or ignored. Default: 10.
     close_grace: float
-    #: Where offsets are kept in broadcasting; by default ~/.rocketmq_offsets. Each consumer of a
-    #: group on this machine has its own file there, see `instance_name`.
+    #: Directory of the offset files in broadcasting. Each consumer of a group on this machine has
+    #: its own file, see `instance_name`. Default: ~/.rocketmq_offsets.
     offsets_directory: str | PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
 class PushSettings:
-    """All of a push consumer's own options, checked."""
+    """The checked values of `PushOptions`."""
 
     order: Order = Order.CONCURRENT
     model: MessageModel = MessageModel.CLUSTERING
@@ -102,7 +118,7 @@ class PushSettings:
     pull_batch_size: int = 32
     pull_interval: float = 0.0
     max_cached_messages: int = 1000
-    max_cached_bytes: int = 100 * 1024 * 1024
+    max_cached_bytes: int = 100 * MIB
     max_span: int = 2000
     max_cached_messages_of_topic: int | None = None
     max_cached_bytes_of_topic: int | None = None
@@ -114,17 +130,13 @@ class PushSettings:
 
     @classmethod
     def split(cls, options: PushOptions) -> tuple[PushSettings, ClientOptions]:
-        """A push consumer's own options, and those that every client has."""
-        own_names = {field.name for field in fields(cls)}
-        own: dict[str, Any] = {}
-        common: dict[str, Any] = {}
-        for name, value in options.items():
-            (own if name in own_names else common)[name] = value
+        """Separate a push consumer's own options from those of every client."""
+        own, common = own_options(cls, options)
         settings = cls(**own)
         if settings.is_broadcasting:
-            # Offsets are kept under the client's id: it must be the same after a restart.
+            # Offsets are stored under the client id, so it must survive a restart.
             common.setdefault("instance_name", DEFAULT_INSTANCE)
-        return settings, cast(ClientOptions, common)
+        return settings, common
 
     def __post_init__(self) -> None:
         check_choice("order", self.order, Order)
@@ -150,11 +162,11 @@ class PushSettings:
             check_seconds(name, getattr(self, name))
         for name in ("pull_interval", "close_grace"):
             check_seconds(name, getattr(self, name), may_be_zero=True)
-        check_count("batch_size", self.batch_size, 0, _LARGEST_BATCH)
+        check_count("batch_size", self.batch_size, 0, _MAX_BATCH_SIZE)
         if self.takes_lists is False and self.batch_size > 1:
             raise OptionError(
-                f"takes_lists=False with batch_size={self.batch_size}: without lists, a handler "
-                "gets one message"
+                f"takes_lists=False with batch_size={self.batch_size}: a handler without lists "
+                "gets one message per call"
             )
         # -1 is the default.
         check_count("max_reconsume_times", self.max_reconsume_times, -1)
@@ -167,7 +179,7 @@ class PushSettings:
 
     @property
     def is_orderly(self) -> bool:
-        """Whether queues are handled in order."""
+        """Whether the messages of a queue are handled in order."""
         return self.order is Order.ORDERLY
 
     @property
@@ -177,20 +189,20 @@ class PushSettings:
 
     @property
     def messages_per_call(self) -> int:
-        """How many messages the handler gets at most."""
+        """Maximum number of messages per handler call."""
         if not self.hands_out_lists:
             return 1
         return self.batch_size or self.pull_batch_size
 
     @property
     def reconsume_limit(self) -> int:
-        """How often a message is delivered again before it is a dead letter."""
+        """How often a message is delivered again before it becomes a dead letter."""
         if self.max_reconsume_times >= 0:
             return self.max_reconsume_times
-        return _INT_MAX if self.is_orderly else _DEFAULT_RECONSUME_TIMES
+        return INT_MAX if self.is_orderly else _DEFAULT_RECONSUME_TIMES
 
     def limits(self, queues_of_topic: int) -> Limits:
-        """What may wait of one queue, when so many of its topic are ours."""
+        """Return the limits of one queue if we have `queues_of_topic` queues of its topic."""
         messages, size = self.max_cached_messages, self.max_cached_bytes
         count = max(queues_of_topic, 1)
         if self.max_cached_messages_of_topic is not None:

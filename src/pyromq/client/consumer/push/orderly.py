@@ -1,15 +1,15 @@
-"""Handling a queue's messages in its order: one handler per queue at a time.
+"""Handle the messages of each queue in order: one handler call per queue at a time.
 
-A message that its handler did not take is handed out again, after the queue has rested for a
-moment; nothing behind it is touched. After `max_reconsume_times` (by default: never) it goes
-to the group's dead letters, and the queue goes on. Several queues are handled at once, in turn.
+A message that its handler failed on is retried after a pause, before any later message of its
+queue. After `max_reconsume_times` (by default never) it goes to the group's dead letters, and the
+queue continues. Several queues are handled at once, in turn.
 
 Invariants:
-1. A queue stands in line for a worker once at most, so its messages cannot overtake another.
-2. Nothing is handed out without a valid lock (`queue_locks`).
-3. A queue that goes to another member is given free only when its handler has come back.
+1. A queue is scheduled for a worker at most once, so its messages cannot overtake each other.
+2. No message is handed out without a valid lock (`locks`).
+3. A queue is released to another member only after its handler has returned.
 
-On the consumer's event loop.
+Runs on the consumer's event loop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from pyromq.client.consumer.process_queue import ProcessQueue
 from pyromq.client.consumer.push.handling import HandlerCaller, Retry
@@ -29,18 +29,19 @@ from pyromq.client.received import ReceivedMessage
 
 logger = logging.getLogger(__name__)
 
-#: Between looks whether a queue's lock is valid again.
-_LOCK_LOOK_SECONDS = 0.1
-#: A queue rests for no less and no more than that, as in Java.
-_SHORTEST_REST_SECONDS, _LONGEST_REST_SECONDS = 0.01, 30.0
+#: Between checks whether a queue's lock is valid again.
+_LOCK_CHECK_SECONDS: Final = 0.1
+#: Bounds of the pause before a retry, as in Java.
+_MIN_PAUSE_SECONDS: Final = 0.01
+_MAX_PAUSE_SECONDS: Final = 30.0
 
 _Job = tuple[ProcessQueue, TopicStats]
 
 
 class OrderlyHandling:
-    """Hands messages to the handler.
+    """Calls the handler for messages of all queues.
 
-    `send_back` and `has_lock` are None in broadcasting: nothing goes back, nobody locks.
+    `send_back` and `has_lock` are None in broadcasting, which has neither redelivery nor locks.
     """
 
     def __init__(
@@ -65,26 +66,26 @@ class OrderlyHandling:
     def submit(
         self, process_queue: ProcessQueue, stats: TopicStats, messages: list[ReceivedMessage]
     ) -> None:
-        """These came from a pull."""
+        """Add the messages of a pull to their queue and schedule it."""
         process_queue.waiting.extend(messages)
         if not process_queue.is_scheduled and messages:
             process_queue.is_scheduled = True
             self._workers.add([(process_queue, stats)])
 
     async def leave(self, process_queue: ProcessQueue, grace: float = 0.0) -> None:  # noqa: ARG002
-        """Hand out nothing more of a queue; return when its handler has, however long it takes."""
+        """Stop handing out messages of a queue; wait for its handler, however long it takes."""
         process_queue.drop()
         await process_queue.until_idle()
 
-    def look_for_hung(self, timeout: float) -> None:
-        """In order, nothing can be left out: a handler has all the time it takes."""
+    def cancel_overdue(self, timeout: float) -> None:
+        """Do nothing: no message may be skipped, so a handler has no time limit."""
 
     def is_worker(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether a task is one that runs handlers."""
+        """Return whether a task runs handlers."""
         return self._workers.has(task)
 
     async def stop(self, grace: float) -> None:
-        """Begin nothing more, let running handlers end within `grace` seconds."""
+        """Start no more handlers; let running ones finish within `grace` seconds."""
         await self._workers.stop(grace)
         self._call.close()
 
@@ -97,7 +98,7 @@ class OrderlyHandling:
             process_queue.is_scheduled = False
             return
         if self._has_lock is not None and not self._has_lock(process_queue):
-            self._workers.add_later(job, _LOCK_LOOK_SECONDS)
+            self._workers.add_later(job, _LOCK_CHECK_SECONDS)
             return
         count = min(self._batch_size, len(waiting))
         messages = [waiting.popleft() for _ in range(count)]
@@ -107,29 +108,32 @@ class OrderlyHandling:
             retry = await self._call(process_queue.queue, messages)
             stats.handlings += 1
             stats.handling_seconds += time.monotonic() - began
-            rest = 0.0
+            pause = 0.0
             if retry is None:
                 stats.handled += count
                 process_queue.finish(messages)
             else:
                 stats.failed += count
-                rest = await self._failed(process_queue, messages, retry)
+                pause = await self._retry(process_queue, messages, retry)
         finally:
             process_queue.end_handling()
-        if rest:
-            self._workers.add_later(job, rest)
+        if pause:
+            self._workers.add_later(job, pause)
         elif waiting:
             self._workers.add([job])
         else:
             process_queue.is_scheduled = False
 
-    async def _failed(
+    async def _retry(
         self, process_queue: ProcessQueue, messages: list[ReceivedMessage], retry: Retry
     ) -> float:
-        """For how long the queue rests; 0 when it goes on behind these messages."""
+        """Put failed messages back at the front; return the pause, 0 if none has to be retried."""
         again: list[ReceivedMessage] = []
         for message in messages:
-            if message.reconsume_times >= self._max_reconsume_times and await self._bury(message):
+            if (
+                message.reconsume_times >= self._max_reconsume_times
+                and await self._make_dead_letter(message)
+            ):
                 process_queue.finish([message])
             else:
                 message.reconsume_times += 1
@@ -137,12 +141,12 @@ class OrderlyHandling:
         if not again or process_queue.dropped:
             return 0.0
         process_queue.waiting.extendleft(reversed(again))
-        rest = self._suspend if retry.suspend is None else retry.suspend
-        return min(max(rest, _SHORTEST_REST_SECONDS), _LONGEST_REST_SECONDS)
+        pause = self._suspend if retry.suspend is None else retry.suspend
+        return min(max(pause, _MIN_PAUSE_SECONDS), _MAX_PAUSE_SECONDS)
 
-    async def _bury(self, message: ReceivedMessage) -> bool:
+    async def _make_dead_letter(self, message: ReceivedMessage) -> bool:
         if self._send_back is None:
-            logger.warning("%r was not consumed: in broadcasting it does not come again", message)
+            logger.warning("dropping %r: broadcasting has no redelivery", message)
             return True
-        logger.warning("%r failed %d times: dead letter", message, message.reconsume_times)
+        logger.warning("%r failed, retries: %d, dead letter now", message, message.reconsume_times)
         return await self._send_back(message, DEAD_LETTER)

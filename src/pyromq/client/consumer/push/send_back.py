@@ -1,9 +1,9 @@
-"""Messages that a handler did not take go back to their broker, to be consumed again later.
+"""Send messages that a handler failed on back to their broker, for delivery after a delay.
 
-The broker that has the message puts it aside for a while (CONSUMER_SEND_MSG_BACK); after too
-many times, among the group's dead letters. A broker that cannot do that is gone or has lost
-the message: then the message itself is sent to the group's retry topic, wherever that is. When
-that fails, too, the caller keeps the message and hands it out again by itself.
+The broker that stores the message schedules it for redelivery (CONSUMER_SEND_MSG_BACK), or moves
+it to the group's dead-letter topic after too many attempts. If that broker is unreachable or has
+lost the message, a copy is sent to the group's retry topic at any broker. If that fails as well,
+the caller keeps the message and retries it locally.
 
 Used by the push consumer, on its event loop.
 """
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import logging
 import random
-import time
+from typing import Final
 
+from pyromq.base.clock import now_ms
 from pyromq.client.errors import ClientError, TopicNotFoundError
 from pyromq.client.received import ReceivedMessage
 from pyromq.client.session.routes import MASTER_ID, TEMPLATE_TOPIC
@@ -33,19 +34,19 @@ from pyromq.remoting.client import RemotingError
 
 logger = logging.getLogger(__name__)
 
-#: The delay level at which a broker makes a message a dead letter.
-DEAD_LETTER = -1
-_TIMEOUT_SECONDS = 5.0
-#: Under this name Java's consumers send such messages.
-_INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
-#: The first delay of a message that is sent by ourselves: level 3, then longer ones.
-_FIRST_DELAY_LEVEL = 3
-#: The bits that say how a body is compressed.
-_COMPRESSION = COMPRESSED | COMPRESSION_MASK
+#: The delay level that makes a message a dead letter.
+DEAD_LETTER: Final = -1
+_TIMEOUT_SECONDS: Final = 5.0
+#: The producer group that Java's consumers use for copies.
+_INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
+#: The delay level of a copy on the first attempt; each attempt adds one.
+_FIRST_DELAY_LEVEL: Final = 3
+#: The bits of the system flag that describe the body's compression.
+_COMPRESSION: Final = COMPRESSED | COMPRESSION_MASK
 
 
 class SendBack:
-    """Sends the messages of a group back."""
+    """Sends back messages on behalf of one group."""
 
     def __init__(
         self, session: Session, group: str, max_reconsume_times: int, *, unit_mode: bool
@@ -56,27 +57,27 @@ class SendBack:
         self._unit_mode = unit_mode
 
     async def __call__(self, message: ReceivedMessage, delay_level: int = 0) -> bool:
-        """Whether somebody else keeps the message now; failures are logged."""
+        """Return whether a broker has taken the message. Failures are logged."""
         try:
-            await self._ask_its_broker(message, delay_level)
+            await self._return_to_broker(message, delay_level)
         except (ClientError, RemotingError) as error:
-            logger.warning("%r not taken back, sent to the retry topic: %s", message, error)
+            logger.warning("%r not taken back, trying the retry topic: %s", message, error)
         except Exception:
-            logger.exception("%r not taken back, sent to the retry topic", message)
+            logger.exception("%r not taken back, trying the retry topic", message)
         else:
             return True
         try:
-            await self._send_again(message, delay_level)
+            await self._send_copy(message, delay_level)
         except (ClientError, RemotingError) as error:
-            logger.warning("%r could not be sent to the retry topic: %s", message, error)
+            logger.warning("%r not sent to the retry topic: %s", message, error)
             return False
         except Exception:
-            # A mistake of ours must not lose the message.
-            logger.exception("%r could not be sent to the retry topic", message)
+            # A bug must not lose the message.
+            logger.exception("%r not sent to the retry topic", message)
             return False
         return True
 
-    async def _ask_its_broker(self, message: ReceivedMessage, delay_level: int) -> None:
+    async def _return_to_broker(self, message: ReceivedMessage, delay_level: int) -> None:
         session = self._session
         route = await session.routes.get(session.wrap(message.queue.topic))
         address = route.addresses.get(message.queue.broker_name, {}).get(MASTER_ID)
@@ -99,12 +100,12 @@ class SendBack:
             _TIMEOUT_SECONDS,
         )
 
-    async def _send_again(self, message: ReceivedMessage, delay_level: int) -> None:
+    async def _send_copy(self, message: ReceivedMessage, delay_level: int) -> None:
         session = self._session
         topic = retry_topic(self._group)
         route = await session.routes.get(topic)
         if not route.write_queues:
-            raise TopicNotFoundError(topic, "none of its queues can be written to")
+            raise TopicNotFoundError(topic, "none of its queues is writable")
         queue = random.choice(route.write_queues)  # noqa: S311 - any queue will do
         is_dead = delay_level == DEAD_LETTER
         properties = {
@@ -119,12 +120,12 @@ class SendBack:
             default_topic=TEMPLATE_TOPIC,
             default_topic_queue_nums=1,
             queue_id=queue.queue_id,
-            # What could not be decompressed here goes on as it is.
+            # A body that could not be decompressed is sent as it was stored.
             sys_flag=0 if message.is_readable else message.sys_flag & _COMPRESSION,
-            born_timestamp=time.time_ns() // 1_000_000,
+            born_timestamp=now_ms(),
             flag=message.flag,
             properties=encode_properties(properties).decode(),
-            # As often as possible: the broker makes it a dead letter.
+            # At the maximum, the broker makes the message a dead letter.
             reconsume_times=self._max_reconsume_times if is_dead else message.reconsume_times + 1,
             unit_mode=self._unit_mode,
             max_reconsume_times=self._max_reconsume_times,

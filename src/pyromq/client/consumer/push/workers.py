@@ -1,10 +1,10 @@
-"""So many jobs at once, each on a task that lives on: no task is made for a job.
+"""Run a limited number of jobs at once on long-lived tasks, instead of one task per job.
 
-A worker takes one job after the other. Others are woken only when jobs are left after it had
-its turn, so handlers that never wait cost one worker, and handlers that do wait get as many as
-allowed. A worker lets the event loop breathe after a few milliseconds.
+A worker runs one job after the other. It wakes another worker only if jobs are left in the next
+loop iteration, so handlers that never wait keep one worker busy, and handlers that do wait get as
+many workers as allowed. A worker yields to the event loop every few milliseconds.
 
-On the event loop of its owner.
+Used by `concurrent` and `orderly`, on the consumer's event loop.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 logger = logging.getLogger(__name__)
 
 Job = TypeVar("Job")
 
-#: For how long a worker goes on before everybody else has a turn.
-_TURN_SECONDS = 0.002
-#: How long `stop` waits for workers that it has cancelled.
-_CANCEL_SECONDS = 1.0
+#: How long a worker runs jobs before it yields to the event loop.
+_MAX_TURN_SECONDS: Final = 0.002
+#: How long `stop` waits for workers that it cancelled.
+_CANCEL_SECONDS: Final = 1.0
 
 
 class Workers(Generic[Job]):
-    """Runs `run(job)` for each job, at most `limit` at once, first come, first served."""
+    """Runs `run(job)` for each job in order, at most `limit` at once."""
 
     def __init__(self, limit: int, run: Callable[[Job], Awaitable[None]]) -> None:
         self._limit = limit
@@ -40,13 +40,13 @@ class Workers(Generic[Job]):
         self._is_stopped = False
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """These are to be done."""
+        """Queue jobs."""
         if not self._is_stopped:
             self._jobs.extend(jobs)
             self._wake_one()
 
     def add_later(self, job: Job, seconds: float) -> None:
-        """This is to be done after a while; not at all when they are stopped before."""
+        """Queue a job after a delay, unless the workers are stopped before."""
 
         def add() -> None:
             self._later.discard(timer)
@@ -57,20 +57,20 @@ class Workers(Generic[Job]):
 
     @property
     def waiting(self) -> int:
-        """How many jobs nobody has begun."""
+        """Number of queued jobs."""
         return len(self._jobs)
 
     @property
     def running(self) -> int:
-        """How many jobs are being done."""
+        """Number of jobs in flight."""
         return sum(worker.job is not None for worker in self._workers)
 
     def has(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether a task is one of the workers."""
+        """Return whether a task is one of the workers."""
         return any(worker.task is task for worker in self._workers)
 
     def cancel_overdue(self, seconds: float) -> list[Job]:
-        """Cancel the jobs that have taken longer than that; each is told once."""
+        """Cancel the jobs that have run for longer than `seconds`; return each of them once."""
         begun_before = time.monotonic() - seconds
         overdue = []
         for worker in self._workers:
@@ -81,7 +81,7 @@ class Workers(Generic[Job]):
         return overdue
 
     async def stop(self, grace: float) -> None:
-        """Begin no more jobs; let those that run end within `grace` seconds, then cancel them."""
+        """Drop queued jobs; let running ones finish within `grace` seconds, then cancel them."""
         self._is_stopped = True
         self._jobs.clear()
         for timer in self._later:
@@ -140,12 +140,12 @@ class Workers(Generic[Job]):
                 if not worker.is_overdue or self._is_stopped:
                     raise
             except Exception:
-                logger.exception("a job failed: %r", job)
+                logger.exception("job failed: %r", job)
             worker.job = None
             if worker.is_overdue:
                 worker.is_overdue = False
                 worker.task.uncancel()
-            if began - turn_began > _TURN_SECONDS:
+            if began - turn_began > _MAX_TURN_SECONDS:
                 await asyncio.sleep(0)
                 turn_began = clock()
 

@@ -1,11 +1,11 @@
-"""The admin handlers about clients, offsets and consume statistics, on a wired broker."""
+"""The admin handlers about clients, offsets and consume statistics of an assembled broker."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
+from pyromq.base.clock import now_ms
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.admin.clients import ClientAdminHandlers
 from pyromq.broker.handlers.admin.consume_stats import ConsumeStatsHandlers
@@ -15,40 +15,26 @@ from pyromq.broker.state.connections import Client
 from pyromq.protocol.wire.bodies import ConsumerData, MessageQueue, SubscriptionData, TopicConfig
 from pyromq.protocol.wire.codes import LanguageCode
 from pyromq.protocol.wire.frame import RemotingCommand
+from tests.unit.broker.assembled import AssembledBroker
 from tests.unit.broker.fakes import FakeConnection
-from tests.unit.broker.wired import Wired
 
 CONFIG = BrokerConfig(broker_name="broker-a", broker_ip1="127.0.0.1", broker_ip2="127.0.0.1")
 ADMIN = FakeConnection("127.0.0.1:50505")
 
 
-class Administered(Wired):
+class Administered(AssembledBroker):
     """A broker with topic T of two queues, and the handlers under test."""
 
     def __init__(self, root: Path, config: BrokerConfig = CONFIG, **store: Any) -> None:
         super().__init__(root, config, **store)
         self.topics.update(TopicConfig("T", 2, 2))
-        self.time = time.time_ns() // 1_000_000
-        lane = self.lanes.admin
-        self.clients = ClientAdminHandlers(
-            config, self.store, self.consumers, self.producers, self.offsets, lane
+        self.now = now_ms()
+        self.clients = ClientAdminHandlers(self.parts)
+        self.offset_admin = OffsetAdminHandlers(self.parts)
+        self.consume_stats = ConsumeStatsHandlers(self.parts)
+        self.entries_admin = QueueEntryHandlers(
+            self.store, self.consumers, self.filters, self.lanes.admin
         )
-        self.offset_admin = OffsetAdminHandlers(
-            config, self.store, self.topics, self.consumers, self.offsets, lane, self.groups
-        )
-        self.consume_stats = ConsumeStatsHandlers(
-            config,
-            self.store,
-            self.topics,
-            self.groups,
-            self.consumers,
-            self.offsets,
-            self.stats,
-            lane,
-            "127.0.0.1:10911",
-            now=lambda: self.time,
-        )
-        self.entries_admin = QueueEntryHandlers(self.store, self.consumers, self.filters, lane)
 
     def join(
         self,

@@ -103,11 +103,11 @@ async def test_time_spans(broker: Administered) -> None:
     assert (used.message_queue, empty.message_queue) == (queue(0), queue(1))
     assert (used.min_time_stamp, used.max_time_stamp) == (first, third)
     assert used.consume_time_stamp == second
-    assert used.delay_time == broker.time - third
+    assert used.delay_time == broker.now - third
     assert (empty.min_time_stamp, empty.max_time_stamp, empty.delay_time) == (-1, -1, 0)
     used, _ = (await ask("never")).consume_time_span_set
     assert used.consume_time_stamp == first
-    assert used.delay_time == broker.time - first
+    assert used.delay_time == broker.now - first
     broker.offsets.commit("g", "T", 0, 3)
     used, _ = (await ask("g")).consume_time_span_set
     assert (used.consume_time_stamp, used.delay_time) == (third, 0)

@@ -7,7 +7,7 @@ from pyromq.broker.handlers.admin.delay import DelayAdminHandlers
 from pyromq.broker.state.delay_offsets import DelayOffsetTable
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
-from pyromq.remoting.server import Connection
+from pyromq.remoting.connection import Connection
 
 
 def test_the_table_is_told_as_java_tells_it(tmp_path: Path) -> None:

@@ -8,58 +8,57 @@ import pytest
 
 from pyromq.broker.handlers.admin.maintenance import MaintenanceHandlers
 from pyromq.broker.services.topic_deletion import TopicDeletion
-from pyromq.broker.state.deleted_topics import DeletedTopicTable
 from pyromq.protocol.names import SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC
 from pyromq.protocol.wire.bodies import TopicConfig, TopicList
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
+from tests.unit.broker.assembled import AssembledBroker
 from tests.unit.broker.fakes import FakeConnection
-from tests.unit.broker.wired import Wired
 
 CONNECTION = FakeConnection()
 
 
 @pytest.fixture
-async def wired(tmp_path: Path) -> AsyncIterator[Wired]:
-    wired = Wired(tmp_path)
-    yield wired
-    await wired.close()
+async def assembled(tmp_path: Path) -> AsyncIterator[AssembledBroker]:
+    assembled = AssembledBroker(tmp_path)
+    yield assembled
+    await assembled.close()
 
 
 @pytest.fixture
-def handlers(wired: Wired) -> MaintenanceHandlers:
-    deleted = DeletedTopicTable(wired.store.config.config_directory)
-    deletion = TopicDeletion(wired.topics, wired.offsets, deleted, wired.store)
-    return MaintenanceHandlers(wired.store, wired.topics, deletion)
+def handlers(assembled: AssembledBroker) -> MaintenanceHandlers:
+    deleted = assembled.tables.deleted_topics
+    deletion = TopicDeletion(assembled.topics, assembled.offsets, deleted, assembled.store)
+    return MaintenanceHandlers(assembled.store, assembled.topics, deletion)
 
 
-def put(wired: Wired, topic: str) -> None:
+def put(assembled: AssembledBroker, topic: str) -> None:
     """Store a message, whatever the table of topics says."""
-    host = wired.host
-    wired.store.put(wired.store.queue(topic, 0), b"x", b"", 0, 0, 0, 0, host, 0)
-    wired.store.seal()
+    host = assembled.host
+    assembled.store.put(assembled.store.queue(topic, 0), b"x", b"", 0, 0, 0, 0, host, 0)
+    assembled.store.seal()
 
 
 async def test_queues_of_topics_that_are_no_more(
-    wired: Wired, handlers: MaintenanceHandlers
+    assembled: AssembledBroker, handlers: MaintenanceHandlers
 ) -> None:
-    wired.topics.update(TopicConfig("Kept", 1, 1))
+    assembled.topics.update(TopicConfig("Kept", 1, 1))
     for topic in ("Kept", "Gone", "AlsoGone", SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC):
-        put(wired, topic)
+        put(assembled, topic)
 
     request = RemotingCommand(RequestCode.CLEAN_UNUSED_TOPIC)
     answer = await handlers.clean_unused_topics(CONNECTION, request)
 
     assert answer.code == ResponseCode.SUCCESS
-    assert wired.store.queue_counts().keys() == {"Kept", SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC}
-    assert not (wired.store.config.consume_queue_directory / "Gone").exists()
+    assert assembled.store.queue_counts().keys() == {"Kept", SCHEDULE_TOPIC, TRANSACTION_OP_TOPIC}
+    assert not (assembled.store.config.consume_queue_directory / "Gone").exists()
 
 
 async def test_expired_queues_are_removed(
-    wired: Wired, handlers: MaintenanceHandlers, monkeypatch: pytest.MonkeyPatch
+    assembled: AssembledBroker, handlers: MaintenanceHandlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clean = AsyncMock()
-    monkeypatch.setattr(wired.store.retention, "clean_expired_queues", clean)
+    monkeypatch.setattr(assembled.store.retention, "clean_expired_queues", clean)
     request = RemotingCommand(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
 
     assert (await handlers.clean_expired_queues(CONNECTION, request)).code == ResponseCode.SUCCESS
@@ -67,11 +66,11 @@ async def test_expired_queues_are_removed(
 
 
 async def test_expired_segments_are_deleted_at_any_hour(
-    wired: Wired, handlers: MaintenanceHandlers, monkeypatch: pytest.MonkeyPatch
+    assembled: AssembledBroker, handlers: MaintenanceHandlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(
-        wired.store.retention, "execute_delete_files_manually", lambda: asked.append(True)
+        assembled.store.retention, "execute_delete_files_manually", lambda: asked.append(True)
     )
     request = RemotingCommand(RequestCode.DELETE_EXPIRED_COMMITLOG)
 
@@ -79,11 +78,11 @@ async def test_expired_segments_are_deleted_at_any_hour(
     assert asked == [True]
 
 
-async def test_system_topics(wired: Wired, handlers: MaintenanceHandlers) -> None:
+async def test_system_topics(assembled: AssembledBroker, handlers: MaintenanceHandlers) -> None:
     request = RemotingCommand(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     topics = TopicList.decode(handlers.system_topics(CONNECTION, request).body).topic_list
 
-    config = wired.config
+    config = assembled.config
     assert {
         "TBW102",
         "RMQ_SYS_TRANS_HALF_TOPIC",
@@ -91,7 +90,7 @@ async def test_system_topics(wired: Wired, handlers: MaintenanceHandlers) -> Non
         config.broker_cluster_name,
         f"{config.broker_cluster_name}_REPLY_TOPIC",
     } < topics
-    assert all(map(wired.topics.is_system_topic, topics))
+    assert all(map(assembled.topics.is_system_topic, topics))
 
 
 async def test_access_control_is_refused_clearly(handlers: MaintenanceHandlers) -> None:

@@ -12,8 +12,8 @@ from pyromq.protocol.wire.bodies_admin import QueryConsumeQueueResponseBody
 from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from tests.support.patience import until
+from tests.support.requests import send_request
 from tests.unit.broker.handlers.admin.administered import ADMIN, CONFIG, Administered, asking
-from tests.unit.broker.wired import send_request
 
 FILTERING = dataclasses.replace(
     CONFIG, enable_property_filter=True, enable_calc_filter_bit_map=True

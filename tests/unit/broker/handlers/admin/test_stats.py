@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,11 @@ import pytest
 
 from pyromq.broker.handlers.admin.stats import StatsAdminHandlers
 from pyromq.broker.services.stats import PutTimes
-from pyromq.broker.state.delay_offsets import DelayOffsetTable
 from pyromq.protocol.wire.bodies import KVTable
 from pyromq.protocol.wire.bodies_admin import BrokerStatsData
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
-from tests.unit.broker.wired import Wired
+from tests.unit.broker.assembled import AssembledBroker
 
 #: Every key of RocketMQ 4.9.7's answer but those that name a directory or a delay level.
 KEYS = {
@@ -69,16 +69,11 @@ KEYS = {
 
 class Setup:
     def __init__(self, root: Path) -> None:
-        self.wired = Wired(root)
+        self.assembled = AssembledBroker(root)
         self.now = 1_000_000
-        self.delays = DelayOffsetTable(root / "config", root / "abort")
+        self.delays = self.assembled.tables.delay_offsets
         self.handlers = StatsAdminHandlers(
-            self.wired.config,
-            self.wired.store,
-            self.wired.stats,
-            self.wired.lanes,
-            self.delays,
-            now=lambda: self.now,
+            dataclasses.replace(self.assembled.parts, clock=lambda: self.now)
         )
         self.connection: Any = None
 
@@ -99,11 +94,11 @@ class Setup:
 async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
     setup = Setup(tmp_path)
     yield setup
-    await setup.wired.close()
+    await setup.assembled.close()
 
 
 async def test_a_statistic(setup: Setup) -> None:
-    setup.wired.put(b"one")
+    setup.assembled.put(b"one")
     answer = await setup.view("TOPIC_PUT_NUMS", "T")
 
     assert answer.code == ResponseCode.SUCCESS
@@ -120,7 +115,7 @@ async def test_a_statistic_that_was_never_counted(setup: Setup) -> None:
 async def test_the_runtime_information_has_every_key_of_java(setup: Setup) -> None:
     info = await setup.info()
 
-    directory = setup.wired.store.config.commit_log_directory
+    directory = setup.assembled.store.config.commit_log_directory
     own = {"halfMessagesWithoutProducer"}
     assert info.keys() == KEYS | own | {f"commitLogDiskRatio_{directory}"}
     assert info["earliestMessageTimeStamp"] == "-1"
@@ -128,11 +123,11 @@ async def test_the_runtime_information_has_every_key_of_java(setup: Setup) -> No
 
 
 async def test_the_runtime_information_of_a_broker_that_works(setup: Setup) -> None:
-    setup.wired.put(b"one", b"two")
-    setup.wired.stats.pulled("g", "T", 0, 2, 200)
+    setup.assembled.put(b"one", b"two")
+    setup.assembled.stats.pulled("g", "T", 0, 2, 200)
     setup.now += ((26 * 60 + 3) * 60 + 4) * 1000
     info = await setup.info()
-    (first, second) = setup.wired.records()
+    (first, second) = setup.assembled.records()
 
     assert info["msgPutTotalTodayNow"] == info["putMessageTimesTotal"] == "2"
     assert info["putMessageSizeTotal"] == str(first.size + second.size)
@@ -148,7 +143,7 @@ async def test_the_runtime_information_of_a_broker_that_works(setup: Setup) -> N
 
 
 async def test_how_long_puts_took(setup: Setup) -> None:
-    setup.wired.stats.put_times = PutTimes(7, (1, 9, 10, 99, 1500, 20_000))
+    setup.assembled.stats.put_times = PutTimes(7, (1, 9, 10, 99, 1500, 20_000))
     info = await setup.info()
 
     assert info["putMessageDistributeTime"] == (
@@ -161,7 +156,7 @@ async def test_how_long_puts_took(setup: Setup) -> None:
 async def test_delay_levels_are_told_with_their_ends(setup: Setup) -> None:
     setup.delays.begin(0)
     setup.delays.move({3: 5}, 0)
-    setup.wired.put(b"x", topic="T")
+    setup.assembled.put(b"x", topic="T")
 
     assert (await setup.info())["scheduleMessageOffset_3"] == "5,0"
     setup.delays.save_if_changed()

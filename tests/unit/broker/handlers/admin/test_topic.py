@@ -2,19 +2,23 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.admin.topic import TopicAdminHandlers
-from pyromq.broker.services.flow_control import Lane
+from pyromq.broker.parts import build_parts
+from pyromq.broker.services.flow_control import Lanes
+from pyromq.broker.services.long_poll import LongPoll
 from pyromq.broker.services.stats import BrokerStats
 from pyromq.broker.services.topic_deletion import TopicDeletion
-from pyromq.broker.state.deleted_topics import DeletedTopicTable
 from pyromq.broker.state.groups import GroupTable
 from pyromq.broker.state.offsets import ConsumerOffsetTable
-from pyromq.broker.state.topics import TopicTable
+from pyromq.broker.state.tables import BrokerTables
 from pyromq.protocol.java.fastjson import BodyError
+from pyromq.protocol.message.message_id import encode_host
 from pyromq.protocol.wire.bodies import (
     ConsumerOffsetSerializeWrapper,
     SubscriptionGroupConfig,
@@ -26,7 +30,9 @@ from pyromq.protocol.wire.bodies import (
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers import HeaderError
+from pyromq.store.config import BrokerRole
 from pyromq.store.growth import Growth
+from tests.support.brokers import small_store
 from tests.unit.broker.fakes import FakeConnection
 
 CONFIG = BrokerConfig(
@@ -51,25 +57,30 @@ class Broker:
         self, directory: Path, *, is_replica: bool = False, config: BrokerConfig = CONFIG
     ) -> None:
         self.stats = BrokerStats(Growth(), "cluster")
-        self.topics = TopicTable(CONFIG, directory)
-        self.groups = GroupTable(CONFIG, directory)
-        self.offsets = ConsumerOffsetTable(directory)
-        self.deleted = DeletedTopicTable(directory)
+        role = BrokerRole.SLAVE if is_replica else BrokerRole.ASYNC_MASTER
+        store_config = small_store(directory, broker_role=role)
+        tables = BrokerTables.of(CONFIG, store_config)
+        self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
+        self.deleted = tables.deleted_topics
         self.min_physical_offset, self.max_physical_offset = 0, 100
         self.closed: list[str] = []
         self.removed: list[str] = []
         self.registered: list[int] = []
         self.connection = FakeConnection()
-        self.handlers = TopicAdminHandlers(
-            self.topics,
-            self.groups,
-            self.offsets,
-            TopicDeletion(self.topics, self.offsets, self.deleted, self),
-            Lane("admin", 10),
-            self.stats,
+        store: Any = SimpleNamespace(config=store_config, growth=Growth())
+        parts = build_parts(
             config,
-            register=self.register,
-            is_replica=is_replica,
+            store,
+            tables,
+            lanes=Lanes(config),
+            long_poll=LongPoll(config),
+            store_host=encode_host("127.0.0.1", 10911),
+            address="127.0.0.1:10911",
+            announce=self.announce,
+        )
+        self.handlers = TopicAdminHandlers(
+            dataclasses.replace(parts, stats=self.stats),
+            TopicDeletion(self.topics, self.offsets, self.deleted, self),
         )
 
     def close_topic(self, topic: str) -> None:
@@ -86,7 +97,7 @@ class Broker:
     def remove_old_queues(self, topic: str, end: int, timestamp: int) -> int:
         raise AssertionError(f"only at a start: {topic}, {end}, {timestamp}")
 
-    async def register(self) -> None:
+    async def announce(self) -> None:
         self.registered.append(self.topics.data_version.counter)
 
     async def update_topic(self, **fields: str) -> RemotingCommand:
@@ -223,7 +234,8 @@ async def test_changes_of_groups_are_on_the_disk_when_they_are_answered(
     broker: Broker, tmp_path: Path
 ) -> None:
     def saved() -> tuple[GroupTable, ConsumerOffsetTable]:
-        groups, offsets = GroupTable(CONFIG, tmp_path), ConsumerOffsetTable(tmp_path)
+        directory = small_store(tmp_path).config_directory
+        groups, offsets = GroupTable(CONFIG, directory), ConsumerOffsetTable(directory)
         groups.load()
         offsets.load()
         return groups, offsets

@@ -13,7 +13,7 @@ from pyromq.client.options import ClientOptions
 from pyromq.protocol.wire.bodies import MessageModel
 
 
-def test_own_options_and_those_of_every_client_are_told_apart() -> None:
+def test_own_options_are_split_from_those_of_every_client() -> None:
     settings, common = LitePullSettings.split(
         {"max_span": 7, "namespace": "tenant", "start_from": StartFrom.FIRST}, "g"
     )
@@ -27,7 +27,7 @@ def test_every_option_has_a_setting_of_the_same_name() -> None:
     assert own == {field.name for field in fields(LitePullSettings)}
 
 
-def test_in_broadcasting_the_client_keeps_its_id() -> None:
+def test_broadcasting_keeps_the_client_id() -> None:
     settings, common = LitePullSettings.split({"model": MessageModel.BROADCASTING}, "g")
     assert settings.is_broadcasting
     assert common == {"instance_name": "DEFAULT"}
@@ -50,7 +50,7 @@ def test_in_broadcasting_the_client_keeps_its_id() -> None:
         {"model": MessageModel.BROADCASTING},  # and no group
     ],
 )
-def test_options_that_are_not_possible(options: LitePullOptions) -> None:
+def test_impossible_options_are_refused(options: LitePullOptions) -> None:
     (name,) = options
     with pytest.raises(OptionError, match=f"{name}="):
         LitePullSettings.split(options, None)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 from pyromq.client.consumer.lite_pull.read_ahead import Batch, ReadAhead, Reading
 from pyromq.client.consumer.process_queue import Limits
 from pyromq.client.received import ReceivedMessage
@@ -27,7 +29,7 @@ def next_offset(waiting: ReadAhead) -> int | None:
     return None if message is None else message.queue_offset
 
 
-def test_a_message_counts_when_the_next_is_asked_for() -> None:
+def test_a_message_counts_when_the_next_is_requested() -> None:
     waiting, reading = ahead(), Reading(A, 5)
     waiting.put(reading, messages(5, 6, 8), 10)
     assert (reading.commit_offset, reading.position) == (5, 5)
@@ -36,7 +38,7 @@ def test_a_message_counts_when_the_next_is_asked_for() -> None:
     assert waiting.count == 0
 
 
-def test_settled_counts_at_once() -> None:
+def test_settled_messages_count_at_once() -> None:
     waiting, reading = ahead(), Reading(A, 0)
     waiting.settle()
     waiting.put(reading, messages(0, 1, 2), 3)
@@ -51,7 +53,7 @@ def test_settled_counts_at_once() -> None:
     assert reading.commit_offset == 3
 
 
-def test_the_owner_is_told_when_a_queue_is_free() -> None:
+def test_the_owner_is_notified_when_a_queue_is_free() -> None:
     waiting, reading = ahead(), Reading(A, 0)
     waiting.put(reading, messages(0, 1, 2), 3)
     assert reading.is_free
@@ -81,7 +83,7 @@ def test_queues_take_turns() -> None:
     assert [next_offset(waiting) for _ in range(6)] == [0, 10, 1, 11, 2, None]
 
 
-def test_what_a_filter_left_out_is_passed_over_behind_the_messages_before_it() -> None:
+def test_filtered_messages_are_skipped_after_those_before_them() -> None:
     waiting, reading = ahead(), Reading(A, 0)
     waiting.put(reading, [], 4)
     assert reading.commit_offset == 4
@@ -95,7 +97,7 @@ def test_what_a_filter_left_out_is_passed_over_behind_the_messages_before_it() -
     assert (reading.commit_offset, reading.next_offset) == (12, 12)
 
 
-def test_a_paused_queue_keeps_what_it_has() -> None:
+def test_a_paused_queue_keeps_its_messages() -> None:
     waiting, reading = ahead(), Reading(A, 0)
     waiting.put(reading, messages(0, 1, 2), 3)
     assert next_offset(waiting) == 0
@@ -111,7 +113,7 @@ def test_a_paused_queue_keeps_what_it_has() -> None:
     assert (reading.commit_offset, waiting.count) == (4, 0)
 
 
-def test_what_was_dropped_does_not_count() -> None:
+def test_dropped_messages_do_not_count() -> None:
     waiting, reading = ahead(), Reading(A, 0)
     waiting.put(reading, messages(0, 1), 2)
     waiting.put(reading, messages(2), 3)
@@ -140,7 +142,7 @@ def test_discarded_messages_do_not_count() -> None:
     assert (reading.commit_offset, ended) == (0, [False])
 
 
-def test_room_by_count_size_span_and_in_all() -> None:
+def test_room_is_limited_by_count_size_span_and_total() -> None:
     reading, other = Reading(A, 0), Reading(B, 0)
     waiting = ahead(Limits(messages=3, size=100, span=None), 5)
     waiting.put(reading, messages(0, 1), 2)
@@ -149,7 +151,7 @@ def test_room_by_count_size_span_and_in_all() -> None:
     assert not waiting.has_room(reading)
     assert waiting.has_room(other)
     waiting.put(other, messages(0, 1), 2)
-    assert not waiting.has_room(other)  # five in all
+    assert not waiting.has_room(other)  # five in total
     waiting.next_batch()
     assert waiting.has_room(reading)
 
@@ -164,3 +166,16 @@ def test_room_by_count_size_span_and_in_all() -> None:
     assert waiting.has_room(reading)
     waiting.put(reading, messages(51), 52)
     assert not waiting.has_room(reading)
+
+
+async def test_a_pull_waits_for_room() -> None:
+    waiting, reading, other = ahead(Limits(messages=1)), Reading(A, 0), Reading(B, 0)
+    waiting.put(reading, messages(0), 1)
+    await waiting.until_room(other)
+    stalled = asyncio.create_task(waiting.until_room(reading))
+    await asyncio.sleep(0)
+    waiting.notify_room()
+    await asyncio.sleep(0)
+    assert not stalled.done()
+    assert next_offset(waiting) == 0
+    await stalled

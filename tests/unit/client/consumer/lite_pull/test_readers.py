@@ -9,10 +9,10 @@ import pytest
 
 from pyromq.client.consumer.lite_pull import readers as queue_readers
 from pyromq.client.consumer.lite_pull.read_ahead import ReadAhead, Reading
-from pyromq.client.consumer.lite_pull.readers import QueueReaders, name_of
+from pyromq.client.consumer.lite_pull.readers import QueueReaders
 from pyromq.client.consumer.process_queue import Limits
 from pyromq.client.consumer.queue_access import QueueAccess
-from pyromq.client.consumer.subscription import Subscription, Wanted
+from pyromq.client.consumer.subscription import Subscription, TopicSubscription
 from pyromq.client.errors import BrokerError
 from pyromq.client.options import Settings
 from pyromq.client.session.session import Session
@@ -27,13 +27,13 @@ PULL = RequestCode.PULL_MESSAGE
 
 
 class Owner:
-    """Reads one queue of a fake cluster."""
+    """Read one queue of a fake cluster."""
 
     def __init__(self, cluster: FakeCluster, limits: Limits) -> None:
         self.broker = cluster.brokers[0]
         self.session = Session(Settings.of(cluster.namesrv, {}), HeartbeatData)
         self.ahead = ReadAhead(limits, 1000)
-        self.wanted = {"t": Wanted(Subscription())}
+        self.subscriptions = {"t": TopicSubscription(Subscription())}
         self.refusals: list[BrokerError] = []
         self.arrivals = 0
         self.failures = 0
@@ -42,9 +42,8 @@ class Owner:
             self.session,
             QueueAccess(self.session, None),
             self.ahead,
-            self.wanted,
+            self.subscriptions,
             pull_batch_size=2,
-            find_start=self.find_start,
             arrived=self.arrived,
             refused=self.refusals.append,
         )
@@ -79,22 +78,21 @@ async def fill(reader: Owner, count: int) -> None:
         await reader.broker.put("t", 0, b"%d" % number)
 
 
-async def test_a_queue_is_pulled_ahead_of_the_reader_as_far_as_there_is_room() -> None:
+async def test_a_queue_is_pulled_ahead_of_the_reader_while_there_is_room() -> None:
     async with owner(Limits(messages=4)) as reader:
         await fill(reader, 10)
-        reader.readers.begin(reader.reading)
+        reader.readers.start(reader.reading, reader.find_start)
         await until(lambda: reader.ahead.count == 4)
         reader.ahead.next_batch()
         assert reader.pulls() == 2
-        reader.readers.room()
         await until(lambda: reader.ahead.count == 4)
         assert (reader.pulls(), reader.arrivals) == (3, 3)
         assert reader.readers.is_reading(reader.reading)
 
 
-async def test_stopped_it_is_not_pulled_any_more() -> None:
+async def test_a_stopped_queue_is_not_pulled() -> None:
     async with owner() as reader:
-        reader.readers.begin(reader.reading)
+        reader.readers.start(reader.reading, reader.find_start)
         await until(lambda: reader.pulls() == 1)
         await reader.readers.stop(reader.reading)
         await reader.readers.stop(reader.reading)
@@ -104,17 +102,17 @@ async def test_stopped_it_is_not_pulled_any_more() -> None:
         assert (reader.ahead.count, reader.pulls()) == (0, 1)
 
 
-async def test_begun_anew_it_asks_with_the_new_filter() -> None:
+async def test_a_restarted_pull_uses_the_new_filter() -> None:
     async with owner() as reader:
-        reader.readers.begin(reader.reading)
+        reader.readers.start(reader.reading, reader.find_start)
         await until(lambda: reader.pulls() == 1)
-        reader.wanted["t"] = Wanted(Subscription.tags("a"))
-        reader.readers.begin(reader.reading)
+        reader.subscriptions["t"] = TopicSubscription(Subscription.tags("a"))
+        reader.readers.start(reader.reading, reader.find_start)
         await until(lambda: reader.pulls() == 2)
         assert reader.broker.seen(PULL)[1].ext_fields["subscription"] == "a"
 
 
-async def test_whatever_fails_is_tried_again(
+async def test_failures_are_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(queue_readers, "_FIRST_PAUSE_SECONDS", 0.001)
@@ -122,33 +120,33 @@ async def test_whatever_fails_is_tried_again(
         await fill(reader, 1)
         reader.failures = 2
         reader.broker.refusals[PULL] = [(ResponseCode.SYSTEM_BUSY, "busy")]
-        reader.readers.begin(reader.reading)
+        reader.readers.start(reader.reading, reader.find_start)
         await until(lambda: reader.ahead.count == 1)
         assert caplog.text.count("Traceback") == 2
         assert caplog.text.count("busy") == 1
         assert reader.refusals == []
 
 
-async def test_what_stays_refused_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_readers, "_LONGEST_PAUSE_SECONDS", 0.001)
+async def test_permanent_refusals_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_readers, "_MAX_PAUSE_SECONDS", 0.001)
     async with owner() as reader:
         await fill(reader, 1)
         reader.broker.refusals[PULL] = [(ResponseCode.NO_PERMISSION, "never")] * 2
-        reader.readers.begin(reader.reading)
+        reader.readers.start(reader.reading, reader.find_start)
         await until(lambda: reader.ahead.count == 1)
         assert [error.remark for error in reader.refusals] == ["never", "never"]
 
 
-async def test_a_topic_that_is_not_wanted_any_more_is_not_pulled() -> None:
+async def test_an_unsubscribed_topic_is_not_pulled() -> None:
     async with owner() as reader:
-        reader.wanted.clear()
-        reader.readers.begin(reader.reading)
+        reader.subscriptions.clear()
+        reader.readers.start(reader.reading, reader.find_start)
         await until(lambda: reader.reading.next_offset == 0)
         await asyncio.sleep(0.01)
         assert reader.pulls() == 0
 
 
-async def test_a_broker_that_moves_offsets_about_is_not_flooded(
+async def test_a_broker_that_keeps_moving_offsets_is_not_flooded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with owner() as reader:
@@ -160,11 +158,7 @@ async def test_a_broker_that_moves_offsets_about_is_not_flooded(
 
         monkeypatch.setattr(broker, "_pull_message", moved)
         began = time.monotonic()
-        reader.readers.begin(reader.reading)
+        reader.readers.start(reader.reading, reader.find_start)
         await until(lambda: reader.pulls() >= 4)
-        # At most each 0.05 s.
+        # At most one every 0.05 s.
         assert reader.pulls() <= 1 + (time.monotonic() - began) / 0.05
-
-
-def test_a_queue_in_a_sentence() -> None:
-    assert name_of(QUEUE) == "queue 0 of t at b0"

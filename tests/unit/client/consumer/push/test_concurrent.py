@@ -18,7 +18,7 @@ from tests.unit.client.received_messages import QUEUE, received
 
 
 class Rig:
-    """A queue with messages, a handler, and a broker that takes messages back or not."""
+    """A queue with messages, a handler, and a broker that may refuse to take messages back."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ async def test_single_messages_and_lists() -> None:
         assert (rig.stats.handled, rig.stats.handlings) == (10, len(calls))
 
 
-async def test_failures_go_back_and_do_not_hold_up_others() -> None:
+async def test_failures_go_back_and_do_not_block_others() -> None:
     async def handle(message: ReceivedMessage) -> Retry | None:
         if message.queue_offset == 1:
             raise ValueError("no")
@@ -88,7 +88,7 @@ async def test_failures_go_back_and_do_not_hold_up_others() -> None:
     assert (rig.stats.handled, rig.stats.failed) == (2, 2)
 
 
-async def test_a_handler_of_lists_can_say_which_failed() -> None:
+async def test_a_handler_of_lists_can_name_the_failed_messages() -> None:
     async def handle(messages: list[ReceivedMessage]) -> Retry:
         return Retry(messages=messages[1:2])
 
@@ -99,10 +99,10 @@ async def test_a_handler_of_lists_can_say_which_failed() -> None:
     assert (rig.stats.handled, rig.stats.failed) == (2, 1)
 
 
-async def test_what_nobody_takes_back_comes_again_and_stays_uncommitted(
+async def test_a_message_nobody_takes_back_is_retried_and_stays_uncommitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(concurrent_module, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(concurrent_module, "LOCAL_RETRY_SECONDS", 0.01)
     times: list[int] = []
     offsets: list[int] = []
 
@@ -119,17 +119,17 @@ async def test_what_nobody_takes_back_comes_again_and_stays_uncommitted(
     assert (times, offsets) == ([0, 1, 2], [0, 0, 0])
 
 
-async def test_in_broadcasting_a_failure_is_the_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_broadcasting_does_not_redeliver(caplog: pytest.LogCaptureFixture) -> None:
     async def handle(_message: ReceivedMessage) -> None:
         raise ValueError("no")
 
     rig = Rig(handle, broadcasting=True)
     rig.submit(1)
     await rig.until_committed(1)
-    assert "does not come again" in caplog.text
+    assert "broadcasting has no redelivery" in caplog.text
 
 
-async def test_results_for_a_queue_that_is_gone_count_for_nothing() -> None:
+async def test_results_for_a_dropped_queue_are_ignored() -> None:
     gate = asyncio.Event()
     calls: list[int] = []
 
@@ -150,7 +150,7 @@ async def test_results_for_a_queue_that_is_gone_count_for_nothing() -> None:
     assert rig.queue.commit_offset == 0
 
 
-async def test_a_coroutine_that_hangs_is_cancelled_and_its_message_goes_back() -> None:
+async def test_a_hanging_coroutine_is_cancelled_and_its_message_goes_back() -> None:
     calls: list[int] = []
 
     async def handle(message: ReceivedMessage) -> None:
@@ -161,13 +161,13 @@ async def test_a_coroutine_that_hangs_is_cancelled_and_its_message_goes_back() -
     rig = Rig(handle, max_handlers=1)
     rig.submit(2)
     await until(lambda: calls == [0])
-    rig.handling.look_for_hung(30)
-    rig.handling.look_for_hung(0)
+    rig.handling.cancel_overdue(30)
+    rig.handling.cancel_overdue(0)
     await rig.until_committed(2)
     assert rig.sent_back == [(0, 3)]
 
 
-async def test_a_coroutine_that_will_not_be_cancelled_sends_nothing_back_twice() -> None:
+async def test_a_coroutine_that_ignores_cancellation_sends_back_once() -> None:
     ended = asyncio.Event()
 
     async def handle(_message: ReceivedMessage) -> Retry:
@@ -180,14 +180,14 @@ async def test_a_coroutine_that_will_not_be_cancelled_sends_nothing_back_twice()
     rig = Rig(handle)
     rig.submit(1)
     await until(lambda: rig.handling._workers.running == 1)
-    rig.handling.look_for_hung(0)
+    rig.handling.cancel_overdue(0)
     await until(lambda: rig.queue.commit_offset == 1)
     ended.set()
     await rig.handling.stop(1)
     assert rig.sent_back == [(0, 3)]
 
 
-async def test_a_thread_that_hangs_is_left_alone_and_its_message_goes_back_once() -> None:
+async def test_a_hanging_thread_is_abandoned_and_its_message_goes_back_once() -> None:
     gate = threading.Event()
     calls: list[int] = []
 
@@ -200,14 +200,14 @@ async def test_a_thread_that_hangs_is_left_alone_and_its_message_goes_back_once(
     rig = Rig(handle, max_handlers=1)
     rig.submit(2)
     await until(lambda: calls == [0])
-    rig.handling.look_for_hung(0)
+    rig.handling.cancel_overdue(0)
     await until(lambda: rig.queue.commit_offset == 2)
     gate.set()
     await rig.handling.stop(1)
     assert rig.sent_back == [(0, 3)]
 
 
-async def test_stopping_begins_nothing_more() -> None:
+async def test_stop_starts_no_more_handlers() -> None:
     gate = asyncio.Event()
     begun: list[int] = []
 

@@ -57,7 +57,7 @@ def caller(handler: Handler, *, lists: bool = False, hooks: Hooks | None = None)
         (ValueError("no"), Retry()),
     ],
 )
-async def test_what_a_handler_can_say(result: Any, outcome: Retry | None, hooked: bool) -> None:
+async def test_valid_results_of_a_handler(result: Any, outcome: Retry | None, hooked: bool) -> None:
     watch = Watch()
 
     async def handle(message: ReceivedMessage) -> HandlerResult:
@@ -75,10 +75,10 @@ async def test_what_a_handler_can_say(result: Any, outcome: Retry | None, hooked
 
 @pytest.mark.parametrize("hooked", [False, True])
 @pytest.mark.parametrize("result", [False, True, 0, "", "success", object])
-async def test_what_a_handler_cannot_say(
+async def test_invalid_results_of_a_handler(
     result: Any, hooked: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """False is no success: the message comes again, and a log line says why."""
+    """False is not a success: the message is delivered again, and the log tells why."""
     watch = Watch()
 
     async def handle(message: ReceivedMessage) -> Any:
@@ -86,13 +86,13 @@ async def test_what_a_handler_cannot_say(
 
     call = caller(handle, hooks=Hooks([watch]) if hooked else None)
     assert await call(QUEUE, [received(0)]) == Retry()
-    assert f"the handler returned {result!r}" in caplog.text
+    assert f"handler returned {result!r}" in caplog.text
     assert [success for success, _ in watch.seen] == ([False] if hooked else [])
-    with pytest.raises(TypeError, match=r"ConsumeResult\.SUCCESS means consumed"):
+    with pytest.raises(TypeError, match=r"return None or ConsumeResult\.SUCCESS"):
         await call.call_raising(QUEUE, received(0))
 
 
-async def test_a_handler_for_lists_is_told_how_to_get_them(
+async def test_a_handler_that_expects_lists_gets_advice(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def handle(messages: Any) -> None:
@@ -112,7 +112,7 @@ def one_of_unknown(message: ReceivedMessage, other: Unknown = None) -> None: ...
 def quite_unknown(message: Unknown) -> None: ...
 
 
-def test_handlers_whose_annotations_cannot_be_looked_up() -> None:
+def test_handlers_with_unresolvable_annotations() -> None:
     check_handler(quite_unknown, takes_lists=True)
     check_handler(quite_unknown, takes_lists=False)
     check_handler(one_of_unknown, takes_lists=False)
@@ -154,7 +154,7 @@ async def test_every_form_of_a_handler() -> None:
             assert calls.pop() == (messages if lists else messages[0], on_loop)
 
 
-async def test_a_failure_is_logged_and_can_be_seen(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_logged_and_passed_to_hooks(caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch()
 
     async def fail(_messages: list[ReceivedMessage]) -> None:
@@ -175,8 +175,8 @@ async def test_a_failure_is_logged_and_can_be_seen(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-async def test_a_handler_that_was_cancelled_by_somebody_else_has_failed(hooked: bool) -> None:
-    """Not everything that is cancelled is cancelled by us: its own task, its own time-out."""
+async def test_a_handler_cancelled_by_others_has_failed(hooked: bool) -> None:
+    """Its own task or its own timeout may cancel a handler as well."""
 
     async def handle(_message: ReceivedMessage) -> None:
         inner = asyncio.create_task(asyncio.sleep(60))
@@ -218,7 +218,7 @@ async def test_a_plain_function_cannot_end_the_consumer(
     call.close()
 
 
-def test_a_coroutine_that_ends_the_program_leaves_its_message_to_be_consumed_again() -> None:
+def test_system_exit_in_a_coroutine_leaves_its_message_unconsumed() -> None:
     outcomes: list[Retry | None] = []
 
     async def handle(_message: ReceivedMessage) -> None:
@@ -245,6 +245,6 @@ def test_a_coroutine_that_ends_the_program_leaves_its_message_to_be_consumed_aga
         {"messages": 5},
     ],
 )
-def test_a_retry_that_means_nothing_cannot_be_made(values: dict[str, Any]) -> None:
+def test_an_invalid_retry_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match=next(iter(values))):
         Retry(**values)

@@ -12,7 +12,7 @@ from tests.unit.client.received_messages import QUEUE, received
 from tests.unit.client.sessions import session_at
 
 
-async def test_a_portrait_of_a_consumer() -> None:
+async def test_running_info_uses_java_names() -> None:
     before = int(time.time() * 1000) - 10_100
     process_queue = ProcessQueue(QUEUE, 5, Limits())
     process_queue.put([received(offset, bytes(1024 * 1024)) for offset in (5, 7)], 9)
@@ -23,7 +23,7 @@ async def test_a_portrait_of_a_consumer() -> None:
             session,
             "g",
             PushSettings(order=Order.ORDERLY, max_handlers=7),
-            started_at=12.0,
+            started_at=12_000,
             subscriptions=[SubscriptionData("t")],
             process_queues={QUEUE: process_queue, waiting: None},
             stats={"t": TopicStats()},

@@ -11,10 +11,10 @@ from pyromq.client.errors import OptionError
 from pyromq.protocol.wire.bodies import MessageModel
 
 
-def test_own_options_and_those_of_every_client() -> None:
+def test_own_options_are_split_from_those_of_every_client() -> None:
     settings, common = PushSettings.split(PushOptions(max_handlers=3, namespace="tenant"))
     assert (settings.max_handlers, common) == (3, {"namespace": "tenant"})
-    # Offsets of broadcasting are found again under the same client id.
+    # Broadcasting finds its offsets under the same client id.
     broadcasting = PushOptions(model=MessageModel.BROADCASTING)
     assert PushSettings.split(broadcasting)[1] == {"instance_name": "DEFAULT"}
     named = PushOptions(model=MessageModel.BROADCASTING, instance_name="two")
@@ -32,12 +32,12 @@ def test_own_options_and_those_of_every_client() -> None:
         ({"takes_lists": True, "pull_batch_size": 5}, True, 5),
     ],
 )
-def test_how_many_messages_a_handler_gets(options: Any, lists: bool, size: int) -> None:
+def test_messages_per_call(options: Any, lists: bool, size: int) -> None:
     settings = PushSettings(**options)
     assert (settings.hands_out_lists, settings.messages_per_call) == (lists, size)
 
 
-def test_how_often_a_message_comes_again() -> None:
+def test_reconsume_limit() -> None:
     assert PushSettings().reconsume_limit == 16
     assert PushSettings(order=Order.ORDERLY).reconsume_limit == 0x7FFFFFFF
     assert PushSettings(order=Order.ORDERLY, max_reconsume_times=2).reconsume_limit == 2
@@ -69,7 +69,7 @@ def test_limits_of_a_topic_are_divided_among_its_queues() -> None:
         {"start_from": "first"},
     ],
 )
-def test_what_is_not_possible_is_named(options: dict[str, Any]) -> None:
+def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match=next(iter(options))):
         PushSettings(**options)
 

@@ -16,7 +16,7 @@ from tests.unit.client.received_messages import received
 
 
 class Rig:
-    """Two queues, a handler, locks that can be taken away."""
+    """Two queues, a handler, and locks that can be taken away."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Rig:
         return self.buries
 
 
-async def test_one_handler_for_a_queue_several_queues_at_once() -> None:
+async def test_one_handler_per_queue_and_several_queues_at_once() -> None:
     seen: list[tuple[int, int]] = []
     at_work: set[int] = set()
     together: list[int] = []
@@ -96,7 +96,7 @@ async def test_one_handler_for_a_queue_several_queues_at_once() -> None:
     assert (most, together) == (2, [])
 
 
-async def test_a_failure_holds_up_its_queue_only() -> None:
+async def test_a_failure_blocks_its_queue_only() -> None:
     seen: list[tuple[int, int]] = []
 
     async def handle(message: ReceivedMessage) -> Retry | None:
@@ -110,7 +110,7 @@ async def test_a_failure_holds_up_its_queue_only() -> None:
     assert (rig.stats.handled, rig.stats.failed) == (3, 2)
 
 
-async def test_lists_come_again_whole() -> None:
+async def test_lists_are_retried_whole() -> None:
     seen: list[list[int]] = []
 
     async def handle(messages: list[ReceivedMessage]) -> Retry | None:
@@ -123,7 +123,7 @@ async def test_lists_come_again_whole() -> None:
     assert seen == [[0, 1], [0, 1], [2]]
 
 
-async def test_after_too_many_times_a_message_makes_way() -> None:
+async def test_a_message_becomes_a_dead_letter_after_too_many_retries() -> None:
     seen: list[int] = []
 
     async def handle(message: ReceivedMessage) -> None:
@@ -135,12 +135,12 @@ async def test_after_too_many_times_a_message_makes_way() -> None:
     rig = Rig(handle, max_reconsume_times=1)
     rig.submit(2)
     await rig.until_committed(2)
-    # Nobody took it at the second and the third failure: it stayed in its place.
+    # No broker took it after the second and third failure: it stayed in place.
     assert seen == [0, 0, 0, 0, 1]
     assert rig.buried == [0]
 
 
-async def test_in_broadcasting_it_makes_way_without_a_grave() -> None:
+async def test_broadcasting_drops_a_message_after_too_many_retries() -> None:
     seen: list[int] = []
 
     async def handle(message: ReceivedMessage) -> None:
@@ -154,7 +154,7 @@ async def test_in_broadcasting_it_makes_way_without_a_grave() -> None:
     assert seen == [0, 0, 1]
 
 
-async def test_nothing_is_handed_out_without_a_lock() -> None:
+async def test_no_message_is_handed_out_without_a_lock() -> None:
     seen: list[int] = []
 
     async def handle(message: ReceivedMessage) -> None:
@@ -171,7 +171,7 @@ async def test_nothing_is_handed_out_without_a_lock() -> None:
     await rig.until_committed(2)
 
 
-async def test_a_queue_is_left_when_its_handler_has_come_back() -> None:
+async def test_a_queue_is_left_once_its_handler_returns() -> None:
     gate = asyncio.Event()
     seen: list[int] = []
 
@@ -186,10 +186,10 @@ async def test_a_queue_is_left_when_its_handler_has_come_back() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     assert not leaving.done()
-    rig.handling.look_for_hung(0)  # has all the time it takes
+    rig.handling.cancel_overdue(0)  # an orderly handler has no time limit
     gate.set()
     await leaving
-    # What it has done counts, what was not begun is another's.
+    # Handled messages count; the others belong to the next owner.
     assert (rig.queue.commit_offset, seen) == (1, [0])
     await rig.handling.leave(rig.queues[1])
     assert rig.queues[1].dropped

@@ -18,7 +18,7 @@ QUEUE = MessageQueue("%RETRY%g", "b0", 0)
 REFUSAL = [(int(ResponseCode.SYSTEM_ERROR), "no such message")]
 
 
-async def test_its_broker_is_asked_first() -> None:
+async def test_a_message_goes_back_to_its_broker_first() -> None:
     async with (
         running_cluster({"tenant%t": {"b0": 1}, "%RETRY%tenant%g": {"b0": 1}}) as cluster,
         session_at(cluster.namesrv, namespace="tenant") as session,
@@ -42,9 +42,7 @@ async def test_its_broker_is_asked_first() -> None:
 
 
 @pytest.mark.parametrize(("delay_level", "times"), [(0, 3), (DEAD_LETTER, 5)])
-async def test_the_message_itself_goes_to_the_retry_topic_instead(
-    delay_level: int, times: int
-) -> None:
+async def test_a_copy_goes_to_the_retry_topic_instead(delay_level: int, times: int) -> None:
     async with (
         running_cluster({"t": {"b0": 1}, "%RETRY%g": {"b0": 1}}) as cluster,
         session_at(cluster.namesrv) as session,
@@ -55,7 +53,7 @@ async def test_the_message_itself_goes_to_the_retry_topic_instead(
             7,
             b"text",
             queue=QUEUE,
-            # Left over: a transaction, a delay and a timer; none may happen again.
+            # Properties of a transaction, a delay and a timer must not take effect again.
             properties=b"UNIQ_KEY\x01ID\x02own\x01x\x02TRAN_MSG\x01true\x02PGROUP\x01p\x02"
             b"REAL_TOPIC\x01t\x02REAL_QID\x013\x02TIMER_DELIVER_MS\x011\x02"
             b"TAGS\x01a\x02KEYS\x01k\x02CORRELATION_ID\x01c\x02",
@@ -83,7 +81,7 @@ async def test_the_message_itself_goes_to_the_retry_topic_instead(
         }
 
 
-async def test_when_nobody_takes_it_the_caller_keeps_it(
+async def test_the_caller_keeps_a_message_that_nobody_takes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with (
@@ -101,7 +99,7 @@ async def test_when_nobody_takes_it_the_caller_keeps_it(
         assert not await send_back(gone)
 
 
-async def test_a_body_that_cannot_be_read_goes_on_as_it_is() -> None:
+async def test_an_unreadable_body_is_sent_as_it_is() -> None:
     async with (
         running_cluster({"t": {"b0": 1}, "%RETRY%g": {"b0": 1}}) as cluster,
         session_at(cluster.namesrv) as session,
@@ -113,7 +111,7 @@ async def test_a_body_that_cannot_be_read_goes_on_as_it_is() -> None:
         assert (request.body, header.sys_flag) == (b"no ZSTD", 0x201)
 
 
-async def test_a_mistake_does_not_lose_the_message(
+async def test_a_bug_does_not_lose_the_message(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (

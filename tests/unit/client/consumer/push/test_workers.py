@@ -8,7 +8,7 @@ from pyromq.client.consumer.push.workers import Workers
 from tests.support.patience import until
 
 
-async def test_a_job_for_later_comes_later_but_not_behind_the_end() -> None:
+async def test_a_delayed_job_runs_later_but_not_after_stop() -> None:
     done: list[int] = []
 
     async def run(job: int) -> None:
@@ -24,7 +24,7 @@ async def test_a_job_for_later_comes_later_but_not_behind_the_end() -> None:
     assert done == [1, 2]
 
 
-async def test_jobs_are_done_in_order_by_one_worker_when_nothing_waits() -> None:
+async def test_one_worker_runs_jobs_that_never_wait() -> None:
     done: list[int] = []
     tasks: set[object] = set()
 
@@ -36,7 +36,7 @@ async def test_jobs_are_done_in_order_by_one_worker_when_nothing_waits() -> None
     workers.add(range(1000))
     await until(lambda: len(done) == 1000)
     assert done == [*range(1000)]
-    # Others may help at the end of a turn; nobody is needed for every job.
+    # A few other workers may be woken, but not one per job.
     assert len(tasks) < 5
     workers.add([1000])
     await until(lambda: len(done) == 1001)
@@ -61,7 +61,7 @@ async def test_jobs_that_wait_run_at_once_up_to_the_limit() -> None:
     await workers.stop(1)
 
 
-async def test_a_long_line_of_jobs_lets_others_have_a_turn() -> None:
+async def test_many_jobs_do_not_starve_the_event_loop() -> None:
     done: list[int] = []
 
     async def run(job: int) -> None:
@@ -69,7 +69,7 @@ async def test_a_long_line_of_jobs_lets_others_have_a_turn() -> None:
 
     workers = Workers(1, run)
     workers.add(range(100_000))
-    while not done:  # noqa: ASYNC110 - each turn of the loop counts
+    while not done:  # noqa: ASYNC110 - each loop iteration counts
         await asyncio.sleep(0)
     assert len(done) < 100_000
     await workers.stop(0)
@@ -90,7 +90,7 @@ async def test_a_job_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> 
     await workers.stop(1)
 
 
-async def test_overdue_jobs_are_cancelled_and_told_once() -> None:
+async def test_overdue_jobs_are_cancelled_and_returned_once() -> None:
     stubborn = asyncio.Event()
     done: list[str] = []
 
@@ -120,7 +120,7 @@ async def test_overdue_jobs_are_cancelled_and_told_once() -> None:
     await workers.stop(1)
 
 
-async def test_stopping_lets_jobs_end_and_then_cancels_them() -> None:
+async def test_stop_lets_jobs_finish_and_then_cancels_them() -> None:
     gate = asyncio.Event()
     ended: list[str] = []
 

@@ -1,0 +1,95 @@
+"""The parts that a broker's request families and services are built from.
+
+A frozen set: complete before the first family is built and never changed. `broker.assembly` builds
+everything else from it; tests replace single parts with `dataclasses.replace`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyromq.base.clock import Clock, now_ms
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.hooks import Hooks
+from pyromq.broker.inner_messages import MessageWriter
+from pyromq.broker.services.flow_control import Lanes
+from pyromq.broker.services.live_config import LiveConfig
+from pyromq.broker.services.long_poll import LongPoll
+from pyromq.broker.services.notices import GroupNotices
+from pyromq.broker.services.stats import BrokerStats
+from pyromq.broker.state.tables import BrokerTables
+from pyromq.store.config import BrokerRole
+from pyromq.store.message_store import MessageStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerParts:
+    """A running store, the tables, and what all request families share."""
+
+    config: BrokerConfig
+    store: MessageStore
+    #: The address and port that records and message ids carry.
+    store_host: bytes
+    #: Where clients reach the broker.
+    address: str
+    tables: BrokerTables
+    writer: MessageWriter
+    lanes: Lanes
+    long_poll: LongPoll
+    notices: GroupNotices
+    stats: BrokerStats
+    live_config: LiveConfig
+    #: Tells the NameServers about the topics as they are now and saves them. Returns what an answer
+    #: must wait for, if anything.
+    announce: Callable[[], Awaitable[None] | None]
+    hooks: Hooks
+    clock: Clock
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether the broker only follows a master."""
+        return self.store.config.broker_role is BrokerRole.SLAVE
+
+    async def announced(self) -> None:
+        """Announce the topics and wait until the NameServers know them."""
+        pending = self.announce()
+        if pending is not None:
+            await pending
+
+
+def build_parts(
+    config: BrokerConfig,
+    store: MessageStore,
+    tables: BrokerTables,
+    *,
+    lanes: Lanes,
+    long_poll: LongPoll,
+    store_host: bytes,
+    address: str,
+    announce: Callable[[], Awaitable[None] | None],
+    hooks: Hooks | None = None,
+    config_file: Path | None = None,
+    clock: Clock = now_ms,
+) -> BrokerParts:
+    """Complete the parts of a broker around its store and tables.
+
+    `lanes` and `long_poll` exist before the store, which notifies `long_poll` of arrivals.
+    """
+    return BrokerParts(
+        config=config,
+        store=store,
+        store_host=store_host,
+        address=address,
+        tables=tables,
+        writer=MessageWriter(store),
+        lanes=lanes,
+        long_poll=long_poll,
+        notices=GroupNotices(tables.consumers),
+        stats=BrokerStats(store.growth, config.broker_cluster_name),
+        live_config=LiveConfig(config, store.config, config_file),
+        announce=announce,
+        hooks=hooks or Hooks(),
+        clock=clock,
+    )

@@ -1,0 +1,586 @@
+"""One connection of a server: a chunk comes in, its answers leave in one write.
+
+`data_received` gets everything that the socket had. It parses, handles and answers all complete
+frames in one pass, without a task, future or queue per message. Requests of hot codes go to their
+handler as runs of raw frames, all others one by one as commands.
+
+Invariants
+1. Answers leave only after `Service.on_chunk_end` has returned, so everything they claim is true.
+   If it returned a future, they leave when it is done, rewritten by `Service.late_answers`.
+2. Backpressure: a connection is not read while its peer does not read, while its answers wait, or
+   while too many of its requests are in progress; frames already parsed wait. So it holds at most
+   one chunk of input and, as output, `MAX_UNSENT` plus the answers of one run. Frames written
+   outside a chunk (late answers, requests to the client) may add up to `_MAX_BACKLOG`; beyond that
+   the connection is closed. `limits` caps the bytes held for all connections together.
+3. A handler's RequestError becomes the answer's code and remark; any other exception becomes
+   SYSTEM_ERROR with its text, and a log line. A hot handler answers for itself: an exception that
+   it lets through closes the connection.
+4. When a connection is lost, its queries are cancelled. Requests that change something run to
+   their end.
+
+Lifecycle: NEW > OPEN > CLOSING > LOST (`ConnectionState`). Nothing is read or written in any state
+but OPEN; while CLOSING, bytes written before still leave.
+
+Everything runs on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol, TypeAlias, cast
+
+from pyromq.base.log_lines import RARELY
+from pyromq.base.sizes import KIB, MIB
+from pyromq.protocol.message.message_id import encode_host, format_address
+from pyromq.protocol.wire.frame import (
+    ChunkGatherer,
+    FrameError,
+    RawFrame,
+    RemotingCommand,
+    command_from,
+    split_frames,
+)
+from pyromq.remoting.answers import encode_answer, error_answer, not_supported
+from pyromq.remoting.errors import RemotingClosedError
+from pyromq.remoting.lateness import Lateness
+from pyromq.remoting.limits import PeerLimits
+from pyromq.remoting.outgoing import OutgoingRequests
+from pyromq.remoting.runs import next_run, without_late
+from pyromq.remoting.service import Result, Service
+from pyromq.remoting.unfinished import Unfinished
+
+logger = logging.getLogger(__name__)
+
+#: Bytes of answers after which a chunk's answers are written before its remaining frames run.
+MAX_UNSENT: Final = 4 * MIB
+#: Bytes that a peer may leave unread before it is closed.
+_MAX_BACKLOG: Final = 64 * MIB
+#: Approximate memory of a parsed frame besides its body.
+_FRAME_COST: Final = 1 * KIB
+#: From this size on, a second write is cheaper than copying the buffer.
+_LARGE_BUFFER: Final = 64 * KIB
+#: How long a stopping server waits for a peer to read its last answers.
+_CLOSE_SECONDS: Final = 2.0
+#: How long a connection is still read before it is closed. Closing a socket that has unread input
+#: resets it, and the peer loses answers that it has not read yet.
+_LINGER_SECONDS: Final = 0.2
+
+#: Serves one request.
+Handler: TypeAlias = Callable[["Connection", RemotingCommand], Result]
+#: Serves a run of raw frames; see `Service.hot_handlers`.
+HotHandler: TypeAlias = Callable[["Connection", list[RawFrame], list[bytes]], None]
+
+
+class Host(Protocol):
+    """The server, as its connections see it."""
+
+    #: What to do with requests; replaced as a whole.
+    service: Service[Connection]
+    #: Caps on what all connections hold together.
+    limits: PeerLimits
+    lateness: Lateness
+    max_frame: int
+    #: The open connections, and the requests in progress of all of them.
+    connections: set[Connection]
+    tasks: set[asyncio.Task[None]]
+    #: Whether new connections are refused.
+    stopping: bool
+
+
+class ConnectionState(enum.Enum):
+    """Where a connection is in its life."""
+
+    #: Not accepted yet.
+    NEW = "new"
+    OPEN = "open"
+    #: Closed by us; bytes written before still leave.
+    CLOSING = "closing"
+    LOST = "lost"
+
+
+_NEW, _OPEN, _CLOSING, _LOST = ConnectionState
+_NEXT_STATES: Final = {
+    _NEW: (_OPEN, _CLOSING, _LOST),
+    _OPEN: (_CLOSING, _LOST),
+    _CLOSING: (_LOST,),
+    _LOST: (),
+}
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection, as the loop and the handlers see it."""
+
+    __slots__ = (
+        "_admitted_from",
+        "_gatherer",
+        "_gone",
+        "_held",
+        "_host",
+        "_last_waiter",
+        "_loop",
+        "_outgoing",
+        "_parked",
+        "_parked_size",
+        "_received",
+        "_state",
+        "_transport",
+        "_unfinished",
+        "_waiting",
+        "_waiting_size",
+        "_write_paused",
+        "born_host",
+        "last_active",
+        "remote_address",
+    )
+
+    #: Set by `connection_made`.
+    _transport: asyncio.Transport
+
+    def __init__(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
+        self._host = host
+        self._loop = loop
+        self._state = _NEW
+        self._gatherer = ChunkGatherer(host.max_frame)
+        #: Parsed frames that wait until the connection is read again.
+        self._waiting: list[RawFrame] = []
+        #: Their approximate memory.
+        self._waiting_size = 0
+        #: What `limits.received` counts for this connection.
+        self._received = 0
+        #: The address under which `limits` counts this connection.
+        self._admitted_from: str | None = None
+        #: Bytes of answers that wait for the end of their chunk.
+        self._held = 0
+        #: The future of the last chunk that had to wait.
+        self._last_waiter: asyncio.Future[Any] | None = None
+        self._write_paused = False
+        #: Late answers, encoded only when the peer reads again, because the bodies of whole tables
+        #: are shared between answers; and the size of those bodies.
+        self._parked: deque[tuple[RemotingCommand, RemotingCommand]] = deque()
+        self._parked_size = 0
+        self._unfinished = Unfinished(host.limits)
+        self._outgoing = OutgoingRequests()
+        self._gone: asyncio.Future[None] = loop.create_future()
+        self.last_active = loop.time()
+        self.remote_address = ""
+        #: The peer's address and port as records carry them.
+        self.born_host = b""
+
+    # For handlers
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent to the client any more."""
+        return self._state is not _OPEN
+
+    def send(self, command: RemotingCommand) -> None:
+        """Write a late answer or a oneway request; do nothing if the connection is closed."""
+        self.write(command.encode())
+
+    def write(self, frames: bytes) -> None:
+        """Write complete, encoded frames; do nothing if the connection is closed."""
+        if self._state is not _OPEN:
+            return
+        self.last_active = self._loop.time()
+        self._transport.write(frames)
+        self._note_unsent()
+
+    def write_parts(self, parts: Sequence[bytes]) -> None:
+        """Write complete frames given as several buffers, without copying a large last one."""
+        if len(parts[-1]) >= _LARGE_BUFFER:
+            self.write(b"".join(parts[:-1]))
+            parts = parts[-1:]
+        self.write(b"".join(parts))
+
+    @property
+    def unsent(self) -> int:
+        """Return how many bytes wait until the client reads."""
+        return self._transport.get_write_buffer_size() + self._parked_size
+
+    @property
+    def congested(self) -> bool:
+        """Whether the client reads too slowly to be sent anything that can wait."""
+        return self._write_paused
+
+    async def request(
+        self,
+        command: RemotingCommand,
+        timeout: float,  # noqa: ASYNC109 - as in RemotingClient
+    ) -> RemotingCommand:
+        """Send the client a request on its own connection and return its answer.
+
+        Raises RemotingClosedError or RemotingTimeoutError.
+        """
+        if self._state is not _OPEN:
+            raise RemotingClosedError(self.remote_address, "the connection is closed")
+        return await self._outgoing.ask(command, timeout, self.send, self.remote_address)
+
+    def serve(self, handler: Handler, request: RemotingCommand) -> RemotingCommand | None:
+        """Run a handler; return its answer, or None if it comes later or is not wanted."""
+        try:
+            result = handler(self, request)
+        except Exception as error:
+            answer: RemotingCommand | None = error_answer(self.remote_address, request, error)
+        else:
+            if inspect.isawaitable(result):
+                self.finish_later(request, result)
+                return None
+            answer = result
+        return None if request.is_oneway else answer
+
+    def finish_later(
+        self, request: RemotingCommand, result: Awaitable[RemotingCommand | None]
+    ) -> None:
+        """Answer a request when `result` is done; pause reading if too many are in progress."""
+        task = asyncio.ensure_future(self._finish(request, result))
+        self._host.tasks.add(task)
+        size = len(request.body)
+        is_query = request.code in self._host.service.queries
+        self._unfinished.add(task, size, is_query=is_query)
+        task.add_done_callback(lambda done: self._finished(done, size))
+        if self._unfinished.is_full and self._state is _OPEN:
+            self._transport.pause_reading()
+
+    # For the server
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the connection is read: no backpressure applies."""
+        return not (
+            self._state is not _OPEN
+            or self._write_paused
+            or self._unfinished.is_full
+            or self._held > MAX_UNSENT
+        )
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a received request is not answered yet."""
+        return self._state is _OPEN and bool(
+            self._unfinished.count or self._held or self._waiting or self._parked
+        )
+
+    def close(self) -> None:
+        """Close after the written bytes have left; ignore further input. Idempotent."""
+        if self._state in (_NEW, _OPEN):
+            self._enter(_CLOSING)
+        self._drop_waiting()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close immediately and drop unsent bytes."""
+        self.close()
+        self._transport.abort()
+
+    def give_up(self, setting: str, reason: str) -> None:
+        """Abort a connection that makes the server hold too much, and log which limit it hit."""
+        logger.warning(
+            "%s %s (%s): closed",
+            self.remote_address,
+            reason,
+            setting,
+            extra={**RARELY, "kind": setting},
+        )
+        self.abort()
+        self._host.limits.unsent.hold(self, 0, self._loop.time())
+
+    async def end(self) -> None:
+        """Close and wait until the connection is lost; abort if the peer does not read."""
+        if self._state is _OPEN and not self._transport.is_closing():
+            self._enter(_CLOSING)
+            self._drop_waiting()
+            self._transport.write_eof()
+            self._transport.resume_reading()
+            await asyncio.wait((self._gone,), timeout=_LINGER_SECONDS)
+        self.close()
+        if not self._gone.done():
+            _, unread = await asyncio.wait((self._gone,), timeout=_CLOSE_SECONDS)
+            if unread:
+                self.abort()
+                await self._gone
+
+    # Called by the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Admit the client, or close the connection if a limit is reached."""
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        if peer is None or self._host.stopping:  # the client has gone, or came too late
+            self.abort()
+            return
+        self.remote_address = format_address(peer[0], peer[1])
+        refusal = self._host.limits.admit(peer[0])
+        if refusal is not None:
+            logger.warning(
+                "connection from %s refused: %s (%s)",
+                peer[0],
+                refusal.reason,
+                refusal.setting,
+                extra={**RARELY, "kind": refusal.setting},
+            )
+            self.abort()
+            return
+        self._enter(_OPEN)
+        self._admitted_from = peer[0]
+        self._host.limits.sockets.set_water_marks(self._transport)
+        self.born_host = encode_host(peer[0], peer[1])
+        self._host.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Release everything that the server holds for the client."""
+        self._enter(_LOST)
+        self._drop_waiting()
+        self._host.limits.unsent.hold(self, 0, self._loop.time())
+        self._host.connections.discard(self)
+        if not self._gone.done():
+            self._gone.set_result(None)
+        if self._admitted_from is None:
+            return
+        self._host.limits.leave(self._admitted_from)
+        self._unfinished.cancel_queries()
+        self._outgoing.fail(self.remote_address)
+        on_disconnect = self._host.service.on_disconnect
+        if on_disconnect is not None:
+            on_disconnect(self)
+
+    def pause_writing(self) -> None:
+        """Stop reading from a peer that does not read."""
+        self._write_paused = True
+        self._transport.pause_reading()
+        self._host.limits.unsent.hold(self, self.unsent, self._loop.time())
+
+    def resume_writing(self) -> None:
+        """Write parked answers, then resume handling and reading."""
+        self._write_paused = False
+        while self._parked and not self._write_paused:
+            request, answer = self._parked.popleft()
+            self._parked_size -= len(answer.body)
+            self._write_late(request, answer)
+        if not self._write_paused:
+            self._host.limits.unsent.hold(self, 0, self._loop.time())
+        self._resume()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, handle and answer everything that one socket read delivered."""
+        if self._state is not _OPEN:
+            return
+        host = self._host
+        now = self.last_active = self._loop.time()
+        # 1. Complete the frame that the last chunk left unfinished.
+        buffer = self._gatherer.add(data)
+        if buffer is None:
+            self._note_received(now)
+            return
+        # 2. Split the chunk into frames.
+        frames, taken, error = split_frames(buffer, host.max_frame)
+        if frames:
+            # 3. If the loop may be late, refuse requests that have waited too long.
+            if now > host.lateness.at:
+                frames = self._without_late(frames, now)
+            # 4. Run the handlers, end the chunk, write the answers.
+            self._handle(frames)
+        # 5. Close on bytes that are not a frame; the frames before them are answered.
+        if error is not None:
+            self._refuse(error)
+        # 6. Keep the beginning of a frame whose end has not arrived.
+        elif (taken != len(buffer) or self._received) and self._state is _OPEN:
+            self._gatherer.keep(buffer, taken)
+            self._note_received(now, restart=taken > 0)
+
+    # Steps of a chunk
+
+    def _without_late(self, frames: list[RawFrame], now: float) -> list[RawFrame]:
+        """Refuse requests that have waited too long; return the rest of the chunk."""
+        policy = self._host.service.late_requests
+        waited = self._host.lateness.waited(now)
+        if policy is None or waited < policy.shortest_limit:
+            return frames
+        kept, refusals = without_late(frames, waited, policy)
+        self._write_answers(refusals)
+        return kept
+
+    def _handle(self, frames: list[RawFrame]) -> None:
+        """Run the handlers of a chunk, run by run, and write the answers."""
+        service = self._host.service
+        hot_handlers, max_runs = service.hot_handlers, service.max_runs
+        answers: list[bytes] = []
+        unsent = 0
+        start, count = 0, len(frames)
+        run: list[bytes]
+        while start < count and self._state is _OPEN:
+            try:
+                run = []
+                hot, end = next_run(frames, start, hot_handlers, max_runs)
+                if hot is None:
+                    run = self._handle_one(frames[start])
+                else:
+                    hot(self, frames if end - start == count else frames[start:end], run)
+            except FrameError as error:
+                self._write_answers(answers + run)
+                self._refuse(error)
+                return
+            except Exception:
+                self._write_answers(answers)
+                logger.exception("%s: request handler failed: closed", self.remote_address)
+                self.close()
+                return
+            start = end
+            if start == count:
+                self._write_answers(answers + run if answers else run)
+                return
+            answers += run
+            unsent += sum(map(len, run))
+            if unsent > MAX_UNSENT:
+                self._write_answers(answers)
+                answers, unsent = [], 0
+                if self._write_paused:
+                    self._keep_waiting(frames[start:])
+                    return
+            if self._unfinished.is_full:
+                self._keep_waiting(frames[start:])
+                break
+        self._write_answers(answers)
+
+    def _handle_one(self, frame: RawFrame) -> list[bytes]:
+        """Run the plain handler of a frame, or take the answer to one of our requests."""
+        command = command_from(frame)
+        if command.is_response:
+            if not self._outgoing.take(command):
+                logger.debug("%s: answer %d to no request", self.remote_address, command.opaque)
+            return []
+        handler = self._host.service.handlers.get(command.code)
+        if handler is not None:
+            answer = self.serve(handler, command)
+        else:
+            answer = None if command.is_oneway else not_supported(command)
+        return [] if answer is None else [self._encoded(command, answer)]
+
+    def _write_answers(self, answers: list[bytes], *, late: bool = False) -> None:
+        """End the chunk, then write its answers; `late` answers belong to an earlier chunk."""
+        on_chunk_end = self._host.service.on_chunk_end
+        if on_chunk_end is not None:
+            try:
+                waiter = on_chunk_end()
+            except Exception:
+                logger.exception("%s: ending the chunk failed: closed", self.remote_address)
+                self.close()
+                return
+            if waiter is not None:
+                self._last_waiter = waiter
+            elif late:
+                waiter = self._last_waiter
+            if waiter is not None:
+                if answers:
+                    self._hold(b"".join(answers), waiter)
+                return
+        if late:
+            self.write(b"".join(answers))
+        elif answers and self._state is _OPEN:
+            self._transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
+            if self._write_paused:
+                self._note_unsent()
+
+    def _hold(self, answers: bytes, waiter: asyncio.Future[Any]) -> None:
+        """Write answers when `waiter` is done."""
+        self._held += len(answers)
+        if self._held > MAX_UNSENT and self._state is _OPEN:
+            self._transport.pause_reading()
+        waiter.add_done_callback(lambda done: self._release(answers, done))
+
+    def _release(self, answers: bytes, done: asyncio.Future[Any]) -> None:
+        was_full = self._held > MAX_UNSENT
+        self._held -= len(answers)
+        if self._state is not _OPEN:
+            return
+        if done.cancelled() or done.exception() is not None:
+            logger.error("%s: waiting for the end of a chunk failed: closed", self.remote_address)
+            self.close()
+            return
+        late_answers = self._host.service.late_answers
+        if late_answers is not None:
+            answers = late_answers(answers, done.result())
+        self.write(answers)
+        if was_full:
+            self._resume()
+
+    def _refuse(self, error: Exception) -> None:
+        if self._state is _OPEN:
+            logger.warning("%s sent no RocketMQ frame: %s: closed", self.remote_address, error)
+            self.close()
+
+    # Requests in progress
+
+    async def _finish(
+        self, request: RemotingCommand, result: Awaitable[RemotingCommand | None]
+    ) -> None:
+        try:
+            answer = await result
+        except Exception as error:
+            answer = error_answer(self.remote_address, request, error)
+        if answer is None or request.is_oneway or self._state is not _OPEN:
+            return
+        if not self._write_paused:
+            self._write_late(request, answer)
+            return
+        self._parked.append((request, answer))
+        self._parked_size += len(answer.body)
+        self._note_unsent()
+
+    def _finished(self, task: asyncio.Task[None], size: int) -> None:
+        self._host.tasks.discard(task)
+        if self._unfinished.remove(task, size):
+            self._resume()
+
+    def _write_late(self, request: RemotingCommand, answer: RemotingCommand) -> None:
+        self.last_active = self._loop.time()
+        self._write_answers([self._encoded(request, answer)], late=True)
+
+    def _encoded(self, request: RemotingCommand, answer: RemotingCommand) -> bytes:
+        return encode_answer(self.remote_address, request, answer, self._host.max_frame)
+
+    # Backpressure
+
+    def _resume(self) -> None:
+        """Handle waiting frames, then read again, unless backpressure still applies."""
+        if self._waiting and not self._write_paused and not self._unfinished.is_full:
+            frames = self._waiting
+            self._keep_waiting([])
+            self._handle(frames)
+        if self.is_read and not self._waiting:
+            if self._received:  # the delay was ours: the unfinished frame gets its full time
+                self._note_received(self._loop.time(), restart=True)
+            self._transport.resume_reading()
+
+    def _keep_waiting(self, frames: list[RawFrame]) -> None:
+        """Keep parsed frames until the connection resumes."""
+        self._waiting = frames
+        self._waiting_size = sum(len(frame[2]) + _FRAME_COST for frame in frames)
+        self._note_received(self._loop.time())
+
+    def _drop_waiting(self) -> None:
+        self._parked.clear()
+        self._parked_size = 0
+        self._gatherer = ChunkGatherer(self._host.max_frame)
+        self._keep_waiting([])
+
+    def _note_received(self, now: float, *, restart: bool = False) -> None:
+        """Count the input that is not handled yet; `restart` the time of the unfinished frame."""
+        self._received = self._gatherer.held + self._waiting_size
+        self._host.limits.received.hold(self, self._received, now, restart=restart)
+
+    def _note_unsent(self) -> None:
+        """Count the bytes that the peer has not read; close it if they are far too many."""
+        unsent = self.unsent
+        if unsent > _MAX_BACKLOG:
+            self.give_up("fixed", f"has not read {unsent} bytes, limit {_MAX_BACKLOG}")
+        elif self._write_paused:
+            self._host.limits.unsent.hold(self, unsent, self._loop.time())
+
+    def _enter(self, state: ConnectionState) -> None:
+        assert state in _NEXT_STATES[self._state], f"{self._state} > {state}"
+        self._state = state
