@@ -41,7 +41,7 @@ import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, NewType
+from typing import Any, Final
 
 from pyromq.protocol.message.crc import CRC_MASK, crc32
 from pyromq.protocol.message.message_id import (
@@ -52,9 +52,6 @@ from pyromq.protocol.message.message_id import (
 )
 from pyromq.protocol.message.properties import MAX_PROPERTIES, decode_properties
 from pyromq.protocol.message.sysflag import BORN_HOST_V6, COMPRESSED, HOST_MASK, STORE_HOST_V6
-
-PhysicalOffset = NewType("PhysicalOffset", int)
-QueueOffset = NewType("QueueOffset", int)
 
 MESSAGE_MAGIC: Final = 0xDAA320A7
 BLANK_MAGIC: Final = 0xCBD43194
@@ -103,6 +100,8 @@ _WHOLE_READ_SIZE: Final = 4096
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _SHORT = struct.Struct(">H")
+#: propertiesLength of a record and of an inner message.
+PROPERTIES_LENGTH: Final = _SHORT
 
 
 class RecordError(ValueError):

@@ -56,7 +56,7 @@ class Entry(NamedTuple):
     tags_code: int
 
     @classmethod
-    def unpack(cls, data: bytes | memoryview, position: int = 0) -> Entry:
+    def unpack(cls, data: bytes | bytearray | memoryview, position: int = 0) -> Entry:
         """Decode the entry at `position` of `data`."""
         return cls._make(CONSUME_QUEUE_ENTRY.unpack_from(data, position))
 

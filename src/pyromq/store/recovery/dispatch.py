@@ -23,7 +23,7 @@ from pyromq.protocol.message.bulk import Longs, RecordColumns, Spans
 from pyromq.protocol.message.delay import DelayLevels
 from pyromq.protocol.message.joined_properties import JoinedProperties
 from pyromq.protocol.message.properties import DELAY, TAGS
-from pyromq.protocol.message.record import QueueOffset, decode_record
+from pyromq.protocol.message.record import decode_record
 from pyromq.protocol.message.sysflag import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
@@ -120,7 +120,7 @@ def _append_each(
                 reason = f"it ends at {queue.next_offset}, but the record at {place} has {offset}"
                 on_missing(queue, reason)
                 return
-            queue.skip_to(QueueOffset(offset))
+            queue.skip_to(offset)
         begin = row * CONSUME_QUEUE_ENTRY_SIZE
         queue.append_many(packed[begin : begin + CONSUME_QUEUE_ENTRY_SIZE])
 

@@ -15,7 +15,7 @@ from pyromq.protocol.java.string_hash import java_hash, java_hash_bytes
 from pyromq.protocol.message import bulk
 from pyromq.protocol.message.delay import DelayLevels
 from pyromq.protocol.message.joined_properties import last_property
-from pyromq.protocol.message.record import QueueOffset, decode_records
+from pyromq.protocol.message.record import decode_records
 from pyromq.protocol.message.sysflag import (
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
@@ -202,7 +202,7 @@ def dispatch_row_by_row(data: bytes, base: int, queues: Queues) -> None:
                 continue
             queue.delete()
         elif offset > queue.next_offset:
-            queue.skip_to(QueueOffset(offset))
+            queue.skip_to(offset)
         ends[queue] = start + record.size
         tags_code = java_hash_bytes(last_property(record.raw_properties, b"TAGS"))
         if record.topic == "SCHEDULE_TOPIC_XXXX" and (level := record.properties.get("DELAY")):
