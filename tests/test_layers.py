@@ -67,6 +67,8 @@ SUB_PACKAGES: dict[str, tuple[str, ...]] = {
 
 _START = "loads its job, and Spark with it, when it runs: --help and usage errors stay quick"
 
+_PYTEST = "pytest imports it in every run: only tests that use a cluster pay for the servers"
+
 #: Modules whose functions import modules of ours, and why. Everything else imports at its top.
 LAZY: dict[str, str] = {
     "pyromq.cli.running": "servers must not load the client: it would add 0.2 s to their start",
@@ -80,6 +82,8 @@ LAZY: dict[str, str] = {
     "pyromq.spark.jobs.sql": _START,
     "pyromq.spark.jobs.verify": _START,
     "pyromq.spark.origins.opening": "a broker loads the client, a store the store's readers",
+    "pyromq.testing.__init__": _PYTEST,
+    "pyromq.testing.plugin": _PYTEST,
     "pyromq.spark.source": "Spark lists the columns in a process of its own, which reads nothing",
 }
 

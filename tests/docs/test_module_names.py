@@ -18,9 +18,12 @@ import pyromq
 
 PACKAGE = Path(pyromq.__file__).parent
 ROOT = PACKAGE.parents[1]
-LAYERS = tuple(sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()))
-#: `store/flush.py` or `store.flush`, perhaps with the name of something in it.
-NAMED = re.compile(rf"`((?:pyromq[./])?(?:{'|'.join(LAYERS)})[./][\w./]+)`")
+LAYERS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file())
+#: `store/flush.py` or `store.flush`, perhaps with the name of something in it. Dotted names that
+#: begin with `spark.` are Spark's settings.
+NAMED = re.compile(
+    rf"`((?:pyromq[./])?(?:(?:{'|'.join(LAYERS)})/|(?!spark)(?:{'|'.join(LAYERS)})\.)[\w./]+)`"
+)
 
 
 def named_modules(source: str) -> Iterator[tuple[int, str]]:
@@ -35,6 +38,8 @@ def exists(name: str) -> bool:
     name = name.removeprefix("pyromq.").removeprefix("pyromq/")
     if "/" in name:
         return (PACKAGE / name).exists()
+    if name.removesuffix(".py") in LAYERS or name.endswith(".log"):
+        return True  # `broker.py` of the same folder, or a log file
     parts = name.split(".")
     for count in range(len(parts), 1, -1):
         path = PACKAGE.joinpath(*parts[:count])

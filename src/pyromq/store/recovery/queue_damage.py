@@ -83,7 +83,7 @@ class Deletion(NamedTuple):
 def known_deletions(config_directory: Path) -> dict[str, Deletion]:
     """Return topics that were deleted while the log had messages of them.
 
-    They may have been recreated since. `broker/state/deleted_topics` writes the file.
+    They may have been recreated since. `broker/state/deleted_topics.py` writes the file.
     """
     try:
         topics = parse_json((config_directory / "deletedTopics.json").read_bytes())["topics"]
