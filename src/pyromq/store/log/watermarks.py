@@ -1,10 +1,9 @@
 """How far the commit log is written, committed and flushed.
 
 Invariants
-1. flushed <= committed <= written, and none of them moves back, except in recovery before the
-   store starts. Only a transient store pool makes `committed` lag; without one every written
-   byte is already in the kernel's page cache, `committed` is not maintained, and the invariant
-   is flushed <= written.
+1. flushed <= committed <= written, and none of them moves back while the store runs. Only a
+   transient store pool makes `committed` lag. Without one every written byte is already in the
+   kernel's page cache, `committed` is not maintained, and the invariant is flushed <= written.
 2. A message that SYNC_FLUSH acknowledged ends at or below `flushed`.
 
 Each mark has one writer, so plain attributes suffice: the loop moves `written`, the commit thread
@@ -38,8 +37,15 @@ class Watermarks:
         self.committed_timestamp = 0
         self.flushed_timestamp = 0
 
+    def assume_written(self, offset: int) -> None:
+        """Allow reads below `offset` in a log that is not started, and promise nothing.
+
+        Recovery and offline readers set it, in either direction.
+        """
+        self.written = offset
+
     def reset(self, offset: int) -> None:
-        """Set all marks before the store starts: to the log's end, or as far as it may be read."""
+        """Set all marks to the log's end, which recovery has fsynced."""
         self.written = self.committed = self.flushed = offset
 
     def move_written(self, offset: int, timestamp: int) -> None:

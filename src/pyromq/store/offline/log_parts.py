@@ -284,7 +284,7 @@ def _open_segments(config: MessageStoreConfig, paths: Sequence[str]) -> CommitLo
     log = CommitLog(config.commit_log_directory, config.mapped_file_size_commit_log)
     for path in paths:
         log.segments.add(MappedFile.open(Path(path), read_only=True))
-    log.watermarks.reset(log.segments.end_offset)
+    log.watermarks.assume_written(log.segments.end_offset)
     return log
 
 
@@ -302,7 +302,7 @@ def _walk(
     position = start
     delay_levels = DelayLevels(config.message_delay_level)
     for limit in (min(part.end + _OVERLAP_SIZE, segment_end), segment_end):
-        log.watermarks.reset(limit)
+        log.watermarks.assume_written(limit)
         walk = LogWalk(
             log,
             position,

@@ -67,7 +67,7 @@ def rebuild_store(
     )
     try:
         log.segments.load()
-        log.watermarks.reset(log.segments.end_offset)
+        log.watermarks.assume_written(log.segments.end_offset)
         targets = Targets.beside(config, queues=queues, index=index)
         targets.make()
         builder = Builder(config, log, targets)

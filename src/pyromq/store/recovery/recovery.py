@@ -66,7 +66,7 @@ def recover(
             queue.delete()
         return 0, 0
     # Until the end is known, everything that is mapped can be read.
-    log.watermarks.reset(log.segments.end_offset)
+    log.watermarks.assume_written(log.segments.end_offset)
     restorer = _QueueRestorer(log, queues, queue_of, delay_levels, topics)
     # Steps 1 and 2: choose where to start, and prepare the queues.
     if crash_checkpoint is None:
@@ -96,7 +96,7 @@ def recover(
             if file.base < end and not file.read_only:
                 # Recovered records are served from now on, so they must survive a power cut.
                 file.sync()
-    log.watermarks.reset(end)
+    log.watermarks.assume_written(end)
     # Step 5: rebuild damaged queues. Also drops entries past the end (step 4).
     restorer.finish(end)
     if crash_checkpoint is not None:

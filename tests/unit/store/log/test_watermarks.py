@@ -19,6 +19,14 @@ def test_what_recovery_found_is_written_and_flushed() -> None:
     assert (marks.written, marks.committed, marks.flushed) == (4711, 4711, 4711)
 
 
+def test_assumed_bytes_are_not_promised() -> None:
+    marks = Watermarks()
+    marks.assume_written(4711)
+    assert (marks.written, marks.committed, marks.flushed) == (4711, 0, 0)
+    marks.assume_written(100)
+    assert marks.written == 100
+
+
 def test_flushed_follows_written() -> None:
     marks = Watermarks()
     marks.move_written(100, 9)

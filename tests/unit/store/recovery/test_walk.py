@@ -47,7 +47,7 @@ class WrittenLog:
             path.write_bytes(bytes(self.data[base : base + SEGMENT]).ljust(SEGMENT, b"\0"))
         log = CommitLog(self.directory, SEGMENT)
         log.segments.load()
-        log.watermarks.reset(log.segments.end_offset)
+        log.watermarks.assume_written(log.segments.end_offset)
         return log
 
 
@@ -181,7 +181,7 @@ def test_bodies_need_not_be_checked(written: WrittenLog, log: CommitLog) -> None
 
 
 def test_holes_are_not_read(written: WrittenLog, log: CommitLog) -> None:
-    log.watermarks.reset(written.places[20])
+    log.watermarks.assume_written(written.places[20])
     walk = LogWalk(log, 0, delay_levels=LEVELS, check_crc=True)
     assert places(walk) == written.places[:20]
     assert walk.end == written.places[20]
