@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.handlers.waiting_pull import WaitingPull
 from pyromq.broker.services import long_poll as long_poll_module
 from pyromq.broker.state.connections import Client as Member
 from pyromq.broker.state.filters import compile_expression
@@ -268,19 +269,19 @@ async def test_expressions_of_pulls_are_bounded(broker: AssembledBroker) -> None
         assert answer.code == code
 
 
-async def test_long_expressions_are_not_remembered(broker: AssembledBroker) -> None:
+async def test_plans_with_long_expressions_are_not_cached(broker: AssembledBroker) -> None:
     put(broker, b"x", TAGS="red")
     members = ConsumerData("consumers", subscription_data_set=[SubscriptionData("T")])
     member = Member(broker.fast.connection, "c", LanguageCode.JAVA, 407)
     broker.consumers.register(members, member)
-    remembered = broker.pull_handlers._plans
+    cached = broker.pull_handlers._plans._plans
     for flags in (0, PULL_SUBSCRIPTION):
         for length in (10, 2000):
             tags = "red||" + "a" * length
             answer = broker.fast.ask(pull_request(subscription=tags, sysFlag=str(flags)))
             assert bodies(answer) == [b"x"]
-    assert len(remembered) == 2
-    assert sorted(str(plan.subscription)[:3] for plan in remembered.values()) == ["Non", "red"]
+    assert len(cached) == 2
+    assert sorted(str(plan.subscription)[:3] for plan in cached.values()) == ["Non", "red"]
 
 
 def long_expression(number: int, length: int = 4000) -> str:
@@ -327,7 +328,9 @@ async def test_waiting_pulls_keep_their_expressions_only(broker: AssembledBroker
     put(broker, b"not wanted", a="1")
     await until(lambda: not len(broker.long_poll.turns))
     assert len(broker.long_poll) == 200
-    kept = [parked.pull.plan for waiting in broker.long_poll._parked.values() for parked in waiting]
+    parked = [each for waiting in broker.long_poll._parked.values() for each in waiting]
+    kept = [each.pull.plan for each in parked if isinstance(each, WaitingPull)]
+    assert len(kept) == 200
     assert {plan.message_filter for plan in kept} == {None}
     put(broker, b"wanted", a="6")
     answers: list[Any] = []
