@@ -226,7 +226,7 @@ INTERNAL = {
     "broker.handlers.pull_plans.MAX_CACHED_LENGTH": _WORK,
     "broker.handlers.disk_pull._MAX_READS": _WORK,
     "broker.handlers.pull_filters._MAX_COMPILED_LENGTH": _WORK,
-    "broker.handlers.send.MAX_BATCH_AT_ONCE": _WORK,
+    "broker.handlers.send_slow.MAX_BATCH_AT_ONCE": _WORK,
     "broker.handlers.send._INT_MAX": _FORMAT,
     "broker.handlers.send_back._INT_MAX": _FORMAT,
     "base.settings._MAX_QUOTED": _OWN,

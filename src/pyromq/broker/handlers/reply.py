@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from pyromq.broker.handlers.send import SendHeader, queue_id_of
+from pyromq.broker.handlers.send_slow import SendHeader, queue_id_of
 from pyromq.broker.inner_messages import InnerMessage
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.routes import Body, Route, Routes

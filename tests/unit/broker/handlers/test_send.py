@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import struct
 from dataclasses import replace
 from pathlib import Path
 
-import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.handlers import send as send_module
+from pyromq.broker.handlers import send, send_slow
 from pyromq.protocol.java.string_hash import java_hash
 from pyromq.protocol.message.message_id import decode_message_id
 from pyromq.protocol.message.record import encode_inner_message
@@ -139,47 +137,6 @@ async def test_every_message_of_a_batch_has_its_place_in_the_answer(
         assert [r.body for r in records] == [b"0", b"1", b"2", b"3", b"4"]
         assert [r.flag for r in records] == [0, 1, 2, 3, 4]
         assert [r.queue_offset for r in records] == list(range(before, before + 5))
-
-
-async def test_the_hot_answer_has_the_bytes_of_the_slow_one(broker: AssembledBroker) -> None:
-    warm(broker)
-    batch = encode_inner_message(b"a", b"") + encode_inner_message(b"b", b"")
-    for request in (
-        send_request(),
-        send_request(RequestCode.SEND_MESSAGE),
-        send_request(RequestCode.SEND_BATCH_MESSAGE, batch),
-    ):
-        headers = []
-        for client in (broker.fast, broker.slow):
-            client.connection.data_received(request.encode())
-            data = bytes(client.transport.written)
-            client.transport.written.clear()
-            total, length = struct.unpack_from(">II", data)
-            assert total == 4 + length == len(data) - 4
-            header = orjson.loads(data[8:])
-            header["extFields"]["msgId"] = len(header["extFields"]["msgId"])
-            del header["extFields"]["queueOffset"]
-            headers.append(header)
-        assert headers[0] == headers[1]
-
-
-@pytest.mark.parametrize(
-    "region", ["50% off", "%d%s%%", 'a"b', "back\\slash", "Zürich", '","queueId":"9', "\x02"]
-)
-@pytest.mark.parametrize("trace", [True, False])
-async def test_any_region_name_comes_back(tmp_path: Path, region: str, trace: bool) -> None:
-    config = BrokerConfig(broker_ip1="127.0.0.1", region_id=region, trace_on=trace)
-    broker = AssembledBroker(tmp_path, config)
-    warm(broker)
-    batch = body_for(ALL_FORMS[2]) * 3
-    for request in (send_request(), send_request(RequestCode.SEND_BATCH_MESSAGE, batch)):
-        answers = [client.ask(request) for client in (broker.fast, broker.slow)]
-        for answer in answers:
-            assert answer.ext_fields["MSG_REGION"] == region
-            assert answer.ext_fields["TRACE_ON"] == ("true" if trace else "false")
-            assert answer.ext_fields["queueId"] == "1"
-    assert len(broker.records()) == 9
-    await broker.close()
 
 
 async def test_ipv6_clients_and_ipv4_ones_get_whole_records(broker: AssembledBroker) -> None:
@@ -361,22 +318,6 @@ async def test_messages_of_multi_tag_topics_are_marked(broker: AssembledBroker) 
     assert [record.sys_flag for record in broker.records()] == [MULTI_TAGS] * 4
 
 
-# A store that cannot take messages
-
-
-@pytest.mark.parametrize("code", ALL_FORMS)
-async def test_a_stopped_store_refuses(tmp_path: Path, code: RequestCode) -> None:
-    broker = AssembledBroker(tmp_path)
-    warm(broker)
-    broker.store.stop()
-
-    answer = broker.fast.ask(send_request(code, body_for(code)))
-
-    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert "service not available" in (answer.remark or "")
-    await broker.close()
-
-
 # One message, two paths
 
 names = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min_size=1, max_size=9)
@@ -466,7 +407,8 @@ async def test_tags_are_found_without_decoding_properties(
     def refuse(text: object) -> dict[str, str]:
         raise AssertionError(f"{text!r} is decoded")
 
-    monkeypatch.setattr(send_module, "decode_properties", refuse)
+    for module in (send, send_slow):
+        monkeypatch.setattr(module, "decode_properties", refuse)
     monkeypatch.setattr(message_store, "decode_properties", refuse, raising=False)
     pieces = ["TAGS\x01red", "UNIQ_KEY\x01AC11"]
     properties = "\x02".join(pieces if tags_first else reversed(pieces))

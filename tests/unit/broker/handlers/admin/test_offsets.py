@@ -182,3 +182,18 @@ async def test_many_queues_and_groups_leave_the_loop_to_others(broker: Administe
     assert await turns_during(broker.offset_admin.reset_offset(ADMIN, reset)) > 20
     corrections = asking(topic="T", compareGroup="g")
     assert await turns_during(broker.offset_admin.correction_offsets(ADMIN, corrections)) > 10
+
+
+async def test_delay_offsets_are_encoded_as_in_java(broker: Administered) -> None:
+    request = RemotingCommand(RequestCode.GET_ALL_DELAY_OFFSET, opaque=3)
+
+    answer = broker.offset_admin.all_delay_offsets(ADMIN, request)
+    assert (answer.code, answer.opaque, answer.body) == (
+        ResponseCode.SUCCESS,
+        3,
+        b'{"offsetTable":{}}',
+    )
+
+    broker.tables.delay_offsets.move({1: 5, 2: 7}, 0)
+    answer = broker.offset_admin.all_delay_offsets(ADMIN, request)
+    assert answer.body == b'{"offsetTable":{1:5,2:7}}'

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyromq.broker.handlers import send as module
+from pyromq.broker.handlers import send, send_slow
 from pyromq.protocol.message.record import encode_inner_message
 from pyromq.protocol.wire.bodies import TopicConfig
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
@@ -23,8 +23,9 @@ LARGE_FILES: dict[str, Any] = {"mapped_file_size_commit_log": 32 * 1024 * 1024}
 
 @pytest.fixture
 async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AssembledBroker]:
-    monkeypatch.setattr(module, "MAX_BATCH_AT_ONCE", 100)
-    monkeypatch.setattr(module, "_BATCH_SLICE", 10)
+    for module in (send, send_slow):
+        monkeypatch.setattr(module, "MAX_BATCH_AT_ONCE", 100)
+    monkeypatch.setattr(send_slow, "_BATCH_SLICE", 10)
     assembled = AssembledBroker(tmp_path, **LARGE_FILES)
     assembled.topics.update(TopicConfig("T", 4, 4))
     assembled.put(b"first")
@@ -139,7 +140,7 @@ async def test_a_client_that_goes_leaves_nothing_waiting(broker: AssembledBroker
     client.transport.close()
     client.lose()
     await until(lambda: not broker.server.tasks)
-    assert not broker.send_handlers._behind
+    assert not broker.slow_sends.queued
 
 
 @pytest.mark.parametrize("path", ["fast", "slow"])

@@ -83,11 +83,11 @@ async def test_a_dead_letter_topic_is_announced_before_the_answer(broker: Assemb
     async def announce() -> None:
         announced.append("%DLQ%g" in broker.topics)
 
-    handlers = SendHandlers(dataclasses.replace(broker.parts, announce=announce))
+    sends = SendHandlers(dataclasses.replace(broker.parts, announce=announce)).slow
     broker.topics.update(TopicConfig("%RETRY%g", 1, 1))
     for known in (False, True):
         request = send_request(topic="%RETRY%g", queueId="0", reconsumeTimes="16")
-        answer = handlers.send_one(broker.fast.connection, request)
+        answer = sends.send_one(broker.fast.connection, request)
         if not isinstance(answer, RemotingCommand):
             assert not known
             answer = await answer
