@@ -1,4 +1,4 @@
-"""Admin requests about offsets: reset, clone and correct those of groups, list those of delay levels.
+"""Admin requests about offsets of groups (reset, clone, correct) and of delay levels (list).
 
 INVOKE_BROKER_TO_RESET_OFFSET, CLONE_GROUP_OFFSET, QUERY_CORRECTION_OFFSET, GET_ALL_DELAY_OFFSET.
 The clients of a group apply a reset: the broker works out the offsets and notifies every member
