@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from pyromq.protocol.message.bulk import JoinedProperties, Longs, read_columns, record_starts
+from pyromq.protocol.message.bulk import Longs, read_columns, record_starts
+from pyromq.protocol.message.joined_properties import JoinedProperties
 from pyromq.protocol.message.record import MessageRecord, encode_record
 from pyromq.store.index.index import KeyIndex
 

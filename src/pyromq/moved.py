@@ -3,6 +3,8 @@
 `import pyromq.spark.archiver` returns the module `pyromq.spark.archive.archiver` itself, so that
 classes, pickles and monkeypatches are the same under both names. New code and the documentation use
 the new names. The finder runs only for imports that no other finder resolves.
+
+`pyromq/__init__.py` calls `install`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
 
-#: Module paths that documents and examples of 0.1 named, and where the modules are now.
+#: Old module paths that documents and examples named, and the current ones.
 MOVED: Final = {
     "pyromq.protocol.codes": "pyromq.protocol.wire.codes",
     "pyromq.protocol.frame": "pyromq.protocol.wire.frame",
@@ -43,11 +45,11 @@ class MovedModules:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Undo what the import machinery changed; the module itself has run already."""
+        """Restore the attributes that the import machinery changed; the module has already run."""
         module.__spec__ = sys.modules[module.__name__].__spec__ = self._spec
 
 
 def install() -> None:
-    """Register the finder, behind all others. Idempotent."""
+    """Register the finder after all others. Idempotent."""
     if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
         sys.meta_path.append(MovedModules())

@@ -59,7 +59,7 @@ def test_a_queue_that_nobody_wrote_to(store: MessageStore) -> None:
         0,
         [],
     )
-    assert (store.max_offset("Nowhere", 7), store.min_offset("Nowhere", 7)) == (0, -1)
+    assert (store.max_offset("Nowhere", 7), store.min_offset("Nowhere", 7)) == (0, None)
     assert store.offset_by_time("Nowhere", 7, 0) == 0
     assert store.query("Nowhere", "key", 32, 0, FOREVER) == []
     assert store.read_record(0) is None

@@ -278,7 +278,7 @@ def look_at(
 def _pieces(store: MessageStore, topic: str, queue_id: int) -> list[tuple[int, bytes]]:
     """Each message of a queue as it is served, one by one."""
     pieces: list[tuple[int, bytes]] = []
-    offset = max(store.min_offset(topic, queue_id), 0)
+    offset = store.min_offset(topic, queue_id) or 0
     while offset < store.max_offset(topic, queue_id):
         result = store.get(topic, queue_id, offset, 1)
         if result.status is GetStatus.FOUND:

@@ -199,7 +199,7 @@ async def test_sends_are_refused_before_the_disk_is_full_and_resume_with_room(
         sender = Sender(client, broker.address)
         refused = await sender.send_until(ResponseCode.SERVICE_NOT_AVAILABLE)
         assert refused.remark is not None
-        assert f"the disk of {store / 'commitlog'} is 9" in refused.remark
+        assert f"disk of {store / 'commitlog'} is 9" in refused.remark
         assert "diskSpaceWarningLevelRatio=90" in refused.remark
         assert free_bytes(disk) > 0
         for _ in range(3):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.store import message_store
+from pyromq.store import chunk
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.check import check_store
 from tests.crash.writer import Told, body_of, put_chunk
@@ -130,9 +130,9 @@ class Lineage:
 
 @pytest.fixture(autouse=True)
 def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each chunk is stored 100 ms behind the one before, so that checkpoints come to matter."""
-    clock = itertools.count(1_700_000_000_000_000_000, 100_000_000)
-    monkeypatch.setattr(message_store, "time_ns", clock.__next__)
+    """Store each chunk 100 ms after the previous one, so that checkpoints matter."""
+    clock = itertools.count(1_700_000_000_000, 100)
+    monkeypatch.setattr(chunk, "now_ms", clock.__next__)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pyromq.protocol.message.record import QueueOffset
 from pyromq.protocol.names import TRANSACTION_GIVEN_UP_TOPIC as GIVEN_UP
 from pyromq.protocol.names import TRANSACTION_HALF_TOPIC as HALF
 from pyromq.protocol.names import TRANSACTION_OP_TOPIC as OP
@@ -172,7 +171,7 @@ def test_an_audit_finds_what_is_wrong(spark: SparkSession, tmp_path: Path) -> No
     place = put_with(store, "Orders", b"damaged body", UNIQ_KEY="KEY999")
     store.seal()
     skipping = store.queue("Orders", 0)
-    skipping.skip_to(QueueOffset(skipping.next_offset + 5))
+    skipping.skip_to(skipping.next_offset + 5)
     put_with(store, "Orders", b"behind a gap", UNIQ_KEY="KEY1000")
     store.seal()
     store.stop()

@@ -127,7 +127,7 @@ def read_all(
     """Every message of a queue, pulled as a consumer does."""
     records: list[MessageRecord] = []
     if offset is None:
-        offset = max(store.min_offset(topic, queue_id), 0)
+        offset = store.min_offset(topic, queue_id) or 0
     while True:
         result = store.get(topic, queue_id, offset, 32)
         if result.status is not GetStatus.FOUND:

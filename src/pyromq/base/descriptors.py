@@ -1,17 +1,17 @@
-"""File descriptors: how many the store may use, and some in reserve for when there are none.
+"""Open and map files with file descriptors in reserve.
 
-Peers of a server can take every descriptor that the process may have. The store must go on
-then: a flush that cannot open its file is not a lost write. So all files that a running store
-opens are opened here, and some descriptors are held in reserve while a store runs.
+A server's peers can use up every descriptor of the process. The store must keep working: a flush
+that cannot open its file is not a lost write. So a running store opens all its files here, and
+some descriptors are held as spares while it runs.
 
 Invariants
-1. A failure to get a descriptor, a mapping or memory is a ShortageError: nothing was tried, so
-   nothing is lost, and the caller may try again. Every other error keeps its type.
-2. `open_file` and `map_file` give up spares before they fail. `close_file` turns the descriptor
-   into a spare again atomically, so that no connection can take it in between.
+1. Failing to get a descriptor, a mapping or memory is a ShortageError: nothing was done, nothing
+   is lost, and the caller may retry. Every other error keeps its type.
+2. `open_file` and `map_file` spend spares before they fail. `close_file` turns the descriptor
+   back into a spare atomically, so that no connection can take it in between.
 3. Spares belong to the process, however many stores run in it.
 
-May be called on any thread.
+Safe on any thread.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ import mmap
 import os
 import resource
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from pyromq.base.log_lines import RARELY
 
 logger = logging.getLogger(__name__)
 
 #: Descriptors held in reserve while a store runs.
 SPARES: Final = 16
-#: Descriptors for everything but peers and mapped files: sockets that listen, tables, key index.
+#: Descriptors for listening sockets, tables and the key index.
 _OTHERS: Final = 64
-#: Mapped files by default: this share of the process's descriptors, within these bounds. The
-#: kernel limits mappings, too (vm.max_map_count, 65,530 by default).
-_MAPPED_SHARE: Final = 4
+#: Default for mapped files: one descriptor in four, within these bounds. The kernel also limits
+#: mappings (vm.max_map_count, 65,530 by default).
+_DESCRIPTORS_PER_MAPPED: Final = 4
 _MIN_MAPPED: Final = 32
 MAX_MAPPED: Final = 16_384
-#: Stands for no limit.
-_MANY: Final = 1 << 20
+#: Assumed if the process has no limit.
+_UNLIMITED: Final = 1 << 20
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _SHORTAGES: Final = _NO_DESCRIPTOR | {errno.ENOMEM, errno.EAGAIN, errno.EINTR}
-_SECONDS_BETWEEN_LINES: Final = 10.0
 
 
 class ShortageError(OSError):
-    """No descriptor, mapping or memory was free. Nothing was tried; try again."""
+    """No descriptor, mapping or memory was free. Nothing was done; retry."""
 
 
 def open_file(path: Path, flags: int, mode: int = 0o644) -> int:
-    """As os.open, with a spare if need be. Close it with `close_file`."""
+    """Open a file like os.open, with a spare if need be. Close it with `close_file`."""
     while True:
         try:
             return os.open(path, flags | os.O_CLOEXEC, mode)
@@ -61,7 +61,7 @@ def open_file(path: Path, flags: int, mode: int = 0o644) -> int:
 
 @contextlib.contextmanager
 def opened(path: Path, flags: int, mode: int = 0o644) -> Iterator[int]:
-    """The descriptor of a file for as long as the block takes."""
+    """Open a file for the duration of a with block."""
     descriptor = open_file(path, flags, mode)
     try:
         yield descriptor
@@ -70,14 +70,14 @@ def opened(path: Path, flags: int, mode: int = 0o644) -> Iterator[int]:
 
 
 def close_file(descriptor: int) -> None:
-    """Close a descriptor, or keep it as a spare where one is missing."""
+    """Close a descriptor, or keep it as a spare if one is missing."""
     if _reserve.take_back(descriptor):
         return
     os.close(descriptor)
 
 
 def map_file(descriptor: int, size: int, access: int, offset: int = 0) -> mmap.mmap:
-    """Map a part of a file. The mapping has a descriptor of its own."""
+    """Map a range of a file. The mapping has its own descriptor."""
     while True:
         try:
             return mmap.mmap(descriptor, size, access=access, offset=offset)
@@ -86,54 +86,59 @@ def map_file(descriptor: int, size: int, access: int, offset: int = 0) -> mmap.m
 
 
 def hold_spares() -> None:
-    """Keep spares from now on; once for each `release_spares`."""
+    """Hold spares until the matching `release_spares`."""
     _reserve.hold()
 
 
 def release_spares() -> None:
-    """The counterpart of `hold_spares`: the last one closes the spares."""
+    """Undo one `hold_spares`; the last call closes the spares."""
     _reserve.release()
 
 
 def top_up() -> bool:
-    """Get back the spares that were given up; whether all are there."""
+    """Replace spent spares; return whether all are back."""
     return _reserve.top_up()
 
 
 def mapped_files_allowed(setting: int = 0) -> int:
-    """How many files a store may keep mapped: the setting, or what suits the process's limit."""
+    """Return how many files a store may map: the setting, or a share of the process's limit."""
     if setting:
         return setting
-    return min(MAX_MAPPED, max(_MIN_MAPPED, _limit() // _MAPPED_SHARE))
+    return min(MAX_MAPPED, max(_MIN_MAPPED, _limit() // _DESCRIPTORS_PER_MAPPED))
 
 
 def descriptors_needed(setting: int = 0) -> int:
-    """How many descriptors a server must leave to a store, whose maxMappedFiles is `setting`."""
+    """Return how many descriptors a server must leave to a store with this maxMappedFiles."""
     return mapped_files_allowed(setting) + SPARES + _OTHERS
 
 
 def _limit() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MANY if soft == resource.RLIM_INFINITY else min(soft, _MANY)
+    return _UNLIMITED if soft == resource.RLIM_INFINITY else min(soft, _UNLIMITED)
 
 
 def _spend_spare(error: OSError, name: Path | int) -> None:
-    """Return when another try makes sense; else raise what the caller is to see."""
+    """Return if a retry makes sense, after closing a spare; otherwise raise."""
     if error.errno not in _SHORTAGES:
         raise error
     if error.errno in _NO_DESCRIPTOR and _reserve.spend():
         return
-    _complaints.note(error)
+    logger.error(
+        "store is short of descriptors or memory, retrying: %s; raise the limit of open files "
+        "(ulimit -n) or limit connections",
+        error,
+        extra=RARELY,
+    )
     raise ShortageError(error.errno, error.strerror, str(name)) from error
 
 
 class _Reserve:
-    """The spares: descriptors of /dev/null."""
+    """The spares: duplicates of a /dev/null descriptor."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holders = 0
-        #: Where spares are copied from.
+        #: The descriptor that spares duplicate.
         self._source = -1
         self._spares: list[int] = []
 
@@ -154,7 +159,7 @@ class _Reserve:
             self._source = -1
 
     def spend(self) -> bool:
-        """Close a spare; False when there is none."""
+        """Close a spare; return False if there is none."""
         with self._lock:
             if not self._spares:
                 return False
@@ -162,7 +167,7 @@ class _Reserve:
             return True
 
     def take_back(self, descriptor: int) -> bool:
-        """Make a spare of a descriptor; False when none is missing."""
+        """Turn a descriptor into a spare; return False if none is missing."""
         if self._source < 0 or len(self._spares) >= SPARES:
             return False
         with self._lock:
@@ -186,29 +191,4 @@ class _Reserve:
             return True
 
 
-class _Complaints:
-    """One log line for many shortages."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._count = 0
-        self._next_line = 0.0
-
-    def note(self, error: OSError) -> None:
-        with self._lock:
-            self._count += 1
-            now = time.monotonic()
-            if now < self._next_line:
-                return
-            count, self._count = self._count, 0
-            self._next_line = now + _SECONDS_BETWEEN_LINES
-        logger.error(
-            "store is short of descriptors or memory, %d times since the last line: %s; retrying, "
-            "raise the limit of open files (ulimit -n) or limit connections",
-            count,
-            error,
-        )
-
-
 _reserve: Final = _Reserve()
-_complaints: Final = _Complaints()

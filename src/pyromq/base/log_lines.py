@@ -1,13 +1,13 @@
-"""Text of peers in log lines and remarks: cut, on one line, and counted instead of repeated.
+"""Make log lines and remarks safe: shorten them, keep them on one line, limit their rate.
 
-Names, values and exception texts come from peers. Code logs them as they are; the log's output
-(`cli.logs`) passes every line through here, so that no peer can forge a line, write megabytes,
-or fill the disk with one line for each bad request.
+Log lines contain names, values and exception texts that peers chose. Code logs them unchanged. The
+log output (`cli.logs`) passes every line through here, so that no peer can forge a line, write
+megabytes, or fill the disk with one line per bad request.
 
-`extra=RARELY` marks a line of which one in each period is enough; a line may also carry
-`extra={"kind": ...}` to be counted apart from others with the same text.
+`extra=RARELY` marks a line that is written once per period. `extra={"kind": ...}` makes a line
+count separately from others with the same text.
 
-Pure: the clock is handed in. `Repeats` is not thread-safe.
+Pure: the caller passes the clock. `Repeats` is not thread-safe.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import itertools
 from collections.abc import Callable, Collection, Hashable
 from typing import Final, NamedTuple
 
-#: Lines of one kind in a period that are written; the rest is counted.
+#: Lines of one kind that are written per period; the others are counted.
 MAX_LINES_OF_A_KIND: Final = 50
 PERIOD_SECONDS: Final = 10.0
-#: More kinds than this share one count: text that is made at run time is not a kind of its own.
+#: Kinds beyond this share one count, because a text built at run time makes a new kind each time.
 MAX_KINDS: Final = 1000
 #: Items that `first_few` names by default.
 MAX_NAMED: Final = 16
-#: For `extra=`: the line is written once in a period.
+#: For `extra=`: write the line once per period.
 RARELY: Final = {"lines": 1}
 
 _OTHERS: Final = "other lines"
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return `text`, or its first `limit` characters and how many it had."""
+    """Return `text`, cut after `limit` characters and followed by its length."""
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
 
 
 def printable(text: str, limit: int) -> str:
-    """Return `text` shortened and on one line, with escapes for what cannot be printed."""
+    """Return `text` shortened and on one line, with unprintable characters escaped."""
     text = shortened(text, limit)
     if text.isprintable():
         return text
@@ -45,14 +45,14 @@ def printable(text: str, limit: int) -> str:
 
 
 def first_few(items: Collection[object], limit: int = MAX_NAMED) -> str:
-    """Return the first items as text, and how many others there are."""
+    """Return the first items as text, and the number of the others."""
     named = ", ".join(map(str, itertools.islice(items, limit)))
     others = len(items) - limit
     return f"{named} and {others} others" if others > 0 else named
 
 
 class Dropped(NamedTuple):
-    """How many lines of a kind were not written in a period."""
+    """The number of lines of a kind that were dropped in a period."""
 
     kind: Hashable
     lines: int
@@ -69,9 +69,9 @@ class _Period:
 
 
 class Repeats:
-    """Tells which lines to write and counts the others.
+    """Limits the rate of log lines and counts the ones dropped.
 
-    A period of a kind begins with its first line, which is always written.
+    The period of a kind starts with its first line, which is always written.
     """
 
     def __init__(self, clock: Callable[[], float], seconds: float = PERIOD_SECONDS) -> None:
@@ -80,9 +80,9 @@ class Repeats:
         self._periods: dict[Hashable, _Period] = {}
 
     def is_wanted(self, kind: Hashable, lines: int = MAX_LINES_OF_A_KIND) -> bool:
-        """Whether the next line of a kind is written, as at most `lines` are in a period.
+        """Return whether to write the next line of a kind: at most `lines` per period.
 
-        Call `ended` first: it tells of the period before.
+        Call `ended` first, which reports the previous period.
         """
         period = self._periods.get(kind)
         if period is None:
@@ -96,10 +96,10 @@ class Repeats:
         return False
 
     def ended(self, *, all_of_them: bool = False) -> list[Dropped]:
-        """Forget the periods that are over, or all; return those with lines not written."""
+        """Remove the periods that are over, or all; return those with dropped lines."""
         now = self._clock()
         over: list[tuple[Hashable, _Period]] = []
-        for kind, period in self._periods.items():  # in the order in which they began
+        for kind, period in self._periods.items():  # oldest first
             if not all_of_them and now - period.began < self.seconds:
                 break
             over.append((kind, period))

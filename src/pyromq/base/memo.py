@@ -1,9 +1,8 @@
-"""Small memories for hot paths: what was parsed a moment ago is not parsed again.
+"""A small cache for hot paths.
 
-Headers repeat: flags, queue ids, timestamps of the same millisecond, tags,
-subscriptions. A look into a dictionary costs a third of what parsing a number does.
-Each memory is emptied when it is full, and long texts are not kept, so that hostile
-input cannot make it grow beyond some megabytes.
+Headers repeat the same flags, queue ids, timestamps, tags and subscriptions. A dictionary lookup
+costs a third of parsing a number. A full cache is cleared, and long strings are not cached, so that
+hostile input cannot make it grow beyond some megabytes.
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ _MAX_LENGTH: Final = 1024
 
 
 class Memo(dict[Key, Value], Generic[Key, Value]):
-    """`memo[key]` is `make(key)`, made once for short texts and for all that is none.
-
-    What `make` raises is not remembered.
-    """
+    """A dict that fills itself with `make(key)`. Long strings are not cached, nor exceptions."""
 
     def __init__(
         self,
@@ -31,7 +27,7 @@ class Memo(dict[Key, Value], Generic[Key, Value]):
         max_entries: int = _MAX_ENTRIES,
         max_length: int = _MAX_LENGTH,
     ) -> None:
-        """Keep at most `max_entries`; a text of more than `max_length` is not kept."""
+        """Cache at most `max_entries`, and no str or bytes longer than `max_length`."""
         super().__init__()
         self._make = make
         self._max_entries = max_entries

@@ -1,19 +1,17 @@
-"""Memory of megabytes is kept by a process for the next such piece instead of given back.
+"""Tell glibc to keep freed multi-megabyte blocks instead of returning them to the kernel.
 
-    keep_memory()                              # once, by who owns the process
+    keep_memory()                              # once, by the owner of the process
 
-Bulk pulls, and the tasks of Spark that read them, take and drop blocks of megabytes. glibc asks
-the kernel for each of them and gives it back behind it, and the kernel clears and maps every
-page anew: 0.07 to 0.15 page faults a message, 250 to 400 ns of the 2 µs that a message of 256
-bytes costs a task, and 130 of the 600 ns that it costs the broker. After `keep_memory` a process
-keeps up to `KEPT_BYTES` that it does not use, and the faults are gone. Where there is another C
-library, nothing is done.
+Bulk pulls, and the Spark tasks that read them, allocate and free buffers of megabytes. By default
+glibc maps each of them and unmaps it afterwards, and the kernel clears and maps every page again:
+0.07 to 0.15 page faults per message, 250 to 400 ns of the 2 µs that a message of 256 bytes costs a
+task, and 130 of the 600 ns that it costs the broker. After `keep_memory`, a process keeps up to
+`KEPT_BYTES` of free memory, and the faults are gone. With another C library it does nothing.
 
-glibc keeps free memory below blocks that are in use as well, however much that is: a server whose
-peers held 256 MiB for a moment would never be small again. `return_excess` gives it back; servers
-call it from time to time.
+glibc also keeps all free memory that lies below a block in use. A server whose peers once held
+256 MiB would never shrink. `return_excess` returns that memory; servers call it periodically.
 
-A setting of the whole process: not for a broker inside of somebody's program.
+This is a setting of the whole process, so a broker embedded in another program must not use it.
 """
 
 from __future__ import annotations
@@ -24,10 +22,12 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-#: Free memory at the end of the heap that is not given back.
-KEPT_BYTES: Final = 64 * 1024 * 1024
-#: Pieces up to this size come from the heap; glibc takes no larger number.
-_LARGEST_PIECE: Final = 32 * 1024 * 1024
+from pyromq.base.sizes import MIB
+
+#: Free memory at the end of the heap that is kept.
+KEPT_BYTES: Final = 64 * MIB
+#: Blocks up to this size come from the heap; the largest value that glibc accepts.
+_MMAP_THRESHOLD: Final = 32 * MIB
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -55,21 +55,21 @@ class _HeapInfo(ctypes.Structure):
 
 @functools.cache
 def keep_memory() -> bool:
-    """Tell the C library; whether it could be told."""
+    """Configure the C library; return whether that succeeded."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     return mallopt is not None and all(
         mallopt(setting, value)
         for setting, value in (
-            (_M_MMAP_THRESHOLD, _LARGEST_PIECE),
+            (_M_MMAP_THRESHOLD, _MMAP_THRESHOLD),
             (_M_TRIM_THRESHOLD, KEPT_BYTES),
         )
     )
 
 
 def return_excess() -> bool:
-    """Give free memory back to the kernel if there is more than `KEPT_BYTES`; whether it did.
+    """Return free memory above `KEPT_BYTES` to the kernel; return whether there was any.
 
-    The look costs microseconds, giving back 0.06 ms for each MiB, in the calling thread.
+    The check costs microseconds, returning memory 0.06 ms per MiB, on the calling thread.
     """
     functions = _heap_functions()
     if functions is None:
@@ -80,7 +80,7 @@ def return_excess() -> bool:
 
 @functools.cache
 def _heap_functions() -> tuple[Callable[[], _HeapInfo], Callable[[int], int]] | None:
-    """mallinfo2 (glibc 2.33 or newer) and malloc_trim."""
+    """Return mallinfo2 (glibc 2.33 or newer) and malloc_trim, or None."""
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     info, trim = getattr(library, "mallinfo2", None), getattr(library, "malloc_trim", None)
     if info is None or trim is None:

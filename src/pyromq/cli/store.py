@@ -77,8 +77,8 @@ def dump(
         with StoreFile.open(file, known_kind) as opened:
             if not as_json:
                 click.echo(f"{file}: {opened.kind.value}, {opened.size} bytes", err=True)
-            for entry in islice(opened.pieces(offset, hash_slots), limit):
-                click.echo(orjson.dumps(entry).decode() if as_json else describe(entry))
+            for item in islice(opened.items(offset, hash_slots), limit):
+                click.echo(orjson.dumps(item).decode() if as_json else describe(item))
     except DumpError as error:
         raise click.ClickException(str(error)) from error
 

@@ -42,6 +42,9 @@ _BLANK = re.compile(r"\s")
 _FLAG_LIMIT = 1 << 31
 #: Fewer characters than that never make properties too long.
 _SHORT_TAGS = 1024
+_UNIQ_KEY_START = property_names.UNIQ_KEY_START
+_WAIT = property_names.PROPERTY_SEPARATOR + property_names.WAIT_TRUE
+_WAIT_AND_TAGS_START = _WAIT + property_names.PROPERTY_SEPARATOR + property_names.TAGS_START
 
 
 @dataclass(slots=True)
@@ -108,9 +111,9 @@ class Message:
         if not (self.properties or self.keys or self.delay_level or self.ordering_key):
             tags = self.tags
             if not tags:
-                return f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true"
+                return f"{_UNIQ_KEY_START}{unique_key}{_WAIT}"
             if type(tags) is str and _are_plain_tags(tags):
-                return f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true\x02TAGS\x01{tags}"
+                return f"{_UNIQ_KEY_START}{unique_key}{_WAIT_AND_TAGS_START}{tags}"
         names = property_names
         try:
             # Joined with +, which takes the text of an enum's member, and refuses what is none.
@@ -124,7 +127,7 @@ class Message:
                 pieces.append(SHARDING_KEY + "\x01" + self.ordering_key)
             pieces.append(f"{names.UNIQ_KEY}\x01{unique_key}")
             if names.WAIT not in self.properties:
-                pieces.append(f"{names.WAIT}\x01true")
+                pieces.append(names.WAIT_TRUE)
             if self.tags:
                 if type(self.tags) is not KeptTags:
                     _are_plain_tags(self.tags)

@@ -1,1 +1,1 @@
-"""Bytes to values and back. Pure: no socket, file, clock or event loop."""
+"""Encode and decode RocketMQ's formats. Pure: no socket, file, clock or event loop."""

@@ -1,11 +1,11 @@
-"""The one base of what clients of pyromq must be ready for.
+"""The base class of all errors that clients of pyromq raise.
 
-`except RocketMQError` catches everything that a server, the network or a wrong use of the
-client can cause; what it names exactly is in `client.errors` and `remoting.errors`.
+`except RocketMQError` catches every error caused by a server, by the network or by misuse of the
+client. `client.errors` and `remoting.errors` define the specific classes.
 """
 
 from __future__ import annotations
 
 
 class RocketMQError(Exception):
-    """Base of every exception of clients and connections."""
+    """Base class of every exception that clients and connections raise."""

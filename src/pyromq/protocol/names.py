@@ -1,8 +1,8 @@
-"""Names that RocketMQ gives a meaning, and the rules for names of topics and groups.
+"""Topic and group names that RocketMQ reserves, and the rules for legal names.
 
-A legal name has only letters, digits and `% | - _`: it is safe as a folder of the store
-and as one word in every text format. Topics have at most 127 characters (a record stores
-the length in one byte), groups at most 255.
+A legal name consists of letters, digits and `% | - _`. It is safe as a folder name in the store and
+as a single word in every text format. Topics have at most 127 characters (a record stores the
+length in one byte), groups at most 255.
 
 Pure. Used by brokers, NameServers and clients.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-#: The template of topics that are created by sending to them.
+#: The template for topics that are created when a producer first sends to them.
 AUTO_CREATE_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 BENCHMARK_TOPIC = "BenchmarkTest"
@@ -22,7 +22,7 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 
-#: Topics that exist for the system itself; each broker adds some under its own names.
+#: Topics that RocketMQ itself uses. Each broker adds some that contain its own name.
 SYSTEM_TOPICS = frozenset(
     {
         AUTO_CREATE_TOPIC,
@@ -38,7 +38,7 @@ SYSTEM_TOPICS = frozenset(
 )
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 
-#: Topics that only the broker itself writes to.
+#: Topics that only the broker may write to.
 TOPICS_CLOSED_TO_SENDERS = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -50,14 +50,14 @@ TOPICS_CLOSED_TO_SENDERS = frozenset(
     }
 )
 
-#: Topics in whose queues the broker keeps its own place: they are never removed.
+#: Topics in whose queues the broker tracks its own progress. They are never removed.
 TOPICS_WITH_PROGRESS = frozenset({SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC})
 
 RETRY_TOPIC_PREFIX = "%RETRY%"
 DEAD_LETTER_TOPIC_PREFIX = "%DLQ%"
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
-#: Groups of RocketMQ's own tools, which exist on every broker.
+#: Groups of RocketMQ's own tools; they exist on every broker.
 SYSTEM_GROUPS = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -69,7 +69,7 @@ SYSTEM_GROUPS = (
 )
 #: Groups with this prefix belong to the system and exist without being created.
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
-#: Its offsets say how far the broker has come with halves and their ends.
+#: Its offsets are the broker's progress in the queues of half and op messages.
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 
 MAX_TOPIC_LENGTH = 127
@@ -79,45 +79,45 @@ _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def retry_topic(group: str) -> str:
-    """The topic of a group's messages that are to be consumed again."""
+    """Return the topic for messages that a group will consume again."""
     return RETRY_TOPIC_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """The topic of a group's messages that were given up."""
+    """Return the topic for messages that a group failed to consume too many times."""
     return DEAD_LETTER_TOPIC_PREFIX + group
 
 
 def reply_topic(cluster: str) -> str:
-    """The topic of replies to request-reply messages."""
+    """Return the topic for replies to request-reply messages."""
     return cluster + REPLY_TOPIC_SUFFIX
 
 
 def topic_fault(topic: str) -> str | None:
-    """What is wrong with a topic's name; None when nothing is."""
+    """Return what is wrong with a topic name, or None."""
     return _fault("topic", topic, MAX_TOPIC_LENGTH)
 
 
 def group_fault(group: str) -> str | None:
-    """What is wrong with a group's name; None when nothing is."""
+    """Return what is wrong with a group name, or None."""
     return _fault("group", group, MAX_GROUP_LENGTH)
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether a topic exists for the system itself on every broker."""
+    """Return whether a topic belongs to RocketMQ itself."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(group: str) -> bool:
-    """Whether a group exists for the system or its tools on every broker."""
+    """Return whether a group belongs to RocketMQ itself or to its tools."""
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def _fault(kind: str, name: str, max_length: int) -> str | None:
     if not name.strip():
-        return f"the {kind}'s name is blank"
+        return f"{kind} name is blank"
     if len(name) > max_length:
-        return f"the {kind}'s name has {len(name)} characters, at most {max_length} are allowed"
+        return f"{kind} name has {len(name)} characters, limit {max_length}"
     if not _LEGAL.fullmatch(name):
-        return f"{kind} {name!r} has illegal characters: letters, digits and %|-_ are allowed"
+        return f"{kind} {name!r} has illegal characters: use letters, digits and %|-_"
     return None

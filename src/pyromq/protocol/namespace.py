@@ -1,8 +1,8 @@
-"""Namespaces: one cluster, several tenants, each with its own names of topics and groups.
+"""Add and remove namespaces, which give each tenant of a cluster its own topic and group names.
 
-A name in a namespace is `namespace%name`, a retry or dead-letter topic keeps its prefix in
-front: `%RETRY%namespace%group`. Names of the system belong to no namespace. Pure; clients
-put the namespace on when a name leaves them and take it off when one arrives.
+A name in a namespace is `namespace%name`. A retry or dead-letter topic keeps its prefix in front:
+`%RETRY%namespace%group`. System names have no namespace. Pure. Clients add the namespace to names
+that they send and remove it from names that they receive.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SEPARATOR: Final = "%"
 
 
 def with_namespace(namespace: str, name: str) -> str:
-    """The name as servers know it; one that has the namespace already is left alone."""
+    """Return the name that servers use. Idempotent."""
     if not namespace or not name or is_system_topic(name) or name.startswith(SYSTEM_GROUP_PREFIX):
         return name
     prefix, rest = _split(name)
@@ -30,7 +30,7 @@ def with_namespace(namespace: str, name: str) -> str:
 
 
 def without_namespace(namespace: str, name: str) -> str:
-    """The name as the tenant knows it; one of another namespace is left alone."""
+    """Return the name that the tenant uses; names of other namespaces stay unchanged."""
     prefix, rest = _split(name)
     if not namespace or not rest.startswith(namespace + SEPARATOR):
         return name

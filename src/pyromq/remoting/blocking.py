@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import struct
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -26,7 +25,11 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 
 from pyromq.protocol.wire.frame import (
+    HEADER_LENGTH_MASK,
     MAX_FRAME,
+    PREFIX,
+    PREFIX_SIZE,
+    TOTAL_SIZE,
     FrameError,
     RemotingCommand,
     decode_frame,
@@ -39,8 +42,6 @@ from pyromq.remoting.errors import (
     RemotingTimeoutError,
 )
 
-_PREFIX: Final = struct.Struct(">II")
-_HEADER_LENGTH: Final = 0xFFFFFF
 _MAX_OPAQUE: Final = 0x7FFFFFFF
 #: Enough for the bulk answers of one more round trip.
 _RECEIVE_BUFFER: Final = 4 * 1024 * 1024
@@ -121,10 +122,10 @@ class BlockingConnection:
     def receive(self) -> Reply:
         """The next answer that comes."""
         while True:
-            total, word = _PREFIX.unpack(self._exactly(_PREFIX.size))
-            header_length = word & _HEADER_LENGTH
-            body_length = total - 4 - header_length
-            if body_length < 0 or total + 4 > MAX_FRAME:
+            total, word = PREFIX.unpack(self._exactly(PREFIX_SIZE))
+            header_length = word & HEADER_LENGTH_MASK
+            body_length = total + TOTAL_SIZE - PREFIX_SIZE - header_length
+            if body_length < 0 or total + TOTAL_SIZE > MAX_FRAME:
                 raise self._lost(f"sent a frame of {total} bytes, header {header_length}")
             header = self._exactly(header_length)
             body = self._exactly(body_length)

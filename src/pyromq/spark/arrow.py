@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from pyromq.protocol.message.bulk import (
     Buffer,
-    JoinedProperties,
     Longs,
     RecordColumns,
     Spans,
@@ -35,6 +34,7 @@ from pyromq.protocol.message.bulk import (
     read_columns,
 )
 from pyromq.protocol.message.compression import CompressionError, decompress
+from pyromq.protocol.message.joined_properties import JoinedProperties
 from pyromq.protocol.message.message_id import decode_host, encode_message_id, format_address
 from pyromq.protocol.message.properties import KEYS, TAGS, UNIQ_KEY
 from pyromq.protocol.message.sysflag import COMPRESSED

@@ -1,23 +1,19 @@
-"""Brings what was written to the disk, off the loop.
+"""Fsync the commit log, the consume queues and the checkpoint, off the loop.
 
-Commit log, ASYNC_FLUSH: every flushIntervalCommitLog when at least
-flushCommitLogLeastPages are dirty (without flushCommitLogTimed, within 10 ms after they are),
-all of it every flushCommitLogThoroughInterval.
-SYNC_FLUSH: at once when somebody waits (`wait`). All that was written when a sync
-begins is in it, so chunks that come while one runs share the next: group commit.
-Consume queues: every flushIntervalConsumeQueue, each queue that was written to. After
-both, the checkpoint.
+Commit log, ASYNC_FLUSH: every flushIntervalCommitLog if at least flushCommitLogLeastPages are
+dirty (without flushCommitLogTimed, within 10 ms of that), and everything every
+flushCommitLogThoroughInterval. SYNC_FLUSH: as soon as a chunk waits (`wait`). An fsync covers
+everything written before it starts, so chunks that arrive while one runs share the next: group
+commit. Consume queues: every flushIntervalConsumeQueue, each dirty queue. The checkpoint follows.
 
-A sync that could not be tried, because no descriptor or no memory was free, is tried again soon;
-those who wait go on waiting until their time is over. A log whose sync failed is never synced
-again: the kernel may have dropped what it could not write, and a second sync would not tell.
-`on_failure` is called, those who wait are told, and the flushed mark stays where it is until the
-store is opened anew.
+An fsync that could not start, because no descriptor or memory was free, is retried soon; waiters
+keep waiting until their timeout. A log whose fsync failed is never synced again: the kernel may
+have dropped pages it could not write, and a second fsync would not report that. Waiters fail,
+`on_failure` is called, and the flushed mark stays where it is until a restart.
 
-One thread. Queues come in through `add` (a deque: safe between threads). A queue's
-`dirty` is cleared before its sync, and the loop writes before it looks at `dirty`, so
-a write is either in this sync or marks the queue again. `wait` and what is told to
-those who wait are the loop's.
+Runs one thread. Queues arrive through `add` (a deque, safe between threads). A queue's `dirty` is
+cleared before its fsync, and the loop writes before it reads `dirty`, so a write is either part of
+this fsync or marks the queue again. `wait` and the notification of waiters run on the loop.
 """
 
 from __future__ import annotations
@@ -43,12 +39,12 @@ logger = logging.getLogger(__name__)
 _PAGE: Final = 4096
 #: Interval of the checks for dirty pages without flushCommitLogTimed.
 _UNTIMED_SECONDS: Final = 0.01
-#: How soon a flush is tried again for which no descriptor was free.
+#: Delay before a retry if no descriptor was free.
 _RETRY_SECONDS: Final = 0.05
 
 
 class FlushOutcome(Enum):
-    """What somebody who waited for a flush is told."""
+    """How waiting for a flush ended."""
 
     FLUSHED = auto()
     TIMED_OUT = auto()
@@ -81,8 +77,8 @@ class FlushService:
         self._wake = threading.Event()
         self._stopping = False
         self._failed = False
-        #: The last turn could not open a file: it is made up for soon.
-        self._is_short = False
+        #: The last round found no free descriptor, and is retried soon.
+        self._must_retry = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiters: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -92,13 +88,13 @@ class FlushService:
         self.add = self._dirty.append
 
     def start(self) -> None:
-        """Begin to flush."""
+        """Start the thread."""
         self._last_log_flush = self._last_queue_flush = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="pyromq-flush", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and flush all that is left."""
+        """End the thread and flush the rest."""
         self._stopping = True
         self._wake.set()
         if self._thread is not None:
@@ -108,24 +104,24 @@ class FlushService:
         self._flush_queues()
         self._index.flush()
         self._save_checkpoint()
-        self._tell_waiters()
+        self._notify_waiters()
 
     def wait(self, offset: int) -> asyncio.Future[FlushOutcome]:
-        """Done when everything below `offset` is on the disk, or will not be in time."""
+        """Return a future that is done when everything below `offset` is on disk, or on timeout."""
         loop = self._loop = asyncio.get_running_loop()
         future: asyncio.Future[FlushOutcome] = loop.create_future()
         timeout = self._config.sync_flush_timeout / 1000
         self._waiters.append(_Waiter(offset, loop.time() + timeout, future))
         if self._timer is None:
-            self._timer = loop.call_later(timeout, self._tell_waiters)
+            self._timer = loop.call_later(timeout, self._notify_waiters)
         if self._failed:
-            loop.call_soon(self._tell_waiters)
+            loop.call_soon(self._notify_waiters)
         else:
             self._wake.set()
         return future
 
-    def _tell_waiters(self) -> None:
-        """On the loop: those whose bytes are on the disk, and those whose time is over."""
+    def _notify_waiters(self) -> None:
+        """Resolve the waiters that are flushed or timed out. Runs on the loop."""
         flushed = self._log.watermarks.flushed
         waiters = self._waiters
         now = self._loop.time() if self._loop is not None else 0.0
@@ -146,32 +142,34 @@ class FlushService:
             self._timer.cancel()
             self._timer = None
         if waiters and self._loop is not None:
-            self._timer = self._loop.call_at(waiters[0].deadline, self._tell_waiters)
+            self._timer = self._loop.call_at(waiters[0].deadline, self._notify_waiters)
 
     def _run(self) -> None:
         while True:
             interval = self._config.flush_interval_commit_log / 1000
             if not self._config.flush_commit_log_timed:
                 interval = min(interval, _UNTIMED_SECONDS)
-            asked = self._wake.wait(min(interval, _RETRY_SECONDS) if self._is_short else interval)
+            is_awaited = self._wake.wait(
+                min(interval, _RETRY_SECONDS) if self._must_retry else interval
+            )
             self._wake.clear()
             if self._stopping:
                 return
             try:
-                if asked or self._is_short:
+                if is_awaited or self._must_retry:
                     self._flush_log()
-                self._turn()
-                self._is_short = False
+                self._round()
+                self._must_retry = False
                 top_up()
             except ShortageError:  # `descriptors` has logged it
-                self._is_short = True
+                self._must_retry = True
             except OSError as error:
-                # Tried again in the next turn, unless it was the log.
-                logger.error("flush failed in %s: %s", error.filename or "the store", error)
+                # Retried in the next round, unless it was the log.
+                logger.error("flush of %s failed: %s", error.filename or "the store", error)
             if self._waiters and self._loop is not None:
-                self._loop.call_soon_threadsafe(self._tell_waiters)
+                self._loop.call_soon_threadsafe(self._notify_waiters)
 
-    def _turn(self) -> None:
+    def _round(self) -> None:
         config = self._config
         now = time.monotonic()
         marks = self._log.watermarks
@@ -195,9 +193,11 @@ class FlushService:
             raise
         except OSError as error:
             self._failed = True
-            logger.critical("the commit log could not be flushed, no more sends: %s", error)
+            logger.critical(
+                "commit log flush failed, refusing all messages until a restart: %s", error
+            )
             if self._on_failure is not None:
-                self._on_failure(f"the commit log could not be flushed: {error}")
+                self._on_failure(f"commit log flush failed: {error}")
             raise
         self._checkpoint.log_timestamp = self._log.watermarks.flushed_timestamp or (
             self._checkpoint.log_timestamp
@@ -211,9 +211,9 @@ class FlushService:
             try:
                 queue.sync()
             except (FileNotFoundError, ValueError):
-                continue  # its topic was deleted meanwhile: no file, or no mapping any more
+                continue  # its topic was deleted meanwhile: the file or its mapping is gone
             except OSError:
-                # Once more than needed does no harm: the loop may have added it again.
+                # The loop may have added it again meanwhile; a second fsync is harmless.
                 queue.dirty = True
                 self._dirty.append(queue)
                 raise

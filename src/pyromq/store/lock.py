@@ -1,8 +1,8 @@
-"""One process on a store directory: the lock file, and the file that says that it runs.
+"""The lock file and the abort file of a store directory.
 
-The lock is Java's, on the first byte of the file `lock`, so that neither system starts on a
-store that the other one uses. Used by whoever writes to a store: the store itself and the
-rebuilding of its files. Called on the thread that starts it.
+The lock is on the first byte of the file `lock`, as in Java, so that neither system starts on a
+store that the other one is using. Used by everything that writes to a store: the live store and
+the offline rebuild. Called on the thread that starts them.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import IO
 
 from pyromq.store.results import StoreError
 
-#: Stores that are open in this process: the system's locks are between processes.
+#: Stores open in this process, which the system's locks do not see.
 _held_locks: set[Path] = set()
 
 
 def lock_store(root: Path) -> IO[bytes]:
-    """Hold the store's lock file until `unlock_store`; StoreError when somebody has it."""
+    """Hold the store's lock file until `unlock_store`. Raises StoreError if it is taken."""
     path = (root / "lock").resolve()
     in_use = StoreError(
-        f"{path.parent} is in use by another broker: stop that one, or set another storePathRootDir"
+        f"{path.parent} is in use by another broker: stop it, or set another storePathRootDir"
     )
-    # To open and close the file once more would give the lock up.
+    # Opening and closing the file a second time would release the lock.
     if path in _held_locks:
         raise in_use
     file = path.open("ab+")
@@ -44,15 +44,13 @@ def lock_store(root: Path) -> IO[bytes]:
 
 
 def unlock_store(file: IO[bytes]) -> None:
-    """Let others have the store."""
+    """Release the store."""
     file.close()
     _held_locks.discard(Path(file.name))
 
 
 def mark_running(root: Path) -> None:
-    """Make the abort file. It is on the disk before any message is: no cut of the power may
-    look like a clean stop.
-    """
+    """Create the abort file and fsync it, so that no power cut looks like a clean stop."""
     path = root / "abort"
     path.touch()
     for synced in (path, root):

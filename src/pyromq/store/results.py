@@ -1,7 +1,6 @@
-"""How a put or a get on the store ended: enums and small values, no logic.
+"""Results and errors of the store: enums and small values without logic.
 
-`PutStatus` and `GetStatus` carry RocketMQ's own names; handlers map them to
-response codes. Used by every caller of `message_store`, on the loop.
+`PutStatus` and `GetStatus` have RocketMQ's names; handlers map them to response codes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from enum import Enum, auto
 
 
 class StoreError(Exception):
-    """The store cannot start or go on: says what, where and what to do."""
+    """The store cannot start or continue. The text says why, where, and what to do."""
 
 
 class PutStatus(Enum):
@@ -28,12 +27,12 @@ class PutStatus(Enum):
     PROPERTIES_SIZE_EXCEEDED = auto()
     OS_PAGECACHE_BUSY = auto()
     UNKNOWN_ERROR = auto()
-    #: Not RocketMQ's: its broker looks at the pool of buffers before it looks at a send.
+    #: Not RocketMQ's, whose broker checks the pool of buffers before it handles a send.
     NO_BUFFER = auto()
 
 
 class PutError(Exception):
-    """A message that was not stored: nothing of it is in the log."""
+    """A message was refused; no part of it is stored."""
 
     def __init__(self, status: PutStatus, reason: str) -> None:
         super().__init__(status, reason)
@@ -45,10 +44,15 @@ class PutError(Exception):
 
 
 class LargeBatchError(PutError):
-    """A batch of so many messages that it should be put in slices: nothing of it is in the log."""
+    """A batch has too many messages for one loop iteration and must be put in slices.
+
+    No part of it is stored.
+    """
 
     def __init__(self) -> None:
-        super().__init__(PutStatus.MESSAGE_ILLEGAL, "the batch has too many messages at once")
+        super().__init__(
+            PutStatus.MESSAGE_ILLEGAL, "the batch has too many messages to be put at once"
+        )
 
 
 class GetStatus(Enum):
@@ -63,13 +67,13 @@ class GetStatus(Enum):
     OFFSET_TOO_SMALL = auto()
     NO_MATCHED_LOGIC_QUEUE = auto()
     NO_MESSAGE_IN_QUEUE = auto()
-    #: Not RocketMQ's: `GetResult.bring_in` waits for the disk, then the get finds it all.
+    #: Not RocketMQ's: call `GetResult.bring_in` on a thread, then repeat the get.
     NOT_IN_MEMORY = auto()
 
 
 @dataclass(slots=True)
 class GetResult:
-    """What a get found: whole records, one behind the other in each piece."""
+    """The outcome of a get. Each buffer in `pieces` holds whole records."""
 
     status: GetStatus
     next_offset: int
@@ -78,7 +82,7 @@ class GetResult:
     pieces: list[bytes] = field(default_factory=list)
     size: int = 0
     count: int = 0
-    #: The reader is so far behind that a replica should serve it.
+    #: The consumer is so far behind that a replica should serve it.
     suggest_replica: bool = False
-    #: With NOT_IN_MEMORY: brings in what is missing; for a thread, not for the loop.
+    #: With NOT_IN_MEMORY: reads the missing pages; slow, for a worker thread.
     bring_in: Callable[[], None] | None = None

@@ -39,6 +39,8 @@ from pyromq.client.message import check_group, check_topic
 from pyromq.client.received import ReceivedMessage
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.server import NameServer
+from pyromq.protocol.message.sysflag import PERM_READ, PERM_WRITE
+from pyromq.protocol.names import AUTO_CREATE_TOPIC
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.headers import CreateTopicRequestHeader
@@ -48,8 +50,6 @@ from pyromq.testing.topics import TopicReader
 _Result = TypeVar("_Result")
 
 HOST: Final = "127.0.0.1"
-_TEMPLATE_TOPIC: Final = "TBW102"
-_READ_WRITE: Final = 6
 #: Defaults of every broker; the test's settings override them.
 _SETTINGS: Final = {
     "bindAddress": HOST,
@@ -288,10 +288,10 @@ class Cluster:
     async def _create_topic(self, topic: str, queues: int) -> None:
         header = CreateTopicRequestHeader(
             topic=topic,
-            default_topic=_TEMPLATE_TOPIC,
+            default_topic=AUTO_CREATE_TOPIC,
             read_queue_nums=queues,
             write_queue_nums=queues,
-            perm=_READ_WRITE,
+            perm=PERM_READ | PERM_WRITE,
             topic_filter_type="SINGLE_TAG",
         )
         client = RemotingClient()

@@ -62,10 +62,10 @@ def test_it_can_be_changed_copied_compared_and_shown() -> None:
 @pytest.mark.parametrize(
     ("values", "named", "problem"),
     [
-        ((), {}, "Point: x is not given"),
-        ((1,), {"x": 1}, "Point: x is given twice"),
-        ((1, 2, [], 4), {}, "Point: 4 values for 3 fields"),
-        ((1,), {"z": 1}, "Point has no z"),
+        ((), {}, "Point is missing x"),
+        ((1,), {"x": 1}, "Point got multiple values for x"),
+        ((1, 2, [], 4), {}, "Point has 3 fields, got 4"),
+        ((1,), {"z": 1}, "Point has no fields z"),
     ],
 )
 def test_wrong_values_are_a_programming_error(

@@ -100,7 +100,7 @@ def test_settings_come_from_a_file(root: Path, tmp_path: Path) -> None:
     settings.write_text("mappedFileSizeCommitLog=131072\n")
     result = CliRunner().invoke(store, ["check", str(root), "-c", str(settings)])
     assert result.exit_code == 1
-    assert "has 65536 bytes, not 131072" in result.stdout
+    assert "has 65536 bytes, expected 131072" in result.stdout
     settings.write_text("mappedFileSizeCommitLog=many\n")
     result = CliRunner().invoke(store, ["check", str(root), "-c", str(settings)])
     assert result.exit_code == 1

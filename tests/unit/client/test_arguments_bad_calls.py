@@ -383,19 +383,19 @@ MESSAGES: list[tuple[Any, str]] = [
     ),
     (
         Message("t", b"x", properties={"TRAN_MSG": "true"}),
-        "property 'TRAN_MSG' belongs to the system: use TransactionProducer.send_in_transaction",
+        "property 'TRAN_MSG' is reserved: use TransactionProducer.send_in_transaction",
     ),
     (
         Message("t", b"x", properties={"DELAY": "3"}),
-        "property 'DELAY' belongs to the system: use the message's field delay_level",
+        "property 'DELAY' is reserved: use the message's field delay_level",
     ),
     (
         Message("t", b"x", properties={"TAGS": "a"}),
-        "property 'TAGS' belongs to the system: use the message's field tags",
+        "property 'TAGS' is reserved: use the message's field tags",
     ),
     (
         Message("t", b"x", properties={"UNIQ_KEY": "a"}),
-        "property 'UNIQ_KEY' belongs to the system: each send makes its own",
+        "property 'UNIQ_KEY' is reserved: each send makes its own",
     ),
     (message_of("t", b"x", flag="1"), "message for 't' has the flag '1': 32 bits are possible"),
     (

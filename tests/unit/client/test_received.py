@@ -137,7 +137,7 @@ def test_a_body_that_cannot_be_decompressed_is_not_given_as_if_it_were_plain(
 def test_what_must_be_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lz4.frame", None)
     message = received_of(record(lz4.frame.compress(b"some LZ4"), 0x101))
-    with pytest.raises(UnreadableBodyError, match=r"LZ4, .* pip install 'pyromq\[compression\]'"):
+    with pytest.raises(UnreadableBodyError, match=r"LZ4 .* pip install 'pyromq\[compression\]'"):
         message.body  # noqa: B018 - reading it is the matter
 
 
@@ -155,7 +155,7 @@ def test_lz4_of_newer_producers_is_read() -> None:
 def test_a_decompression_bomb_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "MAX_DECOMPRESSED", 1000)
     bomb = zlib.compress(bytes(1001))
-    with pytest.raises(UnreadableBodyError, match="larger than 1000 bytes"):
+    with pytest.raises(UnreadableBodyError, match="more than 1000 bytes"):
         received_of(record(bomb, 1)).body  # noqa: B018 - reading it is the matter
 
 

@@ -19,7 +19,7 @@ def test_legal_topics(name: str) -> None:
         ("a b", "illegal characters"),
         ("a\n", "illegal characters"),
         ("主题", "illegal characters"),
-        ("a" * 128, "at most 127"),
+        ("a" * 128, "limit 127"),
     ],
 )
 def test_illegal_topics(name: str, fault: str) -> None:
@@ -28,7 +28,7 @@ def test_illegal_topics(name: str, fault: str) -> None:
 
 def test_groups_may_be_longer() -> None:
     assert names.group_fault("g" * 255) is None
-    assert "at most 255" in (names.group_fault("g" * 256) or "")
+    assert "limit 255" in (names.group_fault("g" * 256) or "")
     assert "illegal" in (names.group_fault("g/../h") or "")
     assert "blank" in (names.group_fault("") or "")
 

@@ -33,7 +33,7 @@ def log_and_queue(
 ) -> tuple[bytes, bytes, list[int]]:
     store = open_store(root, **LARGE)
     try:
-        monkeypatch.setattr("pyromq.store.message_store.time_ns", lambda: 10**18)
+        monkeypatch.setattr("pyromq.store.chunk.now_ms", lambda: 10**12)
         queue = store.queue(TOPIC, 3)
         offsets = store.put_batch(queue, batch, properties, 0, BORN_TIME, born_host, 0)
         offsets += store.put_batch(queue, batch, properties, 0, BORN_TIME, born_host, 0)
@@ -81,10 +81,10 @@ def test_both_ways_make_the_same_bytes(
         made.append(found)
         return found
 
-    monkeypatch.setattr("pyromq.store.message_store.even_records", seen)
+    monkeypatch.setattr("pyromq.store.chunk.even_records", seen)
     at_once = log_and_queue(tmp_path / "1", batch, shared, born_host, monkeypatch)
     assert any(made) == is_even
-    monkeypatch.setattr("pyromq.store.message_store.even_records", lambda *_: None)
+    monkeypatch.setattr("pyromq.store.chunk.even_records", lambda *_: None)
     one_by_one = log_and_queue(tmp_path / "2", batch, shared, born_host, monkeypatch)
     assert at_once == one_by_one
 

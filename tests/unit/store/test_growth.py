@@ -115,7 +115,7 @@ def test_a_topic_that_is_deleted_and_made_again(store: MessageStore) -> None:
 
 def test_only_slow_seals_are_kept(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0, growth.SLOW_SEAL_NS - 1, 5_000_000, 17_900_000])
-    monkeypatch.setattr("pyromq.store.message_store.monotonic_ns", lambda: next(now))
+    monkeypatch.setattr("pyromq.store.chunk.monotonic_ns", lambda: next(now))
 
     put(store, "T", b"quick")
     put(store, "T", b"slow")
@@ -148,7 +148,7 @@ def test_refused_puts_are_counted(store: MessageStore) -> None:
 def test_very_many_messages_come_in_parts(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growth, "_AT_ONCE", 4)
+    monkeypatch.setattr(growth, "_MAX_COUNTED", 4)
     size = put(store, "T", *[b"x"] * 10)
 
     parts = store.growth.take()

@@ -171,12 +171,12 @@ TestStoreMachine.settings = settings(
 def test_store_times_by_place(tmp_path: Path, born_host: bytes) -> None:
     store = open_store(tmp_path)
     physical = put(store, b"x", born_host=born_host)
-    assert store.store_time(physical) == -1, "it is not sealed yet"
+    assert store.store_time(physical) is None, "it is not sealed yet"
     store.seal()
     data = store.read_record(physical)
     assert data is not None
     assert store.store_time(physical) == decode_record(data).store_timestamp
-    assert store.store_time(physical + len(data)) == -1
+    assert store.store_time(physical + len(data)) is None
     store.stop()
 
 

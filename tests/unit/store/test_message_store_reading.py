@@ -63,9 +63,9 @@ def test_offsets_around_the_ends(tmp_path: Path) -> None:
         result = store.get(TOPIC, 0, offset, 32)
         assert (result.status, result.next_offset) == (status, following), offset
         assert (result.min_offset, result.max_offset) == (0, 10)
-    assert (store.max_offset("Nowhere", 0), store.min_offset("Nowhere", 0)) == (0, -1)
+    assert (store.max_offset("Nowhere", 0), store.min_offset("Nowhere", 0)) == (0, None)
     assert store.offset_by_time("Nowhere", 0, 0) == 0
-    assert store.earliest_time("Nowhere", 0) == -1
+    assert store.earliest_time("Nowhere", 0) is None
     store.stop()
 
 
@@ -194,7 +194,9 @@ def test_only_queues_that_are_older_in_the_log_and_by_time_are_removed(
     put(store, b"old", queue_id=0)
     put(store, b"old", queue_id=1)
     store.seal()
-    end, before = store.max_physical_offset, store.earliest_time(TOPIC, 0) - 1
+    earliest = store.earliest_time(TOPIC, 0)
+    assert earliest is not None
+    end, before = store.max_physical_offset, earliest - 1
     put(store, b"new", queue_id=1)
     put(store, b"other", topic="Other")
     store.seal()

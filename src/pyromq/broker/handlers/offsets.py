@@ -38,8 +38,8 @@ _LINE_SECONDS: Final = 60.0
 class OffsetStore(Protocol):
     """What these handlers ask the store."""
 
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first offset that is stored; at most 0 for a queue without messages."""
+    def min_offset(self, topic: str, queue_id: int) -> int | None:
+        """The first offset that is stored; None for a queue that does not exist."""
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The offset of the next message; 0 for a queue without messages."""
@@ -156,7 +156,7 @@ class OffsetHandlers:
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
         """Whether a queue still has its first message, and in memory; or never had any."""
-        if self._store.min_offset(topic, queue_id) > 0:
+        if self._store.min_offset(topic, queue_id):
             return False
         return self._store.max_offset(topic, queue_id) <= 0 or self._store.is_in_memory(
             topic, queue_id, 0

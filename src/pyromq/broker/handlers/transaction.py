@@ -123,7 +123,7 @@ class TransactionHandlers:
         half = _checked_half(header, record)
         queue = self._store.queue(TRANSACTION_HALF_TOPIC, HALF_QUEUE)
         entry = queue.entry(half.queue_offset)
-        if entry is None or entry[0] != half.physical_offset:
+        if entry is None or entry.physical_offset != half.physical_offset:
             # Bytes that look like a half, such as somebody may send within a body.
             raise RequestError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
         outcome = _OUTCOMES[header.commit_or_rollback]

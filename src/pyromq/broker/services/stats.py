@@ -40,7 +40,7 @@ from datetime import date
 from typing import Final, NamedTuple
 
 from pyromq.broker.services.stats_items import DAY, HOUR, MINUTE, Snapshot, StatsItems
-from pyromq.protocol.wire.bodies_stats import BrokerStatsData, BrokerStatsItem
+from pyromq.protocol.wire.bodies_admin import BrokerStatsData, BrokerStatsItem
 from pyromq.store.growth import Growth
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"

@@ -384,7 +384,7 @@ class TransactionCheck:
     def _first(self, topic: str, queue_id: int) -> int:
         """Where the group goes on in a queue, within what the queue has."""
         committed = self._offsets.query(TRANSACTION_GROUP, topic, queue_id)
-        first = max(0, self._store.min_offset(topic, queue_id))
+        first = self._store.min_offset(topic, queue_id) or 0
         end = self._store.max_offset(topic, queue_id)
         return first if committed is None else min(max(committed, first), end)
 
@@ -398,7 +398,7 @@ class TransactionCheck:
         entry = queue.entry(offset)
         if entry is None:
             return None
-        physical = entry[0]
+        physical = entry.physical_offset
         if self._store.is_cold(physical):
             data = await self._lane.run(lambda: self._store.fetch_record(physical))
         else:
@@ -425,7 +425,9 @@ class TransactionCheck:
         origins = []
         for half in halves:
             entry = queue.entry(half) if queue is not None else None
-            record = _half(self._store.read_record(entry[0])) if entry is not None else None
+            record = (
+                _half(self._store.read_record(entry.physical_offset)) if entry is not None else None
+            )
             if record is not None:
                 origins.append((half, origin_of(record)))
         return origins

@@ -27,7 +27,13 @@ from pyromq.client.message import (
 )
 from pyromq.client.results import SendResult, SendStatus
 from pyromq.client.session.routes import TEMPLATE_TOPIC
-from pyromq.protocol.message.properties import MSG_REGION, PRODUCER_GROUP, TRACE_ON, TRAN_MSG
+from pyromq.protocol.message.properties import (
+    MSG_REGION,
+    PRODUCER_GROUP,
+    TRACE_ON,
+    TRAN_MSG,
+    WAIT_TRUE,
+)
 from pyromq.protocol.message.record import encode_inner_message
 from pyromq.protocol.message.sysflag import COMPRESSED, COMPRESSION_ZLIB, TRANSACTION_PREPARED
 from pyromq.protocol.names import RETRY_TOPIC_PREFIX
@@ -91,7 +97,7 @@ class Outgoing:
         self.topic = topic
         self.keys = keys
         # Brokers write these behind each message's own: an id here would hide the messages' ids.
-        self.properties = "WAIT\x01true"
+        self.properties = WAIT_TRUE
         self.flag = 0
         self.sys_flag = 0
         self.is_batch = True

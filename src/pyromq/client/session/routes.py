@@ -31,6 +31,7 @@ from pyromq.client.errors import (
 )
 from pyromq.protocol.java.wire_types import shorten
 from pyromq.protocol.message.sysflag import is_readable, is_writable
+from pyromq.protocol.names import AUTO_CREATE_TOPIC
 from pyromq.protocol.wire.bodies import BodyError, MessageQueue, TopicRouteData
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
@@ -40,7 +41,7 @@ from pyromq.remoting.client import RemotingClient, RemotingError
 logger = logging.getLogger(__name__)
 
 #: The topic whose route says which brokers create topics when they are first sent to.
-TEMPLATE_TOPIC = "TBW102"
+TEMPLATE_TOPIC = AUTO_CREATE_TOPIC
 MASTER_ID = 0
 #: A topic that no NameServer knows any more is believed to be gone after so many seconds:
 #: brokers register each 30 s, 60 s at most.

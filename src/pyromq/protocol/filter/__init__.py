@@ -1,1 +1,1 @@
-"""Which messages a consumer wants: by tags, or by SQL over properties."""
+"""Filters that select a consumer's messages: by tags, or by SQL over properties."""

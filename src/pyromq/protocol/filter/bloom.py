@@ -1,13 +1,12 @@
-"""The bloom filter that tells, from a message's bit map, which consumers it cannot be for.
+"""Bloom filter over consumers, kept as a bit map per message.
 
-When a message is stored, the expressions of the consumers that filter by properties are
-evaluated, and the bits of those that want it are set in its bit map, which stands in the
-consume-queue extension. A pull then skips the messages without its consumer's bits, and
-need not read them.
+When a message is stored, the broker evaluates the expressions of all consumers that filter by
+properties, and sets the bits of those that match in the message's bit map in the consume-queue
+extension. A pull then skips messages that lack its consumer's bits, without reading them.
 
-Numbers and positions are Java's: k bits of m are chosen by the first half of
-MurmurHash3 x64 128 with seed 0, whose two 32-bit halves h1, h2 give h1 + i * h2 for
-i = 1..k. Bit n of a map is bit n % 8, from the lowest, of byte n // 8.
+Sizes and positions equal Java's: the first half of MurmurHash3 x64 128 with seed 0 selects k of m
+bits; its 32-bit halves h1 and h2 give h1 + i * h2 for i = 1..k. Bit n of a map is bit n % 8 (lowest
+first) of byte n // 8.
 
 Pure; used by the broker's filters.
 """
@@ -27,27 +26,27 @@ _BLOCK: Final = 16
 
 
 class BloomFilterData(NamedTuple):
-    """The bits of one consumer, and of how many they are."""
+    """The bits of one consumer, and the size of the map they are for."""
 
     positions: tuple[int, ...]
     bit_count: int
 
 
 class BloomFilter:
-    """A filter for `expected` members of which `error_rate` percent may be seen wrongly."""
+    """A filter for `expected` members with a false-positive rate of `error_rate` percent."""
 
     __slots__ = ("bit_count", "error_rate", "expected", "hash_count")
 
     def __init__(self, error_rate: int, expected: int) -> None:
-        """Raises ValueError for numbers that make no filter."""
+        """Compute the filter's sizes. Raises ValueError."""
         if not 1 <= error_rate < 100:
-            raise ValueError(f"an error rate of {error_rate}%: it is from 1 to 99")
+            raise ValueError(f"error rate of {error_rate}%: must be from 1 to 99")
         if expected < 1:
-            raise ValueError(f"{expected} expected members: there is at least one")
+            raise ValueError(f"{expected} expected members: must be at least 1")
         self.error_rate = error_rate
         self.expected = expected
         rate = error_rate / 100.0
-        # The quotients of logarithms as Java computes them: the last digit decides a ceil.
+        # Divide logarithms exactly as Java does: the last digit decides the ceil.
         self.hash_count = math.ceil(math.log(rate) / math.log(0.5))
         bits = math.ceil(
             expected * (math.log(1 / rate) / math.log(2)) * (math.log(math.e) / math.log(2))
@@ -55,35 +54,35 @@ class BloomFilter:
         self.bit_count = -(-bits // _BITS_PER_BYTE) * _BITS_PER_BYTE
 
     def positions(self, text: str) -> tuple[int, ...]:
-        """The bits of a member."""
+        """Return the positions of a member's bits."""
         both = _murmur3(text.encode("utf-8", "replace"))
         low, high = both & _MASK_32, both >> 32
         combined = ((low + number * high) & _MASK_32 for number in range(1, self.hash_count + 1))
-        # Of a negative number Java takes all bits the other way round.
+        # Java flips all bits (~x) of a negative number.
         return tuple(
             (value ^ _MASK_32 if value >> 31 else value) % self.bit_count for value in combined
         )
 
     def generate(self, text: str) -> BloomFilterData:
-        """The bits of a member, to be kept with it."""
+        """Return a member's bits in the form that is stored with the member."""
         return BloomFilterData(self.positions(text), self.bit_count)
 
     def is_valid(self, data: BloomFilterData) -> bool:
-        """Whether these bits were made by a filter like this one."""
+        """Return whether a filter of the same size made these bits."""
         return data.bit_count == self.bit_count and len(data.positions) == self.hash_count
 
     def empty_map(self) -> bytearray:
-        """A bit map without members."""
+        """Return an empty bit map."""
         return bytearray(self.bit_count // _BITS_PER_BYTE)
 
     def add(self, positions: Iterable[int], bit_map: bytearray) -> None:
-        """Set these bits."""
+        """Set these bits in a map."""
         self._check_length(bit_map)
         for position in positions:
             bit_map[position // _BITS_PER_BYTE] |= 1 << position % _BITS_PER_BYTE
 
     def is_hit(self, positions: Iterable[int], bit_map: bytes | bytearray) -> bool:
-        """Whether all these bits are set: if not, the member is surely not in the map."""
+        """Return whether all these bits are set; if not, the map does not contain the member."""
         self._check_length(bit_map)
         return all(
             bit_map[position // _BITS_PER_BYTE] >> position % _BITS_PER_BYTE & 1
@@ -93,11 +92,11 @@ class BloomFilter:
     def _check_length(self, bit_map: bytes | bytearray) -> None:
         bits = len(bit_map) * _BITS_PER_BYTE
         if bits != self.bit_count:
-            raise ValueError(f"a map of {bits} bits, this filter has {self.bit_count}")
+            raise ValueError(f"bit map of {bits} bits, expected {self.bit_count}")
 
 
 def _murmur3(data: bytes) -> int:
-    """The first 64 bits of MurmurHash3 x64 128, seed 0."""
+    """Return the first 64 bits of MurmurHash3 x64 128 with seed 0."""
     first = second = 0
     length = len(data)
     whole = length - length % _BLOCK

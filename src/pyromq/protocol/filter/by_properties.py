@@ -1,13 +1,13 @@
-"""The filters that look into records: by an SQL92 expression, and the one of retried messages.
+"""Filters that read records: by an SQL92 expression, and for retried messages.
 
-They read a record's properties only, of these only the ones that the expression names, and
-no record at all that the message's bit map rules out. A record that cannot be read is let
-through: its reader decides what becomes of it.
+They read a record's properties only, decode only those that the expression names, and skip records
+that the message's bit map rules out. A record that cannot be read is let through: its reader
+handles the error.
 
-An expression that names many properties has them all decoded. Several groups that wait for one
-message read it one after the other: `_decoded` keeps the last ones.
+For an expression with many names, all properties are decoded. If several groups wait for the same
+message, they read it one after the other, so `_decoded` caches the last few.
 
-Pure; made by the broker's filter table and its pull handler, called by the store's reader.
+Pure. Created by the broker's filter table and pull handler, called by the store's reader.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from pyromq.protocol.message.properties import (
 )
 from pyromq.protocol.message.record import read_raw_properties
 
-#: Gives so many bytes of the log from an offset on.
+#: Reads bytes of the log: offset, size.
 Read = Callable[[int, int], bytes]
 
-#: To find so many properties one by one costs more than to decode all.
-_MANY_NAMES: Final = 8
+#: From this many names on, decoding all properties costs less than finding each.
+_MIN_NAMES_TO_DECODE_ALL: Final = 8
+#: Messages whose properties `_decoded` caches.
 _MAX_DECODED: Final = 16
 _decoded: Final[Memo[bytes, dict[str, str]]] = Memo(
     decode_properties, max_entries=_MAX_DECODED, max_length=MAX_PROPERTIES
@@ -39,7 +40,7 @@ _decoded: Final[Memo[bytes, dict[str, str]]] = Memo(
 
 
 class KnownBits(NamedTuple):
-    """Where a consumer is found in the bit maps of messages, and since when it is in there."""
+    """A consumer's bits in the bit maps of messages, and since when maps include it."""
 
     bloom: BloomFilter
     data: BloomFilterData
@@ -47,7 +48,7 @@ class KnownBits(NamedTuple):
 
 
 class PropertyFilter:
-    """Wants the messages for which an expression is true."""
+    """Accepts messages for which an expression is true."""
 
     __slots__ = ("_bits", "_properties_of", "expression")
 
@@ -57,7 +58,7 @@ class PropertyFilter:
         self.expression = expression
         self._properties_of: Callable[[bytes], dict[str, str]] = (
             PropertyPicker(expression.names).pick
-            if len(expression.names) < _MANY_NAMES
+            if len(expression.names) < _MIN_NAMES_TO_DECODE_ALL
             else _decoded.__getitem__
         )
         if bits is not None and not bits.bloom.is_valid(bits.data):
@@ -65,7 +66,7 @@ class PropertyFilter:
         self._bits = bits
 
     def rules_out(self, store_timestamp: int, bit_map: bytes) -> bool:
-        """Whether the expression was evaluated when the message was stored, and not true."""
+        """Return whether the expression was evaluated at store time and was not true."""
         bits = self._bits
         return (
             bits is not None
@@ -76,29 +77,29 @@ class PropertyFilter:
 
     def matches(
         self,
-        tags_code: int,  # noqa: ARG002 - tags are a property, too
+        tags_code: int,  # noqa: ARG002 - tags are also a property
         physical_offset: int,
         size: int,
         read: Read,
     ) -> bool:
-        """Whether the message of this record is wanted."""
+        """Return whether the filter accepts the message of this record."""
         raw = read_raw_properties(read, physical_offset, size)
         return raw is None or self.wants(raw)
 
     def wants(self, raw_properties: bytes) -> bool:
-        """Whether a message with these properties is wanted."""
+        """Return whether the filter accepts a message with these properties."""
         return self.expression.matches(self._properties_of(raw_properties))
 
 
 class FilterLookup(Protocol):
-    """The filters that groups have for topics."""
+    """Looks up the filters of groups by topic."""
 
     def message_filter(self, topic: str, group: str) -> PropertyFilter | None:
-        """How a group's messages of a topic are filtered; None when it takes all."""
+        """Return a group's filter for a topic, or None if the group takes all messages."""
 
 
 class RetryFilter:
-    """Wants a group's retried messages by what the group said of the topics they come from."""
+    """Filters a group's retried messages by the group's filters for their original topics."""
 
     __slots__ = ("_filters", "_group", "_tags")
 
@@ -121,11 +122,11 @@ class RetryFilter:
         return hash((self._tags, self._group))
 
     def rules_out(self, store_timestamp: int, bit_map: bytes) -> bool:  # noqa: ARG002
-        """Bit maps are about a message's own topic, not about that which it comes from."""
+        """Return False: bit maps cover a message's own topic, not its original one."""
         return False
 
     def matches(self, tags_code: int, physical_offset: int, size: int, read: Read) -> bool:
-        """Whether the message of this record is wanted."""
+        """Return whether the filter accepts the message of this record."""
         if self._tags is not None and not self._tags.matches(
             tags_code, physical_offset, size, read
         ):

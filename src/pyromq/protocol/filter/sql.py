@@ -1,4 +1,4 @@
-"""Filtering by properties: RocketMQ's SQL92 expressions, compiled once to a predicate.
+"""Filter by properties: compile RocketMQ's SQL92 expressions to predicates.
 
     expression   conjunction { OR conjunction }
     conjunction  equality { AND equality }
@@ -7,22 +7,22 @@
                          | [NOT] IN ( text { , text } ) }
     operand      { + | - | NOT } ( literal | property | ( expression ) )
 
-`compile_sql(text)` gives an SqlExpression; `expression.matches(properties)` tells whether a
-message is wanted. Results are those of RocketMQ 4.9.7, down to what one may find odd:
+`compile_sql(text)` returns an SqlExpression; `expression.matches(properties)` evaluates it for a
+message. Results equal those of RocketMQ 4.9.7, including its oddities:
 
-1. Logic is of three values: true, false, null. Wanted is what is true.
-2. NOT binds to the next operand: `NOT a = 5` is `(NOT a) = 5`. A property by itself is
-   true or false only as a Boolean, which it never is: it is false, or null.
-3. `a = b` is true when neither is there, null when only `a` is missing, else false.
-   `a IN (…)` and all of < > are null when `a` is missing.
-4. The minus of a property is null.
-5. What is refused: <, > and BETWEEN with a literal that is no number, or with a condition;
-   `= NULL`; BETWEEN two literals that are not in order; IN on anything but a property;
-   numbers beyond a Long; 0.0, and everything that a Double cannot tell from it.
-6. What stands behind the expression is not looked at, but for one word.
+1. Logic has three values: true, false, null. A message matches if the result is true.
+2. NOT binds to the next operand: `NOT a = 5` is `(NOT a) = 5`. A property on its own is false, or
+   null if it is missing, because it is a string and never a Boolean.
+3. `a = b` is true if both are missing and null if only `a` is. `a IN (…)` and comparisons by < and
+   > are null if `a` is missing.
+4. The negative of a property is null.
+5. Rejected: <, > and BETWEEN with a literal that is not a number, or with a condition; `= NULL`;
+   BETWEEN with literals in the wrong order; IN on anything but a property; numbers beyond a Long;
+   0.0, and numbers that a Double rounds to it.
+6. Text after the expression is ignored, except for its first token.
 
-This is stricter: an expression that is nested more than MAX_DEPTH times, for
-which Java would take its chances with its stack, is refused by name.
+One rule is stricter: an expression nested more than MAX_DEPTH levels deep is rejected. Java risks a
+stack overflow instead.
 
 Pure; used by the broker's filters.
 """
@@ -46,13 +46,14 @@ from pyromq.protocol.filter.sql_values import (
 __all__ = ["MAX_DEPTH", "SQL92_EXPRESSION_TYPE", "SqlError", "SqlExpression", "compile_sql"]
 
 SQL92_EXPRESSION_TYPE: Final = "SQL92"
-#: Parentheses, NOTs and chained equalities within each other.
+#: Levels of parentheses, NOTs and chained equalities.
 MAX_DEPTH: Final = 100
-#: An expression comes with each heartbeat, is kept, and is compiled at some 3 us a character.
+#: Characters of an expression. It arrives with each heartbeat, is stored, and takes about 3 µs per
+#: character to compile.
 MAX_LENGTH: Final = 16 * 1024
 
 Properties = Mapping[str, str]
-#: The value of an operand for a message.
+#: Computes the value of an operand for a message.
 Evaluation = Callable[[Properties], Any]
 
 
@@ -65,26 +66,26 @@ class SqlExpression:
         self, text: str, names: frozenset[str], evaluate: Callable[[Properties], bool | None]
     ) -> None:
         self.text = text
-        #: The properties that it looks at.
+        #: The properties that it names.
         self.names = names
-        #: True, false or null of a message; raises MismatchError.
+        #: Return true, false or null for a message; raises MismatchError.
         self.evaluate = evaluate
 
     def matches(self, properties: Properties) -> bool:
-        """Return whether a message with these properties is wanted. Never raises.
+        """Return whether a message with these properties matches. Never raises.
 
-        As in RocketMQ, a message for which the evaluation fails is not wanted.
+        As in RocketMQ, a message does not match if the evaluation fails.
         """
         try:
             return self.evaluate(properties) is True
-        except Exception:  # a MismatchError, or a defect, which must not stop all pulls of a group
+        except Exception:  # a MismatchError, or a bug, which must not stop all pulls of a group
             return False
 
 
 def compile_sql(text: str) -> SqlExpression:
-    """The predicate of an expression. Raises SqlError."""
+    """Compile an expression. Raises SqlError."""
     if len(text) > MAX_LENGTH:
-        raise SqlError(f"{len(text)} characters, at most {MAX_LENGTH} are possible")
+        raise SqlError(f"expression of {len(text)} characters, limit {MAX_LENGTH}")
     parser = _Parser(text)
     condition = _as_condition(parser.disjunction(0))
     return SqlExpression(text, parser.names, condition.evaluate)
@@ -92,21 +93,22 @@ def compile_sql(text: str) -> SqlExpression:
 
 @dataclass(slots=True)
 class _Operand:
-    """A part of an expression: what it is, and how it is evaluated."""
+    """A node of an expression: its type and its evaluation."""
 
     type: Type
     evaluate: Evaluation
-    #: Of a literal, and nothing else: whether it stands for a condition, its value.
     is_literal: bool = False
+    #: The value of a literal or a negated number.
     value: Any = None
-    #: Of a property.
+    #: The name of a property.
     name: str | None = None
-    #: TRUE, FALSE, NULL, and all that compares or combines.
+    #: Whether this is TRUE, FALSE, NULL, a comparison or a combination of conditions.
     is_condition: bool = False
     depth: int = 0
-    #: Of a row of ORs or ANDs: its parts. One more is added in place.
-    parts: list[Evaluation] = field(default_factory=list)
-    row_of: str = ""
+    #: The operands of a chain of ORs or ANDs; `_join` appends to it.
+    chained: list[Evaluation] = field(default_factory=list)
+    #: OR or AND if this is a chain.
+    chain_of: str = ""
 
     def __str__(self) -> str:
         if self.name is not None:
@@ -115,7 +117,7 @@ class _Operand:
 
 
 class _Parser:
-    """Descends through the grammar, and makes closures on the way back."""
+    """Recursive-descent parser that builds closures."""
 
     def __init__(self, text: str) -> None:
         self._tokens = Tokens(text)
@@ -161,7 +163,7 @@ class _Parser:
             if is_not:
                 symbol = tokens.take_if("BETWEEN", "IN")
                 if symbol is None:
-                    raise SqlError(f"BETWEEN or IN expected behind NOT, found {tokens.peek()}")
+                    raise SqlError(f"expected BETWEEN or IN after NOT, found {tokens.peek()}")
             if symbol == "IN":
                 left = _membership(left, self._texts(), is_not=is_not)
             elif symbol == "BETWEEN":
@@ -184,7 +186,7 @@ class _Parser:
     def _text(self) -> str:
         token = self._tokens.take()
         if token.kind is not Kind.TEXT:
-            raise SqlError(f"a text in quotes expected, found {token}")
+            raise SqlError(f"expected a text in quotes, found {token}")
         return token.value
 
     def _operand(self, depth: int) -> _Operand:
@@ -214,7 +216,7 @@ class _Parser:
             return known
         literal = _LITERALS.get(token.kind)
         if literal is None or (token.kind is Kind.KEYWORD and token.value not in _CONSTANTS):
-            raise SqlError(f"a property, a literal or ( expected, found {token}")
+            raise SqlError(f"expected a property, a literal or (, found {token}")
         return literal(token)
 
 
@@ -241,7 +243,7 @@ def _literal(kind: Type, value: Any) -> _Operand:
 def _integer(token: Token) -> _Operand:
     digits = token.value.rstrip("lL")
     if len(digits) > 19 or int(digits) >= 1 << 63:
-        raise SqlError(f"{token} is beyond 64 bits")
+        raise SqlError(f"{token} does not fit 64 bits")
     value = int(digits)
     return _literal(Type.INTEGER if value < 1 << 31 else Type.LONG, value)
 
@@ -249,7 +251,7 @@ def _integer(token: Token) -> _Operand:
 def _double(token: Token) -> _Operand:
     value = float(token.value)
     if value == 0 or value == float("inf"):
-        raise SqlError(f"{token} is out of a Double's range, in which there is no 0.0")
+        raise SqlError(f"{token} is out of range for a Double (0.0 is not allowed)")
     return _literal(Type.DOUBLE, value)
 
 
@@ -270,7 +272,7 @@ _LITERALS: Final[dict[Kind, Callable[[Token], _Operand]]] = {
 
 
 def _minus(operand: _Operand) -> _Operand:
-    """A number with the other sign; null of all else. It counts as no literal any more."""
+    """Negate a number; anything else becomes null. The result is not a literal."""
     if operand.type not in NUMBERS:
         return _Operand(Type.NULL, lambda _: None)
     value = -operand.value
@@ -288,14 +290,14 @@ def _condition(evaluate: Callable[[Properties], bool | None], *operands: _Operan
 
 
 def _too_deep() -> SqlError:
-    return SqlError(f"nested more than {MAX_DEPTH} times")
+    return SqlError(f"nested more than {MAX_DEPTH} levels deep")
 
 
 def _as_condition(operand: _Operand) -> _Operand:
     if operand.is_condition:
         return operand
     if operand.name is None:
-        raise SqlError(f"{operand} is no condition")
+        raise SqlError(f"{operand} is not a condition")
     name = operand.name
     # A property is a string, never a Boolean.
     return _condition(lambda properties: None if properties.get(name) is None else False, operand)
@@ -312,21 +314,21 @@ def _negation(operand: _Operand) -> _Operand:
 
 
 def _join(word: str, left: _Operand, right: _Operand) -> _Operand:
-    """`left AND right`, `left OR right`; a row of them is one condition, however long."""
+    """Combine two conditions with AND or OR; a chain becomes one condition of any length."""
     left, right = _as_condition(left), _as_condition(right)
-    if left.row_of == word:
-        left.parts.append(right.evaluate)
+    if left.chain_of == word:
+        left.chained.append(right.evaluate)
         left.depth = max(left.depth, right.depth + 1)
         if left.depth > MAX_DEPTH:
             raise _too_deep()
         return left
-    parts = [left.evaluate, right.evaluate]
+    chained = [left.evaluate, right.evaluate]
     decisive = word == "OR"
 
     def evaluate(properties: Properties) -> bool | None:
         result: bool | None = not decisive
-        for part in parts:
-            value: bool | None = part(properties)
+        for each in chained:
+            value: bool | None = each(properties)
             if value is decisive:
                 return decisive
             if value is None:
@@ -334,16 +336,16 @@ def _join(word: str, left: _Operand, right: _Operand) -> _Operand:
         return result
 
     joined = _condition(evaluate, left, right)
-    joined.parts, joined.row_of = parts, word
+    joined.chained, joined.chain_of = chained, word
     return joined
 
 
 def _check_equality(left: _Operand, right: _Operand) -> None:
     for operand in (left, right):
         if operand.is_literal and operand.value is None:
-            raise SqlError("NULL is not to be compared: write IS NULL")
+            raise SqlError("NULL cannot be compared: write IS NULL")
     if left.is_literal and right.is_literal and left.is_condition and not right.is_condition:
-        raise SqlError(f"{left} is not to be compared with {right}")
+        raise SqlError(f"{left} cannot be compared with {right}")
 
 
 def _equal(left: _Operand, right: _Operand) -> _Operand:
@@ -360,7 +362,7 @@ def _equal(left: _Operand, right: _Operand) -> _Operand:
 
 
 def _equal_to_text(left: _Operand, right: _Operand) -> Callable[[Properties], bool | None] | None:
-    """The short way for the most usual of all: `property = 'text'`."""
+    """Return the fast path for the most common case, `property = 'text'`; None for others."""
     name, text = left.name, right.value
     if name is None or not right.is_literal or right.type is not Type.STRING:
         return None
@@ -383,7 +385,7 @@ _ORDERS: Final[dict[str, Callable[[int, int], bool]]] = {
 def _ordered(symbol: str, left: _Operand, right: _Operand) -> _Operand:
     for operand in (left, right):
         if operand.is_condition or (operand.is_literal and operand.type not in NUMBERS):
-            raise SqlError(f"{operand} is not to be compared by {symbol}: only numbers are")
+            raise SqlError(f"{operand} cannot be compared by {symbol}: only numbers can")
     first, second = left.evaluate, right.evaluate
     compare: Comparison = comparison(left.type, right.type, by_order=True)
     holds = _ORDERS[symbol]
@@ -395,13 +397,13 @@ def _ordered(symbol: str, left: _Operand, right: _Operand) -> _Operand:
         other = second(properties)
         return None if other is None else holds(compare(one, other), 0)
 
-    return _condition(_ordered_by_whole_number(symbol, left, right) or evaluate, left, right)
+    return _condition(_ordered_by_integer(symbol, left, right) or evaluate, left, right)
 
 
-def _ordered_by_whole_number(
+def _ordered_by_integer(
     symbol: str, left: _Operand, right: _Operand
 ) -> Callable[[Properties], bool | None] | None:
-    """The short way for `property > 5`."""
+    """Return the fast path for `property > 5`; None for other comparisons."""
     name, number, holds = left.name, right.value, _ORDERS[symbol]
     if name is None or right.type not in (Type.INTEGER, Type.LONG):
         return None
@@ -421,13 +423,13 @@ def _between(value: _Operand, low: _Operand, high: _Operand, *, is_not: bool) ->
     if low.is_literal and high.is_literal:
         order = comparison(low.type, high.type, by_order=True)(low.value, high.value)
         if order > 0:
-            raise SqlError(f"BETWEEN {low} AND {high}: the first is above the second")
+            raise SqlError(f"BETWEEN {low} AND {high}: the lower bound exceeds the upper one")
     return joined
 
 
 def _membership(operand: _Operand, texts: frozenset[str], *, is_not: bool) -> _Operand:
     if operand.name is None:
-        raise SqlError(f"IN is for properties, not for {operand}")
+        raise SqlError(f"IN applies to properties, not to {operand}")
     name = operand.name
 
     def evaluate(properties: Properties) -> bool | None:

@@ -1,13 +1,13 @@
-"""The words of an SQL92 filter expression, one at a time.
+"""Split an SQL92 filter expression into tokens.
 
-    word      keywords in any case; else a name: letters, digits, `_` and `$`, no digit first
-    number    `5`, `5L`; `5.5`, `.5`, `5.`, `5E10` with or without a sign behind the E
-    text      in single quotes; a quote within is written twice
+    word      a keyword in any case, or a name: letters, digits, `_` and `$`, no digit first
+    number    `5`, `5L`; `5.5`, `.5`, `5.`, `5E10` with an optional sign after the E
+    text      in single quotes; a quote inside is doubled
     operator  = <> > >= < <= ( , ) + -
-    between   blanks, `-- comment` up to a line's end, `/* comment */`
+    between   white space, `-- comment` to the end of the line, `/* comment */`
 
-The longest word wins, as in RocketMQ. Words are read only when the parser looks at them:
-what stands behind the first word that cannot belong to the expression is never seen.
+The longest match wins, as in RocketMQ. Tokens are read on demand: text after the first token that
+cannot belong to the expression is never read.
 
 Pure; used by `sql`.
 """
@@ -20,11 +20,11 @@ from typing import Final, NamedTuple
 
 
 class SqlError(ValueError):
-    """An expression that is none; says what is wrong, and where."""
+    """An invalid expression; the message says what is wrong and where."""
 
 
 class Kind(Enum):
-    """What a token is."""
+    """The kind of a token."""
 
     INTEGER = auto()
     FLOAT = auto()
@@ -36,7 +36,7 @@ class Kind(Enum):
 
 
 class Token(NamedTuple):
-    """A word: keywords in capitals, texts without their quotes."""
+    """A token; keywords are in upper case, texts without their quotes."""
 
     kind: Kind
     value: str
@@ -51,7 +51,7 @@ KEYWORDS: Final = frozenset(
     ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"),
 )
 
-# Letters are ASCII ones: `re.IGNORECASE` would let in others.
+# Letters are ASCII; `re.IGNORECASE` would admit others.
 _BLANKS: Final = r"[ \t\n\r\f] | /\*[^*]*\*(?:[^*/][^*]*\*|\*)*/"
 _BETWEEN: Final = re.compile(rf"(?: {_BLANKS} | --[^\n\r]*(?:\r\n|[\n\r]) )*", re.VERBOSE)
 _BETWEEN_ON_LAST_LINE: Final = re.compile(rf"(?: {_BLANKS} )*", re.VERBOSE)
@@ -65,35 +65,35 @@ _TOKEN: Final = re.compile(
       | (?P<OPERATOR> <> | >= | <= | [=><(,)+-] )""",
     re.VERBOSE,
 )
-#: What blanks and comments begin with.
+#: First characters of white space and comments.
 _BETWEEN_STARTS: Final = " \t\n\r\f/-"
 _KINDS: Final = {kind.name: kind for kind in Kind}
 
 
 class Tokens:
-    """The tokens of an expression, read as they are looked at."""
+    """The tokens of an expression, read on demand."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._end = 0
-        #: Behind it, `--` begins no comment: looking for its end each time would take long.
+        #: After this, `--` does not start a comment; searching for its end each time would be slow.
         self._last_line_end = max(text.rfind("\n"), text.rfind("\r"))
         self._next: Token | None = None
 
     def peek(self) -> Token:
-        """The next token, which stays. Raises SqlError where there is none."""
+        """Return the next token without consuming it. Raises SqlError."""
         if self._next is None:
             self._next = self._read()
         return self._next
 
     def take(self) -> Token:
-        """The next token, which is done with."""
+        """Consume the next token. Raises SqlError."""
         token = self._next or self._read()
         self._next = None
         return token
 
     def take_if(self, *values: str) -> str | None:
-        """The next keyword or operator if it is one of these; None, and it stays, otherwise."""
+        """Consume the next token if it is one of these keywords or operators; else return None."""
         token = self._next
         if token is None:
             token = self._next = self._read()
@@ -103,23 +103,23 @@ class Tokens:
         return None
 
     def expect(self, value: str) -> None:
-        """Take this keyword or operator. Raises SqlError for another."""
+        """Consume this keyword or operator. Raises SqlError if another token follows."""
         if self.take_if(value) is None:
-            raise SqlError(f"{value} expected, found {self.peek()}")
+            raise SqlError(f"expected {value}, found {self.peek()}")
 
     def _read(self) -> Token:
         text, start = self._text, self._end
         if text[start : start + 1] in _BETWEEN_STARTS:
             is_last_line = start > self._last_line_end
             between = (_BETWEEN_ON_LAST_LINE if is_last_line else _BETWEEN).match(text, start)
-            assert between is not None  # it matches nothing, too
+            assert between is not None  # the pattern matches the empty string
             start = between.end()
         if start == len(text):
             self._end = start
             return Token(Kind.END, "", start)
         found = _TOKEN.match(text, start)
         if found is None or found.lastgroup is None:
-            raise SqlError(f"{text[start]!r} at character {start + 1} begins no word")
+            raise SqlError(f"unexpected {text[start]!r} at character {start + 1}")
         self._end = found.end()
         kind, value = _KINDS[found.lastgroup], found.group()
         if kind is Kind.TEXT:

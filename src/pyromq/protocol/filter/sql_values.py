@@ -1,22 +1,22 @@
-"""Values in SQL92 filters, and how RocketMQ compares them: Java's types and conversions.
+"""Compare values in SQL92 filters like RocketMQ, with Java's types and conversions.
 
-A property is a string, or null when a message has it not. Beside that there are the
-literals' types: Integer (32 bits), Long, Double, Boolean. Of two types, one is converted:
+A property is a string, or null if the message does not have it. Literals are also Integer (32
+bits), Long, Double or Boolean. If the types of two operands differ, one is converted:
 
-    string with number    the string is read as the number's type; `5.5` is no Integer, and
-                          3000000000 neither: that is an error, not "unequal"
-    string with string    equal or not; by < > both are read as Doubles
+    string with number    the string is parsed as the number's type; `5.5` and 3000000000 are not
+                          Integers: that is an error, not "unequal"
+    string with string    compared as text for equality, as Doubles by < and >
     string = boolean      `true` in any case is true, everything else false
     boolean = string      an error
-    Integer, Long         exactly; with a Double both are Doubles
+    Integer, Long         exactly; with a Double both become Doubles
     boolean with number   never equal
 
-An error (MismatchError) means that the message is not wanted. Doubles are in Java's
-total order: -0.0 is below 0.0, NaN is above all and equals itself.
+On an error (MismatchError) the message does not match. Doubles are in Java's total order: -0.0 is
+below 0.0, NaN is above all and equals itself.
 
-A producer chooses the texts, up to 32 KB each. Reading one takes time linear in its length
-(no pattern backtracks), and an expression that compares a long one a thousand times reads it
-once: `_long_doubles` and its kin remember the last ones.
+Producers choose the strings, up to 32 KB each. Parsing takes linear time (no pattern backtracks).
+An expression that compares a long string a thousand times parses it once: `_long_doubles` and
+`_long_integers` cache the last ones.
 
 Pure; used by `sql`.
 """
@@ -37,11 +37,11 @@ Comparison = Callable[[Any, Any], int]
 
 
 class MismatchError(ValueError):
-    """Two values of one message that cannot be compared."""
+    """Two values that cannot be compared."""
 
 
 class Type(Enum):
-    """What an operand is for all messages, if it is not null."""
+    """The type of an operand, for all messages in which it is not null."""
 
     STRING = auto()
     INTEGER = auto()
@@ -53,19 +53,20 @@ class Type(Enum):
 
 NUMBERS: Final = frozenset((Type.INTEGER, Type.LONG, Type.DOUBLE))
 
-#: So many digits and more may be beyond an Integer.
-_SURE_DIGITS: Final = 10
+#: Fewer digits always fit an Integer.
+_INT_DIGITS: Final = 10
 _INT_LIMIT: Final = 1 << 31
 _LONG_LIMIT: Final = 1 << 63
-#: Digits of 2 ** 63. A longer number is out of range, unless it begins with zeros.
+#: Digits of 2 ** 63. A longer number is out of range, unless it has leading zeros.
 _LONG_DIGITS: Final = 19
-#: Longer texts are read once and remembered, as many of them as this.
-_LONG_TEXT: Final = 64
+#: The values of longer strings are cached.
+_MAX_UNCACHED_LENGTH: Final = 64
+#: Strings in each cache.
 _MAX_LONG_TEXTS: Final = 64
-#: Decimal digits of any script, but of the first plane only, as Java reads them.
+#: Like Java, accept decimal digits of any script in the basic multilingual plane.
 _INTEGER: Final = re.compile(r"[+-]?(?P<digits>\d++)")
-_PLANE: Final = "\uffff"
-_JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
+_LAST_OF_BASIC_PLANE: Final = "\uffff"
+_JAVA_WHITE_SPACE: Final = "".join(map(chr, range(0x21)))
 _DOUBLE: Final = re.compile(
     r"(?P<decimal>[+-]?(?:NaN|Infinity|(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?))"
     r"(?P<suffix>[fFdD]?)"
@@ -76,31 +77,31 @@ _HEX_DOUBLE: Final = re.compile(
 
 
 def read_integer(text: str) -> int:
-    """What Integer.valueOf gives."""
-    if len(text) < _SURE_DIGITS and text.isascii() and text.isdigit():
-        return int(text)  # the usual case, at a fifth of the cost
+    """Return the value of Java's Integer.valueOf. Raises MismatchError."""
+    if len(text) < _INT_DIGITS and text.isascii() and text.isdigit():
+        return int(text)  # the common case, at a fifth of the cost
     return _within(text, _INT_LIMIT)
 
 
 def read_long(text: str) -> int:
-    """What Long.valueOf gives."""
+    """Return the value of Java's Long.valueOf. Raises MismatchError."""
     return _within(text, _LONG_LIMIT)
 
 
 def _within(text: str, limit: int) -> int:
-    value = _read_whole(text) if len(text) <= _LONG_TEXT else _long_wholes[text]
+    value = _parse_integer(text) if len(text) <= _MAX_UNCACHED_LENGTH else _long_integers[text]
     if not -limit <= value < limit:
         raise _out_of_range(text)
     return value
 
 
-def _read_whole(text: str) -> int:
+def _parse_integer(text: str) -> int:
     found = _INTEGER.fullmatch(text)
-    if found is None or max(text) > _PLANE:
-        raise MismatchError(f"{text!r:.40} is no whole number")
+    if found is None or max(text) > _LAST_OF_BASIC_PLANE:
+        raise MismatchError(f"{text!r:.40} is not an integer")
     if len(text) <= _LONG_DIGITS:
         return int(text)
-    # int() takes 4,300 digits at most, zeros before them included.
+    # int() accepts at most 4,300 digits, including leading zeros.
     digits = found["digits"]
     if not digits.isascii():
         digits = "".join(str(int(digit)) for digit in digits)
@@ -115,12 +116,15 @@ def _out_of_range(text: str) -> MismatchError:
 
 
 def read_double(text: str) -> float:
-    """What Double.valueOf gives: blanks around, `1d`, `0x1p3` and `NaN` are numbers, too."""
-    return _read_double(text) if len(text) <= _LONG_TEXT else _long_doubles[text]
+    """Return the value of Java's Double.valueOf. Raises MismatchError.
+
+    Java accepts surrounding white space, `1d`, `0x1p3` and `NaN`.
+    """
+    return _parse_double(text) if len(text) <= _MAX_UNCACHED_LENGTH else _long_doubles[text]
 
 
-def _read_double(text: str) -> float:
-    trimmed = text.strip(_JAVA_BLANKS)
+def _parse_double(text: str) -> float:
+    trimmed = text.strip(_JAVA_WHITE_SPACE)
     found = _DOUBLE.fullmatch(trimmed)
     if found is not None:
         decimal = found["decimal"]
@@ -128,24 +132,24 @@ def _read_double(text: str) -> float:
             return float(decimal)
     found = _HEX_DOUBLE.fullmatch(trimmed)
     if found is None:
-        raise MismatchError(f"{text!r:.40} is no number")
+        raise MismatchError(f"{text!r:.40} is not a number")
     try:
         return float.fromhex(found["hex"])
     except OverflowError:
         return -math.inf if trimmed[0] == "-" else math.inf
 
 
-_long_wholes: Final = Memo(_read_whole, max_entries=_MAX_LONG_TEXTS, max_length=MAX_PROPERTIES)
-_long_doubles: Final = Memo(_read_double, max_entries=_MAX_LONG_TEXTS, max_length=MAX_PROPERTIES)
+_long_integers: Final = Memo(_parse_integer, max_entries=_MAX_LONG_TEXTS, max_length=MAX_PROPERTIES)
+_long_doubles: Final = Memo(_parse_double, max_entries=_MAX_LONG_TEXTS, max_length=MAX_PROPERTIES)
 
 
 def read_boolean(text: str) -> bool:
-    """What Boolean.valueOf gives."""
+    """Return the value of Java's Boolean.valueOf."""
     return text.lower() == "true"
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """Below 0, 0 or above, in Java's total order."""
+    """Compare in Java's total order; return a number below, equal to or above 0."""
     if left < right:
         return -1
     if left > right:
@@ -157,7 +161,7 @@ def compare_doubles(left: float, right: float) -> int:
 
 
 def _rank(value: float) -> int:
-    """The order of those doubles that Python finds neither below nor above each other."""
+    """Order the doubles that Python cannot order: -0.0, 0.0, NaN."""
     if math.isnan(value):
         return 1
     return 0 if math.copysign(1.0, value) > 0 else -1
@@ -165,14 +169,14 @@ def _rank(value: float) -> int:
 
 @cache
 def comparison(left: Type, right: Type, *, by_order: bool) -> Comparison:
-    """How values of these types are compared, none of them null; by < and > or for equality.
+    """Return the comparison of non-null values of these types, for < and > or for equality.
 
-    The comparison gives below 0, 0 or above, or raises MismatchError. The literal null is
-    no type that gets here with a value.
+    It returns a number below, equal to or above 0, or raises MismatchError. No value has the type
+    of the literal null.
     """
     if left is Type.STRING and right is Type.STRING:
         return _compare_numeric_strings if by_order else _compare_plain
-    if (left is right and left is not Type.DOUBLE) or {left, right} <= _WHOLE:
+    if (left is right and left is not Type.DOUBLE) or {left, right} <= _INTEGERS:
         return _compare_plain
     if left in NUMBERS and right in NUMBERS:
         return _compare_as_doubles
@@ -189,14 +193,14 @@ def comparison(left: Type, right: Type, *, by_order: bool) -> Comparison:
     return _compare_unlike
 
 
-#: How strings are read as values of other types.
+#: Parse a string as a value of another type.
 READERS: Final[dict[Type, Callable[[str], Any]]] = {
     Type.INTEGER: read_integer,
     Type.LONG: read_long,
     Type.DOUBLE: read_double,
     Type.BOOLEAN: read_boolean,
 }
-_WHOLE: Final = frozenset((Type.INTEGER, Type.LONG))
+_INTEGERS: Final = frozenset((Type.INTEGER, Type.LONG))
 
 
 def _compare_plain(left: Any, right: Any) -> int:
@@ -204,7 +208,7 @@ def _compare_plain(left: Any, right: Any) -> int:
 
 
 def _compare_as_doubles(left: float, right: float) -> int:
-    # A Long beyond 2 ** 53 loses digits then, as in Java.
+    # A Long above 2 ** 53 loses digits, as in Java.
     return compare_doubles(float(left), float(right))
 
 
@@ -212,9 +216,9 @@ def _compare_numeric_strings(left: str, right: str) -> int:
     return compare_doubles(read_double(left), read_double(right))
 
 
-def _compare_unlike(left: Any, right: Any) -> int:  # noqa: ARG001 - one of the comparisons
+def _compare_unlike(left: Any, right: Any) -> int:  # noqa: ARG001 - a Comparison
     return -1
 
 
 def _refuse(left: Any, right: Any) -> int:
-    raise MismatchError(f"{left!r:.40} is not to be compared with {right!r:.40}")
+    raise MismatchError(f"{left!r:.40} cannot be compared with {right!r:.40}")

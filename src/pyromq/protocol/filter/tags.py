@@ -1,58 +1,57 @@
-"""Filtering by tags: `*`, or tags joined by `||`, compared by Java's hash.
+"""Filter by tags: `*`, or tags joined by `||`, compared by Java's hash.
 
-A consume-queue entry holds the hash of its message's tags, so a pull is filtered
-without reading a record. Two tags may share a hash; the client compares the text.
+A consume-queue entry holds the hash of its message's tags, so a broker filters pulls without
+reading records. Two tags may share a hash, so clients compare the text as well.
 
-`TagsCodes` finds that hash in a message's properties, where they are put: without decoding
-them, wherever the producer wrote its tags (Java last, Go anywhere). As in Java the last TAGS
-with a value counts; `store.dispatch` finds the same in the records of a log.
+`TagsCodes` computes that hash when a message is put. It searches the properties without decoding
+them; producers write tags at any position (Java last). As in Java, the last TAGS with a value wins.
+`store.recovery.dispatch` computes the same hash from the records of a log.
 
-Pure; used by the broker's pull and send handlers, by the store, and by clients to describe a
+Pure. Used by the broker's pull and send handlers, by the store, and by clients to describe a
 subscription.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import AnyStr, Final, Generic
+from typing import AnyStr, Generic
 
 from pyromq.base.memo import Memo
 from pyromq.protocol.java.string_hash import java_hash
-from pyromq.protocol.message.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, TAGS
+from pyromq.protocol.message.properties import PROPERTY_SEPARATOR, TAGS_START
 from pyromq.protocol.message.units import MAX_EXTENSION_ADDRESS
 
 SUBSCRIBE_ALL = "*"
-#: What Java's trim takes away: other spaces are part of a tag.
+#: The characters that Java's trim removes; other white space is part of a tag.
 _TRIMMED = "".join(map(chr, range(0x21)))
 TAG_EXPRESSION_TYPE = "TAG"
-_START: Final = TAGS + NAME_VALUE_SEPARATOR
 
 
 class SubscriptionError(ValueError):
-    """An expression that names no tag."""
+    """An expression without a tag."""
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Whether an expression is one of tags, which it is when nothing is said."""
+    """Return whether an expression is about tags, which is the default type."""
     return not expression_type or expression_type == TAG_EXPRESSION_TYPE
 
 
 def parse_tags(expression: str | None) -> frozenset[str]:
-    """The tags of an expression; none of them means all messages."""
+    """Return the tags of an expression; an empty set means all messages."""
     if expression is None or expression == "" or expression == SUBSCRIBE_ALL:
         return frozenset()
     tags = frozenset(tag for part in expression.split("||") if (tag := part.strip(_TRIMMED)))
     if not tags:
-        raise SubscriptionError(f"{expression!r:.80} names no tag: write * or tagA || tagB")
+        raise SubscriptionError(f"{expression!r:.80} has no tags: write * or tagA || tagB")
     return tags
 
 
 class TagFilter:
-    """Wants the messages whose tags have one of these hashes."""
+    """Accepts messages whose tags have one of these hashes."""
 
     __slots__ = ("codes",)
 
-    #: The consume queue tells.
+    #: The consume-queue entry is enough.
     reads_records = False
 
     def __init__(self, codes: Iterable[int]) -> None:
@@ -66,12 +65,12 @@ class TagFilter:
 
     @classmethod
     def of(cls, expression: str | None) -> TagFilter | None:
-        """The filter of an expression; None when all messages are wanted."""
+        """Return the filter for an expression, or None if it accepts all messages."""
         tags = parse_tags(expression)
         return cls(map(java_hash, tags)) if tags else None
 
     def rules_out(self, store_timestamp: int, bit_map: bytes) -> bool:  # noqa: ARG002
-        """No bit map tells of tags."""
+        """Return False: bit maps do not cover tags."""
         return False
 
     def matches(
@@ -81,13 +80,13 @@ class TagFilter:
         size: int,  # noqa: ARG002
         read: Callable[[int, int], bytes],  # noqa: ARG002
     ) -> bool:
-        """Whether a message with this hash of tags is wanted."""
-        # Of a message whose unit in the consume-queue extension is gone nobody knows the tags.
+        """Return whether the filter accepts a message with this hash of tags."""
+        # An unresolved extension address means that the hash is lost: let the client decide.
         return tags_code in self.codes or tags_code <= MAX_EXTENSION_ADDRESS
 
 
 class TagsCodes(Generic[AnyStr]):
-    """Finds the hash of a message's tags; those that came before are remembered."""
+    """Finds the hash of a message's tags; caches the hashes of recent ones."""
 
     __slots__ = ("_by_tags", "_end", "_start", "by_last_property")
 
@@ -95,11 +94,11 @@ class TagsCodes(Generic[AnyStr]):
         self._start: AnyStr = start
         self._end: AnyStr = end
         self._by_tags: Memo[AnyStr, int] = Memo(code_of)
-        #: The hash of properties that end with `TAGS\\x01...`, by these: the short way for Java's.
+        #: Hashes by the last property, `TAGS\\x01...`: the fast path for messages of Java clients.
         self.by_last_property: Memo[AnyStr, int] = Memo(lambda last: code_of(last[len(start) :]))
 
     def find(self, properties: AnyStr) -> int:
-        """Return Java's hash of the tags; 0 without."""
+        """Return Java's hash of the tags, or 0 without tags."""
         start = self._start
         at = properties.rfind(start)
         while at >= 0:
@@ -107,7 +106,7 @@ class TagsCodes(Generic[AnyStr]):
             end = properties.find(self._end, begin)
             if end < 0:
                 end = len(properties)
-            # One that is the end of another name or value, or has no value, does not count.
+            # Skip a match inside another name or value, and one without a value.
             if begin < end and (not at or properties[at - 1 : at] == self._end):
                 if end == len(properties):
                     return self.by_last_property[properties[at:]]
@@ -117,14 +116,14 @@ class TagsCodes(Generic[AnyStr]):
 
 
 def text_tags_codes() -> TagsCodes[str]:
-    """For properties as they come with a request."""
-    return TagsCodes(_START, PROPERTY_SEPARATOR, java_hash)
+    """Return a finder for the properties of a request."""
+    return TagsCodes(TAGS_START, PROPERTY_SEPARATOR, java_hash)
 
 
 def raw_tags_codes() -> TagsCodes[bytes]:
-    """For properties as they stand in a record or a batch."""
+    """Return a finder for the properties of a record or a batch."""
     return TagsCodes(
-        _START.encode(),
+        TAGS_START.encode(),
         PROPERTY_SEPARATOR.encode(),
         lambda tags: java_hash(str(tags, "utf-8", "replace")),
     )

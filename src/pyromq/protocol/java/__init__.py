@@ -1,1 +1,1 @@
-"""Java's habits that bytes depend on: fastjson, string hashes, property files, integers."""
+"""Java conventions that formats depend on: fastjson, string hashes, property files, integers."""

@@ -1,30 +1,30 @@
-"""JSON text as Java's fastjson writes and reads it.
+"""Parse and write JSON the way Java's fastjson does.
 
-Standard JSON, and beyond it two forms of keys that RocketMQ 4.9 puts into bodies:
+Beside standard JSON, RocketMQ 4.9 puts two forms of keys into bodies:
 
     {0:"127.0.0.1:10911"}                                   integer keys without quotes
     {{"brokerName":"b","queueId":0,"topic":"t"}:{...}}      objects as keys
 
-`parse_json` takes all of them and gives plain values whose keys are always strings:
-"0", and the compact JSON text of an object key. `dump_json` writes the same forms, or
-standard JSON for readers that asked for it.
+`parse_json` accepts both and returns plain values whose keys are always strings: "0", or the
+compact JSON text of an object key. `dump_json` writes these forms, or standard JSON for readers
+that asked for it.
 
-Invariants:
-1. Parsing is linear in the text, whatever the text. Standard JSON is one C call; only
-   text that it refuses is rewritten, once, and parsed again. The rewriting costs about half
-   a microsecond per token, so whoever expects string keys only says `standard_json` and a
-   hostile peer cannot make a server do it.
-2. Depth is bounded, and an object key holds no other object key, so that quoting a key at
-   most doubles it.
+Invariants
+1. Parsing is linear in the text. Standard JSON takes one C call. Only text that this call rejects
+   is rewritten, once, and parsed again. Rewriting costs about half a microsecond per token, so
+   callers that expect string keys only pass `standard_json`, and a hostile peer cannot make a
+   server rewrite.
+2. Depth is bounded, and an object key may not contain another one, so that quoting a key at most
+   doubles its length.
 
-Pure. Called by `body_codec` and by whoever reads the JSON files of the store.
+Pure. Called by `body_codec` and by readers of the store's JSON files.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -32,18 +32,18 @@ from pyromq.protocol.java.wire_types import shorten
 
 
 class BodyError(ValueError):
-    """A body that is not what its class describes; the message says where and why."""
+    """A body that does not fit its class; the message says where and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectKey:
-    """A map's key that is itself an object, as its JSON text."""
+    """A map key that is an object, as its JSON text."""
 
     text: str
 
 
 def parse_json(data: bytes | str, *, standard_json: bool = False) -> Any:
-    """The value of a JSON text, standard or fastjson's; with `standard_json` only the former.
+    """Parse standard JSON or fastjson's form; with `standard_json`, standard JSON only.
 
     Raises `BodyError`.
     """
@@ -63,81 +63,119 @@ def parse_json(data: bytes | str, *, standard_json: bool = False) -> Any:
 
 
 def dump_json(value: Any, *, standard_json: bool = False) -> bytes:
-    """JSON text of plain values. Integer and object keys take fastjson's form, or with
-    `standard_json` become strings.
+    """Write plain values as JSON. Integer and object keys are written as fastjson does.
+
+    With `standard_json` they become strings.
     """
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:
-        # Most bodies have string keys only, so the walk is the exception.
+        # Rare: most bodies have string keys only.
         return orjson.dumps(_with_written_keys(value, standard_json))
 
 
-#: orjson's own bound; deeper text is refused while it is rewritten, not after.
+#: orjson's own limit; deeper text is rejected while it is rewritten, not after.
 _MAX_DEPTH = 1024
 
-#: One token of interest. A string that never ends matches up to the end of the text and
-#: quantifiers are possessive: nothing is ever scanned twice.
+#: One relevant token. An unterminated string matches to the end of the text, and quantifiers are
+#: possessive: no character is scanned twice.
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[{}\[\],:]|-?[0-9]++', re.DOTALL)
 
 
 def _quote_keys(text: str) -> str:
-    """The text with integer keys and object keys put into quotes.
+    """Put quotes around integer keys and object keys.
 
-    Only knows enough grammar to tell a key from a value. Text that is wrong in another way
-    comes out as wrong as it was, and the parser that reads it next says so.
+    Knows just enough grammar to tell a key from a value. Text that is wrong in another way stays
+    wrong, and the parser reports it.
     """
-    pieces: list[str] = []
-    copied = 0
-    # For each open bracket: True while an object waits for a key.
-    waits_for_key: list[bool] = []
-    is_object: list[bool] = []
-    key_start = -1  # where the object key that is being read begins, or -1
-    key_depth = 0
-    key_pieces = 0
-    for match in _TOKEN.finditer(text):
-        token = match[0]
-        first = token[0]
-        if len(is_object) > _MAX_DEPTH:
-            raise BodyError(f"body is not JSON: nested more than {_MAX_DEPTH} deep")
-        if first == "{":
-            if waits_for_key and waits_for_key[-1]:
-                if key_start >= 0:
-                    raise BodyError("body is not JSON: an object key inside an object key")
-                pieces.append(text[copied : match.start()])
-                copied = key_start = match.start()
-                key_depth, key_pieces = len(is_object), len(pieces)
-            waits_for_key.append(True)
-            is_object.append(True)
-        elif first == "[":
-            waits_for_key.append(False)
-            is_object.append(False)
-        elif first in "}]":
-            if not is_object:
+    return _KeyQuoter(text).run()
+
+
+class _KeyQuoter:
+    """One pass over a text that copies it and quotes the keys that need it."""
+
+    __slots__ = ("_brackets", "_copied_to", "_key", "_output", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._output: list[str] = []
+        #: The text up to here is in the output.
+        self._copied_to = 0
+        #: The open brackets.
+        self._brackets: list[_Bracket] = []
+        #: The object key that is being read.
+        self._key: _OpenKey | None = None
+
+    def run(self) -> str:
+        """Return the text with quoted keys."""
+        for match in _TOKEN.finditer(self._text):
+            first = match[0][0]
+            if first == '"':
+                continue
+            if first in "{[":
+                self._open(first, match.start())
+            elif not self._brackets:
                 break
-            waits_for_key.pop()
-            is_object.pop()
-            if key_start >= 0 and len(is_object) == key_depth:
-                pieces.append(text[copied : match.end()])
-                key = "".join(pieces[key_pieces:])
-                del pieces[key_pieces:]
-                pieces.append(orjson.dumps(key).decode())
-                copied, key_start = match.end(), -1
-        elif first == ",":
-            if is_object and is_object[-1]:
-                waits_for_key[-1] = True
+            elif first in "}]":
+                self._close(match.end())
+            else:
+                self._inside(self._brackets[-1], first, match)
+        self._output.append(self._text[self._copied_to :])
+        return "".join(self._output)
+
+    def _open(self, bracket: str, position: int) -> None:
+        if bracket == "{" and self._brackets and self._brackets[-1].expects_key:
+            if self._key is not None:
+                raise BodyError("body is not JSON: an object key inside an object key")
+            self._copy_to(position)
+            self._key = _OpenKey(depth=len(self._brackets), output=len(self._output))
+        if len(self._brackets) >= _MAX_DEPTH:
+            raise BodyError(f"body is not JSON: nested more than {_MAX_DEPTH} deep")
+        self._brackets.append(_Bracket(bracket == "{"))
+
+    def _close(self, position: int) -> None:
+        self._brackets.pop()
+        key = self._key
+        if key is not None and key.depth == len(self._brackets):
+            self._copy_to(position)
+            text = "".join(self._output[key.output :])
+            self._output[key.output :] = [orjson.dumps(text).decode()]
+            self._key = None
+
+    def _inside(self, bracket: _Bracket, first: str, match: re.Match[str]) -> None:
+        if first == ",":
+            bracket.expects_key = bracket.is_object
         elif first == ":":
-            if waits_for_key:
-                waits_for_key[-1] = False
-        elif first != '"' and waits_for_key and waits_for_key[-1]:
-            pieces += (text[copied : match.start()], '"', token, '"')
-            copied = match.end()
-    pieces.append(text[copied:])
-    return "".join(pieces)
+            bracket.expects_key = False
+        elif bracket.expects_key:  # an integer
+            self._copy_to(match.start())
+            self._output.append(f'"{match[0]}"')
+            self._copied_to = match.end()
+
+    def _copy_to(self, position: int) -> None:
+        self._output.append(self._text[self._copied_to : position])
+        self._copied_to = position
+
+
+class _Bracket:
+    """An open bracket; `expects_key` while an object's next token is a key."""
+
+    __slots__ = ("expects_key", "is_object")
+
+    def __init__(self, is_object: bool) -> None:
+        self.is_object = is_object
+        self.expects_key = is_object
+
+
+class _OpenKey(NamedTuple):
+    """Where an object key started: number of open brackets, and of strings in the output."""
+
+    depth: int
+    output: int
 
 
 def _with_written_keys(value: Any, standard_json: bool) -> Any:
-    """The value with every map that has a key other than a string already written out."""
+    """Replace each map that has a key other than a string by its JSON text."""
     if isinstance(value, dict):
         if all(isinstance(key, str) for key in value):
             return {key: _with_written_keys(item, standard_json) for key, item in value.items()}
@@ -160,4 +198,4 @@ def _write_key(key: object, standard_json: bool) -> bytes:
         return orjson.dumps(key.text) if standard_json else key.text.encode()
     if isinstance(key, int) and not isinstance(key, bool):
         return b'"%d"' % key if standard_json else b"%d" % key
-    raise TypeError(f"a JSON map's key is a string, an integer or an object, not {key!r}")
+    raise TypeError(f"{key!r} is not a JSON key: use a string, an integer or an object")

@@ -1,21 +1,21 @@
-"""The text format of Java's `.properties` files: text to a table of strings and back.
+"""Parse, write and update Java `.properties` files.
 
-The rules, as `java.util.Properties` has them:
+The rules of `java.util.Properties`:
 
-1. A line ends at `\\n`, `\\r` or `\\r\\n`. White space is blank, tab and form feed.
-2. A line whose first visible character is `#` or `!` is a comment; it never continues.
-3. A line that ends in an odd number of backslashes continues on the next one, whose
-   leading white space is dropped.
-4. A key ends at the first unescaped `=`, `:` or white space. White space around that
-   separator is dropped; white space at the end of a value belongs to the value.
-5. `\\t \\n \\r \\f` and `\\uXXXX` are escapes; any other escaped character is itself.
+1. A line ends at `\\n`, `\\r` or `\\r\\n`. White space is space, tab and form feed.
+2. A line whose first visible character is `#` or `!` is a comment; comments never continue.
+3. A line that ends in an odd number of backslashes continues on the next line, whose leading white
+   space is dropped.
+4. A key ends at the first unescaped `=`, `:` or white space. White space around that separator is
+   dropped; white space at the end of a value belongs to the value.
+5. `\\t \\n \\r \\f` and `\\uXXXX` are escapes; any other escaped character represents itself.
 6. The last line of a key wins.
 
-Java reads the bytes as ISO-8859-1. People write UTF-8: bytes that are valid UTF-8 are
-read as such, others as ISO-8859-1; both agree on ASCII.
+Java reads the bytes as ISO-8859-1, but people write UTF-8. Valid UTF-8 is read as UTF-8, anything
+else as ISO-8859-1; the two agree on ASCII.
 
-Pure. Called by the configuration loaders at start-up and by the handlers that read or
-change a configuration over the wire.
+Pure. Called by the configuration loaders at start-up, and by the handlers that read or change a
+configuration over the wire.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ WHITE_SPACE = " \t\f"
 
 
 class PropertiesError(ValueError):
-    """Text that is no `.properties` file; the message names the line."""
+    """Text that is not a valid `.properties` file; the message names the line."""
 
 
 def parse_properties(text: str | bytes) -> dict[str, str]:
-    """Read a whole file; the table keeps the order of the file."""
+    """Parse a file into a table, in the order of the file."""
     if isinstance(text, bytes):
         text = decode_text(text)
     properties: dict[str, str] = {}
@@ -42,9 +42,9 @@ def parse_properties(text: str | bytes) -> dict[str, str]:
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """Write one line per key such that `parse_properties` and Java read the same table.
+    """Write one line per key, such that `parse_properties` and Java read the same table.
 
-    The result is pure ASCII, so that it does not matter which encoding a reader assumes.
+    The result is ASCII, so that every encoding reads it correctly.
     """
     return "".join(
         f"{_escape(key, in_key=True)}={_escape(value, in_key=False)}\n"
@@ -53,15 +53,15 @@ def format_properties(properties: Mapping[str, str]) -> str:
 
 
 def update_properties(data: bytes, changes: Mapping[str, str]) -> bytes:
-    """A file with other values for some keys, and everything else in it as it stands.
+    """Change the values of some keys and leave the rest of the file as it is.
 
-    A key keeps its place (the last one, where it stands more than once); a new one comes
-    at the end. Raises PropertiesError when the file cannot be read.
+    A key keeps its line (the last one if it has several); a new key is added at the end. Raises
+    PropertiesError if the file cannot be parsed.
     """
     text = decode_text(data)
-    pieces = _KEPT_LINE_END.split(text)
-    lines = [line + end for line, end in zip(pieces[::2], [*pieces[1::2], ""], strict=True)]
-    end = pieces[1] if len(pieces) > 1 else "\n"
+    split = _KEPT_LINE_END.split(text)
+    lines = [line + end for line, end in zip(split[::2], [*split[1::2], ""], strict=True)]
+    end = split[1] if len(split) > 1 else "\n"
     places: dict[str, list[range]] = {}
     for first, last, line in _logical_lines(text):
         places.setdefault(_unescape(_split(line)[0], first), []).append(range(first - 1, last))
@@ -77,8 +77,8 @@ def update_properties(data: bytes, changes: Mapping[str, str]) -> bytes:
         lines[places[key][-1].start] = line
     if added and lines[-1]:
         lines.append(end)
-    if added and any(line.endswith("\\") for line in pieces[::2][-2:]):
-        # A backslash at the end of the last line would swallow the next one.
+    if added and any(line.endswith("\\") for line in split[::2][-2:]):
+        # A backslash at the end of the last line would continue it on the added one.
         lines.append(end)
     updated = "".join([*lines, *added])
     byte_order_mark = data[:3] if data.startswith(b"\xef\xbb\xbf") else b""
@@ -95,7 +95,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def decode_text(data: bytes) -> str:
-    """Bytes of a file as text: UTF-8 (with or without a byte order mark), else ISO-8859-1."""
+    """Decode a file as UTF-8 (with or without a byte order mark), else as ISO-8859-1."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -107,7 +107,10 @@ _KEPT_LINE_END = re.compile(r"(\r\n|\r|\n)")
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, int, str]]:
-    """Lines without comments, continuations joined: first and last line's number, text."""
+    """Yield the lines that are not comments, with continuations joined.
+
+    Each as the numbers of its first and last line, and the text.
+    """
     joined: list[str] = []
     first_number = number = 0
     for number, natural in enumerate(_LINE_END.split(text), start=1):
@@ -161,7 +164,7 @@ def _unescape(text: str, line_number: int) -> str:
         return _NAMED_ESCAPES.get(match[2], match[2]) if match[2] else ""
 
     unescaped = _ESCAPE.sub(replace, text)
-    # Java's characters are UTF-16 code units: a pair of escapes is one character here.
+    # Java's characters are UTF-16 code units: two escapes may form one character.
     return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

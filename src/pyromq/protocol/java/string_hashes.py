@@ -1,10 +1,10 @@
-"""Java's `String.hashCode` of many byte spans at once, with numpy; see `java_hash`.
+"""Compute Java's `String.hashCode` of many byte spans at once with numpy.
 
-ASCII bytes are their own code units, so their hash is a dot product of the bytes with the
-powers of 31: `java_hashes` does that for all rows in one go. What is not ASCII, or long, is
-hashed each for itself, by `java_hash`, with which all functions here agree.
+ASCII bytes are their own code units, so a hash is the dot product of the bytes with the powers of
+31. `java_hashes` computes all rows together, except long and non-ASCII ones: `string_hash` hashes
+those one by one. Both modules give the same results.
 
-Pure; called by the store, on any thread.
+Pure; called by the store on any thread.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyromq.protocol.java.string_hash import decode_utf8, java_hash_bytes
+from pyromq.protocol.java.string_hash import (
+    POWER_COUNT,
+    decode_utf8,
+    java_hash_bytes,
+    powers_of_31,
+)
 
-#: 31 ** k modulo 2 ** 32 for k = 0, 1, ...: enough for any properties of a record.
-_TABLE_SIZE: Final = 1 << 15
-#: Spans up to this length are hashed together; the few longer ones each for itself.
+#: Spans up to this length are hashed together, longer ones one by one.
 MAX_WINDOW: Final = 64
 _HASH_MASK: Final = 0xFFFFFFFF
 
@@ -26,14 +29,14 @@ _HASH_MASK: Final = 0xFFFFFFFF
 def java_hashes(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """The hash of `data[start : start + length]` of every row, and its length in code units.
+    """Return the hash of `data[start : start + length]` and its length in code units, per row.
 
-    The second is what `continue_hashes` wants; it differs from the length in bytes only
-    where a span is not ASCII. `data` is contiguous and the spans lie inside it.
+    `continue_hashes` takes the length. It differs from the length in bytes only for spans that are
+    not ASCII. `data` must be contiguous and contain all spans.
     """
     if not starts.size:
         return np.zeros(0, np.uint32), lengths
-    # `reduce` itself: the arrays' own max() and min() cost twice as much for few rows.
+    # `reduce` instead of the max() and min() methods, which cost twice as much for few rows.
     width = int(np.maximum.reduce(lengths))
     ends = starts + lengths
     if width > MAX_WINDOW or int(np.minimum.reduce(ends)) < width:
@@ -41,8 +44,8 @@ def java_hashes(
         return _hash_some_alone(data, starts, lengths, alone)
     if width == 0:
         return np.zeros(starts.size, np.uint32), lengths
-    # Each window ends where its span ends: shorter spans are padded with zeros on the
-    # left, which add nothing to the sum.
+    # Each window ends where its span ends. Zeros on the left of shorter spans add nothing to the
+    # sum.
     windows: NDArray[np.void] = np.ndarray((data.size - width + 1,), _WINDOWS[width], data, 0, (1,))
     units = windows[ends - width].view(np.uint8).reshape(-1, width)
     if int(np.minimum.reduce(lengths)) < width:
@@ -50,33 +53,23 @@ def java_hashes(
         units *= _COLUMNS[:width] >= padding[:, None]
     if np.maximum.reduce(units, axis=None) > 0x7F:
         return _hash_some_alone(data, starts, lengths, (units > 0x7F).any(axis=1))
-    return np.einsum("ij,j->i", units, _DESCENDING[_TABLE_SIZE - width :]), lengths
+    return np.einsum("ij,j->i", units, _DESCENDING[POWER_COUNT - width :]), lengths
 
 
 def continue_hashes(
     initial: NDArray[np.uint32], hashes: NDArray[np.uint32], units: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """The hashes of texts that begin with what hashes to `initial` and go on with spans
-    of these hashes and lengths; no span is longer than a record's properties can be.
+    """Extend strings that hash to `initial` by spans with these hashes and lengths in code units.
+
+    No span may be longer than the properties of a record.
     """
     return (initial * _ASCENDING[units] + hashes).view(np.int32)
 
 
 def index_key_hashes(hashes: NDArray[np.int32]) -> NDArray[np.int32]:
-    """`index_key_hash` of many."""
+    """Return `index_key_hash` of each hash."""
     positive: NDArray[np.int32] = np.abs(hashes) & np.int32(0x7FFFFFFF)
     return positive
-
-
-def hash_long(units: bytes | memoryview) -> int:
-    """The hash of one long text's code units, not signed; `java_hash` calls this."""
-    total = 0
-    numbers = np.frombuffer(units, np.uint8 if isinstance(units, bytes) else np.uint16)
-    for begin in range(0, numbers.size, _TABLE_SIZE):
-        part = numbers[begin : begin + _TABLE_SIZE].astype(np.uint32)
-        dot = int(part @ _DESCENDING[_TABLE_SIZE - part.size :])
-        total = (total * pow(31, part.size, 1 << 32) + dot) & _HASH_MASK
-    return total
 
 
 def _hash_some_alone(
@@ -85,7 +78,7 @@ def _hash_some_alone(
     lengths: NDArray[np.int64],
     alone: NDArray[np.bool_],
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Rows that are long, not ASCII or at the very beginning of `data`: each for itself."""
+    """Hash the rows in `alone` one by one: long, not ASCII, or at the very start of `data`."""
     hashes = np.empty(starts.size, np.uint32)
     units = lengths.copy()
     together = ~alone
@@ -99,13 +92,7 @@ def _hash_some_alone(
     return hashes, units
 
 
-def _powers() -> NDArray[np.uint32]:
-    powers = np.full(_TABLE_SIZE, 31, np.uint32)
-    powers[0] = 1
-    return np.multiply.accumulate(powers, dtype=np.uint32)
-
-
-_ASCENDING: Final = _powers()
+_ASCENDING: Final = powers_of_31()
 _DESCENDING: Final = np.ascontiguousarray(_ASCENDING[::-1])
 _WINDOWS: Final = tuple(np.dtype((np.void, width)) for width in range(MAX_WINDOW + 1))
 _COLUMNS: Final = np.arange(MAX_WINDOW, dtype=np.uint8)

@@ -1,11 +1,11 @@
-"""The types of fields on the wire, as annotations that codecs read.
+"""Types of fields on the wire, as annotations that the codecs read.
 
-Java's `int` and `long` are both Python's `int`, so a field says which one it is:
-`queue_id: Int32`, `queue_offset: Int64`. A field's wire name is its attribute name
-in camelCase (`queue_id` -> `queueId`); where Java's name breaks that rule the field
-says so: `client_id: Annotated[str, Wire("clientID")]`.
+Java's `int` and `long` are both `int` in Python, so a field states its type: `queue_id: Int32`,
+`queue_offset: Int64`. A field's wire name is its attribute name in camelCase (`queue_id` ->
+`queueId`). If Java's name differs, the field states it: `client_id: Annotated[str,
+Wire("clientID")]`.
 
-Pure. Read by `header_codec` and `body_codec` once per class, never per message.
+Pure. `header_codec` and `body_codec` read annotations once per class, never per message.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ INT64 = IntegerRange("64-bit integer", -(2**63), 2**63 - 1)
 Int32 = Annotated[int, INT32]
 Int64 = Annotated[int, INT64]
 
-#: No number of a legal field is longer; also keeps Python from parsing huge ones.
+#: No legal number is longer. Also keeps Python from parsing huge numbers.
 _MAX_DIGITS = 40
 
 
 def wire_name(attribute: str, annotation: Any) -> str:
-    """The name that this attribute has on the wire."""
+    """Return the name of an attribute on the wire."""
     for mark in _marks(annotation):
         if isinstance(mark, Wire):
             return mark.name
@@ -51,7 +51,7 @@ def wire_name(attribute: str, annotation: Any) -> str:
 
 
 def integer_range(annotation: Any) -> IntegerRange:
-    """The range of an integer annotation; a bare `int` counts as 64 bits."""
+    """Return the range of an integer annotation; a bare `int` has 64 bits."""
     for mark in _marks(annotation):
         if isinstance(mark, IntegerRange):
             return mark
@@ -59,7 +59,7 @@ def integer_range(annotation: Any) -> IntegerRange:
 
 
 def without_none(annotation: Any) -> Any:
-    """`T` of `T | None`, with the marks around it; any other annotation as it is."""
+    """Return `T` of `T | None` with its marks; return any other annotation unchanged."""
     if get_origin(annotation) is Annotated:
         inner, *marks = get_args(annotation)
         plain = without_none(inner)
@@ -73,15 +73,15 @@ def without_none(annotation: Any) -> Any:
 
 
 def bare_type(annotation: Any) -> Any:
-    """The annotation without its marks: `int` of `Int32`."""
+    """Strip an annotation's marks: `int` for `Int32`."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def parse_integer(text: str, limits: IntegerRange) -> int:
-    """A decimal number as Java's `parseInt` and `parseLong` read it.
+    """Parse a decimal number as Java's `parseInt` and `parseLong` do.
 
-    Raises `ValueError` with the reason. Python's own `int()` is too liberal for the
-    wire: it takes blanks, underscores and numbers of any size.
+    Raises `ValueError` with the reason. Python's `int()` is too liberal for the wire: it accepts
+    white space, underscores and numbers of any size.
     """
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not (digits.isdigit() and digits.isascii()):
@@ -92,14 +92,14 @@ def parse_integer(text: str, limits: IntegerRange) -> int:
 
 
 def check_range(value: int, limits: IntegerRange) -> int:
-    """The value itself, if its Java type can hold it; else `ValueError`."""
+    """Return the value if its Java type can hold it; else raise `ValueError`."""
     if not limits.low <= value <= limits.high:
         raise ValueError(f"{value} is out of range for a {limits.name}")
     return value
 
 
 def shorten(value: object, limit: int = 80) -> str:
-    """The value quoted for an error message, cut so that nobody can flood a log."""
+    """Quote a value for an error message, cut so that no peer can flood a log."""
     if isinstance(value, str | bytes):
         value = value[: limit + 1]
     try:
@@ -110,7 +110,7 @@ def shorten(value: object, limit: int = 80) -> str:
 
 
 def _marks(annotation: Any) -> tuple[Any, ...]:
-    """Every mark of an annotation, also of the members of a union inside it."""
+    """Return all marks of an annotation, including those inside a union."""
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *marks = get_args(annotation)

@@ -1,1 +1,1 @@
-"""One message: its record on disk and on the wire, properties, flags, identifiers."""
+"""Messages: their record on disk and on the wire, properties, flags, ids."""

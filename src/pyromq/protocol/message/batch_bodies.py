@@ -1,13 +1,13 @@
-"""The body of a batch request from columns: many inner messages at once, with numpy.
+"""Encode the inner messages of a batch request from columns, with numpy.
 
     totalSize 4 | magic 4 | bodyCRC 4 | flag 4 | bodyLength 4, body
     | propertiesLength 2, properties
 
-The layout is `record`'s. What stands before the bodies and between bodies and properties is
-made here for all rows; joining them with the bodies is the caller's, who has them in columns
-of his own kind.
+`record` defines the layout. This module makes the bytes before the bodies, and those between bodies
+and properties, for all rows at once. The caller joins them with the bodies and properties, which it
+holds in its own kind of columns.
 
-Pure; called by Spark's tasks.
+Pure; called by Spark tasks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HEAD: Final = np.dtype(
 assert _HEAD.itemsize == INNER_HEAD_SIZE
 assert _HEAD.fields is not None
 assert _HEAD.fields["body_length"][1] == INNER_BODY_LENGTH
-#: propertiesLength.
+#: Bytes of propertiesLength.
 LENGTH_SIZE: Final = INNER_FIXED_SIZE - INNER_HEAD_SIZE
 
 
@@ -40,9 +40,9 @@ def inner_heads(
     properties_lengths: NDArray[np.integer],
     flags: NDArray[np.integer] | int = 0,
 ) -> NDArray[np.uint8]:
-    """What stands before each body: one row of INNER_HEAD_SIZE bytes for each message.
+    """Return the bytes before each body: one row of INNER_HEAD_SIZE bytes per message.
 
-    Magic number and CRC are 0: brokers look at neither.
+    Magic number and CRC are 0: brokers check neither.
     """
     heads = np.zeros(body_lengths.size, _HEAD)
     heads["total_size"] = body_lengths + properties_lengths + INNER_FIXED_SIZE
@@ -52,8 +52,8 @@ def inner_heads(
 
 
 def properties_lengths_between(properties_lengths: NDArray[np.integer]) -> NDArray[np.uint8]:
-    """What stands between each body and its properties: LENGTH_SIZE bytes for each message.
+    """Return the bytes between each body and its properties: LENGTH_SIZE bytes per message.
 
-    No length is above `properties.MAX_PROPERTIES`: the caller has seen to it.
+    The caller ensures that no length exceeds `properties.MAX_PROPERTIES`.
     """
     return properties_lengths.astype(">u2").view(np.uint8).reshape(-1, LENGTH_SIZE)

@@ -1,25 +1,23 @@
-"""Many commit-log records at once, with numpy: header columns, the spans of bodies,
-topics and properties, and the values of named properties.
+"""Decode many commit-log records at once with numpy: header fields as columns, and the spans of
+bodies, topics and properties. `joined_properties` finds property values in those spans.
 
-The layout is that of `record`; this is the same knowledge as numpy needs it. A caller
-brings bytes (of the log or of a pull's answer) and the positions at which records
-begin, and takes columns: one element per record.
+`record` has the byte table; this module restates the layout as numpy types. A caller passes bytes
+(of the log or of a pull response) and the positions where records start, and gets columns with one
+element per record.
 
 Invariants
-1. Nothing outside the given buffer is read, whatever the bytes say. A row whose
-   record is not whole and consistent has `valid` False and empty spans.
-2. A row is valid when `record.decode_record` takes it and its topic and properties
-   keep to their limits.
-3. Columns and spans are copies and numbers: no view of the buffer is left behind, so
-   a mapped segment may be closed as soon as a call has returned.
+1. Nothing outside the buffer is read, whatever the bytes say. If a record is incomplete or
+   inconsistent, its row has `valid` False and empty spans.
+2. A row is valid if `record.decode_record` accepts the record, and its topic and properties respect
+   their length limits.
+3. Results are copies: no view of the buffer survives a call, so a mapped segment may be closed
+   right after it.
 
-Pure; called from the index lane, from recovery and from Spark's tasks, each on its
-own thread.
+Pure. Called by the index lane, by recovery and by Spark tasks, each on its own thread.
 """
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, Union
@@ -33,13 +31,13 @@ from pyromq.protocol.message.record import BLANK, HEAD_SIZE_V4, MAX_TOPIC, MESSA
 from pyromq.protocol.message.sysflag import BORN_HOST_V6, HOST_MASK, STORE_HOST_V6
 
 if TYPE_CHECKING:
-    from mmap import mmap  # a mapped segment is decoded where it lies; nothing is mapped here
+    from mmap import mmap  # only a type: callers pass mapped segments, nothing is mapped here
 
 Buffer: TypeAlias = Union[bytes, bytearray, memoryview, "mmap"]
 Bytes: TypeAlias = NDArray[np.uint8]
 Longs: TypeAlias = NDArray[np.int64]
 
-#: Fields 1 to 14 and bodyLength; a host is as long as the host bits of sysFlag say.
+#: Fields 1 to 14 and bodyLength. The host bits of sysFlag decide the length of a host.
 _HEAD_FIELDS: Final = (
     ("total_size", ">i4"),
     ("magic", ">u4"),
@@ -57,40 +55,38 @@ _HEAD_FIELDS: Final = (
     ("prepared_transaction_offset", ">i8"),
     ("body_length", ">i4"),
 )
-#: Fields 1 to 7, all that differs between the records of a batch: `record.BATCH_HEAD`.
+#: Fields 1 to 7, the ones that differ between the records of a batch (`record.BATCH_HEAD`).
 BATCH_HEAD_DTYPE: Final = np.dtype(list(_HEAD_FIELDS[:7]))
 _HOST_FORMATS: Final = {False: "V8", True: "V20"}
 _MIN_RECORD: Final = HEAD_SIZE_V4 + 3
 _MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
-#: From so many bytes on, numpy's fixed cost per call is paid back.
-_WORTH_SEARCHING: Final = 64 * 1024
-#: From this size of the first record on, walking takes less than searching.
-_LONG_RECORD: Final = 512
-#: After so many records of one size, as many as follow with it are looked for at once.
-_EQUALS: Final = 16
-_SEPARATOR: Final = 2
-_SPACE: Final = 0x20
-#: An eight-byte window may begin at the last item.
-_BEHIND_THE_END: Final = bytes(8)
-#: From so many rows on they are joined by numpy.
-_MANY_ROWS: Final = 64
-#: So many different values are looked for one after the other.
-_FEW_VALUES: Final = 8
+#: The first two fields of a record as one number.
+_SIZE_AND_MAGIC: Final = np.dtype("<u8")
+#: Below this many bytes, numpy's fixed cost per call exceeds its gain.
+_MIN_BYTES_TO_SEARCH: Final = 64 * 1024
+#: If the first record is larger, walking from size to size beats searching for magic numbers.
+_MAX_RECORD_TO_SEARCH: Final = 512
+#: After this many records of one size, test all following ones of that size at once.
+_EQUAL_SIZES_BEFORE_SEARCH: Final = 16
+#: A run of equally long records at the head must be at least this long to be used.
+_MIN_EQUAL_RECORDS: Final = 64
+#: `few_values` handles at most this many distinct values.
+_MAX_DISTINCT_VALUES: Final = 8
 
 
 class Spans(NamedTuple):
-    """Per row, where something stands in the buffer. A length of -1: it is not there."""
+    """Where a value is in the buffer, per row. A length of -1 means that the row has none."""
 
     starts: Longs
     lengths: Longs
 
 
 class RecordColumns(NamedTuple):
-    """What stands in many records, one row each.
+    """The contents of many records, one row per record.
 
-    `heads` has the fields of a record's head by name (`total_size`, `queue_id`,
-    `physical_offset`, `sys_flag`, `store_timestamp`, ...), big endian as in the log;
-    `column` gives one of them in the machine's own order.
+    `heads` has the fields of the record heads by name (`total_size`, `queue_id`,
+    `physical_offset`, `sys_flag`, `store_timestamp`, ...), big endian as in the log.
+    `column` returns one field in native byte order.
     """
 
     valid: NDArray[np.bool_]
@@ -101,11 +97,11 @@ class RecordColumns(NamedTuple):
     properties: Spans
 
     def column(self, name: str) -> Longs:
-        """A field of all heads as 64-bit numbers."""
+        """Return one field of all heads as 64-bit numbers."""
         return self.heads[name].astype(np.int64)
 
     def rows(self, wanted: slice) -> RecordColumns:
-        """The columns of some rows only."""
+        """Return the columns of some rows only."""
         return RecordColumns(
             self.valid[wanted],
             self.starts[wanted],
@@ -117,12 +113,12 @@ class RecordColumns(NamedTuple):
         )
 
     def born_hosts(self) -> Spans:
-        """The bornHosts: address and port, 8 bytes or 20."""
+        """Return the spans of bornHost: address and port, 8 or 20 bytes."""
         lengths = _host_lengths(self.heads["sys_flag"] & BORN_HOST_V6)
         return self._where_valid(self.starts + _BORN_HOST, lengths)
 
     def store_hosts(self) -> Spans:
-        """The storeHosts: address and port, 8 bytes or 20."""
+        """Return the spans of storeHost: address and port, 8 or 20 bytes."""
         lengths = _host_lengths(self.heads["sys_flag"] & STORE_HOST_V6)
         born_lengths = _host_lengths(self.heads["sys_flag"] & BORN_HOST_V6)
         return self._where_valid(self.starts + _BORN_HOST + born_lengths + 8, lengths)
@@ -132,7 +128,7 @@ class RecordColumns(NamedTuple):
 
 
 class RecordPlaces(NamedTuple):
-    """Where many records say that they stand; a size of -1: here begins no record."""
+    """Sizes and offsets that many records state. A size of -1 means that no record starts here."""
 
     sizes: Longs
     queue_offsets: Longs
@@ -140,12 +136,12 @@ class RecordPlaces(NamedTuple):
 
 
 def record_places(buffer: Buffer, starts: Longs) -> RecordPlaces:
-    """The first fields of the records that begin at `starts`: a third of `read_columns`' work.
+    """Read the first fields of the records at `starts`, at a third of the cost of `read_columns`.
 
-    Each position has `HEAD_SIZE_V4` bytes behind it.
+    At least `HEAD_SIZE_V4` bytes must follow each position.
     """
     data = np.frombuffer(buffer, np.uint8)
-    fields = _windows(data, _PLACE_BYTES)[starts].view(_PLACE)
+    fields = windows(data, _BATCH_HEAD_BYTES)[starts].view(BATCH_HEAD_DTYPE)
     is_record = fields["magic"] == MESSAGE_MAGIC
     return RecordPlaces(
         np.where(is_record, fields["total_size"], -1).astype(np.int64),
@@ -155,20 +151,20 @@ def record_places(buffer: Buffer, starts: Longs) -> RecordPlaces:
 
 
 def record_starts(buffer: Buffer, offset: int = 0, end: int | None = None) -> tuple[Longs, int]:
-    """Where the records from `offset` on begin, and where the last whole one ends.
+    """Return where the records from `offset` on start, and where the last complete one ends.
 
     Stops at `end`, at a blank record, and at the first bytes that cannot be a record.
     """
     size = len(buffer)
     end = size if end is None else min(end, size)
-    alike = _alike_from(buffer, offset, end)
+    alike = _equal_records_at_head(buffer, offset, end)
     position = int(alike[-1]) + int(alike[1] - alike[0]) if alike.size else offset
     chained, position = _chain_by_magic(buffer, position, end)
     found = [alike, chained]
     walked: list[int] = []
     unpack = BLANK.unpack_from
     last = end - _MIN_RECORD
-    size_before, equals, enough = 0, 0, _EQUALS
+    size_before, equals, enough = 0, 0, _EQUAL_SIZES_BEFORE_SEARCH
     while 0 <= position <= last:
         total_size, magic = unpack(buffer, position)
         following = position + total_size
@@ -185,55 +181,56 @@ def record_starts(buffer: Buffer, offset: int = 0, end: int | None = None) -> tu
             found += (np.array(walked, np.int64), run)
             walked.clear()
             position += run.size * total_size
-            # Where sizes are alike by chance only, looking costs more than it finds.
+            # Back off if the run was short: searching for chance repetitions costs more than
+            # it saves.
             equals, enough = 0, enough * (1 if run.size >= enough else 2)
     if walked:
         found.append(np.array(walked, np.int64))
     return np.concatenate(found), position
 
 
-def _alike_from(buffer: Buffer, offset: int, end: int) -> Longs:
-    """The records at the head that are as long as the first one, if they are many."""
-    if 0 <= offset <= end - _WORTH_SEARCHING:
+def _equal_records_at_head(buffer: Buffer, offset: int, end: int) -> Longs:
+    """Return the starts of the first records, if many of them have one size; else nothing."""
+    if 0 <= offset <= end - _MIN_BYTES_TO_SEARCH:
         size, magic = BLANK.unpack_from(buffer, offset)
         if magic == MESSAGE_MAGIC and size >= _MIN_RECORD:
             run = _equal_records(buffer, offset, size, end)
-            if run.size >= _MANY_ROWS:
+            if run.size >= _MIN_EQUAL_RECORDS:
                 return run
     return np.empty(0, np.int64)
 
 
 def _equal_records(buffer: Buffer, position: int, size: int, end: int) -> Longs:
-    """Where the next records begin, as long as they have this size, all looked at at once."""
+    """Return the starts of the next records as long as they have this size, in one comparison."""
     count = (end - position) // size
     if count <= 0:
         return np.empty(0, np.int64)
     head = int.from_bytes(BLANK.pack(size, MESSAGE_MAGIC), "little")
-    heads: NDArray[np.uint64] = np.ndarray((count,), _WINDOW, buffer, position, (size,))
+    heads: NDArray[np.uint64] = np.ndarray((count,), _SIZE_AND_MAGIC, buffer, position, (size,))
     alike = heads == np.uint64(head)
-    if not _all(alike):
+    if not all_true(alike):
         count = int(alike.argmin())
     return np.arange(position, position + count * size, size)
 
 
 def _chain_by_magic(buffer: Buffer, offset: int, end: int) -> tuple[Longs, int]:
-    """The records at the head whose sizes lead from one magic number to the next.
+    """Find the first records by their magic numbers; return their starts and where they end.
 
-    Walking from size to size takes 0.3 µs a record; looking for the magic numbers all at
-    once and checking that each record ends where the next one begins, a third of that, when
-    records are short: every byte is looked at. So long ones are walked. It gives up where
-    something else looks like a magic number, and the walk goes on.
+    Searches for all magic numbers at once and checks that each record ends where the next one
+    starts. With short records that takes a third of the walk from size to size (0.3 µs per
+    record). It scans every byte, so long records are left to the walk. It stops where other bytes
+    look like a magic number; the walk continues from there.
     """
-    if not 0 <= offset <= end - _WORTH_SEARCHING:
+    if not 0 <= offset <= end - _MIN_BYTES_TO_SEARCH:
         return np.empty(0, np.int64), offset
-    if BLANK.unpack_from(buffer, offset)[0] > _LONG_RECORD:
+    if BLANK.unpack_from(buffer, offset)[0] > _MAX_RECORD_TO_SEARCH:
         return np.empty(0, np.int64), offset
     data = np.frombuffer(buffer, np.uint8)[offset:end]
-    at = _places_of(_MAGIC_BYTES[0], data[4:-3]) + 4
+    at = _positions_of(_MAGIC_BYTES[0], data[4:-3]) + 4
     for distance in (1, 2, 3):
         at = at[data[at + distance] == _MAGIC_BYTES[distance]]
     starts = at - 4
-    sizes = _windows(data, np.dtype(">u4"))[starts].astype(np.int64)
+    sizes = windows(data, np.dtype(">u4"))[starts].astype(np.int64)
     ends = starts + sizes
     follows = np.empty(starts.size, np.bool_)
     follows[:1] = starts[:1] == 0
@@ -243,8 +240,8 @@ def _chain_by_magic(buffer: Buffer, offset: int, end: int) -> tuple[Longs, int]:
     return starts[:count] + offset, offset + (int(ends[count - 1]) if count else 0)
 
 
-def _places_of(byte: int, data: Bytes) -> Longs:
-    """Where a byte stands that is rare: eight places are ruled out at a time."""
+def _positions_of(byte: int, data: Bytes) -> Longs:
+    """Return the positions of a rare byte; rules out eight positions at a time."""
     found = data == byte
     whole = found.size & -8
     eights = found[:whole].reshape(-1, 8)
@@ -256,7 +253,7 @@ def _places_of(byte: int, data: Bytes) -> Longs:
 
 
 def read_columns(buffer: Buffer, starts: Longs) -> RecordColumns:
-    """The columns of the records that begin at `starts`."""
+    """Decode the records at `starts` into columns."""
     data = np.frombuffer(buffer, np.uint8)
     size = data.size
     rows = starts.size
@@ -265,15 +262,15 @@ def read_columns(buffer: Buffer, starts: Longs) -> RecordColumns:
         valid = np.zeros(rows, np.bool_)
     else:
         valid = (starts >= 0) & (starts <= size - HEAD_SIZE_V4)
-    heads = _heads(data, starts if _all(valid) else np.where(valid, starts, 0), 0)
+    heads = _heads(data, starts if all_true(valid) else np.where(valid, starts, 0), 0)
     host_bits = heads["sys_flag"] & HOST_MASK
     head_sizes: int | Longs = HEAD_SIZE_V4
     if np.count_nonzero(host_bits):
         heads, head_sizes, valid = _heads_with_ipv6(data, starts, host_bits, valid)
     body_starts = starts + head_sizes
     body_lengths = heads["body_length"].astype(np.int64)
-    # A place beyond the buffer is clipped into it; such a row then ends behind the
-    # buffer or not where its total size says, and is not valid.
+    # Positions past the buffer are clipped into it. Such a row then ends past the buffer, or not
+    # where its total size says, and is invalid.
     topic_starts = body_starts + body_lengths
     topic_lengths = data.take(topic_starts, mode="clip").astype(np.int64)
     topic_starts += 1
@@ -294,7 +291,7 @@ def read_columns(buffer: Buffer, starts: Longs) -> RecordColumns:
         Spans(topic_starts, topic_lengths),
         Spans(properties_starts, properties_lengths),
     )
-    if not _all(valid):
+    if not all_true(valid):
         for starts_and_lengths in spans:
             for numbers in starts_and_lengths:
                 numbers[~valid] = 0
@@ -302,175 +299,30 @@ def read_columns(buffer: Buffer, starts: Longs) -> RecordColumns:
 
 
 def body_crcs(buffer: Buffer, columns: RecordColumns) -> Longs:
-    """The CRCs of the records' bodies, as they should stand in their heads (`body_crc`)."""
+    """Compute the CRCs of the bodies; a head's `body_crc` must be equal."""
     begins, lengths = columns.bodies
     with memoryview(buffer) as view:
         return crcs_of(view, begins.tolist(), (begins + lengths).tolist())
 
 
 def crcs_of(content: bytes | memoryview, begins: Sequence[int], ends: Sequence[int]) -> Longs:
-    """The CRCs of many spans, as heads of records have them."""
-    # Without a step of the interpreter for each span: that would take as long as its CRC.
+    """Compute the CRCs of many spans as they are stored in record heads."""
+    # No Python bytecode per span: that would take as long as its CRC.
     crcs = map(crc32, map(content.__getitem__, map(slice, begins, ends)))
     return np.fromiter(crcs, np.int64, len(begins)) & CRC_MASK
 
 
-class JoinedProperties:
-    """The properties of many rows, copied one behind the other and cut into items.
-
-    An item is what stands between two separators; separators are put around each row's
-    properties, so that a missing one at their end does not matter. Spans are given and
-    taken as positions in the buffer that the properties came from.
-
-    What one program sends mostly has the same properties in the same order. Then items are
-    a table, with a column for each property, and nothing needs to be looked for row by row.
-    """
-
-    def __init__(self, buffer: Buffer, properties: Spans) -> None:
-        begins, lengths = properties
-        rows = begins.size
-        width = int(np.maximum.reduce(lengths)) if rows >= _MANY_ROWS else 0
-        if _WINDOW.itemsize <= width <= len(buffer) - 2 and (
-            rows * width <= 2 * int(np.add.reduce(lengths))
-        ):
-            self._data = _side_by_side(buffer, properties, width)
-            self._row_begins = np.arange(rows) * (width + 2)
-        else:
-            self._data = _one_behind_the_other(buffer, properties)
-            self._row_begins = (lengths + 1).cumsum() - lengths - 1
-        #: What to add to a position in the joined bytes for the one in the buffer, by row.
-        self._shifts = begins - self._row_begins - 1
-        separators = (self._data == _SEPARATOR).nonzero()[0]
-        self._items = separators[:-1] + 1
-        self._item_ends = separators[1:]
-        self._windows = _windows(self._data, _WINDOW)
-        self._beginnings = self._windows[self._items]
-        #: Items of each row, when all have as many; 0 otherwise.
-        self._items_per_row = 0
-        per_row, left_over = divmod(self._items.size, max(rows, 1))
-        if per_row and not left_over and _all(separators[:-1:per_row] == self._row_begins):
-            self._items_per_row = per_row
-
-    def find(self, name: bytes) -> tuple[Longs, Spans]:
-        """The rows that have a property with this name, and where its values stand.
-
-        As Java reads them: an empty value is none, and of several the last counts.
-        """
-        rows, starts, ends = self._find(name)
-        shifts = self._shifts if rows.size == self._shifts.size else self._shifts[rows]
-        return rows, Spans(starts + shifts, ends - starts)
-
-    def find_words(self, name: bytes) -> tuple[Longs, Spans]:
-        """The words of the values that `find` finds, in order, each with its row.
-
-        Words are what spaces separate; empty ones are none.
-        """
-        spaces = (self._data == _SPACE).nonzero()[0]
-        if not spaces.size:
-            return self.find(name)
-        rows, starts, ends = self._find(name)
-        if not rows.size:
-            return rows, Spans(starts, ends)
-        value_of = starts.searchsorted(spaces, "right") - 1
-        spaces = spaces[(value_of >= 0) & (spaces < ends[value_of])]
-        # Cut before each value, at each of its spaces and at its end. What lies between
-        # a value's end and the next value is no word.
-        cuts = np.concatenate((starts - 1, spaces, ends))
-        cuts.sort()
-        word_starts = cuts[:-1] + 1
-        word_lengths = cuts[1:] - word_starts
-        value_of = starts.searchsorted(word_starts, "right") - 1
-        words = ((word_lengths > 0) & (word_starts <= ends[value_of])).nonzero()[0]
-        rows = rows[value_of[words]]
-        return rows, Spans(word_starts[words] + self._shifts[rows], word_lengths[words])
-
-    def _find(self, name: bytes) -> tuple[Longs, Longs, Longs]:
-        """Rows, and their values' begins and ends in the joined bytes."""
-        (wanted, mask), *others = _marker_windows(name)
-        match = self._beginnings & mask == wanted
-        column = self._column(match)
-        if column is not None:
-            starts, ends = self._items[column], self._item_ends[column]
-        else:
-            matches = match.nonzero()[0]
-            starts, ends = self._items[matches], self._item_ends[matches]
-        for position, (wanted, mask) in enumerate(others, 1):
-            found = self._windows[starts + 8 * position] & mask == wanted
-            if not _all(found):
-                starts, ends = starts[found], ends[found]
-        starts = starts + (len(name) + 1)
-        found = starts < ends
-        if not _all(found):
-            starts, ends = starts[found], ends[found]
-        if column is not None and starts.size == self._row_begins.size:
-            return np.arange(starts.size), starts, ends
-        rows = self._row_begins.searchsorted(starts) - 1
-        last = rows[1:] != rows[:-1]
-        if not _all(last):
-            last = np.append(last, True)
-            rows, starts, ends = rows[last], starts[last], ends[last]
-        return rows, starts, ends
-
-    def _column(self, match: NDArray[np.bool_]) -> slice | None:
-        """The items that match, when they are one column of a table; None otherwise."""
-        rows, columns = self._row_begins.size, self._items_per_row
-        if not columns or np.count_nonzero(match) != rows:
-            return None
-        column = slice(int(match[:columns].argmax()), None, columns)
-        return column if _all(match[column]) else None
-
-
-def _one_behind_the_other(buffer: Buffer, properties: Spans) -> Bytes:
-    begins, lengths = properties
-    ends = (begins + lengths).tolist()
-    pieces = [
-        b"",
-        *[buffer[begin:end] for begin, end in zip(begins.tolist(), ends, strict=True)],
-        _BEHIND_THE_END,
-    ]
-    return np.frombuffer(b"\x02".join(pieces), np.uint8)
-
-
-def _side_by_side(buffer: Buffer, properties: Spans, width: int) -> Bytes:
-    """All rows as wide as the longest, filled up with zeros behind their end.
-
-    Rows of about one length are copied six times as fast like this.
-    """
-    begins, lengths = properties
-    rows = begins.size
-    stride = width + 2  # a separator before each row and one behind it
-    data = np.frombuffer(buffer, np.uint8)
-    # With the byte before each row and the one behind it, and once more for the end.
-    firsts = np.append(begins - 1, 0).clip(0, data.size - stride)
-    table = gather(data, firsts, stride)
-    joined = table.reshape(-1)
-    shortest = int(np.minimum.reduce(lengths))
-    if shortest < width:
-        kind = np.dtype(np.uint8 if width - shortest <= 0xFF else np.uint16)
-        columns, over = np.arange(width - shortest).astype(kind), (lengths - shortest).astype(kind)
-        table[:-1, shortest + 1 : -1] *= columns < over[:, None]
-    # What lies at the very beginning or end of the buffer has nothing beside it.
-    for row in (firsts[:-1] != begins - 1).nonzero()[0].tolist():
-        table[row] = 0
-        table[row, 1 : lengths[row] + 1] = data[begins[row] : begins[row] + lengths[row]]
-    table[-1] = 0
-    table[:, 0] = _SEPARATOR
-    joined[np.arange(0, rows * stride, stride) + lengths + 1] = _SEPARATOR
-    return joined
-
-
 def few_values(data: Bytes, spans: Spans) -> tuple[Longs, Longs] | None:
-    """A number for each row, the same for the same bytes, and a row of each number.
+    """Number the distinct values: return each row's number and, per number, a row that has it.
 
-    None when there are too many different ones to look for them one after the other, or
-    when they are not all of one length.
+    Returns None if there are more than `_MAX_DISTINCT_VALUES`, or if lengths differ.
     """
     starts, lengths = spans
     rows = starts.size
     width = int(lengths[0]) if rows else 0
-    if not rows or not _all(lengths == width):
+    if not rows or not all_true(lengths == width):
         return None
-    # Eight bytes are compared at a time.
+    # Compare eight bytes at a time.
     words = np.zeros((-(-width // 8), rows), np.uint64)
     if width:
         padded = np.zeros((rows, 8 * len(words)), np.uint8)
@@ -480,41 +332,29 @@ def few_values(data: Bytes, spans: Spans) -> tuple[Longs, Longs] | None:
     firsts: list[int] = []
     found, first = 0, 0
     while found < rows:
-        if len(firsts) == _FEW_VALUES:
+        if len(firsts) == _MAX_DISTINCT_VALUES:
             return None
         same = np.ones(rows, np.bool_)
         for word in words:
             same &= word == word[first]
         count = int(np.count_nonzero(same))
-        if count * _FEW_VALUES * 4 < rows - found:
-            return None
+        if count * _MAX_DISTINCT_VALUES * 4 < rows - found:
+            return None  # too rare: there must be many others
         numbers[same] = len(firsts)
         firsts.append(first)
         found += count
-        first = int(numbers.argmin())  # -1 where nothing was found yet
+        first = int(numbers.argmin())  # a row that is still -1
     return numbers, np.array(firsts, np.int64)
 
 
 def gather(data: Bytes, starts: Longs, width: int) -> Bytes:
-    """The bytes of spans of one length, a row each."""
+    """Copy the bytes of spans of one length, one row per span."""
     layout = np.dtype((np.void, width))
-    return _windows(data, layout)[starts].view(np.uint8).reshape(starts.size, width)
-
-
-def find_property(buffer: Buffer, properties: Spans, name: bytes) -> Spans:
-    """Per row, where the value of a property stands in the buffer; length -1: nowhere."""
-    size = len(buffer)
-    starts = properties.starts.clip(0, size)
-    lengths = properties.lengths.clip(0, size - starts)
-    rows, values = JoinedProperties(buffer, Spans(starts, lengths)).find(name)
-    found = Spans(np.zeros(starts.size, np.int64), np.full(starts.size, -1, np.int64))
-    found.starts[rows] = values.starts
-    found.lengths[rows] = values.lengths
-    return found
+    return windows(data, layout)[starts].view(np.uint8).reshape(starts.size, width)
 
 
 class RecordParts(NamedTuple):
-    """What the key index needs of one record."""
+    """The parts of one record that the key index needs."""
 
     physical_offset: int
     sys_flag: int
@@ -524,7 +364,7 @@ class RecordParts(NamedTuple):
 
 
 def read_parts(buffer: Buffer, start: int) -> RecordParts | None:
-    """The parts of one record; None where `read_columns` would not call its row valid."""
+    """Decode one record; return None if `read_columns` would call its row invalid."""
     size = len(buffer)
     if not 0 <= start <= size - HEAD_SIZE_V4:
         return None
@@ -554,24 +394,10 @@ def read_parts(buffer: Buffer, start: int) -> RecordParts | None:
     )
 
 
-def last_property(properties: bytes, name: bytes) -> bytes:
-    """The value that `JoinedProperties.find` finds in one row's properties; empty: none."""
-    bounded = b"\x02%b\x02" % properties
-    marker = b"\x02%b\x01" % name
-    position = bounded.rfind(marker)
-    while position >= 0:
-        start = position + len(marker)
-        end = bounded.find(b"\x02", start)
-        if end > start:
-            return bounded[start:end]
-        position = bounded.rfind(marker, 0, position)
-    return b""
-
-
 def _heads_with_ipv6(
     data: Bytes, starts: Longs, host_bits: NDArray[np.int32], inside: NDArray[np.bool_]
 ) -> tuple[NDArray[np.void], Longs, NDArray[np.bool_]]:
-    """Heads of rows some of which have longer hosts: each kind is read with its own layout."""
+    """Read heads of which some have IPv6 hosts, each kind with its own layout."""
     heads = np.zeros(starts.size, _PLAIN_HEAD)
     sizes = np.empty(starts.size, np.int64)
     inside = inside.copy()
@@ -588,30 +414,19 @@ def _heads_with_ipv6(
 
 
 def _heads(data: Bytes, starts: Longs, host_bits: int) -> NDArray[np.void]:
-    # Gathered as mere bytes and then seen as fields: thirteen times faster than field by field.
+    # Gather plain bytes, then view them as fields: 13 times faster than gathering fields.
     layout = _HEADS[host_bits]
-    return _windows(data, _HEAD_BYTES[host_bits])[starts].view(layout)
+    return windows(data, _HEAD_BYTES[host_bits])[starts].view(layout)
 
 
-def _windows(data: Bytes, layout: np.dtype[Any]) -> NDArray[Any]:
-    """What stands at each position of `data`, read with this layout."""
+def windows(data: Bytes, layout: np.dtype[Any]) -> NDArray[Any]:
+    """View `data` as overlapping values of this layout, one starting at each byte."""
     return np.ndarray((data.size - layout.itemsize + 1,), layout, data, 0, (1,))
 
 
-def _all(flags: NDArray[np.bool_]) -> bool:
-    """`flags.all()`, at a sixth of its price for small arrays."""
+def all_true(flags: NDArray[np.bool_]) -> bool:
+    """Return `flags.all()`, at a sixth of its cost for small arrays."""
     return bool(np.count_nonzero(flags) == flags.size)
-
-
-@functools.lru_cache(maxsize=64)
-def _marker_windows(name: bytes) -> list[tuple[np.uint64, np.uint64]]:
-    """A name and its end as eight-byte windows: each a number and the mask to compare under."""
-    marker = name + b"\x01"
-    parts = [marker[at : at + 8] for at in range(0, len(marker), 8)]
-    return [
-        (np.uint64(int.from_bytes(part, "little")), np.uint64((1 << 8 * len(part)) - 1))
-        for part in parts
-    ]
 
 
 def _host_lengths(ipv6_bits: NDArray[np.int32]) -> Longs:
@@ -632,10 +447,8 @@ def _head_layout(host_bits: int) -> np.dtype[np.void]:
 
 _HEADS: Final = {bits: _head_layout(bits) for bits in (0, BORN_HOST_V6, STORE_HOST_V6, HOST_MASK)}
 _HEAD_BYTES: Final = {bits: np.dtype(f"V{layout.itemsize}") for bits, layout in _HEADS.items()}
-#: Fields 1 to 7.
-_PLACE: Final = np.dtype(list(_HEAD_FIELDS[:7]))
-_PLACE_BYTES: Final = np.dtype(f"V{_PLACE.itemsize}")
-#: The same for `struct`.
+_BATCH_HEAD_BYTES: Final = np.dtype(f"V{BATCH_HEAD_DTYPE.itemsize}")
+#: The head layouts for `struct`.
 _FORMATS: Final = {">i4": "i", ">u4": "I", ">i8": "q", "V8": "8s", "V20": "20s"}
 _HEAD_STRUCTS: Final = {
     bits: struct.Struct(
@@ -643,9 +456,8 @@ _HEAD_STRUCTS: Final = {
     )
     for bits, layout in _HEADS.items()
 }
-_SYS_FLAG: Final = struct.Struct(f">{np.dtype(list(_HEAD_FIELDS[:7])).itemsize}xi")
-#: Where bornHost stands: behind the nine fields before it.
+_SYS_FLAG: Final = struct.Struct(f">{BATCH_HEAD_DTYPE.itemsize}xi")
+#: The position of bornHost: after nine fields.
 _BORN_HOST: Final = np.dtype(list(_HEAD_FIELDS[:9])).itemsize
-#: The fields whose size does not depend on the host bits.
+#: The fields other than the hosts.
 _PLAIN_HEAD: Final = np.dtype([field for field in _HEAD_FIELDS if "host" not in field[0]])
-_WINDOW: Final = np.dtype("<u8")

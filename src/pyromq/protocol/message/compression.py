@@ -1,8 +1,8 @@
-"""Bodies that a producer compressed, as they were before.
+"""Decompress message bodies.
 
-sysFlag says whether and how: zlib unless told otherwise; producers of 5.x may be told to
-use LZ4 or ZSTD. These two are read when the packages `lz4` and `zstandard` are there
-(`pip install 'pyromq[compression]'`). Pure.
+sysFlag says whether and how a body is compressed: zlib by default; producers of 5.x may be
+configured for LZ4 or ZSTD. These two need the packages `lz4` and `zstandard` (`pip install
+'pyromq[compression]'`). Pure.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from pyromq.protocol.message.sysflag import (
     COMPRESSION_ZSTD,
 )
 
-#: A body that grows beyond this is taken for an attack.
+#: A body that decompresses to more bytes is treated as an attack.
 MAX_DECOMPRESSED: Final = 64 * 1024 * 1024
-_ZSTD_STEP: Final = 1024
+#: Input bytes per call of the ZSTD decompressor.
+_ZSTD_INPUT_SIZE: Final = 1024
 
 
 class CompressionError(ValueError):
-    """A body that is marked as compressed cannot be decompressed; says why."""
+    """A compressed body that cannot be decompressed; the message says why."""
 
 
 def decompress(body: bytes, sys_flag: int) -> bytes:
-    """The body as the application gave it to its producer."""
+    """Return the body that the application passed to its producer."""
     if not sys_flag & COMPRESSED:
         return body
     return _READERS.get(sys_flag & COMPRESSION_MASK, _zlib)(body)
@@ -61,30 +62,28 @@ def _zstd(body: bytes) -> bytes:
     except ImportError:
         raise _missing("ZSTD") from None
     decompressor = zstandard.ZstdDecompressor().decompressobj()
-    pieces: list[bytes] = []
+    output: list[bytes] = []
     size = 0
     try:
-        # Bit by bit: this one takes no limit, and a few bytes can stand for a lot.
-        for at in range(0, len(body), _ZSTD_STEP):
-            pieces.append(decompressor.decompress(body[at : at + _ZSTD_STEP]))
-            size += len(pieces[-1])
+        # In small portions: this API has no output limit, and a few bytes can expand to a lot.
+        for at in range(0, len(body), _ZSTD_INPUT_SIZE):
+            output.append(decompressor.decompress(body[at : at + _ZSTD_INPUT_SIZE]))
+            size += len(output[-1])
             if decompressor.eof or size > MAX_DECOMPRESSED:
                 break
     except zstandard.ZstdError as error:
         raise CompressionError(f"ZSTD: {error}") from None
-    return _checked(b"".join(pieces), decompressor.eof and size <= MAX_DECOMPRESSED, "ZSTD")
+    return _checked(b"".join(output), decompressor.eof and size <= MAX_DECOMPRESSED, "ZSTD")
 
 
 def _checked(whole: bytes, finished: bool, kind: str) -> bytes:
     if not finished:
-        raise CompressionError(f"{kind}: it is cut off or larger than {MAX_DECOMPRESSED} bytes")
+        raise CompressionError(f"{kind}: truncated, or more than {MAX_DECOMPRESSED} bytes")
     return whole
 
 
 def _missing(kind: str) -> CompressionError:
-    return CompressionError(
-        f"it is {kind}, which needs a package: pip install 'pyromq[compression]'"
-    )
+    return CompressionError(f"{kind} needs an optional package: pip install 'pyromq[compression]'")
 
 
 _READERS: Final = {COMPRESSION_LZ4: _lz4, COMPRESSION_ZSTD: _zstd}

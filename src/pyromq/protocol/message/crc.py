@@ -1,10 +1,10 @@
-"""CRC-32 as records and NameServers have it, by the processor's own instructions.
+"""CRC-32 of records and registrations, hardware-accelerated where possible.
 
-`crc32` is that of `isal`, Intel's library, which takes a third of the time of zlib's for a
-message of 256 bytes and a quarter for larger ones (with a PCLMULQDQ or PMULL instruction).
-Where there is no wheel of it, zlib's own is used: the numbers are the same.
+`crc32` comes from `isal`, Intel's library. It takes a third of the time of zlib for a message of
+256 bytes, and a quarter for larger ones (with PCLMULQDQ or PMULL instructions). Without a wheel for
+the platform, zlib's function is used; results are the same.
 
-Pure; on any thread.
+Pure; callable from any thread.
 """
 
 from __future__ import annotations
@@ -18,5 +18,5 @@ except ImportError:
 
 __all__ = ["CRC_MASK", "crc32"]
 
-#: A record keeps 31 bits: Java has no unsigned numbers.
+#: A record stores 31 bits, because Java has no unsigned integers.
 CRC_MASK: Final = 0x7FFFFFFF

@@ -1,10 +1,10 @@
-"""Message ids and host addresses as bytes.
+"""Encode and decode host addresses and message ids.
 
     host        ip 4 or 16 bytes | port u32
     message id  upper-case hex of: store host | physical offset u64
 
-A message id made by a broker ("offset message id") says where the message is; the
-unique key that a client makes is another thing and lives in the properties. Pure.
+This id is made by the broker ("offset message id") and locates the message. Clients make a
+different one, the unique key, which is a property. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HOST_SIZE_V6 = 20
 
 
 def encode_host(host: str, port: int) -> bytes:
-    """Eight bytes for an IPv4 host, twenty for IPv6; an IPv4-mapped IPv6 address is IPv4."""
+    """Encode a host: 8 bytes for IPv4 (also IPv4-mapped IPv6 addresses), 20 for IPv6."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
@@ -29,38 +29,38 @@ def encode_host(host: str, port: int) -> bytes:
 
 
 def decode_host(data: bytes) -> tuple[str, int]:
-    """Host and port; raises ValueError for a length that is neither 8 nor 20."""
+    """Return host and port. Raises ValueError for a length other than 8 or 20."""
     return _hosts[data]
 
 
 def _decode_host(data: bytes) -> tuple[str, int]:
     if len(data) not in (HOST_SIZE_V4, HOST_SIZE_V6):
-        raise ValueError(f"a host takes 8 or 20 bytes, not {len(data)}")
+        raise ValueError(f"host of {len(data)} bytes: expected 8 or 20")
     (port,) = _PORT.unpack(data[-4:])
     return str(ipaddress.ip_address(bytes(data[:-4]))), port
 
 
-#: A few clients and brokers stand in most records.
+#: Most records name the same few clients and brokers.
 _hosts: Memo[bytes, tuple[str, int]] = Memo(_decode_host)
 
 
 def format_address(host: str, port: int) -> str:
-    """`host:port`, with brackets around an IPv6 host."""
+    """Return `host:port`, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def encode_message_id(store_host: bytes, physical_offset: int) -> str:
-    """The id of the message at that offset of the broker with that host."""
+    """Return the id of the message at this offset of the broker at this host."""
     return (store_host + _OFFSET.pack(physical_offset)).hex().upper()
 
 
 def decode_message_id(message_id: str) -> tuple[str, int, int]:
-    """Store host, port and physical offset; raises ValueError for what is no id."""
+    """Return store host, port and physical offset. Raises ValueError."""
     try:
         data = bytes.fromhex(message_id)
     except ValueError:
         data = b""
     if len(data) not in (HOST_SIZE_V4 + 8, HOST_SIZE_V6 + 8) or len(message_id) != 2 * len(data):
-        raise ValueError(f"{message_id!r:.80} is no message id: 32 or 56 hex digits are expected")
+        raise ValueError(f"{message_id!r:.80} is not a message id: expected 32 or 56 hex digits")
     host, port = decode_host(data[:-8])
     return host, port, _OFFSET.unpack(data[-8:])[0]

@@ -1,16 +1,17 @@
-"""Message properties: `name \\x01 value \\x02 name \\x01 value ...` in UTF-8.
+"""Encode and decode message properties: `name \\x01 value \\x02 name \\x01 value ...` in UTF-8.
 
 Rules
-1. The separator behind the last property may be missing (Java writes none).
-2. A piece without `\\x01`, or with nothing before or behind it, is no property, as in
-   Java. Of a name that stands twice, the last one counts.
+1. The separator after the last property is optional (Java omits it).
+2. As in Java, text without `\\x01`, or with an empty name or value, is skipped. If a name occurs
+   twice, the last one wins.
 3. At most 32,767 bytes fit in a record.
 
-Pure. Hot paths work on the text itself; dictionaries are for everyone else.
+Pure. Hot paths search the text itself; other callers use dictionaries.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -25,10 +26,10 @@ DELAY: Final = "DELAY"
 CLUSTER: Final = "CLUSTER"
 UNIQ_KEY: Final = "UNIQ_KEY"
 TRAN_MSG: Final = "TRAN_MSG"
-#: Of a half that was put back: where it first stood in the queue of halves.
+#: The original queue offset of a half message that the broker wrote back to the half topic.
 PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
-#: Seconds for which a producer is not asked about its transaction.
+#: Seconds during which the broker does not check a transaction with its producer.
 CHECK_IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 PRODUCER_GROUP: Final = "PGROUP"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
@@ -42,30 +43,40 @@ TRACE_ON: Final = "TRACE_ON"
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 CORRELATION_ID: Final = "CORRELATION_ID"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
-#: Of a request and its reply: for how many milliseconds somebody waits.
+#: How long the requester waits for a reply, in milliseconds. In requests and replies.
 TTL: Final = "TTL"
-#: When a reply was taken by who had asked, in milliseconds.
+#: When the requester received the reply (ms since the epoch).
 ARRIVE_TIME: Final = "ARRIVE_TIME"
-#: What kind of message it is: `REPLY`, or another one.
+#: The kind of message: `REPLY`, or another one.
 MESSAGE_TYPE: Final = "MSG_TYPE"
 REPLY: Final = "reply"
 KEY_SEPARATOR: Final = " "
 
+#: A property's name and separator, to search for it in the text.
+TAGS_START: Final = TAGS + NAME_VALUE_SEPARATOR
+WAIT_START: Final = WAIT + NAME_VALUE_SEPARATOR
+DELAY_START: Final = DELAY + NAME_VALUE_SEPARATOR
+CLUSTER_START: Final = CLUSTER + NAME_VALUE_SEPARATOR
+UNIQ_KEY_START: Final = UNIQ_KEY + NAME_VALUE_SEPARATOR
+TRAN_MSG_START: Final = TRAN_MSG + NAME_VALUE_SEPARATOR
+#: What clients send by default: the broker responds after the flush that its settings ask for.
+WAIT_TRUE: Final = WAIT_START + "true"
+
 
 def decode_properties(text: str | bytes) -> dict[str, str]:
-    """The properties as a dictionary; bytes that are no UTF-8 become U+FFFD as in Java."""
+    """Decode properties into a dictionary. As in Java, invalid UTF-8 becomes U+FFFD."""
     if not isinstance(text, str):
         text = str(text, "utf-8", "replace")
     properties: dict[str, str] = {}
-    for piece in text.split(PROPERTY_SEPARATOR):
-        name, _, value = piece.partition(NAME_VALUE_SEPARATOR)
+    for item in text.split(PROPERTY_SEPARATOR):
+        name, _, value = item.partition(NAME_VALUE_SEPARATOR)
         if name and value:
             properties[name] = value
     return properties
 
 
 class PropertyPicker:
-    """Finds a few properties among a record's many, without decoding the others."""
+    """Finds a few properties of a record without decoding the others."""
 
     __slots__ = ("_needles",)
 
@@ -73,7 +84,7 @@ class PropertyPicker:
         self._needles = [(name, f"\x02{name}\x01".encode()) for name in names]
 
     def pick(self, raw: bytes) -> dict[str, str]:
-        """Those of the names that are there, with what `decode_properties` says of them."""
+        """Return the wanted properties that exist, with the values of `decode_properties`."""
         text = b"".join((b"\x02", raw, b"\x02"))
         found = {}
         for name, needle in self._needles:
@@ -89,7 +100,17 @@ class PropertyPicker:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The bytes for a record or a request; no separator at the end, as Java writes them."""
+    """Encode properties for a record or a request, like Java without a separator at the end."""
     return PROPERTY_SEPARATOR.join(
         f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items()
     ).encode()
+
+
+def property_pattern(names: Iterable[str]) -> str:
+    """Return a regular expression that matches any of these properties in a text.
+
+    A match includes the separator before the property. The value is not captured.
+    """
+    alternatives = "|".join(map(re.escape, names))
+    separator = PROPERTY_SEPARATOR
+    return f"(?:^|{separator})(?:{alternatives}){NAME_VALUE_SEPARATOR}[^{separator}]*"

@@ -1,13 +1,14 @@
-"""The commit-log record: how one message stands in the log and in a pull's answer.
+"""Encode and decode the commit-log record, which stores one message in the log and in responses
+to pulls.
 
      #  field                        bytes
      1  totalSize                    4
      2  magic                        4   MESSAGE_MAGIC, or BLANK_MAGIC to the segment's end
      3  bodyCRC                      4   CRC-32 & 0x7FFFFFFF
      4  queueId                      4
-     5  flag                         4   the application's
+     5  flag                         4   set by the application
      6  queueOffset                  8
-     7  physicalOffset               8   the record's own place in the log
+     7  physicalOffset               8   the record's own offset in the log
      8  sysFlag                      4
      9  bornTimestamp                8
     10  bornHost ip, port            8, or 20 with BORN_HOST_V6
@@ -19,19 +20,19 @@
     16  topicLength, topic           1 + n (n <= 127)
     17  propertiesLength, properties 2 + n (n <= 32,767)
 
-Inner message of a batch request (what the producer sends for each):
+Inner message of a batch request (sent by the producer for each message):
     totalSize 4 | magic 4 | bodyCRC 4 | flag 4 | bodyLength 4, body
     | propertiesLength 2, properties
 
 Rules
-1. Big endian; totalSize covers the whole record and equals the sum of its parts.
-2. A record never crosses a segment; at least BLANK_SIZE bytes are kept behind the
-   last one for the blank record, whose totalSize is the rest of the segment.
-3. The host bits of sysFlag say how long the two hosts are.
+1. Big endian. totalSize covers the whole record and equals the sum of its fields.
+2. A record never crosses a segment border. At least BLANK_SIZE bytes after the last record are
+   reserved for the blank record, whose totalSize is the rest of the segment.
+3. The host bits of sysFlag determine the lengths of the two hosts.
 
-Pure. `store` packs heads with these structs and copies the parts; nothing else
-knows an offset of this layout, except `bulk`, which reads many records at once, and
-`batch_bodies`, which makes many inner messages at once.
+Pure. `store` packs heads with these structs and copies the other fields. No other module knows an
+offset of this layout, except `bulk`, which reads many records at once, and `batch_bodies`, which
+encodes many inner messages at once.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, NewType
+from typing import Any, Final
 
 from pyromq.protocol.message.crc import CRC_MASK, crc32
 from pyromq.protocol.message.message_id import (
@@ -52,21 +53,18 @@ from pyromq.protocol.message.message_id import (
 from pyromq.protocol.message.properties import MAX_PROPERTIES, decode_properties
 from pyromq.protocol.message.sysflag import BORN_HOST_V6, COMPRESSED, HOST_MASK, STORE_HOST_V6
 
-PhysicalOffset = NewType("PhysicalOffset", int)
-QueueOffset = NewType("QueueOffset", int)
-
 MESSAGE_MAGIC: Final = 0xDAA320A7
 BLANK_MAGIC: Final = 0xCBD43194
 MAX_TOPIC: Final = 127
 
-#: Fields 1 and 2, all that a blank record has.
+#: Fields 1 and 2; a blank record has no others.
 BLANK = struct.Struct(">II")
 BLANK_SIZE: Final = 8
 assert BLANK.size == BLANK_SIZE
 
-#: Fields 1 to 7 of a record, all that changes within a batch ...
+#: Fields 1 to 7 of a record: they differ between the records of a batch ...
 BATCH_HEAD = struct.Struct(">iIiiiqq")
-#: ... and fields 8 to 14, which do not, by the host bits of sysFlag.
+#: ... and fields 8 to 14, which all records of a batch share, by the host bits of sysFlag.
 _SHARED = {
     0: struct.Struct(">iq8sq8siq"),
     BORN_HOST_V6: struct.Struct(">iq20sq8siq"),
@@ -81,35 +79,38 @@ _HEADS = {
 HEAD_SIZE_V4: Final = 88
 assert _HEADS[0].size == HEAD_SIZE_V4
 assert _HEADS[HOST_MASK].size == HEAD_SIZE_V4 + 24
-#: A record's bytes beside head, body, topic and properties: their two length fields.
+#: Bytes of the length fields of topic and properties.
 TAIL_LENGTHS: Final = 3
 
-#: totalSize, flag and bodyLength of a batch's inner message ...
+#: totalSize, flag and bodyLength of an inner message.
 INNER_HEAD = struct.Struct(">i8xii")
 INNER_HEAD_SIZE: Final = 20
 assert INNER_HEAD.size == INNER_HEAD_SIZE
-#: ... and how many bytes it has beside body and properties.
+#: Bytes of an inner message without body and properties.
 INNER_FIXED_SIZE: Final = 22
-#: Where bodyLength stands in an inner message.
+#: The position of bodyLength in an inner message.
 INNER_BODY_LENGTH: Final = 16
 
-#: Where storeTimestamp stands in a record with an IPv4 born host.
+#: The position of storeTimestamp in a record with an IPv4 born host.
 _STORE_TIMESTAMP_V4: Final = 56
+#: The position of sysFlag.
 _SYS_FLAG: Final = 36
-#: A record up to this size is read as a whole, where only its properties are wanted.
-_READ_AT_ONCE: Final = 4096
+#: `read_raw_properties` reads larger records without their bodies.
+_WHOLE_READ_SIZE: Final = 4096
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _SHORT = struct.Struct(">H")
+#: propertiesLength of a record and of an inner message.
+PROPERTIES_LENGTH: Final = _SHORT
 
 
 class RecordError(ValueError):
-    """Bytes that are no record."""
+    """Bytes that are not a valid record."""
 
 
 @dataclass(slots=True)
 class MessageRecord:
-    """One message as it stands in the log. `body` is as the producer sent it."""
+    """A record of the log. `body` is as the producer sent it, possibly compressed."""
 
     topic: str
     queue_id: int
@@ -132,45 +133,45 @@ class MessageRecord:
 
     @property
     def is_compressed(self) -> bool:
-        """Whether `body` is what a compressor made of it."""
+        """Whether `body` is compressed."""
         return self.sys_flag & COMPRESSED != 0
 
 
 def body_crc(body: bytes) -> int:
-    """The record's bodyCRC."""
+    """Compute a record's bodyCRC."""
     return crc32(body) & CRC_MASK
 
 
 def head_packer(sys_flag: int) -> Callable[..., bytes]:
-    """Packs fields 1 to 14 and bodyLength of a record whose sysFlag has these host bits."""
+    """Return a function that packs fields 1 to 14 and bodyLength of records with this sysFlag."""
     return _HEADS[sys_flag & HOST_MASK].pack
 
 
 def head_unpacker(sys_flag: int) -> Callable[[bytes, int], tuple[Any, ...]]:
-    """Unpacks them again, from an offset on."""
+    """Return a function that unpacks them from a buffer and an offset."""
     return _HEADS[sys_flag & HOST_MASK].unpack_from
 
 
 def shared_packer(sys_flag: int) -> Callable[..., bytes]:
-    """Packs fields 8 to 14, those that all records of a batch share."""
+    """Return a function that packs fields 8 to 14, which all records of a batch share."""
     return _SHARED[sys_flag & HOST_MASK].pack
 
 
 def head_size(sys_flag: int) -> int:
-    """Bytes of fields 1 to 14 and bodyLength."""
+    """Return the size of fields 1 to 14 and bodyLength."""
     return _HEADS[sys_flag & HOST_MASK].size
 
 
 def topic_part(topic: str) -> bytes:
-    """Field 16."""
+    """Encode field 16. Raises RecordError."""
     data = topic.encode()
     if len(data) > MAX_TOPIC:
-        raise RecordError(f"topic of {len(data)} bytes, at most {MAX_TOPIC} are possible")
+        raise RecordError(f"topic of {len(data)} bytes, limit {MAX_TOPIC}")
     return bytes((len(data),)) + data
 
 
 def encode_record(record: MessageRecord, born_host: bytes, store_host: bytes) -> bytes:
-    """A whole record; the plain counterpart of what the store does in parts."""
+    """Encode a record; the store does the same field by field. Raises RecordError."""
     topic = topic_part(record.topic)
     properties = record.raw_properties
     _check_properties(properties)
@@ -199,19 +200,17 @@ def encode_record(record: MessageRecord, born_host: bytes, store_host: bytes) ->
 
 def _check_properties(properties: bytes) -> None:
     if len(properties) > MAX_PROPERTIES:
-        raise RecordError(
-            f"properties of {len(properties)} bytes, at most {MAX_PROPERTIES} are possible"
-        )
+        raise RecordError(f"properties of {len(properties)} bytes, limit {MAX_PROPERTIES}")
 
 
 def _check_host(name: str, host: bytes, *, is_v6: bool) -> None:
-    # A struct would cut or pad it without a word.
+    # A struct would silently cut or pad it.
     if len(host) != (HOST_SIZE_V6 if is_v6 else HOST_SIZE_V4):
-        raise RecordError(f"{name} host of {len(host)} bytes does not fit the bits of sysFlag")
+        raise RecordError(f"{name} host of {len(host)} bytes contradicts the host bits of sysFlag")
 
 
 def decode_record(buffer: bytes | memoryview, offset: int = 0) -> MessageRecord:
-    """The record that begins at `offset`; raises RecordError when there is none."""
+    """Decode the record at `offset`. Raises RecordError."""
     available = len(buffer) - offset
     if available < HEAD_SIZE_V4:
         raise RecordError(f"{available} bytes at {offset} are too few for a record")
@@ -237,7 +236,7 @@ def decode_record(buffer: bytes | memoryview, offset: int = 0) -> MessageRecord:
         body_length,
     ) = head.unpack_from(buffer, offset)
     if magic != MESSAGE_MAGIC:
-        raise RecordError(f"magic {magic:#010x} at {offset} is not a message's")
+        raise RecordError(f"magic {magic:#010x} at {offset} is not that of a message")
     end = offset + size
     body_start = offset + head.size
     topic_start = body_start + body_length + 1
@@ -274,7 +273,7 @@ def decode_record(buffer: bytes | memoryview, offset: int = 0) -> MessageRecord:
 
 
 def decode_records(buffer: bytes | memoryview) -> list[MessageRecord]:
-    """All records of a pull's answer, which stand one behind the other."""
+    """Decode the consecutive records in the response to a pull. Raises RecordError."""
     records = []
     offset = 0
     while offset < len(buffer):
@@ -285,11 +284,11 @@ def decode_records(buffer: bytes | memoryview) -> list[MessageRecord]:
 
 
 def read_raw_properties(read: Callable[[int, int], bytes], offset: int, size: int) -> bytes | None:
-    """Field 17 of the record of `size` bytes at `offset`; None when no record can be read.
+    """Return field 17 of the record of `size` bytes at `offset`; None if it cannot be read.
 
-    `read` gives so many bytes from an offset on. A long body is not read.
+    `read(offset, size)` returns bytes of the log. A long body is not read.
     """
-    data = read(offset, min(size, _READ_AT_ONCE))
+    data = read(offset, min(size, _WHOLE_READ_SIZE))
     if len(data) < HEAD_SIZE_V4:
         return None
     head = _HEADS[_INT.unpack_from(data, _SYS_FLAG)[0] & HOST_MASK].size
@@ -298,7 +297,7 @@ def read_raw_properties(read: Callable[[int, int], bytes], offset: int, size: in
     topic_at = head + _INT.unpack_from(data, head - _INT.size)[0]
     if not head <= topic_at < size:
         return None
-    if size > _READ_AT_ONCE:
+    if size > _WHOLE_READ_SIZE:
         data = read(offset + topic_at, size - topic_at)
         topic_at = 0
     if topic_at >= len(data):
@@ -311,7 +310,7 @@ def read_raw_properties(read: Callable[[int, int], bytes], offset: int, size: in
 
 
 def encode_inner_message(body: bytes, properties: bytes, flag: int = 0) -> bytes:
-    """One message of a batch request's body; the broker computes the CRC itself."""
+    """Encode one message of a batch request; the broker computes the CRC itself."""
     _check_properties(properties)
     size = INNER_FIXED_SIZE + len(body) + len(properties)
     return b"".join(
@@ -325,7 +324,7 @@ def encode_inner_message(body: bytes, properties: bytes, flag: int = 0) -> bytes
 
 
 def peek(buffer: bytes | memoryview) -> tuple[int, int]:
-    """Size and magic of what begins with `buffer`; (0, 0) for too few bytes to tell."""
+    """Return the size and magic of the record at the start of `buffer`; (0, 0) if too short."""
     if len(buffer) < BLANK_SIZE:
         return 0, 0
     size, magic = BLANK.unpack_from(buffer)
@@ -333,9 +332,9 @@ def peek(buffer: bytes | memoryview) -> tuple[int, int]:
 
 
 def inner_count(batch: bytes, limit: int = sys.maxsize) -> int:
-    """Count the messages of a batch request's body, up to `limit`.
+    """Count the messages in the body of a batch request, up to `limit`.
 
-    What is torn counts as the last one.
+    A truncated message counts, and ends the count.
     """
     count = position = 0
     while position + INNER_HEAD_SIZE <= len(batch) and count < limit:
@@ -348,7 +347,7 @@ def inner_count(batch: bytes, limit: int = sys.maxsize) -> int:
 
 
 def store_timestamp_at(buffer: bytes | memoryview, offset: int) -> int:
-    """The storeTimestamp of the record that begins at `offset`."""
+    """Return the storeTimestamp of the record at `offset`."""
     (sys_flag,) = _INT.unpack_from(buffer, offset + _SYS_FLAG)
     shift = 12 if sys_flag & BORN_HOST_V6 else 0
     timestamp: int = _LONG.unpack_from(buffer, offset + _STORE_TIMESTAMP_V4 + shift)[0]

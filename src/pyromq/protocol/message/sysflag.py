@@ -1,8 +1,7 @@
 """The bits of a message's sysFlag, of a pull's sysFlag and of permissions.
 
-Pure constants and one-line questions. A message's sysFlag stands in the send
-request and in the commit-log record; the broker owns the host bits, whatever a
-client sent in them.
+Pure. A message's sysFlag is part of the send request and of the commit-log record. The broker sets
+the host bits and ignores the ones that a client sent.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ TRANSACTION_MASK: Final = 0xC
 BORN_HOST_V6: Final = 0x10
 STORE_HOST_V6: Final = 0x20
 HOST_MASK: Final = 0x30
-#: How a body was compressed; 0 is zlib, too, of clients before 4.9.4.
+#: The compression of a body. 0 also means zlib: clients before 4.9.4 set no bits.
 COMPRESSION_MASK: Final = 0x700
 COMPRESSION_LZ4: Final = 0x100
 COMPRESSION_ZSTD: Final = 0x200
@@ -36,20 +35,20 @@ PERM_READ: Final = 0x4
 
 
 def transaction_type(sys_flag: int) -> int:
-    """TRANSACTION_NOT, _PREPARED, _COMMIT or _ROLLBACK."""
+    """Return TRANSACTION_NOT, _PREPARED, _COMMIT or _ROLLBACK."""
     return sys_flag & TRANSACTION_MASK
 
 
 def is_consumable(sys_flag: int) -> bool:
-    """Whether a record gets a consume-queue entry: prepared and rolled back ones do not."""
+    """Return whether a record gets a consume-queue entry: not if prepared or rolled back."""
     return sys_flag & TRANSACTION_MASK in (TRANSACTION_NOT, TRANSACTION_COMMIT)
 
 
 def is_readable(perm: int) -> bool:
-    """Whether a permission lets consumers read."""
+    """Return whether a permission lets consumers read."""
     return perm & PERM_READ != 0
 
 
 def is_writable(perm: int) -> bool:
-    """Whether a permission lets producers write."""
+    """Return whether a permission lets producers write."""
     return perm & PERM_WRITE != 0

@@ -1,18 +1,17 @@
-"""System properties: names that RocketMQ gives a meaning, and what each of them may be used for.
+"""The properties that RocketMQ reserves, and who may set or copy each.
 
-A message's properties come from the application, the sending client and the brokers, in one
-table. Brokers act on the latter two: TRAN_MSG=true makes a half message that no consumer sees,
-DELAY puts a message aside. They describe one message on its way through one topic; a copy must
-not inherit them.
+One table holds the properties of the application, the sending client and the brokers. Brokers act
+on the last two: TRAN_MSG=true makes a half message that no consumer sees, DELAY delays a message.
+They describe one message in one topic, so a copy must not inherit them.
 
 Rules
-1. An application sets none of `SYSTEM_PROPERTIES`, except `REQUESTABLE`; `fault_of` says why not
-   and what to use instead.
+1. An application sets none of `SYSTEM_PROPERTIES` except `REQUESTABLE`. `fault_of` says why, and
+   what to use instead.
 2. A copy for another topic takes `user_properties` only.
-3. A message that goes back to be consumed again keeps its identity: `retry_properties`.
+3. A message that is sent back for a retry keeps its identity: `retry_properties`.
 
-The table holds every name of 4.9.7's and 5.x's MessageConst that a client or a broker acts on.
-Pure. Used by producers, consumers and the Spark sink.
+The table has every name in MessageConst of 4.9.7 and 5.x that a client or a broker acts on. Pure.
+Used by producers, consumers and the Spark sink.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from typing import Final, NamedTuple
 
 from pyromq.protocol.message import properties as names
 
-#: The ordering key, from which later versions of RocketMQ compute the queue.
+#: The ordering key. Later versions of RocketMQ compute the queue from it.
 SHARDING_KEY: Final = "__SHARDINGKEY"
 
 
 class SystemProperty(NamedTuple):
-    """What a system property is for."""
+    """The rules for one system property."""
 
-    #: What to use instead of setting it by hand, or who sets it.
+    #: What to use instead of setting it, or who sets it.
     advice: str
-    #: Whether an application may set it: a wish to the broker that has no argument of its own.
+    #: Whether an application may set it, because no argument does.
     is_requestable: bool = False
-    #: Whether a message keeps it when a consumer sends it back.
+    #: Whether a message keeps it when a consumer sends the message back.
     survives_retry: bool = False
 
 
@@ -41,10 +40,10 @@ _BROKER: Final = SystemProperty("brokers set it")
 _CLIENT: Final = SystemProperty("clients set it")
 _TRANSACTION: Final = SystemProperty("use TransactionProducer.send_in_transaction")
 _REPLY: Final = SystemProperty("use Producer.request and reply_to", survives_retry=True)
-_WISH: Final = SystemProperty("a wish to the broker", is_requestable=True)
+_REQUEST: Final = SystemProperty("applications may set it", is_requestable=True)
 
 _TABLE: Final[Mapping[str, SystemProperty]] = {
-    # Fields of a message under other names.
+    # Fields of a message.
     names.KEYS: SystemProperty("use the message's field keys", survives_retry=True),
     names.TAGS: SystemProperty("use the message's field tags", survives_retry=True),
     names.DELAY: SystemProperty("use the message's field delay_level"),
@@ -61,7 +60,7 @@ _TABLE: Final[Mapping[str, SystemProperty]] = {
     names.PREPARED_QUEUE_OFFSET: _BROKER,
     names.CHECK_TIMES: _BROKER,
     "__transactionId__": _CLIENT,
-    names.CHECK_IMMUNITY: _WISH,
+    names.CHECK_IMMUNITY: _REQUEST,
     # Delays and retries.
     names.REAL_TOPIC: _BROKER,
     names.REAL_QUEUE_ID: _BROKER,
@@ -71,9 +70,9 @@ _TABLE: Final[Mapping[str, SystemProperty]] = {
     "CONSUME_START_TIME": _CLIENT,
     "DLQ_ORIGIN_TOPIC": _BROKER,
     "DLQ_ORIGIN_MESSAGE_ID": _BROKER,
-    "TIMER_DELAY_SEC": _WISH,
-    "TIMER_DELAY_MS": _WISH,
-    "TIMER_DELIVER_MS": _WISH,
+    "TIMER_DELAY_SEC": _REQUEST,
+    "TIMER_DELAY_MS": _REQUEST,
+    "TIMER_DELIVER_MS": _REQUEST,
     "TIMER_DELAY_LEVEL": _BROKER,
     "TIMER_ENQUEUE_MS": _BROKER,
     "TIMER_DEQUEUE_MS": _BROKER,
@@ -89,8 +88,8 @@ _TABLE: Final[Mapping[str, SystemProperty]] = {
     names.ARRIVE_TIME: _CLIENT,
     names.PUSH_REPLY_TIME: _BROKER,
     # Storage and delivery.
-    names.WAIT: _WISH,
-    "INNER_MULTI_DISPATCH": _WISH,
+    names.WAIT: _REQUEST,
+    "INNER_MULTI_DISPATCH": _REQUEST,
     "INNER_MULTI_QUEUE_OFFSET": _BROKER,
     "INNER_NUM": _BROKER,
     "INNER_BASE": _BROKER,
@@ -114,11 +113,11 @@ _TABLE: Final[Mapping[str, SystemProperty]] = {
     names.TRACE_ON: _BROKER,
 }
 
-#: Every name that is not the application's.
+#: Every reserved name.
 SYSTEM_PROPERTIES: Final = frozenset(_TABLE)
-#: Those that an application may set all the same; they are not copied either.
+#: The reserved names that an application may set. Copies do not inherit them either.
 REQUESTABLE: Final = frozenset(name for name, use in _TABLE.items() if use.is_requestable)
-#: Those that a plain send refuses.
+#: The names that a plain send rejects.
 REFUSED: Final = SYSTEM_PROPERTIES - REQUESTABLE
 _DROPPED_ON_RETRY: Final = frozenset(name for name, use in _TABLE.items() if not use.survives_retry)
 
@@ -129,17 +128,17 @@ def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def system_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties that clients and brokers have set."""
+    """Return the properties that clients and brokers set."""
     return {name: value for name, value in properties.items() if name in SYSTEM_PROPERTIES}
 
 
 def retry_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return what a message keeps that is sent to a retry topic: its content and identity."""
+    """Return the properties that a message keeps in a retry topic: its content and identity."""
     return {name: value for name, value in properties.items() if name not in _DROPPED_ON_RETRY}
 
 
 def fault_of(name: str) -> str | None:
-    """Return why an application cannot set this property, None when it can."""
+    """Return why an application may not set this property, or None if it may."""
     if name not in REFUSED:
         return None
-    return f"property {name!r} belongs to the system: {_TABLE[name].advice}"
+    return f"property {name!r} is reserved: {_TABLE[name].advice}"

@@ -1,7 +1,7 @@
-"""Message traces: what happened to a message and when, as text in a topic of its own.
+"""Encode and decode message traces: records of what happened to a message, in their own topic.
 
-A trace message's body is any number of records, in UTF-8; its keys are the ids and keys of
-the messages that they speak of. A record ends with U+0002, its fields are separated by U+0001:
+The body of a trace message is any number of records in UTF-8. Its keys are the ids and keys of the
+traced messages. A record ends with U+0002; U+0001 separates its fields:
 
     Pub             time region group topic id tags keys store-host body-length cost type
                     offset-id success
@@ -11,11 +11,11 @@ the messages that they speak of. A record ends with U+0002, its fields are separ
                     from-check
 
 Rules
-1. Times and costs are in milliseconds. Something that a message does not have is `null`, as
-   Java prints it: an empty field at a record's end would be lost to Java's readers.
-2. A `Pub` without offset id (12 fields), one with the producer's address behind (14), and a
-   `SubAfter` without code, time and group are of older versions: they are read, too.
-3. A record that cannot be read is left out, the others are given.
+1. Times and costs are in milliseconds. A missing value is `null`, as Java prints it: Java's
+   readers would lose an empty field at the end of a record.
+2. Older versions wrote a `Pub` without offset id (12 fields) or with the producer's address at the
+   end (14), and a `SubAfter` without code, time and group. All of these can be decoded.
+3. Records that cannot be decoded are skipped.
 
 Pure. Written by clients (`client.trace`), read by tools.
 """
@@ -29,14 +29,14 @@ from typing import Final
 
 FIELD_SEPARATOR: Final = "\x01"
 RECORD_SEPARATOR: Final = "\x02"
-#: The region of a broker that does not tell its own.
+#: The region of a broker that does not announce one.
 DEFAULT_REGION: Final = "DefaultRegion"
 _NOTHING: Final = "null"
 _UNSAFE: Final = str.maketrans({FIELD_SEPARATOR: " ", RECORD_SEPARATOR: " "})
 
 
 class TracedType(IntEnum):
-    """What kind of message was sent."""
+    """The kind of message that was sent."""
 
     NORMAL = 0
     HALF = 1
@@ -45,7 +45,7 @@ class TracedType(IntEnum):
 
 
 class ConsumeReturn(IntEnum):
-    """How a handler came back."""
+    """How a handler returned."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -74,7 +74,7 @@ class Published:
     client_host: str = ""
 
     def encode(self) -> str:
-        """The record as text."""
+        """Return the record as text."""
         return _record(
             "Pub",
             self.time,
@@ -106,7 +106,7 @@ class ConsumeBegun:
     keys: str
 
     def encode(self) -> str:
-        """The record as text."""
+        """Return the record as text."""
         return _record(
             "SubBefore",
             self.time,
@@ -121,7 +121,7 @@ class ConsumeBegun:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeEnded:
-    """`SubAfter`: the handler came back; `request_id` says to which `SubBefore` it belongs."""
+    """`SubAfter`: the handler returned; `request_id` is that of the matching `SubBefore`."""
 
     request_id: str
     msg_id: str
@@ -133,7 +133,7 @@ class ConsumeEnded:
     group: str = ""
 
     def encode(self) -> str:
-        """The record as text."""
+        """Return the record as text."""
         return _record(
             "SubAfter",
             self.request_id,
@@ -149,7 +149,7 @@ class ConsumeEnded:
 
 @dataclass(frozen=True, slots=True)
 class TransactionEnded:
-    """`EndTransaction`: a producer has told its broker how a transaction ended."""
+    """`EndTransaction`: a producer reported to its broker how a transaction ended."""
 
     time: int
     region: str
@@ -166,7 +166,7 @@ class TransactionEnded:
     from_check: bool
 
     def encode(self) -> str:
-        """The record as text."""
+        """Return the record as text."""
         return _record(
             "EndTransaction",
             self.time,
@@ -188,7 +188,7 @@ TraceRecord = Published | ConsumeBegun | ConsumeEnded | TransactionEnded
 
 
 def decode_trace(body: bytes | str) -> list[TraceRecord]:
-    """The records of a trace message's body, in their order."""
+    """Decode the records in the body of a trace message, in order."""
     text = body if isinstance(body, str) else body.decode(errors="replace")
     records: list[TraceRecord] = []
     for line in text.split(RECORD_SEPARATOR):
@@ -202,9 +202,6 @@ def decode_trace(body: bytes | str) -> list[TraceRecord]:
     return records
 
 
-# Helpers, in call order.
-
-
 def _record(*fields: object) -> str:
     return FIELD_SEPARATOR.join(map(_text, fields)) + RECORD_SEPARATOR
 
@@ -212,7 +209,7 @@ def _record(*fields: object) -> str:
 def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    # What would be taken for a separator must not shift the fields behind it.
+    # A separator inside a value would shift the fields after it.
     return str(value).translate(_UNSAFE) or _NOTHING
 
 

@@ -1,7 +1,7 @@
-"""The signature by which a server knows who sends a request.
+"""Sign requests, so that a server can authenticate the sender.
 
-The values of all extFields, in the order of their names, and then the body are signed with
-HMAC-SHA1 under the secret key. Pure.
+The signature is an HMAC-SHA1 with the secret key over the values of all extFields, in the order of
+their names, followed by the body. Pure.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ SIGNATURE: Final = "Signature"
 
 
 def signature_of(ext_fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
-    """What the field Signature must hold; a signature that is there already does not count."""
-    # Java sorts by UTF-16 units; the names of fields are ASCII.
+    """Return the value of the Signature field; ignores an existing one."""
+    # Java sorts by UTF-16 units, which is the same because field names are ASCII.
     values = (ext_fields[name] for name in sorted(ext_fields) if name != SIGNATURE)
     content = "".join(values).encode() + body
     return base64.b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()
@@ -31,7 +31,7 @@ def sign(
     secret_key: str,
     security_token: str = "",
 ) -> None:
-    """Add to a request's fields who sends it, and the signature."""
+    """Add the access key, the security token if there is one, and the signature to a request."""
     ext_fields[ACCESS_KEY] = access_key
     if security_token:
         ext_fields[SECURITY_TOKEN] = security_token

@@ -1,22 +1,23 @@
-"""The JSON bodies of RocketMQ's requests, answers and configuration files.
+"""JSON bodies of RocketMQ's requests, responses and configuration files.
 
-One dataclass per Java class, named as there; attributes are snake_case, wire names exactly
-Java's (see `body_codec` for the rules). `X.decode(bytes)` reads, `x.encode()` writes.
-`parse_json` and `dump_json` are for JSON without a class here.
+One dataclass per Java class, with the same name. Attributes are snake_case, wire names those of
+Java (see `body_codec` for the rules). `X.decode(bytes)` reads, `x.encode()` writes. `parse_json`
+and `dump_json` handle JSON that has no class here.
 
-`RegisterBrokerBody` also has a compressed form, which is zlib around:
+`RegisterBrokerBody` also has a compressed form, which is zlib around these sections, each but the
+count with its length in front:
 
-    | bytes | what                                                        |
-    | ----- | ----------------------------------------------------------- |
-    | 4     | length of the next part, big endian, as before every part    |
-    | n     | data version, JSON                                           |
-    | 4     | how many topics                                              |
+    | bytes | content                                                      |
+    | ----- | ------------------------------------------------------------ |
+    | 4 + n | data version, JSON                                           |
+    | 4     | number of topics                                             |
     | 4 + n | each topic: `name readQueueNums writeQueueNums perm filter`  |
     | 4 + n | filter servers, a JSON array                                 |
 
-It has no room for a topic's sysFlag and order flag: they are lost, as in Java.
+Integers are big endian. The form has no room for a topic's sysFlag and order flag: they are lost,
+as in Java.
 
-Pure. Used by servers, clients and admin tools alike.
+Pure. Used by servers, clients and admin tools.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ MASTER_ID = 0
 
 @dataclass(frozen=True, slots=True)
 class QueueData(Body):
-    """The queues that one broker has for a topic."""
+    """The queues of a topic at one broker."""
 
     broker_name: str
     read_queue_nums: Int32 = 0
@@ -89,7 +90,7 @@ class QueueData(Body):
 
 @dataclass(slots=True)
 class BrokerData(Body):
-    """The addresses of one broker name: the master's under id 0, replicas' above."""
+    """The addresses of one broker name by id: 0 is the master, others are replicas."""
 
     cluster: str
     broker_name: str
@@ -98,7 +99,7 @@ class BrokerData(Body):
 
 @body_class
 class TopicRouteData(Body):
-    """Where a topic lives."""
+    """The route of a topic: its queues and brokers."""
 
     queue_datas: list[QueueData] = field(default_factory=list)
     broker_datas: list[BrokerData] = field(default_factory=list)
@@ -108,7 +109,7 @@ class TopicRouteData(Body):
 
 @body_class
 class ClusterInfo(Body):
-    """Every broker and cluster that a NameServer knows."""
+    """All brokers and clusters that a NameServer knows."""
 
     broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
     cluster_addr_table: dict[str, set[str]] = field(default_factory=dict)
@@ -116,7 +117,7 @@ class ClusterInfo(Body):
 
 @body_class
 class TopicList(Body):
-    """Names of topics."""
+    """A list of topic names."""
 
     topic_list: set[str] = field(default_factory=set)
     broker_addr: str | None = None
@@ -140,12 +141,12 @@ class DataVersion(Body):
     counter: Int64 = 0
 
     def next(self, timestamp: int) -> DataVersion:
-        """The version after a change made at this time (milliseconds)."""
+        """Return the version after a change at this time (ms since the epoch)."""
         return DataVersion(timestamp, self.counter + 1)
 
 
 class TopicFilterType(Enum):
-    """How many tags a message of a topic may have."""
+    """Whether messages of a topic have one tag or several."""
 
     SINGLE_TAG = 0
     MULTI_TAG = 1
@@ -153,7 +154,7 @@ class TopicFilterType(Enum):
 
 @dataclass(slots=True)
 class TopicConfig(Body):
-    """A topic as its broker keeps it."""
+    """The configuration of a topic at a broker."""
 
     topic_name: str
     read_queue_nums: Int32 = 16
@@ -165,10 +166,10 @@ class TopicConfig(Body):
 
     @classmethod
     def from_line(cls, line: str) -> TopicConfig:
-        """The topic of one line of a compressed registration. Raises `BodyError`."""
+        """Parse one line of a compressed registration. Raises `BodyError`."""
         words = line.split(" ")
         if len(words) != 5 or not words[0]:
-            raise BodyError(f"topic {shorten(line)} has not the five words of a topic config")
+            raise BodyError(f"topic {shorten(line)} is not five words")
         try:
             read_queue_nums, write_queue_nums, perm = (
                 parse_integer(word, INT32) for word in words[1:4]
@@ -180,14 +181,14 @@ class TopicConfig(Body):
             raise BodyError(f"topic {shorten(line)}: {error}") from None
 
     def to_line(self) -> str:
-        """The topic as one line of a compressed registration."""
+        """Return the line for a compressed registration."""
         return (
             f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm}"
             f" {self.topic_filter_type.name}"
         )
 
     def line_size(self) -> int:
-        """Bytes of the topic in a registration before that is compressed."""
+        """Return the bytes that the topic adds to a registration before compression."""
         return _LENGTH.size + len(self.to_line().encode())
 
 
@@ -201,7 +202,7 @@ class TopicConfigSerializeWrapper(Body):
 
 @dataclass(slots=True)
 class SubscriptionGroupConfig(Body):
-    """A consumer group as its broker keeps it."""
+    """The configuration of a consumer group at a broker."""
 
     group_name: str
     consume_enable: bool = True
@@ -224,24 +225,24 @@ class SubscriptionGroupWrapper(Body):
 
 @body_class
 class ConsumerOffsetSerializeWrapper(Body):
-    """Consumers' offsets: `topic@group` -> queue id -> offset."""
+    """Consumer offsets: `topic@group` -> queue id -> offset."""
 
     offset_table: dict[str, dict[Int32, Int64]] = field(default_factory=dict)
 
 
 @body_class
 class DelayOffsetSerializeWrapper(Body):
-    """How far delayed messages are delivered: delay level -> queue offset."""
+    """Progress of the delivery of delayed messages: delay level -> queue offset."""
 
     offset_table: dict[Int32, Int64] = field(default_factory=dict)
 
 
-# Registration of a broker
+# Broker registration
 
-#: What a compressed registration may grow to: far above any real table of topics.
+#: Bytes of a decompressed registration, far above any real table of topics.
 MAX_REGISTRATION = 64 * 1024 * 1024
 
-#: Bytes of the parts of one, beside its topics.
+#: Bytes of sections of a registration.
 _MAX_DATA_VERSION = 4096
 _MAX_FILTER_SERVERS = 1024 * 1024
 
@@ -249,12 +250,12 @@ _LENGTH = struct.Struct(">i")
 
 
 class RegistrationTooLargeError(BodyError):
-    """A registration above what its reader allows; says by how much."""
+    """A registration that exceeds a limit of its reader; the message says which."""
 
 
 @body_class
 class RegisterBrokerBody(Body):
-    """What a broker tells a NameServer about its topics."""
+    """The topics that a broker registers with a NameServer."""
 
     topic_config_serialize_wrapper: TopicConfigSerializeWrapper = field(
         default_factory=TopicConfigSerializeWrapper
@@ -263,13 +264,13 @@ class RegisterBrokerBody(Body):
 
     @classmethod
     def decode(cls, data: bytes, *, compressed: bool = False) -> Self:
-        """The registration in this body. Raises `BodyError`."""
+        """Decode a registration. Raises `BodyError`."""
         if not compressed:
             return cls.from_value(parse_json(data, standard_json=True))
-        steps = cls.decode_compressed(data, MAX_REGISTRATION)
+        slices = cls.decode_compressed(data, MAX_REGISTRATION)
         while True:
             try:
-                next(steps)
+                next(slices)
             except StopIteration as end:
                 return cast(Self, end.value)
 
@@ -281,40 +282,41 @@ class RegisterBrokerBody(Body):
         max_topics: int = sys.maxsize,
         slice_topics: int = sys.maxsize,
     ) -> Generator[None, None, Self]:
-        """The registration in a compressed body, which may be at most so large without its
-        compression; yields after each `slice_topics` topics. Raises `BodyError`.
+        """Decode a compressed registration, which may decompress to at most `max_size` bytes.
+
+        Yields after every `slice_topics` topics. Raises `BodyError`.
         """
-        parts = _Parts(_inflate(data, max_size))
-        data_version = DataVersion.decode(parts.next_part(_MAX_DATA_VERSION))
-        count = parts.next_length()
+        sections = _Sections(_inflate(data, max_size))
+        data_version = DataVersion.decode(sections.next_section(_MAX_DATA_VERSION))
+        count = sections.next_length()
         if count > max_topics:
             raise RegistrationTooLargeError(f"{count} topics, limit {max_topics}")
         topics = {}
         for number in range(count):
             if number % slice_topics == slice_topics - 1:
                 yield
-            topic = TopicConfig.from_line(_utf8(parts.next_part()))
+            topic = TopicConfig.from_line(_utf8(sections.next_section()))
             topics[topic.topic_name] = topic
         filter_servers = cls.from_value(
             {
                 "filterServerList": parse_json(
-                    parts.next_part(_MAX_FILTER_SERVERS), standard_json=True
+                    sections.next_section(_MAX_FILTER_SERVERS), standard_json=True
                 )
             }
         ).filter_server_list
         return cls(TopicConfigSerializeWrapper(topics, data_version), filter_servers)
 
     def encode(self, *, standard_json: bool = False, compress: bool = False) -> bytes:
-        """The body of a registration request."""
+        """Encode a registration."""
         if not compress:
-            # Spelled out: `super()` without arguments fails in a dataclass with slots.
+            # `super()` without arguments fails in a dataclass with slots.
             return Body.encode(self, standard_json=standard_json)
         wrapper = self.topic_config_serialize_wrapper
-        pieces = [_part(wrapper.data_version.encode())]
-        pieces.append(_LENGTH.pack(len(wrapper.topic_config_table)))
-        pieces += (_part(topic.to_line().encode()) for topic in wrapper.topic_config_table.values())
-        pieces.append(_part(dump_json(self.filter_server_list)))
-        return zlib.compress(b"".join(pieces), zlib.Z_BEST_COMPRESSION)
+        topics = wrapper.topic_config_table.values()
+        sections = [_section(wrapper.data_version.encode()), _LENGTH.pack(len(topics))]
+        sections += (_section(topic.to_line().encode()) for topic in topics)
+        sections.append(_section(dump_json(self.filter_server_list)))
+        return zlib.compress(b"".join(sections), zlib.Z_BEST_COMPRESSION)
 
 
 def _inflate(data: bytes, max_size: int) -> bytes:
@@ -328,33 +330,33 @@ def _inflate(data: bytes, max_size: int) -> bytes:
     return content
 
 
-class _Parts:
-    """The length-prefixed parts of a decompressed registration, one after the other."""
+class _Sections:
+    """Reads the length-prefixed sections of a decompressed registration."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
         self._position = 0
 
-    def next_part(self, max_length: int = MAX_REGISTRATION) -> bytes:
+    def next_section(self, max_length: int = MAX_REGISTRATION) -> bytes:
         length = self.next_length()
         if length > max_length:
-            raise RegistrationTooLargeError(f"a part of {length} bytes, limit {max_length}")
+            raise RegistrationTooLargeError(f"section of {length} bytes, limit {max_length}")
         start, self._position = self._position, self._position + length
         if self._position > len(self._content):
-            raise BodyError(f"RegisterBrokerBody ends within a part of {length} bytes")
+            raise BodyError(f"RegisterBrokerBody ends inside a section of {length} bytes")
         return self._content[start : self._position]
 
     def next_length(self) -> int:
         if self._position + _LENGTH.size > len(self._content):
-            raise BodyError(f"RegisterBrokerBody ends at byte {len(self._content)}, too early")
+            raise BodyError(f"RegisterBrokerBody is truncated at byte {len(self._content)}")
         (length,) = _LENGTH.unpack_from(self._content, self._position)
         self._position += _LENGTH.size
         if length < 0:
-            raise BodyError(f"RegisterBrokerBody has a part of {length} bytes")
+            raise BodyError(f"RegisterBrokerBody has a section of {length} bytes")
         return int(length)
 
 
-def _part(content: bytes) -> bytes:
+def _section(content: bytes) -> bytes:
     return _LENGTH.pack(len(content)) + content
 
 
@@ -369,21 +371,21 @@ def _utf8(content: bytes) -> str:
 
 
 class ConsumeType(Enum):
-    """Who drives the pulls of a consumer: the application, or its client library."""
+    """Whether the application pulls (actively), or the client library does (passively)."""
 
     CONSUME_ACTIVELY = 0
     CONSUME_PASSIVELY = 1
 
 
 class MessageModel(Enum):
-    """Whether each message goes to every member of a group or to one."""
+    """Whether each message goes to every member of a group, or to one."""
 
     BROADCASTING = 0
     CLUSTERING = 1
 
 
 class ConsumeFromWhere(Enum):
-    """Where a new group begins to read."""
+    """Where a new group starts to consume."""
 
     CONSUME_FROM_LAST_OFFSET = 0
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = 1
@@ -395,7 +397,7 @@ class ConsumeFromWhere(Enum):
 
 @body_class
 class SubscriptionData(Body):
-    """What a consumer group wants of one topic."""
+    """A consumer group's subscription to one topic."""
 
     topic: str
     sub_string: str = "*"
@@ -427,7 +429,7 @@ class ConsumerData(Body):
 
 @body_class
 class HeartbeatData(Body):
-    """What a client tells each broker every 30 seconds."""
+    """The heartbeat that a client sends to each broker every 30 seconds."""
 
     client_id: Annotated[str, Wire("clientID")]
     producer_data_set: list[ProducerData] = field(default_factory=list)
@@ -445,28 +447,28 @@ class CheckClientRequestBody(Body):
 
 @body_class
 class GetConsumerListByGroupResponseBody(Body):
-    """The client ids of a consumer group's members."""
+    """The client ids of the members of a consumer group."""
 
     consumer_id_list: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue(Body):
-    """One queue of a topic at one broker; ordered as Java orders it."""
+    """One queue of a topic at one broker; sorts as in Java."""
 
     topic: str
     broker_name: str
     queue_id: Int32
 
 
-#: A field in the header of LOCK_BATCH_MQ: the locks are to end with their connection. Brokers of
-#: RocketMQ ignore it.
+#: An extField of LOCK_BATCH_MQ: release the locks when the connection closes. RocketMQ's brokers
+#: ignore it.
 LOCK_ENDS_WITH_CONNECTION: Final = "endsWithConnection"
 
 
 @body_class
 class LockBatchRequestBody(Body):
-    """Queues that a member of a group wants for itself, to consume in order."""
+    """Queues that a group member wants to lock, to consume them in order."""
 
     consumer_group: str
     client_id: str
@@ -475,14 +477,14 @@ class LockBatchRequestBody(Body):
 
 @body_class
 class LockBatchResponseBody(Body):
-    """Queues that the member got."""
+    """Queues that the member locked."""
 
     lock_ok_mq_set: Annotated[set[MessageQueue], Wire("lockOKMQSet")] = field(default_factory=set)
 
 
 @body_class
 class UnlockBatchRequestBody(Body):
-    """Queues that a member of a group gives back."""
+    """Queues that a group member unlocks."""
 
     consumer_group: str
     client_id: str

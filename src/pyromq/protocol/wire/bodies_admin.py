@@ -1,8 +1,7 @@
-"""JSON bodies of administration: connections, consume statistics, offsets, queue entries.
+"""JSON bodies of admin requests: connections, consume statistics, broker statistics, offsets,
+queue entries.
 
-Under the same rules as `bodies`.
-
-Pure. Used by brokers and admin tools.
+The rules of `bodies` apply. Pure. Used by brokers and admin tools.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from pyromq.protocol.wire.codes import LanguageCode
 
 @body_class
 class Connection(Body):
-    """A client on its connection."""
+    """A connected client."""
 
     client_id: str
     client_addr: str
@@ -37,7 +36,7 @@ class Connection(Body):
 
 @body_class
 class ConsumerConnection(Body):
-    """The members of a consumer group, and what it wants."""
+    """The members of a consumer group and its subscriptions."""
 
     connection_set: list[Connection] = field(default_factory=list)
     subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
@@ -55,7 +54,7 @@ class ProducerConnection(Body):
 
 @body_class
 class ProducerInfo(Body):
-    """A producer, and when it was heard of."""
+    """A producer and the time of its last heartbeat."""
 
     client_id: str
     remote_ip: Annotated[str, Wire("remoteIP")]
@@ -78,12 +77,12 @@ class GroupList(Body):
     group_list: set[str] = field(default_factory=set)
 
 
-# Where queues end, and how far groups have come
+# Offsets of queues and groups
 
 
 @body_class
 class TopicOffset(Body):
-    """The ends of a queue, and when its last message was stored."""
+    """The first and the next offset of a queue, and when its last message was stored."""
 
     min_offset: Int64 = 0
     max_offset: Int64 = 0
@@ -92,14 +91,14 @@ class TopicOffset(Body):
 
 @body_class
 class TopicStatsTable(Body):
-    """The queues of a topic."""
+    """The offsets of a topic's queues."""
 
     offset_table: dict[MessageQueue, TopicOffset] = field(default_factory=dict)
 
 
 @body_class
 class OffsetWrapper(Body):
-    """How far a group has come in a queue, and when the last message it has read was stored."""
+    """The offset of a group in a queue, and when the last message it consumed was stored."""
 
     broker_offset: Int64 = 0
     consumer_offset: Int64 = 0
@@ -108,16 +107,16 @@ class OffsetWrapper(Body):
 
 @body_class
 class ConsumeStats(Body):
-    """How far a group has come, and how many messages a second it gets."""
+    """The offsets of a group, and how many messages per second it consumes."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = field(default_factory=dict)
     consume_tps: float = 0.0
 
     def total_diff(self) -> int:
-        """How many messages the group has not read.
+        """Return the lag: the number of messages that the group has not consumed.
 
-        A group may have committed any offset: one beyond the end counts as all read, and the
-        sum stays within a Java long.
+        A group may have committed any offset. One past the end counts as no lag, and the sum stays
+        within a Java long.
         """
         total = sum(
             max(0, each.broker_offset - each.consumer_offset) for each in self.offset_table.values()
@@ -127,14 +126,14 @@ class ConsumeStats(Body):
 
 @body_class
 class ConsumeStatsList(Body):
-    """How far all groups of a broker have come: by group, one for each topic."""
+    """The consume statistics of all groups of a broker: per group, one for each topic."""
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(default_factory=list)
     broker_addr: str | None = None
     total_diff: Int64 = 0
 
     def encode(self, *, standard_json: bool = False) -> bytes:
-        """The body; encoded group by group, as one call for all would hold up other threads."""
+        """Encode group by group: one call for all groups would hold the GIL for too long."""
         head = ConsumeStatsList([], self.broker_addr, self.total_diff)
         pieces = [
             b"{%b:[%b]}"
@@ -153,13 +152,13 @@ class ConsumeStatsList(Body):
 
 @body_class
 class QueueTimeSpan(Body):
-    """When messages of a queue were stored: the first, the last, the last that was read."""
+    """When messages of a queue were stored: the first, the last, the last consumed one."""
 
     message_queue: MessageQueue
     min_time_stamp: Int64 = 0
     max_time_stamp: Int64 = 0
     consume_time_stamp: Int64 = 0
-    #: How long ago the next one to be read was stored.
+    #: The age of the next message to consume, in milliseconds.
     delay_time: Int64 = 0
 
 
@@ -170,19 +169,40 @@ class QueryConsumeTimeSpanBody(Body):
     consume_time_span_set: list[QueueTimeSpan] = field(default_factory=list)
 
 
-# Offsets that are set
+# Broker statistics
+
+
+@body_class
+class BrokerStatsItem(Body):
+    """A statistic over a period: the sum, the rate per second, and the average per call."""
+
+    sum: Int64 = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+@body_class
+class BrokerStatsData(Body):
+    """A statistic over the last minute, hour and day: the response to VIEW_BROKER_STATS_DATA."""
+
+    stats_minute: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+    stats_hour: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+    stats_day: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+
+
+# Setting and querying offsets
 
 
 @body_class
 class ResetOffsetBody(Body):
-    """Where a group shall go on in each queue."""
+    """The offset from which a group resumes in each queue."""
 
     offset_table: dict[MessageQueue, Int64] = field(default_factory=dict)
 
 
 @body_class
 class MessageQueueForC(Body):
-    """A queue and an offset, for clients that cannot read objects as keys."""
+    """A queue and an offset, for clients that cannot parse object keys."""
 
     topic: str
     broker_name: str
@@ -192,14 +212,14 @@ class MessageQueueForC(Body):
 
 @body_class
 class ResetOffsetBodyForC(Body):
-    """What `ResetOffsetBody` says, as a list."""
+    """The offsets of a `ResetOffsetBody` as a list."""
 
     offset_table: list[MessageQueueForC] = field(default_factory=list)
 
 
 @body_class
 class GetConsumerStatusBody(Body):
-    """How far clients say that they have come: a client's own, or by client."""
+    """The offsets that clients report: one client's own, or by client."""
 
     message_queue_table: dict[MessageQueue, Int64] = field(default_factory=dict)
     consumer_table: dict[str, dict[MessageQueue, Int64]] = field(default_factory=dict)
@@ -212,12 +232,12 @@ class QueryCorrectionOffsetBody(Body):
     correction_offsets: dict[Int32, Int64] = field(default_factory=dict)
 
 
-# Entries of a consume queue
+# Consume-queue entries
 
 
 @body_class
 class ConsumeQueueData(Body):
-    """One entry, with what the extension knows of it."""
+    """One entry and its data in the extension."""
 
     physic_offset: Int64 = 0
     physic_size: Int32 = 0
@@ -230,7 +250,7 @@ class ConsumeQueueData(Body):
 
 @body_class
 class QueryConsumeQueueResponseBody(Body):
-    """Entries of a queue, and what a group would make of them."""
+    """Entries of a queue, and whether a group's filter accepts each."""
 
     subscription_data: SubscriptionData | None = None
     filter_data: str | None = None

@@ -1,4 +1,4 @@
-"""Bodies that a consumer answers with when brokers ask it, for administrators, about itself."""
+"""JSON bodies in which a consumer reports on itself, for admin requests that brokers forward."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pyromq.protocol.wire.body_codec import Body, body_class
 
 @body_class
 class ProcessQueueInfo(Body):
-    """One queue of a consumer: what waits for its handler, and when something happened last.
+    """One queue of a consumer: its cached messages, and the times of the last events.
 
-    Times are in milliseconds since 1970. `droped` is spelled as in RocketMQ.
+    Times are in milliseconds since the epoch. `droped` is spelled as in RocketMQ.
     """
 
     commit_offset: Int64 = 0
@@ -36,20 +36,20 @@ class ProcessQueueInfo(Body):
 
 @body_class
 class ConsumeStatus(Body):
-    """How one topic is consumed: times in milliseconds, rates per second."""
+    """Latencies (ms) and rates (per second) at which a consumer handles one topic."""
 
     pull_rt: Annotated[float, Wire("pullRT")] = 0.0
     pull_tps: Annotated[float, Wire("pullTPS")] = 0.0
     consume_rt: Annotated[float, Wire("consumeRT")] = 0.0
     consume_ok_tps: Annotated[float, Wire("consumeOKTPS")] = 0.0
     consume_failed_tps: Annotated[float, Wire("consumeFailedTPS")] = 0.0
-    #: Within the last hour.
+    #: In the last hour.
     consume_failed_msgs: Int64 = 0
 
 
 @body_class
 class ConsumerRunningInfo(Body):
-    """GET_CONSUMER_RUNNING_INFO: a consumer's settings, subscriptions, queues and rates."""
+    """GET_CONSUMER_RUNNING_INFO: the settings, subscriptions, queues and rates of a consumer."""
 
     properties: dict[str, str] = field(default_factory=dict)
     subscription_set: list[SubscriptionData] = field(default_factory=list)
@@ -59,7 +59,7 @@ class ConsumerRunningInfo(Body):
 
 
 class DirectResult(Enum):
-    """What a handler made of a message that it was given by an administrator."""
+    """How a handler processed a message that an administrator sent to it."""
 
     CR_SUCCESS = 0
     CR_LATER = 1
@@ -71,7 +71,7 @@ class DirectResult(Enum):
 
 @body_class
 class ConsumeMessageDirectlyResult(Body):
-    """CONSUME_MESSAGE_DIRECTLY: the outcome, and how long it took."""
+    """CONSUME_MESSAGE_DIRECTLY: the outcome and the time spent."""
 
     consume_result: DirectResult
     order: bool = False

@@ -1,16 +1,15 @@
-"""How a dataclass becomes a JSON body and a JSON body a dataclass.
+"""Convert dataclasses to JSON bodies, and back.
 
-A body class is a dataclass that derives from `Body` (`body_class` makes one quickly); its
-annotations are the whole description. Wire names are the camelCase attribute names (or
-`Wire`), in alphabetical order, as fastjson writes a bean. Understood annotations: `str`, `bool`,
-`Int32`, `Int64`, `float`, an `Enum` (its members' names on the wire), another body, `T | None`,
-`list[T]`, `set[T]` (sorted on the wire) and `dict[K, T]` with K `str`, an integer or a frozen
-body.
+A body class is a dataclass that derives from `Body` (`body_class` makes one quickly). Its
+annotations describe it completely. Wire names are the camelCase attribute names (or `Wire`), in
+alphabetical order, as fastjson writes a bean. Supported annotations: `str`, `bool`, `Int32`,
+`Int64`, `float`, an `Enum` (names of members on the wire), another body, `T | None`, `list[T]`,
+`set[T]` (sorted on the wire) and `dict[K, T]` with K `str`, an integer or a frozen body.
 
-Reading is as liberal as fastjson, which other languages' clients rely on: unknown fields are
-ignored; a field that is absent or null takes its default (without one it is an error);
-numbers and booleans may come as strings, an enum as its ordinal. Everything else is a
-`BodyError` that names class and field. Writing leaves out fields that are None.
+Reading is as liberal as fastjson, because clients in other languages rely on it: unknown fields are
+ignored; an absent or null field gets its default (and is an error without one); numbers and
+booleans may be strings, an enum its ordinal. Anything else is a `BodyError` that names class and
+field. Fields that are None are not written.
 
 Pure. Readers and writers are built once per class, at its first use.
 """
@@ -56,26 +55,27 @@ _Writer = Callable[[Any], Any]
 
 
 class Body(LightDataclass):
-    """Base of all JSON bodies."""
+    """Base class of all JSON bodies."""
 
     __slots__ = ()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """The body that this text holds. Raises `BodyError`."""
-        # Only a class with integer or object keys can come in fastjson's own form.
+        """Decode a body from JSON. Raises `BodyError`."""
+        # Only classes with integer or object keys use fastjson's non-standard form.
         value = parse_json(data, standard_json=not _plan(cls).has_other_keys)
         return cls.from_value(value)
 
     def encode(self, *, standard_json: bool = False) -> bytes:
-        """The JSON text. Maps with integer keys have them unquoted, as RocketMQ 4.9 does,
-        unless the reader asked for standard JSON.
+        """Encode as JSON. Integer keys of maps are unquoted, as in RocketMQ 4.9.
+
+        With `standard_json` they are quoted.
         """
         return dump_json(self.to_value(), standard_json=standard_json)
 
     @classmethod
     def from_value(cls, value: Any) -> Self:
-        """The body of an already parsed JSON object. Raises `BodyError`."""
+        """Build a body from a parsed JSON object. Raises `BodyError`."""
         if not isinstance(value, dict):
             raise BodyError(f"{cls.__name__} is not a JSON object: {shorten(value)}")
         body = cls.__new__(cls)
@@ -93,7 +93,7 @@ class Body(LightDataclass):
         return body
 
     def to_value(self) -> dict[str, Any]:
-        """The body as plain values for `dump_json`."""
+        """Return the body as plain values for `dump_json`."""
         value = {}
         for field in _plan(type(self)).fields:
             item = getattr(self, field.attribute)
@@ -107,7 +107,7 @@ _BodyType = TypeVar("_BodyType", bound=Body)
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
 def body_class(cls: type[_BodyType]) -> type[_BodyType]:
-    """Make a body of an annotated class: a dataclass with slots (see `light_dataclass`)."""
+    """Turn an annotated class into a body: a dataclass with slots (see `light_dataclass`)."""
     return light_dataclass(cls)
 
 
@@ -115,9 +115,9 @@ def body_class(cls: type[_BodyType]) -> type[_BodyType]:
 class _Field:
     attribute: str
     wire_name: str
-    default: Callable[[], Any] | None  # None: it must be there
+    default: Callable[[], Any] | None  # None if the field is required
     read: _Reader
-    write: _Writer | None  # None: the value is already plain
+    write: _Writer | None  # None if the value is already plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def _has_other_keys(annotation: Any) -> bool:
 
 
 def _reader(annotation: Any) -> _Reader:
-    """The function that makes this annotation's value out of a parsed JSON value."""
+    """Return the function that converts a parsed JSON value to this annotation's type."""
     bare = bare_type(annotation)
     origin, arguments = get_origin(bare), get_args(bare)
     if origin in (list, set):
@@ -259,11 +259,11 @@ def _read_enum(value: Any, enum: type[Enum], members: tuple[Enum, ...]) -> Enum:
         return enum[value]
     if type(value) is int and 0 <= value < len(members):
         return members[value]
-    raise BodyError(f"{shorten(value)} is none of {', '.join(enum.__members__)}")
+    raise BodyError(f"{shorten(value)} is not one of {', '.join(enum.__members__)}")
 
 
 def _writer(annotation: Any) -> _Writer | None:
-    """The function that makes a value plain, or None where it already is."""
+    """Return the function that converts a value to plain JSON values; None if it is plain."""
     bare = bare_type(annotation)
     origin, arguments = get_origin(bare), get_args(bare)
     if origin in (Union, types.UnionType):
@@ -294,7 +294,7 @@ def _map_writer(write_key: _Writer | None, write: _Writer | None) -> _Writer | N
         if write is None:
             return None
         return lambda value: {key: write(item) for key, item in value.items()}
-    write_item = write or _as_it_is
+    write_item = write or _identity
     return lambda value: {write_key(key): write_item(item) for key, item in value.items()}
 
 
@@ -305,5 +305,5 @@ def _key_writer(annotation: Any) -> _Writer | None:
     return None
 
 
-def _as_it_is(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value

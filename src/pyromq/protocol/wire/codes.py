@@ -1,21 +1,19 @@
-"""Every request, response and language code of RocketMQ 4.9 on the wire.
+"""The request, response and language codes of RocketMQ 4.9.
 
-Pure constants. A code that a server does not know is answered with
-`ResponseCode.REQUEST_CODE_NOT_SUPPORTED`; a code that is not in these enums is
-still a legal integer on the wire, so frames carry plain `int`s.
+Pure constants. A server responds to unknown codes with `ResponseCode.REQUEST_CODE_NOT_SUPPORTED`.
+Codes that are not in these enums are legal on the wire, so frames carry plain `int`s.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-#: Ordinal of RocketMQ's version 4.9.7 in its own list of versions; clients
-#: compare it to decide which features a broker has.
+#: The ordinal of 4.9.7 in RocketMQ's list of versions; clients derive a broker's features from it.
 PROTOCOL_VERSION = 407
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The kind of a request."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -113,12 +111,12 @@ class RequestCode(IntEnum):
     ADD_WRITE_PERM_OF_BROKER = 327
     GET_ALL_PRODUCER_INFO = 328
     DELETE_EXPIRED_COMMITLOG = 329
-    #: What lite-pull consumers of 5.x send in the place of PULL_MESSAGE; unknown to 4.9.
+    #: Sent by lite-pull consumers of 5.x instead of PULL_MESSAGE; unknown to 4.9.
     LITE_PULL_MESSAGE = 361
 
 
 class ResponseCode(IntEnum):
-    """How a request ended."""
+    """The outcome of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -160,7 +158,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """The language of the program that made a frame."""
+    """The programming language of the sender."""
 
     JAVA = 0
     CPP = 1

@@ -1,18 +1,18 @@
-"""Frames: how requests and answers stand on a RocketMQ connection.
+"""Encode and decode frames, which carry requests and responses on a RocketMQ connection.
 
     total u32 | encoding u8 | headerLength u24 | header | body
 
 Rules
-1. Big endian. `total` counts everything after itself; a frame above 16 MiB, a
-   total below 4 and a header longer than its frame are errors: such a connection
-   can only be closed, since the next frame's start is unknown.
-2. `encoding` is 0 (JSON, see `header_json`) or 1 (ROCKETMQ, see `header_binary`);
-   an answer uses its request's encoding and carries its opaque.
-3. flag bit 0 = answer, bit 1 = oneway (the sender wants no answer).
+1. Big endian. `total` counts everything after itself. A frame above 16 MiB, a total below 4 and a
+   header longer than its frame are errors. The start of the next frame is then unknown, so the
+   connection must be closed.
+2. `encoding` is 0 (JSON, see `header_json`) or 1 (ROCKETMQ, see `header_binary`). A response uses
+   the encoding and the opaque of its request.
+3. flag bit 0 = response, bit 1 = oneway (the sender expects no response).
 
-`split_frames` is the hot path's door: all whole frames of what a socket had, with
-headers still as dictionaries. `RemotingCommand` is one frame as typed values, for
-everything else. Pure; no state but `FrameReader`'s buffered bytes.
+`split_frames` serves the hot path: it returns all complete frames of a chunk, with headers as
+dictionaries. `RemotingCommand` is one frame as typed values, for everything else. Pure; the only
+state is the unfinished frame in `ChunkGatherer`.
 """
 
 from __future__ import annotations
@@ -28,37 +28,39 @@ from pyromq.protocol.wire.codes import PROTOCOL_VERSION, LanguageCode, ResponseC
 from pyromq.protocol.wire.header_json import Header
 
 MAX_FRAME: Final = 16 * 1024 * 1024
-#: Characters of an answer's remark; a longer one is cut, since it may echo its request.
+#: Characters of a response's remark. Longer ones are cut, because they may echo the request.
 MAX_REMARK: Final = 4096
 
 FLAG_RESPONSE: Final = 0x1
 FLAG_ONEWAY: Final = 0x2
 
-_PREFIX = struct.Struct(">II")
-assert _PREFIX.size == 8
-#: Bytes of `total` itself, which `total` does not count.
-_TOTAL_SIZE: Final = 4
-_HEADER_LENGTH_MASK: Final = 0xFFFFFF
+#: total, then encoding and headerLength in one word.
+PREFIX = struct.Struct(">II")
+PREFIX_SIZE: Final = 8
+assert PREFIX.size == PREFIX_SIZE
+#: Bytes of the total field itself, which total does not count.
+TOTAL_SIZE: Final = 4
+HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
-#: So many chunks of an unfinished frame are kept apart before they are merged.
-_MERGE_CHUNKS: Final = 256
+#: Chunks of an unfinished frame that are kept apart before they are merged.
+_MAX_UNMERGED_CHUNKS: Final = 256
 
 _LANGUAGES = {language.name: language for language in LanguageCode}
 
 
 class Encoding(IntEnum):
-    """How a frame's header is written."""
+    """The encoding of a frame's header."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
 class FrameError(ValueError):
-    """Bytes that are no frame: the connection they came from must be closed."""
+    """Bytes that are not a frame. The connection must be closed."""
 
 
 class RequestError(Exception):
-    """Raised by whoever handles a request: the answer gets this code and remark."""
+    """Raised by a request handler; the response gets this code and remark."""
 
     def __init__(self, code: ResponseCode, remark: str) -> None:
         super().__init__(code, remark)
@@ -69,13 +71,13 @@ class RequestError(Exception):
         return f"{self.code.name}: {self.remark}"
 
 
-#: A whole frame before it is a command: encoding, header, body.
+#: A complete frame that is not yet a command: encoding, header, body.
 RawFrame = tuple[int, Header, bytes]
 
 
 @dataclass(slots=True)
 class RemotingCommand:
-    """One frame as values: a request or an answer."""
+    """A request or a response: one frame as typed values."""
 
     code: int
     opaque: int = 0
@@ -89,12 +91,12 @@ class RemotingCommand:
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request of ours."""
+        """Whether this is the response to a request."""
         return self.flag & FLAG_RESPONSE != 0
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender wants no answer."""
+        """Whether the sender expects no response."""
         return self.flag & FLAG_ONEWAY != 0
 
     def answer(
@@ -104,7 +106,7 @@ class RemotingCommand:
         ext_fields: dict[str, str] | None = None,
         body: bytes = b"",
     ) -> RemotingCommand:
-        """The answer to this request: its opaque and encoding, response bit set."""
+        """Return a response to this request, with its opaque and encoding."""
         return RemotingCommand(
             code=int(code),
             opaque=self.opaque,
@@ -116,7 +118,7 @@ class RemotingCommand:
         )
 
     def encode(self) -> bytes:
-        """The whole frame, length prefix included."""
+        """Encode the whole frame with its prefix."""
         encode = header_json.encode if self.encoding == Encoding.JSON else header_binary.encode
         header = encode(
             int(self.code),
@@ -131,40 +133,40 @@ class RemotingCommand:
 
 
 def frame_prefix(encoding: int, header_length: int, body_length: int) -> bytes:
-    """The eight bytes in front of a header of that length and a body of that length."""
-    if header_length > _HEADER_LENGTH_MASK:
-        raise ValueError(
-            f"header of {header_length} bytes: at most {_HEADER_LENGTH_MASK} are possible"
-        )
-    return _PREFIX.pack(4 + header_length + body_length, encoding << 24 | header_length)
+    """Encode the prefix for a header and a body of these lengths."""
+    if header_length > HEADER_LENGTH_MASK:
+        raise ValueError(f"header of {header_length} bytes, limit {HEADER_LENGTH_MASK}")
+    return PREFIX.pack(
+        PREFIX_SIZE - TOTAL_SIZE + header_length + body_length, encoding << 24 | header_length
+    )
 
 
-#: `pack_prefix(4 + headerLength + bodyLength, headerLength)`: the prefix of a JSON
-#: frame without a Python call of its own, for answers that are made by the thousand.
-pack_prefix = _PREFIX.pack
+#: `pack_prefix(4 + headerLength + bodyLength, headerLength)` is the prefix of a JSON frame without
+#: the cost of a Python call, for the hot path.
+pack_prefix = PREFIX.pack
 
 
 def split_frames(
     buffer: bytes, max_frame: int = MAX_FRAME
 ) -> tuple[list[RawFrame], int, FrameError | None]:
-    """All whole frames at the head of `buffer`, and how many bytes they took.
+    """Return all complete frames at the head of `buffer`, their total size, and an error or None.
 
-    An error comes last: the frames before it are good and deserve their answers.
+    The frames before an error are good and deserve a response.
     """
     frames: list[RawFrame] = []
     add = frames.append
-    unpack = _PREFIX.unpack_from
+    unpack = PREFIX.unpack_from
     decode_json = header_json.decode
     position = 0
     length = len(buffer)
-    while length - position >= 8:
+    while length - position >= PREFIX_SIZE:
         total, word = unpack(buffer, position)
-        end = position + 4 + total
-        if end > length and total + _TOTAL_SIZE <= max_frame:
+        end = position + TOTAL_SIZE + total
+        if end > length and total + TOTAL_SIZE <= max_frame:
             break
-        start = position + 8
-        body_start = start + (word & _HEADER_LENGTH_MASK)
-        if total + _TOTAL_SIZE > max_frame or body_start > end:
+        start = position + PREFIX_SIZE
+        body_start = start + (word & HEADER_LENGTH_MASK)
+        if total + TOTAL_SIZE > max_frame or body_start > end:
             return frames, position, _bad_lengths(total, word, max_frame)
         encoding = word >> 24
         try:
@@ -173,25 +175,25 @@ def split_frames(
             elif encoding == 1:
                 header = header_binary.decode(buffer[start:body_start])
             else:
-                return frames, position, FrameError(f"header encoding {encoding}, not 0 or 1")
+                return frames, position, FrameError(f"header encoding {encoding}, expected 0 or 1")
         except (header_json.DecodeError, header_binary.DecodeError) as error:
-            return frames, position, FrameError(f"header cannot be read: {error}")
+            return frames, position, FrameError(f"header cannot be decoded: {error}")
         if type(header) is not dict:
-            return frames, position, FrameError("header is no JSON object")
+            return frames, position, FrameError("header is not a JSON object")
         add((encoding, header, buffer[body_start:end]))
         position = end
     return frames, position, None
 
 
 def frame_size(buffer: bytes) -> int | None:
-    """How many bytes the frame at the head of `buffer` takes; None: not yet known."""
-    if len(buffer) < _TOTAL_SIZE:
+    """Return the size of the frame at the head of `buffer`, or None while it is unknown."""
+    if len(buffer) < TOTAL_SIZE:
         return None
-    return _TOTAL_SIZE + int.from_bytes(buffer[:_TOTAL_SIZE], "big")
+    return TOTAL_SIZE + int.from_bytes(buffer[:TOTAL_SIZE], "big")
 
 
 def frame_from(command: RemotingCommand) -> RawFrame:
-    """A command as a raw frame, for those who read answers without making commands of them."""
+    """Return a command as a raw frame, for callers that read responses without commands."""
     header = {
         "code": command.code,
         "language": command.language.name,
@@ -202,18 +204,18 @@ def frame_from(command: RemotingCommand) -> RawFrame:
 
 
 def command_from(frame: RawFrame) -> RemotingCommand:
-    """A raw frame as a command; raises FrameError when a field is of no use."""
+    """Return a raw frame as a command. Raises FrameError for an invalid field."""
     encoding, header, body = frame
     if "code" not in header:
         raise FrameError("header field code is missing")
     remark = header.get("remark")
     if remark is not None and type(remark) is not str:
-        raise FrameError(f"remark is {type(remark).__name__}, not text")
+        raise FrameError(f"remark has type {type(remark).__name__}, expected a string")
     ext_fields = header.get("extFields")
     if ext_fields is None:
         ext_fields = {}
     elif type(ext_fields) is not dict:
-        raise FrameError(f"extFields is {type(ext_fields).__name__}, not an object")
+        raise FrameError(f"extFields has type {type(ext_fields).__name__}, expected an object")
     try:
         texts = header_json.text_fields(ext_fields)
     except ValueError as error:
@@ -232,7 +234,7 @@ def command_from(frame: RawFrame) -> RemotingCommand:
 
 
 def decode_frame(frame: bytes) -> RemotingCommand:
-    """Exactly one whole frame, length prefix included."""
+    """Decode exactly one whole frame with its prefix. Raises FrameError."""
     frames, taken, error = split_frames(frame)
     if error:
         raise error
@@ -242,14 +244,14 @@ def decode_frame(frame: bytes) -> RemotingCommand:
 
 
 class FrameReader:
-    """Bytes in any chunks, whole commands out."""
+    """Turns a stream of chunks into commands."""
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self._max_frame = max_frame
         self._gatherer = ChunkGatherer(max_frame)
 
     def feed(self, data: bytes) -> list[RemotingCommand]:
-        """The commands that are whole now; raises FrameError where reading must end."""
+        """Add a chunk and return the commands it completes. Raises FrameError."""
         buffer = self._gatherer.add(data)
         if buffer is None:
             return []
@@ -261,11 +263,11 @@ class FrameReader:
 
 
 class ChunkGatherer:
-    """Keeps the cut-off tail of a chunk until its frame can be whole.
+    """Keeps the unfinished frame at the end of a chunk until the rest arrives.
 
-    A frame of many chunks is joined when enough has come, and tiny chunks are merged
-    once before that: a peer that sends a large frame in small pieces costs linear,
-    not quadratic, time, and not much more memory than the frame.
+    The chunks of a frame are joined once all of it has arrived; before that, small chunks are
+    merged once. A peer that sends a large frame a few bytes at a time thus costs linear, not
+    quadratic, time, and little more memory than the frame.
     """
 
     __slots__ = ("_chunks", "_have", "_max_frame", "_merged", "_need")
@@ -273,24 +275,24 @@ class ChunkGatherer:
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self._max_frame = max_frame
         self._chunks: list[bytes] = []
-        #: So many of them are results of a merge.
+        #: How many of them, at the head, are results of a merge.
         self._merged = 0
         self._have = 0
         self._need = 0
 
     @property
     def held(self) -> int:
-        """Bytes of an unfinished frame that are kept."""
+        """The bytes of the unfinished frame."""
         return self._have if self._chunks else 0
 
     def add(self, data: bytes) -> bytes | None:
-        """Everything gathered when it may hold a whole frame, else None."""
+        """Add a chunk; return all gathered bytes if they may hold a complete frame, else None."""
         if not self._chunks:
             return data
         self._chunks.append(data)
         self._have += len(data)
         if self._have < self._need:
-            if len(self._chunks) - self._merged >= _MERGE_CHUNKS:
+            if len(self._chunks) - self._merged >= _MAX_UNMERGED_CHUNKS:
                 self._chunks[self._merged :] = [b"".join(self._chunks[self._merged :])]
                 self._merged += 1
             return None
@@ -300,27 +302,29 @@ class ChunkGatherer:
         return buffer
 
     def keep(self, buffer: bytes, taken: int) -> None:
-        """Put back what lies behind the last whole frame."""
+        """Keep the bytes after the last complete frame."""
         if taken == len(buffer):
             return
         rest = buffer[taken:]
         self._chunks.append(rest)
         self._have = len(rest)
         size = frame_size(rest)
-        # A frame that is too long is refused as soon as its prefix is whole.
-        self._need = 8 if size is None or size > self._max_frame else max(8, size)
+        # A frame that is too long is rejected as soon as its prefix is complete.
+        self._need = (
+            PREFIX_SIZE if size is None or size > self._max_frame else max(PREFIX_SIZE, size)
+        )
 
 
 def _bad_lengths(total: int, word: int, max_frame: int) -> FrameError:
-    if total + _TOTAL_SIZE > max_frame:
-        return FrameError(f"frame of {total + _TOTAL_SIZE} bytes, at most {max_frame} are allowed")
-    return FrameError(f"header of {word & _HEADER_LENGTH_MASK} bytes in a frame of {total}")
+    if total + TOTAL_SIZE > max_frame:
+        return FrameError(f"frame of {total + TOTAL_SIZE} bytes, limit {max_frame}")
+    return FrameError(f"header of {word & HEADER_LENGTH_MASK} bytes in a frame of {total}")
 
 
 def _integer(header: Header, name: str) -> int:
     value: Any = header.get(name, 0)
     if type(value) is not int or not -0x80000000 <= value <= 0x7FFFFFFF:
-        # The text of a nested value may be too deep to be made.
+        # The repr of a deeply nested value could exceed the recursion limit.
         shown = type(value).__name__ if isinstance(value, list | dict) else f"{value!r:.40}"
         raise FrameError(f"header field {name} is {shown}, not a 32-bit integer")
     return value

@@ -1,4 +1,4 @@
-"""The ROCKETMQ binary header encoding (serialize type 1).
+"""Encode and decode the ROCKETMQ binary header (serialize type 1).
 
     code i16 | language u8 | version i16 | opaque i32 | flag i32
     remarkLength i32 | remark
@@ -6,9 +6,8 @@
 
 Rules
 1. All integers big endian, all text UTF-8.
-2. A length below zero, or one that points past the end of its block, makes the
-   header invalid as a whole.
-3. A header decodes to the same plain dictionary as `header_json` gives.
+2. A negative length, or one that exceeds its enclosing block, invalidates the whole header.
+3. A header decodes to the same dictionary as with `header_json`.
 
 Pure functions; called by `frame`.
 """
@@ -30,11 +29,11 @@ MAX_KEY = 0x7FFF
 
 
 class DecodeError(ValueError):
-    """Bytes that are no binary header."""
+    """Bytes that are not a binary header."""
 
 
 def decode(data: bytes) -> Header:
-    """The header as the dictionary that its JSON form would give."""
+    """Decode a header into the dictionary of its JSON form. Raises DecodeError."""
     try:
         code, language, version, opaque, flag = _FIXED.unpack_from(data)
         remark, position = _block(data, _FIXED.size)
@@ -63,13 +62,13 @@ def encode(
     remark: str | None,
     ext_fields: dict[str, str],
 ) -> bytes:
-    """The header's bytes; raises ValueError for what the encoding cannot hold."""
+    """Encode a header. Raises ValueError for values that do not fit the encoding."""
     remark_bytes = (remark or "").encode()
     parts = []
     for name, value in ext_fields.items():
         key, text = name.encode(), value.encode()
         if len(key) > MAX_KEY:
-            raise ValueError(f"extField name of {len(key)} bytes: at most {MAX_KEY} are possible")
+            raise ValueError(f"extField name of {len(key)} bytes, limit {MAX_KEY}")
         parts += [_KEY_LENGTH.pack(len(key)), key, _LENGTH.pack(len(text)), text]
     fields = b"".join(parts)
     try:
@@ -82,7 +81,7 @@ def encode(
 
 
 def _block(data: bytes, position: int) -> tuple[bytes, int]:
-    """A block with its length in front, and the position behind it."""
+    """Return the content of a length-prefixed block and the position after it."""
     (length,) = _LENGTH.unpack_from(data, position)
     start = position + _LENGTH.size
     end = start + length

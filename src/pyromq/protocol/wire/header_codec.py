@@ -1,12 +1,12 @@
-"""How a dataclass becomes a request's or an answer's extFields, and back.
+"""Convert dataclasses to the extFields of requests and responses, and back.
 
-A header class is a frozen dataclass that derives from `Header`, made by `header_class`; its
-annotations are the whole description (see `wire_types`). Every value on the wire is a string:
-numbers in decimal, booleans as `true` and `false`. A field with a default may be absent; None
-means absent when written. Fields that no class knows are ignored: newer peers send them.
+A header class is a frozen dataclass that derives from `Header`, made by `header_class`. Its
+annotations describe it completely (see `wire_types`). Every value on the wire is a string: numbers
+in decimal, booleans as `true` and `false`. A field with a default may be absent; fields that are
+None are not written. Unknown fields are ignored, because newer peers send them.
 
-Pure. Plans are built once per class, at its first use, so that decoding costs one dictionary
-look-up and one conversion per field. The hot codes (send, pull) have their own readers.
+Pure. The plan of a class is built at its first use, so that decoding costs one dictionary lookup
+and one conversion per field. The hot requests (send, pull) have their own decoders.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from pyromq.protocol.java.wire_types import (
 
 
 class HeaderError(ValueError):
-    """A header that lacks a field or has one that cannot be read; the message names both."""
+    """A header with a missing or invalid field; the message names the class and the field."""
 
 
 class Header(LightDataclass):
-    """Base of all headers."""
+    """Base class of all headers."""
 
     __slots__ = ()
 
     @classmethod
     def decode(cls, ext_fields: Mapping[str, str]) -> Self:
-        """The header in these extFields. Raises `HeaderError`."""
+        """Decode a header from extFields. Raises `HeaderError`."""
         header = cls.__new__(cls)
         for field in _plan(cls):
             text = ext_fields.get(field.wire_name)
@@ -60,7 +60,7 @@ class Header(LightDataclass):
         return header
 
     def encode(self) -> dict[str, str]:
-        """The extFields of this header."""
+        """Return the extFields of this header."""
         ext_fields = {}
         for field in _plan(type(self)):
             value = getattr(self, field.attribute)
@@ -88,18 +88,19 @@ _HeaderType = TypeVar("_HeaderType", bound=Header)
 
 @dataclass_transform(frozen_default=True)
 def header_class(cls: type[_HeaderType]) -> type[_HeaderType]:
-    """Make a header of an annotated class: a frozen dataclass with slots."""
+    """Turn an annotated class into a header: a frozen dataclass with slots."""
     return light_dataclass(cls)
 
 
 @dataclass(frozen=True, slots=True)
 class FieldPlan:
-    """One field: its names and how it is read and written. None: it is the text itself."""
+    """The names of one field, and how to read and write it."""
 
     attribute: str
     wire_name: str
-    #: MISSING for a field that must be there.
+    #: MISSING if the field is required.
     default: Any
+    #: None if the value is the text itself.
     read: Callable[[str], Any] | None
     write: Callable[[Any], str] | None
 
@@ -132,11 +133,11 @@ def _build_field(attribute: str, default: Any, annotation: Any) -> FieldPlan:
     if kind is int:
         limits = integer_range(annotation)
         return FieldPlan(attribute, name, default, lambda text: parse_integer(text, limits), str)
-    raise TypeError(f"{attribute}: {annotation} has no form in a header")
+    raise TypeError(f"{attribute}: a header cannot hold {annotation}")
 
 
 def _read_boolean(text: str) -> bool:
-    # Java's rule: everything that is not "true" is false.
+    # As in Java, everything but "true" is false.
     return text.lower() == "true"
 
 

@@ -1,16 +1,16 @@
-"""The JSON header encoding (serialize type 0), the one that clients use by default.
+"""Encode and decode the JSON header (serialize type 0), the default of clients.
 
     {"code":310,"language":"JAVA","version":407,"opaque":1,"flag":0,
      "remark":"...","extFields":{"name":"value"},"serializeTypeCurrentRPC":"JSON"}
 
 Rules
-1. `remark` and `extFields` may be absent or null. Every extField value is a
-   string; numbers and booleans that a foreign client left unquoted are accepted
-   and turned into the text that Java would have written.
-2. A header decodes to the same plain dictionary as `header_binary` gives, so that
-   the hot path and `frame` need not know which encoding carried it.
+1. `remark` and `extFields` may be absent or null. Every extField value is a string. Numbers and
+   booleans that a foreign client left unquoted are accepted and converted to the text that Java
+   would have written.
+2. A header decodes to the same dictionary as with `header_binary`, so that the hot path and `frame`
+   need not know the encoding.
 
-Pure functions; called by `frame` on the loop of whoever reads the socket.
+Pure functions; called by `frame` on the event loop that reads the socket.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ import orjson
 
 from pyromq.protocol.wire.codes import LanguageCode
 
-#: What a header decodes to: code, opaque, flag, extFields and, when they were
-#: sent, remark, language and version.
+#: A decoded header: code, opaque, flag, extFields and, if sent, remark, language and version.
 Header = dict[str, Any]
 
 decode = orjson.loads
@@ -38,7 +37,7 @@ def encode(
     remark: str | None,
     ext_fields: dict[str, str],
 ) -> bytes:
-    """The header as Java writes it: fields without a value are left out."""
+    """Encode a header as Java does, without the fields that have no value."""
     header: Header = {"code": code}
     if ext_fields:
         header["extFields"] = ext_fields
@@ -53,9 +52,9 @@ def encode(
 
 
 def text_fields(ext_fields: dict[str, Any]) -> dict[str, str]:
-    """The extFields with every value as text; absent (null) values are dropped.
+    """Convert every value of extFields to text and drop nulls.
 
-    Raises ValueError for a value that is nested too deep to be written again.
+    Raises ValueError for a value that is nested too deep.
     """
     return {
         name: value if type(value) is str else _text(name, value)
@@ -72,4 +71,4 @@ def _text(name: str, value: object) -> str:
     try:
         return orjson.dumps(value).decode()
     except orjson.JSONEncodeError as error:
-        raise ValueError(f"extField {name!r:.40} cannot be text: {error}") from error
+        raise ValueError(f"extField {name!r:.40} cannot be converted to text: {error}") from error

@@ -1,11 +1,11 @@
-"""Headers of sending, pulling, offsets, clients, topics and registration.
+"""Headers of requests about messages, offsets, clients, topics and broker registration.
 
-One class per header of RocketMQ 4.9.7, named as in Java; an administrator's rarer requests
-are in `headers_admin`. Attributes are snake_case, wire names camelCase unless a field says
-otherwise, required fields come first. `X.decode(ext_fields)` reads and `x.encode()` writes,
-see `header_codec`.
+One class per header of RocketMQ 4.9.7, named as in Java; `headers_admin` has those of the rarer
+admin requests. Attributes are snake_case, wire names camelCase unless a field says otherwise.
+Required fields come first. `X.decode(ext_fields)` reads and `x.encode()` writes, see
+`header_codec`.
 
-Pure. Used by servers, clients and admin tools alike.
+Pure. Used by servers, clients and admin tools.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SendMessageRequestHeader(Header):
 
 @header_class
 class SendMessageRequestHeaderV2(Header):
-    """SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, SEND_REPLY_MESSAGE_V2: the same in short names."""
+    """SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, SEND_REPLY_MESSAGE_V2: the same with short names."""
 
     producer_group: Annotated[str, Wire("a")]
     topic: Annotated[str, Wire("b")]
@@ -59,7 +59,7 @@ class SendMessageRequestHeaderV2(Header):
 
 @header_class
 class SendMessageResponseHeader(Header):
-    """Where a sent message was stored."""
+    """The queue and offset at which a message was stored."""
 
     msg_id: str
     queue_id: Int32
@@ -69,7 +69,7 @@ class SendMessageResponseHeader(Header):
 
 @header_class
 class ReplyMessageRequestHeader(Header):
-    """PUSH_REPLY_MESSAGE_TO_CLIENT: a reply on its way to the requester."""
+    """PUSH_REPLY_MESSAGE_TO_CLIENT: a reply that the broker forwards to the requester."""
 
     producer_group: str
     topic: str
@@ -89,7 +89,7 @@ class ReplyMessageRequestHeader(Header):
 
 @header_class
 class ConsumerSendMsgBackRequestHeader(Header):
-    """CONSUMER_SEND_MSG_BACK: a message to be consumed again later."""
+    """CONSUMER_SEND_MSG_BACK: a message to retry later."""
 
     offset: Int64
     group: str
@@ -115,7 +115,7 @@ class EndTransactionRequestHeader(Header):
 
 @header_class
 class EndTransactionResponseHeader(Header):
-    """Answer to END_TRANSACTION."""
+    """Response to END_TRANSACTION."""
 
 
 @header_class
@@ -154,13 +154,13 @@ class PullMessageRequestHeader(Header):
     sub_version: Int64
     subscription: str | None = None
     expression_type: str | None = None
-    #: Of 5.x; in 4.9 the broker's own limits count alone.
+    #: Sent by 5.x clients; 4.9 brokers apply only their own limits.
     max_msg_bytes: Int32 | None = None
 
 
 @header_class
 class PullMessageResponseHeader(Header):
-    """The range of the queue and where to go on."""
+    """The range of the queue and the next offset to pull."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
@@ -196,7 +196,7 @@ class UpdateConsumerOffsetRequestHeader(Header):
 
 @header_class
 class UpdateConsumerOffsetResponseHeader(Header):
-    """Answer to UPDATE_CONSUMER_OFFSET."""
+    """Response to UPDATE_CONSUMER_OFFSET."""
 
 
 @header_class
@@ -224,7 +224,7 @@ class GetMinOffsetRequestHeader(Header):
 
 @header_class
 class GetMinOffsetResponseHeader(Header):
-    """The first offset of the queue that is still stored."""
+    """The first offset that the queue still has."""
 
     offset: Int64
 
@@ -255,7 +255,7 @@ class GetEarliestMsgStoretimeRequestHeader(Header):
 
 @header_class
 class GetEarliestMsgStoretimeResponseHeader(Header):
-    """When the queue's first message was stored."""
+    """When the first message of the queue was stored."""
 
     timestamp: Int64
 
@@ -271,7 +271,7 @@ class UnregisterClientRequestHeader(Header):
 
 @header_class
 class UnregisterClientResponseHeader(Header):
-    """Answer to UNREGISTER_CLIENT."""
+    """Response to UNREGISTER_CLIENT."""
 
 
 @header_class
@@ -283,12 +283,12 @@ class GetConsumerListByGroupRequestHeader(Header):
 
 @header_class
 class GetConsumerListByGroupResponseHeader(Header):
-    """Answer to GET_CONSUMER_LIST_BY_GROUP; the list is in the body."""
+    """Response to GET_CONSUMER_LIST_BY_GROUP; the list is in the body."""
 
 
 @header_class
 class NotifyConsumerIdsChangedRequestHeader(Header):
-    """NOTIFY_CONSUMER_IDS_CHANGED: a group's members are others now."""
+    """NOTIFY_CONSUMER_IDS_CHANGED: the members of a group have changed."""
 
     consumer_group: str
 
@@ -306,7 +306,7 @@ class QueryMessageRequestHeader(Header):
 
 @header_class
 class QueryMessageResponseHeader(Header):
-    """How far the key index has come."""
+    """The newest message in the key index."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64
@@ -314,14 +314,14 @@ class QueryMessageResponseHeader(Header):
 
 @header_class
 class ViewMessageRequestHeader(Header):
-    """VIEW_MESSAGE_BY_ID: one message by its place in the log."""
+    """VIEW_MESSAGE_BY_ID: one message by its physical offset."""
 
     offset: Int64
 
 
 @header_class
 class ViewMessageResponseHeader(Header):
-    """Answer to VIEW_MESSAGE_BY_ID; the record is in the body."""
+    """Response to VIEW_MESSAGE_BY_ID; the record is in the body."""
 
 
 @header_class
@@ -347,7 +347,7 @@ class DeleteTopicRequestHeader(Header):
 
 @header_class
 class GetAllTopicConfigResponseHeader(Header):
-    """Answer to GET_ALL_TOPIC_CONFIG; the table is in the body."""
+    """Response to GET_ALL_TOPIC_CONFIG; the table is in the body."""
 
 
 @header_class
@@ -391,7 +391,7 @@ class UnRegisterBrokerRequestHeader(Header):
 
 @header_class
 class QueryDataVersionRequestHeader(Header):
-    """QUERY_DATA_VERSION: does the NameServer already know these topics?"""
+    """QUERY_DATA_VERSION: asks whether the NameServer has this version of the topics."""
 
     broker_name: str
     broker_addr: str
@@ -401,7 +401,7 @@ class QueryDataVersionRequestHeader(Header):
 
 @header_class
 class QueryDataVersionResponseHeader(Header):
-    """Whether the NameServer's version differs."""
+    """Whether the NameServer has another version."""
 
     changed: bool
 

@@ -1,8 +1,7 @@
-"""Headers of administration: permissions, KV configuration, statistics, resets, access control.
+"""Headers of admin requests: permissions, KV configuration, statistics, resets, access control.
 
-The rest of RocketMQ 4.9.7's headers, under the same rules as `headers`.
-
-Pure. Used by servers and admin tools.
+The other headers of RocketMQ 4.9.7; the rules of `headers` apply. Pure. Used by servers and admin
+tools.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class WipeWritePermOfBrokerRequestHeader(Header):
 
 @header_class
 class WipeWritePermOfBrokerResponseHeader(Header):
-    """How many topics can no longer be written to."""
+    """The number of topics that lost write permission."""
 
     wipe_topic_count: Int32
 
@@ -36,7 +35,7 @@ class AddWritePermOfBrokerRequestHeader(Header):
 
 @header_class
 class AddWritePermOfBrokerResponseHeader(Header):
-    """How many topics can be written to again."""
+    """The number of topics that regained write permission."""
 
     add_topic_count: Int32
 
@@ -115,7 +114,7 @@ class CloneGroupOffsetRequestHeader(Header):
 
 @header_class
 class ConsumeMessageDirectlyResultRequestHeader(Header):
-    """CONSUME_MESSAGE_DIRECTLY: one message to one client, for its result."""
+    """CONSUME_MESSAGE_DIRECTLY: have one client consume one message, and return the result."""
 
     consumer_group: str
     client_id: str | None = None
@@ -258,7 +257,7 @@ class RegisterFilterServerRequestHeader(Header):
 
 @header_class
 class RegisterFilterServerResponseHeader(Header):
-    """Which broker took the filter server."""
+    """The broker that accepted the filter server."""
 
     broker_name: str
     broker_id: Int64
@@ -305,7 +304,7 @@ class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
 
 @header_class
 class GetBrokerAclConfigResponseHeader(Header):
-    """Versions of a broker's access control files."""
+    """The versions of a broker's access control files."""
 
     version: str
     broker_name: str

@@ -38,7 +38,11 @@ from pyromq.base.memo import Memo
 from pyromq.protocol.message.bulk import Longs, record_places
 from pyromq.protocol.message.record import BLANK_MAGIC, HEAD_SIZE_V4, peek, store_timestamp_at
 from pyromq.protocol.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
-from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
+from pyromq.protocol.message.units import (
+    CONSUME_QUEUE_ENTRY_SIZE,
+    PRE_BLANK_SIZE,
+)
 from pyromq.protocol.names import is_system_topic
 from pyromq.spark.origins.origin import (
     Bounds,
@@ -60,8 +64,6 @@ BLOCK_BYTES: Final = 8 * 1024 * 1024
 #: Records this close together are taken in one go, with what lies between.
 _CLOSE: Final = 16 * 1024
 _MIN_RECORD: Final = HEAD_SIZE_V4 + 3
-_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
-_PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 _QUEUE_ID: Final = re.compile("0|[1-9][0-9]{0,9}")
 #: Descriptors and mappings of log segments that are kept; one that expires stays readable.
 _MAX_DESCRIPTORS: Final = 32
@@ -252,7 +254,7 @@ class StoreOrigin:
 
         def is_there(offset: int) -> bool:
             place, size = entries.entry(offset)
-            return size != _PRE_BLANK_SIZE and place >= first_byte
+            return size != PRE_BLANK_SIZE and place >= first_byte
 
         first = bisect_left(range(low, end), True, key=is_there) + low
         if first < end and not self._log.is_written(*entries.entry(end - 1)):
@@ -314,7 +316,7 @@ class StoreOrigin:
     def _lost(self, start: int, end: int, place: int, size: int) -> LostRecords:
         """The queue is filled in by the caller, who knows it."""
         self._log.refresh()
-        if size == _PRE_BLANK_SIZE or 0 <= place < self._log.first_offset:
+        if size == PRE_BLANK_SIZE or 0 <= place < self._log.first_offset:
             reason = f"the log begins at {self._log.first_offset} now"
         elif size <= 0:
             reason = "their entries in the consume queue are blank"
@@ -353,7 +355,7 @@ class _Entries:
     def read(self, offset: int, count: int) -> NDArray[np.void]:
         """The entries from `offset` on, `count` at most, of one file."""
         data = self._files.read(offset * CONSUME_QUEUE_ENTRY_SIZE, count * CONSUME_QUEUE_ENTRY_SIZE)
-        return np.frombuffer(data, _ENTRY, len(data) // CONSUME_QUEUE_ENTRY_SIZE)
+        return np.frombuffer(data, CONSUME_QUEUE_DTYPE, len(data) // CONSUME_QUEUE_ENTRY_SIZE)
 
     def entry(self, offset: int) -> tuple[int, int]:
         """Place and size of one record; (0, 0) without an entry."""

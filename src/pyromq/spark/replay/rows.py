@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sql
 from pyspark.sql.types import MapType
 
+from pyromq.protocol.message.properties import property_pattern
 from pyromq.protocol.message.system_properties import SHARDING_KEY
 from pyromq.spark.origins.origin import QueueRange
 from pyromq.spark.reading.conditions import options_for, stored_condition
@@ -179,8 +180,7 @@ def _properties(frame: DataFrame, shift: int) -> Column:
             sql.array().cast("array<string>"), sql.array().cast("array<string>")
         )
         return sql.map_concat(sql.coalesce(kept, empty), sql.create_map(*pairs))
-    pattern = f"(?:^|\x02)(?:{'|'.join(_ADDED)})\x01[^\x02]*"
-    kept = sql.regexp_replace(own, pattern, "")
+    kept = sql.regexp_replace(own, property_pattern(_ADDED), "")
     pieces = [sql.concat(sql.lit(f"{name}\x01"), value) for name, value in added.items()]
     return sql.concat_ws("\x02", *pieces, sql.nullif(kept, sql.lit("")))
 

@@ -16,7 +16,6 @@ Called by `writer` and the replay job, in the process and thread of a task.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
@@ -44,6 +43,7 @@ Longs: TypeAlias = NDArray[np.int64]
 _MAX_BATCH: Final = 256 * 1024 * 1024
 _ANY_QUEUE: Final = -1
 _SEPARATORS: Final = "[\x01\x02]"
+_WAIT: Final = names.PROPERTY_SEPARATOR + names.WAIT_TRUE
 #: Never taken from the column `properties`: a copy of a message with TRAN_MSG would be a half
 #: message that nobody gets. Keys, tags and the ordering key are content, and are kept.
 RESERVED_PROPERTIES: Final = sorted(SYSTEM_PROPERTIES - {names.KEYS, names.TAGS, SHARDING_KEY})
@@ -145,7 +145,7 @@ class RowEncoder:
                         topic,
                         queue,
                         bodies[row].as_py(),
-                        properties[row].as_py().decode() + f"\x02{names.WAIT}\x01true",
+                        properties[row].as_py().decode() + _WAIT,
                         int(flags[row]) if flags is not None else 0,
                         1,
                         self._row + row,
@@ -222,7 +222,7 @@ class RowEncoder:
             if by in given
         ]
         column = pc.replace_substring_regex(
-            column.cast(pa.string()), _pattern_of((*RESERVED_PROPERTIES, *taken)), ""
+            column.cast(pa.string()), names.property_pattern((*RESERVED_PROPERTIES, *taken)), ""
         )
         column = pc.utf8_trim(column, characters="\x02")
         return _null_if_empty(column).cast(pa.binary())
@@ -502,7 +502,3 @@ def _null_if_empty(column: Any) -> Any:
 
 def _first(flags: Any) -> int:
     return int(np.argmax(np.asarray(pc.fill_null(flags, False))))
-
-
-def _pattern_of(property_names: Sequence[str]) -> str:
-    return f"(?:^|\x02)(?:{'|'.join(map(re.escape, property_names))})\x01[^\x02]*"

@@ -1,1 +1,1 @@
-"""The key index."""
+"""The key index, and the lane that builds it from the log."""

@@ -1,24 +1,23 @@
-"""One file of the key index: a hash table from `topic#key` to places in the log.
+"""One file of the key index: a hash table from `topic#key` to physical offsets.
 
-The layout is `units`': a header, hash slots, entries chained from the newest of a slot
-back to its oldest. The bytes are those that Java's IndexFile writes for the same keys
-in the same order.
+The layout is in `protocol.message.units`: a header, hash slots, and entries that are chained from
+the newest of a slot to its oldest. Java's IndexFile writes the same bytes for the same keys in the
+same order.
 
 Rules
-1. Entries are numbered from 1; entry 0 is never written, and a slot or a link of 0, or
-   one that points past the entries there are, means none. A file for N entries thus
-   holds N - 1.
+1. Entries are numbered from 1, and entry 0 is never written. A slot or link that is 0 or points
+   past the last entry means none. A file for N entries therefore holds N - 1.
 2. A link points to a smaller number than the entry's own, so every chain ends.
-3. `begin_timestamp` is the store time of the first entry. Until there is one it is what
-   the file before this one ended with, and the first entry's seconds count from that.
-4. Entries are written first, then the header, then the slots: who reads meanwhile sees
-   an old chain or a new one, both whole.
-5. The header and slots are written through the mapping, and their disk blocks are
-   reserved before; entries are written to the descriptor. A full disk is an OSError
-   before anything changed, never a SIGBUS. The rest of the file stays sparse.
+3. `begin_timestamp` is the store time of the first entry. Until there is one, it is the end of
+   the previous file, from which the first entry's seconds count.
+4. Entries are written first, then the header, then the slots: a concurrent reader sees either
+   the old chain or the new one, both complete.
+5. Header and slots are written through the mapping, in disk blocks that are reserved before;
+   entries are written to the descriptor. A full disk raises OSError before anything changes, and
+   never SIGBUS. The rest of the file stays sparse.
 
-One thread appends; any thread may `find` at the same time. A mapping lives until the
-last reader has let go of the file, so `close` and `delete` need not wait for readers.
+One thread appends; any thread may `find` at the same time. The mapping lives until the last
+reader drops the file, so `close` and `delete` do not wait for readers.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyromq.base.descriptors import close_file, map_file, open_file, opened
+from pyromq.protocol.message.unit_arrays import INDEX_ENTRY_DTYPE
 from pyromq.protocol.message.units import (
     INDEX_ENTRY,
-    INDEX_ENTRY_DTYPE,
     INDEX_ENTRY_SIZE,
     INDEX_HEADER,
     INDEX_HEADER_SIZE,
@@ -45,9 +44,7 @@ from pyromq.protocol.message.units import (
 from pyromq.store.results import StoreError
 
 _SLOT: Final = np.dtype(">u4")
-_ENTRY: Final = np.dtype(INDEX_ENTRY_DTYPE)
 assert _SLOT.itemsize == INDEX_SLOT_SIZE
-assert _ENTRY.itemsize == INDEX_ENTRY_SIZE
 _MAX_SECONDS: Final = 0x7FFFFFFF
 _LONG_MASK: Final = 0xFFFFFFFFFFFFFFFF
 _LONG_SIGN: Final = 0x8000000000000000
@@ -55,18 +52,18 @@ _ROW_MASK: Final = 0xFFFFFFFF
 
 
 class IndexFileError(StoreError):
-    """A file in the index directory that cannot be one of this index."""
+    """A file in the index directory that does not belong to this index."""
 
 
 class IndexEnd(NamedTuple):
-    """What the next file must know of a full one: where its last message is, and its time."""
+    """The last message of a full file, which the next file continues from."""
 
     end_offset: int
     end_timestamp: int
 
 
 class IndexFile:
-    """A mapped index file; the header's values are attributes."""
+    """A mapped index file, with the header's fields as attributes."""
 
     def __init__(self, path: Path, slot_count: int, entry_limit: int) -> None:
         self.path = path
@@ -84,7 +81,7 @@ class IndexFile:
                 raise IndexFileError(
                     f"index file {path} has {found} bytes, but maxHashSlotNum={slot_count} and "
                     f"maxIndexNum={entry_limit} make {size}: restore the settings it was "
-                    f"written with, or remove it (its messages are then not found by key)"
+                    "written with, or remove it (queries by key will miss its messages)"
                 )
             self._map = map_file(self._descriptor, size, mmap.ACCESS_WRITE)
         except BaseException:
@@ -98,7 +95,7 @@ class IndexFile:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the header can be that of an index file."""
+        """Whether the header is plausible."""
         header: tuple[int, ...] = INDEX_HEADER.unpack_from(self._map)
         begin_time, end_time, begin, end, slots, count = header
         return (
@@ -116,23 +113,23 @@ class IndexFile:
 
     @property
     def room(self) -> int:
-        """How many entries still fit."""
+        """Return how many more entries fit."""
         return max(self._entry_limit - self.entry_count, 0)
 
     def reserve(self) -> None:
-        """Make sure that header and slots have disk blocks; raises OSError on a full disk."""
+        """Reserve disk blocks for header and slots. Raises OSError if the disk is full."""
         if not self._reserved:
             os.posix_fallocate(self._descriptor, 0, self._entries_at)
             self._reserved = True
 
     def continue_from(self, before: IndexFile | IndexEnd) -> None:
-        """Begin where another file ended, as long as this one has no entry of its own."""
+        """Start where another file ended. This one must have no entries yet."""
         self.reserve()
         if before.end_offset > 0:
             self.begin_offset = self.end_offset = before.end_offset
         if before.end_timestamp > 0:
             self.begin_timestamp = self.end_timestamp = before.end_timestamp
-        # The entry count is written with the first entry, as Java does.
+        # As in Java, the entry count is written with the first entry.
         self._write_header(entry_count=0)
 
     def append(
@@ -141,17 +138,17 @@ class IndexFile:
         offsets: NDArray[np.int64],
         timestamps: NDArray[np.int64],
     ) -> None:
-        """Add an entry for each row; there must be room for all of them."""
+        """Add an entry for each row. There must be room for all."""
         self.reserve()
         first = self.entry_count
-        # One sort by slot, then row: entries that share a slot become neighbours.
+        # One sort by slot and row makes entries of one slot adjacent.
         slots_and_rows = (hashes.astype(np.int64) % self._slot_count) << 32
         slots_and_rows |= np.arange(hashes.size)
         slots_and_rows.sort()
         slots = slots_and_rows >> 32
         rows = slots_and_rows & _ROW_MASK
         numbers = rows + first
-        # Unsigned, so that a negative number in a damaged slot points past the entries too.
+        # Unsigned, so that a negative number in a damaged slot points past the entries as well.
         table: NDArray[np.uint32] = np.ndarray(
             (self._slot_count,), _SLOT, self._map, INDEX_HEADER_SIZE
         )
@@ -159,7 +156,7 @@ class IndexFile:
         previous *= previous <= numbers
         np.copyto(previous[1:], numbers[:-1], where=slots[1:] == slots[:-1])
 
-        entries = np.empty(hashes.size, _ENTRY)
+        entries = np.empty(hashes.size, INDEX_ENTRY_DTYPE)
         entries["key_hash"] = hashes
         entries["physical_offset"] = offsets
         entries["seconds"] = self._seconds(timestamps)
@@ -173,11 +170,11 @@ class IndexFile:
             hashes.size,
             hashes.size - int(np.count_nonzero(previous)),
         )
-        # Where a slot stands several times, the last and newest number is the one that stays.
+        # If a slot occurs several times, the last and newest number wins.
         table[slots] = numbers
 
     def append_few(self, keys: list[tuple[int, int, int]]) -> None:
-        """`append` for a handful of (hash, offset, timestamp), without numpy's fixed costs."""
+        """Add a few entries (hash, offset, timestamp) without numpy's fixed costs."""
         self.reserve()
         number = self.entry_count
         begin = self.begin_timestamp
@@ -207,14 +204,14 @@ class IndexFile:
             self._map[position : position + INDEX_SLOT_SIZE] = number.to_bytes(4, "big")
 
     def covers(self, begin: int, end: int) -> bool:
-        """Whether a span of store times touches this file's."""
+        """Whether a time range overlaps this file's."""
         first, last = self.begin_timestamp, self.end_timestamp
         return (begin < first and end > last) or (first <= begin <= last) or (first <= end <= last)
 
     def find(self, key_hash: int, begin: int, end: int) -> Iterable[int]:
-        """Physical offsets of a key's entries stored between two times, newest first.
+        """Yield physical offsets of a key's entries in a time range, newest first.
 
-        Times are those of the entries, whole seconds behind the file's first.
+        Entries record whole seconds since the file's first entry.
         """
         mapping = self._map
         number = self._slot(key_hash % self._slot_count)
@@ -235,8 +232,8 @@ class IndexFile:
             number = previous
 
     def sync(self) -> None:
-        """Wait until all that was written is on the disk; nothing to do for a deleted file."""
-        # A descriptor of its own, so that `close` need not wait for a sync.
+        """Fsync the file, unless it was deleted."""
+        # With a separate descriptor, so that `close` does not wait for the sync.
         with (
             contextlib.suppress(FileNotFoundError),
             opened(self.path, os.O_RDWR) as descriptor,
@@ -244,7 +241,7 @@ class IndexFile:
             os.fdatasync(descriptor)
 
     def close(self) -> None:
-        """End appending. The mapping goes with the last reference to this object."""
+        """End appending. The mapping lives until the last reference to this object is dropped."""
         if self._descriptor >= 0:
             close_file(self._descriptor)
             self._descriptor = -1
@@ -255,17 +252,17 @@ class IndexFile:
         self.path.unlink(missing_ok=True)
 
     def _slot(self, slot: int) -> int:
-        """The number in a slot, read in one piece although a writer may be at it."""
+        """Return the number in a slot, read atomically with respect to the writer."""
         position = INDEX_HEADER_SIZE + slot * INDEX_SLOT_SIZE
         return int.from_bytes(self._map[position : position + INDEX_SLOT_SIZE], "big", signed=True)
 
     def _seconds(self, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How long after the first entry the others were stored, by rule 3."""
+        """Return the seconds field of each entry (rule 3)."""
         begin = self.begin_timestamp
         if self.entry_count > 1:
-            return _seconds_behind(begin, timestamps)
+            return _seconds_after(begin, timestamps)
         first = int(timestamps[0])
-        seconds = _seconds_behind(first, timestamps)
+        seconds = _seconds_after(first, timestamps)
         seconds[0] = _seconds_between(begin, first)
         return seconds
 
@@ -306,7 +303,7 @@ class IndexFile:
         )
 
 
-def _seconds_behind(begin: int, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+def _seconds_after(begin: int, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
     if begin <= 0:
         return np.zeros(timestamps.size, np.int64)
     seconds: NDArray[np.int64] = np.maximum(timestamps - begin, 0) // 1000

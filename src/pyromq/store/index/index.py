@@ -1,22 +1,21 @@
-"""The key index: from a topic and a key to the places of its messages in the log.
+"""The key index: find the physical offsets of messages by topic and key.
 
-Keys of a message are its UNIQ_KEY and each word of its KEYS. The index is a row of
-`IndexFile`s, each begun when the one before it was full, and can always be built again
-from the log: same log, same bytes (the files' names, times of creation, aside).
+A message's keys are its UNIQ_KEY and each word of its KEYS. The index is a sequence of
+`IndexFile`s, and can always be rebuilt from the log: the same log gives the same bytes. Only the
+files' names, which are creation times, differ.
 
 Rules, all of them Java's
-1. A record below the end of the index is not indexed again, one that rolls a
-   transaction back never, one whose bytes are no whole record neither.
-2. A new file begins with the first record after the last file became full, be that
-   with one of the record's own keys or with the next record, whether it has keys or not.
-3. The file that became full is synced in the background; its last store time then
-   stands for the checkpoint. After a crash files that end later than the checkpoint
-   says are dropped and built again, and so is one that is not full: an entry may be in
-   it without its slot.
+1. Records below the end of the index are not indexed again. Records that roll a transaction back,
+   and incomplete ones, are never indexed.
+2. A full file is followed by a new one when the next key of the same record, or the next record,
+   arrives, even if that record has no keys.
+3. A full file is fsynced in the background, and then its last store time goes into the
+   checkpoint. After a crash, files that end later than the checkpoint are dropped and rebuilt,
+   and so is a file that is not full, since it may have an entry without its slot.
 
-`put` belongs to one thread, the dispatcher's index lane; it is never called on the
-loop. `query`, `flush` and `delete_before` may run on any other at the same time: the
-list of files is replaced, never changed, and a file lives as long as anyone reads it.
+`put` belongs to one thread, the index lane. `query`, `flush` and `delete_before` may run on any
+other thread at the same time: the tuple of files is replaced, never changed, and a file lives as
+long as it is being read.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyromq.base.descriptors import ShortageError
+from pyromq.base.sizes import MIB
 from pyromq.protocol.java.string_hash import (
     continue_hash,
     index_key_hash,
@@ -45,14 +45,13 @@ from pyromq.protocol.java.string_hash import (
 from pyromq.protocol.java.string_hashes import continue_hashes, index_key_hashes, java_hashes
 from pyromq.protocol.message.bulk import (
     Buffer,
-    JoinedProperties,
     Longs,
     RecordColumns,
     Spans,
-    last_property,
     read_columns,
     read_parts,
 )
+from pyromq.protocol.message.joined_properties import JoinedProperties, last_property
 from pyromq.protocol.message.properties import KEYS, UNIQ_KEY
 from pyromq.protocol.message.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from pyromq.store.index.file import IndexFile, IndexFileError
@@ -62,21 +61,21 @@ logger = logging.getLogger(__name__)
 _UNIQ_KEY: Final = UNIQ_KEY.encode()
 _KEYS: Final = KEYS.encode()
 _HASH_SIGN: Final = ord("#")
-#: Up to this many records, plain Python is faster than numpy's fixed costs.
-FEW_RECORDS: Final = 16
-#: From so many on, topics and each kind of keys are hashed by themselves.
-_MANY_RECORDS: Final = 512
-#: Properties made of separators or of one-letter keys take a hundred times their size in
-#: memory while they are cut up; more bytes than these are taken in several turns.
-MAX_PROPERTIES_AT_ONCE: Final = 1024 * 1024
+#: Up to this many records, plain Python beats numpy's fixed costs.
+MAX_PLAIN_RECORDS: Final = 16
+#: From this many records on, topics, unique keys and words are hashed separately.
+_MIN_SEPARATE_RECORDS: Final = 512
+#: Bytes of properties that are split at once. Properties that consist of separators or
+#: one-letter keys take a hundred times their size in memory meanwhile.
+MAX_JOINED_PROPERTIES: Final = MIB
 _NAME_DIGITS: Final = 17
-#: A full file's sync waits so often, and so long, for a descriptor.
-_SYNC_TRIES: Final = 600
-_SECONDS_BETWEEN_TRIES: Final = 0.1
+#: Retries of a full file's fsync if no descriptor is free.
+_MAX_SYNC_RETRIES: Final = 600
+_SYNC_RETRY_SECONDS: Final = 0.1
 
 
 class KeyIndex:
-    """All index files of a store. `load` comes before everything else."""
+    """All index files of a store. Call `load` first."""
 
     def __init__(
         self,
@@ -88,9 +87,9 @@ class KeyIndex:
         on_file_synced: Callable[[int], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`hash_slot_count`, `entry_count` and `max_results` are maxHashSlotNum,
-        maxIndexNum and maxMsgsNumBatch; `on_file_synced` hears, on a thread of its own,
-        the store time up to which full files are on the disk.
+        """`hash_slot_count`, `entry_count` and `max_results` are maxHashSlotNum, maxIndexNum
+        and maxMsgsNumBatch. `on_file_synced` is called on a separate thread with the store time
+        up to which full files are on disk.
         """
         self._directory = directory
         self._slot_count = hash_slot_count
@@ -103,14 +102,14 @@ class KeyIndex:
         self._syncing: threading.Thread | None = None
         self._sync_failed = False
         self._closed = False
-        #: The store time up to which full files are on the disk, 0 while none was synced.
+        #: The store time up to which full files are on disk; 0 until one was synced.
         self.synced_timestamp = 0
 
     def load(self, *, drop_later_than: int | None = None) -> None:
-        """Open the files that are there.
+        """Open the existing files.
 
-        After a crash `drop_later_than` is the checkpoint's index timestamp: files that
-        end later, or are not full, hold what the disk may not have, and are removed.
+        After a crash, `drop_later_than` is the checkpoint's index timestamp: files that end
+        later, or are not full, may be incomplete on disk and are removed.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         paths = []
@@ -118,21 +117,21 @@ class KeyIndex:
             if _is_index_file(path):
                 paths.append(path)
             else:
-                logger.warning("%s is no index file, ignored", path)
+                logger.warning("ignoring %s: not an index file", path)
         files: list[IndexFile] = []
-        # The index goes on where its last file ends: what follows one that goes must go, too.
+        # The index continues where its last file ends, so files after a dropped one go as well.
         is_whole = True
         for path in paths:
             file = self._open(path, paths) if is_whole else None
             if file is None:
                 is_whole = False
-                logger.warning("index file %s is damaged or follows one that is, built again", path)
+                logger.warning("rebuilding index file %s: it, or one before it, is damaged", path)
                 path.unlink()
             elif drop_later_than is not None and (
                 file.end_timestamp > drop_later_than or not file.is_full
             ):
                 is_whole = False
-                logger.info("index file %s is not surely on the disk, built again", path)
+                logger.info("rebuilding index file %s: it may be incomplete on disk", path)
                 file.delete()
             else:
                 files.append(file)
@@ -140,40 +139,40 @@ class KeyIndex:
 
     @property
     def end_offset(self) -> int:
-        """The physical offset of the last indexed message; 0 when there is none."""
+        """Return the physical offset of the last indexed message; 0 without one."""
         files = self._files
         return files[-1].end_offset if files else 0
 
     @property
     def end_timestamp(self) -> int:
-        """The store time of the last indexed message; 0 when there is none."""
+        """Return the store time of the last indexed message; 0 without one."""
         files = self._files
         return files[-1].end_timestamp if files else 0
 
     @property
     def entry_count(self) -> int:
-        """How many keys the files hold."""
+        """Return the number of keys in all files."""
         return sum(max(file.entry_count - 1, 0) for file in self._files)
 
     def put(self, buffer: Buffer, starts: Sequence[int] | Longs) -> None:
-        """Index the records of the log that begin at these positions of `buffer`.
+        """Index the records that start at these positions of `buffer`.
 
-        Large batches are cheap: from 1,000 records on, one costs less than 1 µs, of 64
-        about 4, alone 20 and more. After an OSError (a full disk) the same batch may be put
-        again; only the record at the end of the index can then be in it twice.
+        Large batches are cheap: a record costs less than 1 µs among 1,000, about 4 among 64, and
+        20 or more alone. After an OSError (a full disk) the call can be repeated; only the record
+        at the end of the index may then be indexed twice.
         """
         if self._closed:
             raise ValueError(f"the key index in {self._directory} is closed")
-        if len(starts) <= FEW_RECORDS:
+        if len(starts) <= MAX_PLAIN_RECORDS:
             self._put_few(buffer, map(int, starts))
         else:
             self._put_many(buffer, np.asarray(starts, np.int64))
 
     def query(self, topic: str, key: str, max_count: int, begin: int, end: int) -> list[int]:
-        """Physical offsets of a key's messages stored from `begin` to `end`, newest first.
+        """Return physical offsets of a key's messages stored from `begin` to `end`, newest first.
 
-        Store times are kept in whole seconds, and keys only as hashes: the caller looks at
-        the messages themselves. At most `max_results` come back, whatever is asked for.
+        The index has store times in whole seconds and hashes of keys, so the caller must check
+        the messages. Returns at most `max_results`.
         """
         key_hash = index_key_hash(java_hash(f"{topic}#{key}"))
         wanted = min(max_count, self._max_results)
@@ -189,16 +188,16 @@ class KeyIndex:
         return offsets
 
     def flush(self) -> None:
-        """Wait until everything that was put is on the disk."""
+        """Fsync everything that was put."""
         self._wait_for_sync()
         files = self._files
         if files:
             files[-1].sync()
 
     def delete_before(self, physical_offset: int) -> int:
-        """Remove the files all of whose messages lie before `physical_offset`.
+        """Remove files whose messages all lie before `physical_offset`; return how many.
 
-        The last file always stays. Returns how many went.
+        The last file always stays.
         """
         with self._files_lock:
             expired = tuple(
@@ -208,25 +207,25 @@ class KeyIndex:
             )
             self._files = self._files[len(expired) :]
         for file in expired:
-            logger.info("index file %s removed: its messages left the log", file.path)
+            logger.info("index file %s removed: its messages expired", file.path)
             file.delete()
         return len(expired)
 
     def delete_behind(self, physical_offset: int) -> None:
-        """Remove the files that know of messages at or behind `physical_offset`.
+        """Remove files that refer to messages at or after `physical_offset`, the log's end.
 
-        Before anything is put: the log was found to end there.
+        Call it before the first `put`.
         """
         kept = tuple(
             itertools.takewhile(lambda file: file.end_offset < physical_offset, self._files)
         )
         for file in self._files[len(kept) :]:
-            logger.warning("index file %s knows of messages behind the log's end", file.path)
+            logger.warning("index file %s removed: it points past the log's end", file.path)
             file.delete()
         self._files = kept
 
     def close(self) -> None:
-        """Let go of all files; nothing may be put afterwards, and queries find nothing."""
+        """Close all files. Afterwards `put` raises ValueError and queries find nothing."""
         self._closed = True
         self._wait_for_sync()
         with self._files_lock:
@@ -235,43 +234,48 @@ class KeyIndex:
         kept = there.index(False) if False in there else len(files)
         for file in files[:kept]:
             file.close()
-        # Nothing would tell the next start that messages between two files are missing.
+        # The next start could not tell that messages between two files are missing.
         for file in files[kept:]:
             file.delete()
         self._remove_foreign({file.path for file in files[:kept]})
         if kept < len(files):
             logger.error(
-                "index file %s was removed by another process: the index is built again from "
-                "there at the next start",
+                "index file %s was removed by another process: the next start rebuilds the "
+                "index from there",
                 files[kept].path,
             )
 
     def _remove_foreign(self, own: set[Path]) -> None:
-        """Remove files that another process made beside ours: a Java broker, which recovers a
-        store before it looks at its lock. The next start would continue behind what they hold.
+        """Remove files that another process created next to ours.
+
+        A Java broker recovers a store before it checks the lock. The next start would continue
+        after the messages in its files.
         """
         if not self._directory.is_dir():
             return
         for path in sorted(self._directory.iterdir()):
             if path not in own and _is_index_file(path):
-                logger.error("index file %s was made by another process: removed", path)
+                logger.error("index file %s removed: another process created it", path)
                 path.unlink(missing_ok=True)
 
     def _open(self, path: Path, paths: list[Path]) -> IndexFile | None:
-        """One file; None when it is damaged. Raises IndexFileError when all have another size."""
+        """Open a file, or return None if it is damaged.
+
+        Raises IndexFileError if all files have another size.
+        """
         if path.stat().st_size == 0:
             return None
         try:
             file = IndexFile(path, self._slot_count, self._entry_limit)
         except IndexFileError:
             if len({each.stat().st_size for each in paths}) == 1:
-                raise  # other settings
+                raise  # written with other settings
             return None
         if not file.is_sound or not (file.is_full or path == paths[-1]):
             file.close()
             return None
         if file.is_full:
-            file.close()  # nothing is appended any more
+            file.close()  # no more appends
         return file
 
     def _wait_for_sync(self) -> None:
@@ -280,7 +284,7 @@ class KeyIndex:
             syncing.join()
 
     def _put_few(self, buffer: Buffer, starts: Iterable[int]) -> None:
-        """`_put_many` without numpy."""
+        """Do the work of `_put_many` without numpy."""
         records = [record for start in starts if (record := read_parts(buffer, start)) is not None]
         if not records:
             return
@@ -302,9 +306,9 @@ class KeyIndex:
         position = 0
         while position < len(entries):
             file = self._file_for_next_record()
-            part = slice(position, position + file.room)
-            file.append_few(entries[part])
-            position = part.stop
+            fitting = slice(position, position + file.room)
+            file.append_few(entries[fitting])
+            position = fitting.stop
         if entries and row_of_last < len(records) - 1:
             self._file_for_next_record()
 
@@ -313,13 +317,13 @@ class KeyIndex:
             self.put_keys(keys)
 
     def put_keys(self, keys: RecordKeys) -> None:
-        """Index records whose keys are known already; as `put` in all else."""
+        """Index records whose keys are extracted already; see `put`."""
         end = self._file_for_next_record().end_offset
         hashes, offsets, timestamps, is_last_without = keys
         if not hashes.size:
             return
-        # Each record is held against the end of the index at its turn, which is the
-        # largest offset up to it.
+        # Each record is compared with the end of the index at that point, which is the
+        # largest offset so far.
         ends = np.maximum.accumulate(offsets)
         again = offsets < np.maximum(ends, end, out=ends)
         if np.count_nonzero(again):
@@ -328,14 +332,14 @@ class KeyIndex:
         position = 0
         while position < hashes.size:
             file = self._file_for_next_record()
-            part = slice(position, position + file.room)
-            file.append(hashes[part], offsets[part], timestamps[part])
-            position = part.stop
+            fitting = slice(position, position + file.room)
+            file.append(hashes[fitting], offsets[fitting], timestamps[fitting])
+            position = fitting.stop
         if hashes.size and is_last_without:
             self._file_for_next_record()
 
     def _file_for_next_record(self) -> IndexFile:
-        """The last file, or a new one behind it when that is full."""
+        """Return the last file, or a new one if it is full."""
         files = self._files
         before = files[-1] if files else None
         if before is not None and not before.is_full:
@@ -343,9 +347,9 @@ class KeyIndex:
         file = self._new_file(before)
         with self._files_lock:
             self._files = (*self._files, file)
-        logger.info("index file %s begun", file.path)
+        logger.info("index file %s created", file.path)
         if before is not None:
-            before.close()  # nothing is appended any more; readers have its mapping
+            before.close()  # no more appends; readers keep its mapping
             self._sync_in_background(before)
         return file
 
@@ -361,13 +365,13 @@ class KeyIndex:
                 file.close()
                 raise
         except BaseException:
-            # Whoever tries again on a full disk must not leave a file each time.
+            # Retries on a full disk must not leave a file each.
             path.unlink(missing_ok=True)
             raise
         return file
 
     def _new_path(self, before: IndexFile | None) -> Path:
-        """A name after the time, and in any case behind the last file's: files sort by name."""
+        """Return a path named after the time, but always after the last file in sort order."""
         now = datetime.fromtimestamp(self._clock())
         name = int(f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}")
         if before is not None:
@@ -385,7 +389,7 @@ class KeyIndex:
         thread.start()
 
     def _sync_full_file(self, file: IndexFile, before: threading.Thread | None) -> None:
-        """Files are synced one after the other: a reported time holds for all before it."""
+        """Fsync a file after the previous one, so that a reported time covers all before it."""
         if before is not None:
             before.join()
         if self._sync_failed:
@@ -398,10 +402,10 @@ class KeyIndex:
             if self._on_file_synced is not None:
                 self._on_file_synced(self.synced_timestamp)
         except OSError:
-            # What the kernel could not write it may have dropped, and a second sync would
-            # not tell: nothing is reported any more, so a restart builds these files again.
+            # The kernel may have dropped pages it could not write, and a second fsync would
+            # not report that. Nothing is reported any more, so a restart rebuilds these files.
             self._sync_failed = True
-            logger.exception("index file %s could not be synced; check the disk", file.path)
+            logger.exception("index file %s: fsync failed; check the disk", file.path)
 
 
 def _is_index_file(path: Path) -> bool:
@@ -409,22 +413,22 @@ def _is_index_file(path: Path) -> bool:
 
 
 def _sync_patiently(file: IndexFile) -> None:
-    """Sync a file; a sync that could not even be tried is tried again, for a while."""
-    for _ in range(_SYNC_TRIES):
+    """Fsync a file; retry for a while if no descriptor is free."""
+    for _ in range(_MAX_SYNC_RETRIES):
         try:
             file.sync()
         except ShortageError:
-            time.sleep(_SECONDS_BETWEEN_TRIES)
+            time.sleep(_SYNC_RETRY_SECONDS)
         else:
             return
     file.sync()
 
 
 class RecordKeys(NamedTuple):
-    """The keys of one record or more, in the order of the index."""
+    """Keys of one or more records, in index order."""
 
     hashes: NDArray[np.int32]
-    #: Of the records that the keys belong to: where they stand, and when they were stored.
+    #: Physical offset and store timestamp of each key's record.
     offsets: Longs
     timestamps: Longs
     #: Whether the last record has no key.
@@ -432,7 +436,7 @@ class RecordKeys(NamedTuple):
 
 
 def read_keys(buffer: Buffer, starts: Longs) -> Iterator[RecordKeys]:
-    """The keys of the whole records among those that begin at `starts`, in bounded memory."""
+    """Yield the keys of the complete records that start at `starts`, in bounded memory."""
     columns = read_columns(buffer, starts)
     if np.count_nonzero(columns.valid) < starts.size:
         columns = read_columns(buffer, starts[columns.valid])
@@ -442,7 +446,7 @@ def read_keys(buffer: Buffer, starts: Longs) -> Iterator[RecordKeys]:
 def keys_in(
     buffer: Buffer, columns: RecordColumns, properties: JoinedProperties | None
 ) -> Iterator[RecordKeys]:
-    """The same of records that are read, and all whole; `properties` as they were joined."""
+    """Yield the keys of decoded, complete records; `properties` is None if not joined yet."""
     records = columns.starts.size
     if not records:
         return
@@ -461,8 +465,8 @@ def keys_in(
 
 
 def join_properties(buffer: Buffer, columns: RecordColumns) -> JoinedProperties | None:
-    """The properties of all these records, joined; None when they are too many at once."""
-    if int(np.add.reduce(columns.properties.lengths)) > MAX_PROPERTIES_AT_ONCE:
+    """Join the properties of all these records, or return None if they are too large."""
+    if int(np.add.reduce(columns.properties.lengths)) > MAX_JOINED_PROPERTIES:
         return None
     return JoinedProperties(buffer, columns.properties)
 
@@ -470,7 +474,7 @@ def join_properties(buffer: Buffer, columns: RecordColumns) -> JoinedProperties 
 def keys_of_records(
     buffer: Buffer, columns: RecordColumns, properties: JoinedProperties | None = None
 ) -> tuple[Longs, NDArray[np.int32]]:
-    """The hashes of all keys in the order of the index, and the row that each belongs to."""
+    """Return the record's row and the hash of each key, in index order."""
     properties = properties or JoinedProperties(buffer, columns.properties)
     unique_rows, unique = properties.find(_UNIQ_KEY)
     word_rows, words = properties.find_words(_KEYS)
@@ -478,10 +482,10 @@ def keys_of_records(
     data = np.frombuffer(buffer, np.uint8)
     records = topics.starts.size
     kinds = [topics, unique, words]
-    if records < _MANY_RECORDS:
-        # Topics and keys in one go: for small batches it is the number of calls that costs.
+    if records < _MIN_SEPARATE_RECORDS:
+        # In a small batch the number of calls dominates, so hash topics and keys together.
         kinds = [Spans(*map(np.concatenate, zip(*kinds, strict=True)))]
-    # Otherwise it is the width, and that of a kind is mostly the same in all rows.
+    # In a large one the longest string does, and strings of one kind have similar lengths.
     parts = [java_hashes(data, *spans) for spans in kinds]
     hashes = np.concatenate([part[0] for part in parts])
     units = np.concatenate([part[1] for part in parts])
@@ -500,5 +504,5 @@ def keys_of_records(
 
 @functools.lru_cache(maxsize=1024)
 def _hash_of_topic(topic: bytes) -> int:
-    """The hash of a topic and the sign between it and a key."""
+    """Return the hash of a topic and the sign between topic and key."""
     return java_hash_bytes(topic) * 31 + _HASH_SIGN

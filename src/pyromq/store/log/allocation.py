@@ -1,16 +1,16 @@
-"""Makes commit-log segments ready ahead of their use, off the loop.
+"""Preallocate commit-log segments off the loop.
 
-A segment is made sparse; its blocks are reserved and its pages mapped in steps,
-always AHEAD bytes in front of the writer. The next segment is begun before the current
-one ends, and the one after it too while the writer fills segments quickly. The writer
-only ever meets memory that is ready; if it is faster than this thread it makes the next
-step itself, and if this thread hangs in the kernel it gives up after TIMEOUT.
+Segments are created sparse. This thread reserves their blocks and populates their pages in steps,
+AHEAD bytes in front of the writer. It creates the next segment before the current one is full, and
+a second one if the writer fills segments quickly. The writer therefore only touches memory that is
+ready. A writer that overtakes the thread takes the next step itself, and fails after TIMEOUT if the
+thread hangs in the kernel.
 
-With warmMapedFileEnable all pages of the current and the next segment are mapped and
-locked in memory; a segment that is full is unlocked.
+With warmMapedFileEnable all pages of the current and the next segment are populated and locked in
+memory; full segments are unlocked.
 
-One thread beside the loop's. Which file is current, how much of it is reserved and
-which ones are ahead change only under `_lock`, which is never held longer than one step.
+Runs one thread. The current file, its reserved size and the segments ahead change only under
+`_lock`, which is never held for longer than one step.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pyromq.base.sizes import KIB, MIB
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.log.transient_store_pool import TransientStorePool
 
 logger = logging.getLogger(__name__)
 
-#: How far in front of the writer a segment is kept ready.
-AHEAD: Final = 32 * 1024 * 1024
+#: Bytes that are kept ready in front of the writer.
+AHEAD: Final = 32 * MIB
 #: Blocks are reserved in steps of this size, so that small stores stay small.
-RESERVE_STEP: Final = 8 * 1024 * 1024
-#: Pages are mapped in steps of this size.
-POPULATE_STEP: Final = 256 * 1024
-#: Seconds that the writer waits for a step of the thread, as long as Java waits for a file.
+RESERVE_STEP: Final = 8 * MIB
+#: Pages are populated in steps of this size.
+POPULATE_STEP: Final = 256 * KIB
+#: Seconds that the writer waits for the thread; Java waits as long for a file.
 TIMEOUT: Final = 5.0
-#: A writer that fills a segment in fewer seconds gets two ahead.
-_QUICK: Final = 10.0
+#: A writer that fills a segment in less time gets two ahead.
+_QUICK_FILL_SECONDS: Final = 10.0
 
 
 @dataclass(slots=True)
 class _Segment:
     file: MappedFile
-    #: Pages below this position are mapped.
+    #: Pages below this position are populated.
     ready: int = 0
 
 
 class AllocationService:
-    """Keeps the segment in use ready ahead of the writer, and the next ones too."""
+    """Keeps room ready in front of the writer, in the current segment and the next ones."""
 
     def __init__(
         self,
@@ -61,9 +62,9 @@ class AllocationService:
         pool: TransientStorePool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`directory_for` says where the file of an offset is made, if not in `directory`.
+        """`directory_for` returns the directory of a new file if it is not always `directory`.
 
-        With a `pool` new files get a buffer of it.
+        With a `pool`, new files get a buffer.
         """
         self._pool = pool
         self._directory = directory
@@ -82,16 +83,16 @@ class AllocationService:
         self._taken_at: float | None = None
         self._ahead: list[_Segment] = []
         self._wanted_ahead = 1
-        #: Segments that were locked in memory and need not be any more.
+        #: Full segments that are still locked in memory.
         self._to_unlock: deque[MappedFile] = deque()
 
     def start(self) -> None:
-        """Begin to work ahead."""
+        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name="pyromq-allocation", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; segments ahead, which were never written to, are removed."""
+        """End the thread and remove the unused segments ahead."""
         self._stopping = True
         self._wake.set()
         if self._thread is not None:
@@ -99,7 +100,7 @@ class AllocationService:
         self._drop_ahead()
 
     def follow(self, file: MappedFile, position: int) -> None:
-        """From now on `file` is written to, and the writer stands at `position`."""
+        """Make `file` the current one, with the writer at `position`."""
         with self._lock:
             taken = self._taken
             ready = taken.ready if taken is not None and taken.file is file else 0
@@ -108,12 +109,12 @@ class AllocationService:
         self._wake.set()
 
     def advance(self, position: int) -> None:
-        """The writer has come to `position` of the current file."""
+        """Note that the writer has reached `position` of the current file."""
         self._target = position + AHEAD
         self._wake.set()
 
     def ensure(self, file: MappedFile, end: int) -> None:
-        """Reserve `file` up to `end` now; raises OSError on a full disk."""
+        """Reserve `file` up to `end` now. Raises OSError if the disk is full."""
         self._take_lock()
         try:
             file.reserve(_step_above(end))
@@ -121,20 +122,20 @@ class AllocationService:
             self._lock.release()
 
     def take_next(self, base: int) -> MappedFile:
-        """The file that begins at `base`: one made ahead, or a new one.
+        """Return the file that starts at `base`: a preallocated one, or a new one.
 
-        Raises OSError, or NoBufferError for a new one that should have a buffer.
+        Raises OSError, or NoBufferError if a new file finds no free buffer.
         """
         self._take_lock()
         try:
-            # Nothing is made ahead until `follow`: the file behind the current one is this one.
+            # Preallocation pauses until `follow`, because this file is the next one.
             full, self._current = self._current, None
             if full is not None and self._warm:
                 self._to_unlock.append(full.file)
             now = self._clock()
-            quick = self._taken_at is not None and now - self._taken_at < _QUICK
+            quick = self._taken_at is not None and now - self._taken_at < _QUICK_FILL_SECONDS
             self._taken_at, self._wanted_ahead = now, 2 if quick else 1
-            if self._ahead and self._ahead[0].file.base == base and self._ahead_is_there():
+            if self._ahead and self._ahead[0].file.base == base and self._ahead_exists():
                 self._taken = self._ahead.pop(0)
             else:
                 self._drop_ahead()
@@ -143,8 +144,8 @@ class AllocationService:
         finally:
             self._lock.release()
 
-    def give_up(self, file: MappedFile) -> None:
-        """Remove a file that `take_next` gave and that cannot be used."""
+    def discard(self, file: MappedFile) -> None:
+        """Remove a file from `take_next` that cannot be used."""
         self._take_lock()
         try:
             self._drop_ahead()
@@ -155,20 +156,20 @@ class AllocationService:
     def _take_lock(self) -> None:
         if not self._lock.acquire(timeout=TIMEOUT):
             raise TimeoutError(
-                f"no segment within {TIMEOUT:g} s: the disk of {self._directory} hangs"
+                f"no segment after {TIMEOUT:g} s: the disk of {self._directory} does not respond"
             )
 
-    def _ahead_is_there(self) -> bool:
-        """Whether nobody removed the segments ahead; what goes to such files is lost.
+    def _ahead_exists(self) -> bool:
+        """Whether the preallocated files still exist: data in removed ones would be lost.
 
-        A broker of Java's that is started on a store in use removes empty segments before it
-        sees the lock.
+        A Java broker that is started on a store in use removes empty segments before it checks
+        the lock.
         """
         missing = [each.file.path for each in self._ahead if not each.file.path.exists()]
         if missing:
             logger.error(
-                "%s was removed by another process: made again; look for a second broker "
-                "on this store",
+                "preallocated segment %s was removed by another process, creating it again: "
+                "check for a second broker on this store",
                 missing[0],
             )
         return not missing
@@ -178,7 +179,7 @@ class AllocationService:
         return create(self._directory_for(base), base, self._segment_size)
 
     def _drop_ahead(self) -> None:
-        # The last one first: a kill in between must leave no gap, which a start refuses.
+        # Last one first: a kill in between must not leave a gap, which a start refuses.
         while self._ahead:
             self._ahead.pop().file.delete()
 
@@ -191,8 +192,8 @@ class AllocationService:
             try:
                 self._work_ahead()
             except OSError as error:
-                # Not fatal here: the writer reports it when it really needs the room.
-                logger.warning("cannot make room ahead in %s: %s", self._directory, error)
+                # Not fatal: a put is refused when it really needs the room.
+                logger.warning("preallocation in %s failed: %s", self._directory, error)
 
     def _work_ahead(self) -> None:
         while self._to_unlock:
@@ -206,35 +207,35 @@ class AllocationService:
                     return
 
     def _step(self, segment: _Segment) -> bool:
-        """Do one piece of what is due; False when nothing is left."""
+        """Do one step of the work that is due; return False if there is none."""
         file = segment.file
-        if self._target >= file.size and self._make_one_ahead(file):
+        if self._target >= file.size and self._create_ahead(file):
             return True
         if self._make_ready(segment, min(self._target, file.size)):
             return True
         if not self._warm:
             return False
-        return self._make_one_ahead(file) or any(
+        return self._create_ahead(file) or any(
             self._make_ready(each, file.size) for each in (segment, *self._ahead[:1])
         )
 
-    def _make_one_ahead(self, file: MappedFile) -> bool:
-        """Begin a segment behind `file`, which is in use; False when there are enough."""
+    def _create_ahead(self, file: MappedFile) -> bool:
+        """Create a segment after the current `file`; return False if there are enough."""
         count = len(self._ahead)
         if count >= self._wanted_ahead:
             return False
         if self._pool is not None and not self._pool.available:
-            return False  # perhaps there is one when the file is needed
+            return False  # a buffer may be free by the time the file is needed
         self._ahead.append(_Segment(self._create(file.base + (count + 1) * file.size)))
         self._ahead[-1].file.reserve(RESERVE_STEP)
         return True
 
     def _make_ready(self, segment: _Segment, end: int) -> bool:
-        """Reserve and map the next pages below `end`; False when all of them are ready."""
+        """Reserve and populate the next pages below `end`; return False if all are ready."""
         start, stop = segment.ready, min(segment.ready + POPULATE_STEP, end)
         if start >= stop:
             return False
-        # Blocks up to the writer's target at once, of a segment to be warmed step by step.
+        # Reserve blocks up to the writer's target at once, beyond it (warming) step by step.
         file = segment.file
         file.reserve(_step_above(min(end, max(stop, self._target))))
         if self._locks_memory:
@@ -243,7 +244,7 @@ class AllocationService:
             except OSError as error:
                 self._locks_memory = False
                 logger.warning(
-                    "warmMapedFileEnable: %s cannot be locked in memory, pages are mapped only; "
+                    "warmMapedFileEnable: cannot lock %s in memory, only populating its pages; "
                     "raise the limit of locked memory (ulimit -l): %s",
                     file.path,
                     error,

@@ -1,9 +1,9 @@
-"""The checkpoint file: up to which store time log, queues and index are on the disk.
+"""The checkpoint file: the store times up to which log, queues and index are on disk.
 
-After a crash everything that was stored later than the earliest of the three, less
-three seconds, is checked and dispatched again. Layout: `protocol.units`.
+After a crash, recovery checks and dispatches again everything stored later than the earliest of
+log and queues, less three seconds. The layout is in `protocol.message.units`.
 
-Times only grow. Written by the flush thread, read at start.
+Times only grow. The flush thread writes them, and the start reads them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Checkpoint:
         self.index_timestamp = 0
 
     def load(self) -> None:
-        """Read the file; without one everything counts as not yet flushed."""
+        """Read the file. Without one, nothing counts as flushed."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
             return
         if len(data) < CHECKPOINT.size:
             logger.warning(
-                "%s has %d bytes: ignored, the whole log counts as not flushed",
+                "ignoring checkpoint %s of %d bytes: recovery checks the whole log",
                 self._path,
                 len(data),
             )
@@ -49,11 +49,11 @@ class Checkpoint:
 
     @property
     def safe_timestamp(self) -> int:
-        """What was stored up to this time is on the disk, in log and queues."""
+        """Return the store time up to which log and queues are on disk."""
         return max(0, min(self.log_timestamp, self.queue_timestamp) - _SAFETY_MARGIN_MS)
 
     def save(self) -> None:
-        """Write the three times and wait until they are on the disk."""
+        """Write the three times and fsync the file."""
         data = CHECKPOINT.pack(self.log_timestamp, self.queue_timestamp, self.index_timestamp)
         with opened(self._path, os.O_RDWR | os.O_CREAT) as descriptor:
             if os.fstat(descriptor).st_size != CHECKPOINT_FILE_SIZE:

@@ -1,11 +1,11 @@
-"""Brings what stands in the transient store pool's buffers to the log's files, off the loop.
+"""Commit the transient store pool's buffers to the log's files, off the loop.
 
-Every commitIntervalCommitLog when at least commitCommitLogLeastPages wait, all of it every
-commitCommitLogThoroughInterval. What is committed is the kernel's, and survives this process;
-`flush` syncs no more than that. A commit that fails is tried again in the next turn: the
-buffers still have everything.
+Commits every commitIntervalCommitLog if at least commitCommitLogLeastPages are waiting, and
+everything every commitCommitLogThoroughInterval. Committed bytes are in the kernel's page cache and
+survive a kill; `flush` syncs only those. A failed commit is retried in the next round: the buffers
+still hold everything.
 
-One thread, only with a pool. `stop` commits what is left on the thread that calls it.
+Runs one thread, only with a pool. `stop` commits the rest on the caller's thread.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class CommitService:
         self._last_commit = 0.0
 
     def start(self) -> None:
-        """Begin to commit."""
+        """Start the thread."""
         self._last_commit = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="pyromq-commit", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and commit all that is left; raises OSError. Nothing if not started."""
+        """End the thread, if started, and commit the rest. Raises OSError."""
         if self._thread is None:
             return
         self._wake.set()
@@ -52,13 +52,11 @@ class CommitService:
         interval = self._config.commit_interval_commit_log / 1000
         while not self._wake.wait(interval):
             try:
-                self._turn()
+                self._round()
             except OSError as error:
-                logger.error(
-                    "messages could not be committed to the log's file, tried again: %s", error
-                )
+                logger.error("commit failed, retrying in %g s: %s", interval, error)
 
-    def _turn(self) -> None:
+    def _round(self) -> None:
         config, marks = self._config, self._log.watermarks
         now = time.monotonic()
         waiting_pages = marks.written // _PAGE - marks.committed // _PAGE

@@ -1,20 +1,17 @@
-"""The commit log: every message of the broker, one behind the other.
+"""The commit log: every message of the broker, in the order of arrival.
 
-Puts of one chunk gather as `parts`, pieces of records in log order, and reach the
-mapped segment in one copy when the chunk is sealed. Between, `position` is already
-behind them: answers can be made, and nobody else can look, since everything happens
-in one turn of the loop.
+`make_room` reserves disk blocks and returns the range in which the next records fit; `append`
+copies all records of a chunk there at once. `chunk` is the only caller of both.
 
 Invariants
-1. written <= position; they are equal, and `parts` is empty, outside a chunk.
-2. The bytes from `written` to `position` are exactly `b"".join(parts)`, all in one
-   segment; `position` + size of a record <= `limit` before it is added.
-3. Behind the last record of a full segment stands a blank record to its end.
-4. The segment that is written to, and those made ahead of it, stay mapped.
-5. With a transient store pool the segment that is written to is a `PooledFile`: what is
-   written is in its buffer, what is committed in the file, too.
+1. The log ends at the `written` watermark.
+2. A record never crosses a segment. A full segment ends with a blank record after its last
+   message.
+3. The active segment, and those preallocated after it, stay mapped.
+4. With a transient store pool the active segment is a `PooledFile`: written bytes are in its
+   buffer, committed bytes in its file as well.
 
-Owned by the loop's thread. Other threads read below `written` only.
+Owned by the loop's thread. Other threads only read below `written`.
 """
 
 from __future__ import annotations
@@ -26,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from pyromq.base.descriptors import ShortageError
+from pyromq.base.sizes import MIB
 from pyromq.protocol.message.record import BLANK, BLANK_MAGIC, BLANK_SIZE
 from pyromq.store.log.allocation import AHEAD, RESERVE_STEP, AllocationService
 from pyromq.store.log.mapped_file import MappedFile
@@ -37,12 +35,12 @@ from pyromq.store.results import PutError, PutStatus
 
 logger = logging.getLogger(__name__)
 
-#: The log's end, which consumers that keep up read, stays mapped.
-_KEPT_IN_MEMORY: Final = 64 * 1024 * 1024
+#: Bytes at the log's end that stay resident, for consumers that keep up.
+_MAX_RESIDENT: Final = 64 * MIB
 
 
 class CommitLog:
-    """Appends whole records, reads ranges of bytes."""
+    """The log's segments and watermarks."""
 
     __slots__ = (
         "_allocation",
@@ -50,12 +48,6 @@ class CommitLog:
         "_file",
         "_open_files",
         "_pool",
-        "_start",
-        "add",
-        "limit",
-        "now",
-        "parts",
-        "position",
         "segments",
         "watermarks",
     )
@@ -71,35 +63,24 @@ class CommitLog:
         pool: TransientStorePool | None = None,
         open_files: OpenFiles | None = None,
     ) -> None:
-        """`more` are further directories for segments, `read_only` those of old ones.
+        """`more` are further directories for segments, `read_only` hold old ones.
 
-        With `open_files` segments that are not written to are mapped when they are read.
+        With `open_files`, segments other than the active one are mapped on demand.
         """
         self._open_files = open_files
         self.segments = Segments(
             directory, segment_size, more=more, read_only=read_only, open_files=open_files
         )
-        self.watermarks = Watermarks()
+        self.watermarks = Watermarks(has_pool=pool is not None)
         self._allocation = AllocationService(
             directory, segment_size, directory_for=self.segments.directory_for, warm=warm, pool=pool
         )
         self._pool = pool
         self._commit_lock = threading.Lock()
         self._file: MappedFile | None = None
-        #: Where the gathered parts will begin.
-        self._start = 0
-        #: The offset behind the last put.
-        self.position = 0
-        #: A record must end at or below this offset, or `make_room` is called first.
-        self.limit = 0
-        #: The store timestamp of the chunk's records, in milliseconds.
-        self.now = 0
-        self.parts: list[bytes] = []
-        self.add = self.parts.extend
 
     def start(self, end: int) -> None:
-        """Begin to append at `end`, the end of what recovery found valid."""
-        self.position = self._start = end
+        """Continue the log at `end`, where recovery found its last valid record to end."""
         self.watermarks.reset(end)
         if self._pool is not None:
             self._pool.open()
@@ -110,23 +91,20 @@ class CommitLog:
             self._allocation.follow(self._file, end - self._file.base)
 
     def stop(self) -> None:
-        """Seal, commit, flush and unmap everything."""
-        self.seal()
+        """Commit, flush and unmap everything."""
         self.commit()
         self.flush()
-        self.limit = 0
         self._allocation.stop()
         self.segments.close()
         if self._pool is not None:
             self._pool.close()
         self._file = None
 
-    def make_room(self, size: int) -> int:
-        """Let a record of `size` bytes fit at the returned offset.
+    def make_room(self, size: int) -> tuple[int, int]:
+        """Return the log's end, at which a record of `size` bytes fits, and the end of the room.
 
-        Reserves more of the segment, or seals it with a blank record and goes on in
-        the next one. Raises PutError when the disk gives no room; nothing is changed
-        for the caller then.
+        Reserves more of the segment, or ends it with a blank record and starts the next one.
+        Raises PutError, and changes nothing, if the disk has no room.
         """
         file = self._file
         if size + BLANK_SIZE > self.segments.segment_size:
@@ -135,29 +113,26 @@ class CommitLog:
                 f"{size} bytes do not fit in a segment of {self.segments.segment_size}",
             )
         try:
-            if file is None or self.position + size + BLANK_SIZE > file.base + file.size:
+            end = self.watermarks.written
+            if file is None or end + size + BLANK_SIZE > file.base + file.size:
                 file = self._roll(file)
-            self._ready(file, size)
+            return self.watermarks.written, self._reserve(file, size)
         except NoBufferError as error:
             raise PutError(PutStatus.NO_BUFFER, str(error)) from error
         except OSError as error:
-            if not isinstance(error, ShortageError):  # `descriptors` has logged that
+            if not isinstance(error, ShortageError):  # `descriptors` has logged it
                 logger.error("no room for %d bytes in %s: %s", size, self.segments.directory, error)
             raise PutError(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
-        return self.position
 
-    def seal(self) -> None:
-        """Copy the gathered parts into the segment: they are written now."""
-        parts = self.parts
-        if parts:
-            assert self._file is not None
-            self._file.write(self._start - self._file.base, b"".join(parts))
-            parts.clear()
-            self._start = self.watermarks.written = self.position
-            self.watermarks.written_timestamp = self.now
+    def append(self, records: bytes, store_timestamp: int) -> None:
+        """Copy whole records, for which there is room, to the end of the log."""
+        file, end = self._file, self.watermarks.written
+        assert file is not None
+        file.write(end - file.base, records)
+        self.watermarks.move_written(end + len(records), store_timestamp)
 
     def holds(self, offset: int, size: int) -> bool:
-        """Whether `size` bytes from `offset` on are there, in one segment."""
+        """Whether `size` bytes from `offset` on are written, within one segment."""
         file = self.segments.find(offset)
         return (
             file is not None
@@ -166,31 +141,31 @@ class CommitLog:
         )
 
     def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes from `offset` on; fewer where they are not (or no longer) there."""
+        """Return `size` bytes from `offset` on, or fewer if some are not stored (any more)."""
         file = self.segments.find(offset)
         if file is None:
             return b""
         end = min(offset + size, self.watermarks.written)
         try:
             return file.read(offset - file.base, max(offset, end) - file.base)
-        except FileNotFoundError:  # it has expired meanwhile, or somebody else removed it
+        except FileNotFoundError:  # it expired meanwhile, or another process removed it
             return b""
 
     def view(self, offset: int, size: int) -> memoryview:
-        """What `read` gives, where it lies: for pieces so large that copying them costs more."""
+        """Return the same bytes as `read` without copying them, for large ranges."""
         file = self.segments.find(offset)
         if file is None:
             return memoryview(b"")
         end = min(offset + size, self.watermarks.written)
         try:
             return file.view(offset - file.base, max(offset, end) - file.base)
-        except (FileNotFoundError, ShortageError):  # expired meanwhile, or no descriptor is left
+        except (FileNotFoundError, ShortageError):  # expired meanwhile, or out of descriptors
             return memoryview(self.read(offset, size))
 
     def commit(self) -> None:
-        """Bring all that is written to the files; raises OSError.
+        """Write all written bytes from the pool's buffers to the files. Raises OSError.
 
-        Called by the commit thread, and on the loop when all buffers are in use.
+        Called by the commit thread, and on the loop if all buffers are in use.
         """
         if self._pool is None:
             return
@@ -208,19 +183,19 @@ class CommitLog:
 
     @property
     def free_buffers(self) -> int | None:
-        """How many buffers the transient store pool has left; None without a pool."""
+        """Return how many buffers of the transient store pool are free; None without a pool."""
         return None if self._pool is None else self._pool.available
 
     @property
     def committed(self) -> tuple[int, int]:
-        """The end of what survives this process, and the store time of its last message."""
+        """Return the end of the bytes that survive a kill, and their last store timestamp."""
         marks = self.watermarks
         if self._pool is None:
             return marks.written, marks.written_timestamp
         return marks.committed, marks.committed_timestamp
 
     def flush(self) -> None:
-        """Wait until all that is committed is on the disk. Called by the flush thread."""
+        """Fsync everything committed so far. Called by the flush thread."""
         marks = self.watermarks
         offset, timestamp = self.committed
         if marks.flushed >= offset:
@@ -231,63 +206,63 @@ class CommitLog:
         marks.move_flushed(offset, timestamp)
 
     def release_old_pages(self) -> None:
-        """Keep only the log's end in this process's memory. Called by the flush thread."""
-        end = self.watermarks.flushed - _KEPT_IN_MEMORY
+        """Drop all but the log's end from this process's memory. Called by the flush thread."""
+        end = self.watermarks.flushed - _MAX_RESIDENT
         for file in list(self.segments.files):
             if file.base < end:
                 file.release(end - file.base)
 
     @property
     def min_offset(self) -> int:
-        """The offset of the first byte that is still there."""
+        """Return the offset of the first byte that is still stored."""
         return self.segments.first_offset
 
     def segment_after(self, offset: int) -> int:
-        """The base of the segment behind the one that holds `offset`."""
+        """Return the base of the segment after the one that holds `offset`."""
         size = self.segments.segment_size
         return offset - offset % size + size
 
-    def _ready(self, file: MappedFile, size: int) -> None:
-        """Have the blocks for the next record and its blank, and go on working ahead."""
-        position = self.position - file.base
+    def _reserve(self, file: MappedFile, size: int) -> int:
+        """Reserve blocks for the next record and a blank one; return the end of the room."""
+        position = self.watermarks.written - file.base
         self._allocation.ensure(file, position + size + BLANK_SIZE)
         self._allocation.advance(position)
         step = max(RESERVE_STEP, size + BLANK_SIZE)
-        self.limit = file.base + min(file.reserved, position + step, file.size) - BLANK_SIZE
+        return file.base + min(file.reserved, position + step, file.size) - BLANK_SIZE
 
     def _roll(self, full: MappedFile | None) -> MappedFile:
-        """End the full segment with a blank record and go on with the next one."""
-        base = full.base + full.size if full is not None else self.position
+        """End the full segment with a blank record and make the next one active."""
+        end = self.watermarks.written
+        base = full.base + full.size if full is not None else end
         file = self._next_file(base)
         try:
             self._allocation.ensure(file, min(AHEAD, file.size))
             if full is not None:
-                # A segment from before the last start has nothing reserved yet.
-                self._allocation.ensure(full, self.position - full.base + BLANK_SIZE)
+                # Nothing is reserved yet in a segment that an earlier run created.
+                self._allocation.ensure(full, end - full.base + BLANK_SIZE)
         except OSError:
-            self._allocation.give_up(file)
+            self._allocation.discard(file)
             raise
         if full is not None:
-            self.seal()
-            rest = base - self.position
-            full.write(self.position - full.base, BLANK.pack(rest, BLANK_MAGIC))
+            full.write(end - full.base, BLANK.pack(base - end, BLANK_MAGIC))
             full.hand_to(self._open_files)
         self.segments.add(file)
         self._file = file
-        self.position = self._start = self.watermarks.written = base
+        self.watermarks.move_written(base, self.watermarks.written_timestamp)
         self._allocation.follow(file, 0)
         return file
 
     def _next_file(self, base: int) -> MappedFile:
-        """A file from the allocation; NoBufferError only where it is wanted."""
+        """Return the next file. Raises NoBufferError only with fastFailIfNoBufferInStorePool."""
         try:
             return self._allocation.take_next(base)
         except NoBufferError:
             if self._pool is None or self._pool.fast_fail:
                 raise
-        # Full segments give their buffers back then: there is one at least.
+        # Committing releases the buffers of full segments, and there is at least one.
         logger.warning(
-            "no buffer is free: what waits is committed now; set a larger transientStorePoolSize"
+            "transient store pool is empty: committing on the event loop; "
+            "increase transientStorePoolSize"
         )
         self.commit()
         return self._allocation.take_next(base)

@@ -1,20 +1,20 @@
-"""Which files of a store are mapped: those used last, and no more than a limit.
+"""Cap the number of mapped files of a store, and unmap the least recently used.
 
-Each mapping costs a descriptor and one of the mappings that the kernel allows a process, so a
-store with 100,000 queues cannot keep all of them mapped. A file that is read or written while
-it is not mapped asks here for its mapping; another one that was not used for a while gives up
-its own. Bytes are never lost by that: they are the kernel's.
+A mapping costs a descriptor and counts against the kernel's limit per process, so a store with
+100,000 queues cannot keep all its files mapped. A file that is used while it is not mapped gets
+its mapping here, and another one that was idle loses its own. No bytes are lost, as they are in
+the kernel's page cache.
 
 Invariants
-1. Files are mapped for good, and unmapped, on one thread only: the one that starts the store. So
-   a file cannot be unmapped between two steps of a put. Others get a mapping of their own, which
-   goes with the last reference to it.
-2. A file whose holder has something to write stays mapped (`FileHolder.let_go`); the limit is
-   exceeded then rather than a message refused, until the chunk is sealed.
-3. Nothing is unmapped under a reader: who took the mapping keeps it.
+1. Files are mapped and unmapped on one thread only, the one that starts the store, so no file is
+   unmapped in the middle of a put. Other threads get private mappings, which live until the last
+   reference is dropped.
+2. A file with pending writes stays mapped (`FileHolder.let_go`). The cap is exceeded until the
+   chunk is sealed rather than a message refused.
+3. Nothing is unmapped under a reader, who holds a reference to the mapping.
 
-Second chance instead of a strict order: a use sets a flag, and only a search for a victim clears
-it, so that a use costs nearly nothing.
+Second-chance replacement: a use only sets a flag, which the search for a victim clears, so a use
+costs nearly nothing.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from typing import Final, Protocol
 from pyromq.base import descriptors
 from pyromq.base.descriptors import ShortageError
 
-#: A search for a victim ends after so many files that must stay.
+#: The search for a victim ends after this many files that must stay mapped.
 _MAX_BUSY: Final = 64
 
 
 class FileHolder(Protocol):
-    """What a file belongs to."""
+    """The owner of a file."""
 
     def let_go(self) -> bool:
-        """Whether a file may be unmapped now; the holder asks for it again before it writes."""
+        """Whether the file may be unmapped now; the owner maps it again before it writes."""
 
 
 class Mappable(Protocol):
     """A file that can be mapped and unmapped."""
 
-    #: Used since it was mapped, or last looked at: what is used once goes first.
+    #: Used since it was mapped, or since the last search for a victim.
     used: bool
 
     def new_mapping(self) -> mmap.mmap:
-        """Map the file; raises OSError."""
+        """Map the file. Raises OSError."""
 
     def set_mapping(self, mapping: mmap.mmap) -> None:
         """Use this mapping from now on."""
 
     def unmap(self) -> bool:
-        """Drop the mapping; False when it is needed."""
+        """Drop the mapping; return False if it is needed."""
 
 
 class OpenFiles:
-    """The mapped files of one store, in the order in which they are looked at."""
+    """The mapped files of one store, in search order."""
 
     def __init__(self, limit: int = descriptors.MAX_MAPPED) -> None:
         self.limit = limit
@@ -66,11 +66,11 @@ class OpenFiles:
         return len(self._mapped)
 
     def adopt(self) -> None:
-        """The calling thread is the one that maps and unmaps from now on."""
+        """Make the calling thread the one that maps and unmaps."""
         self._owner = threading.get_ident()
 
     def map(self, file: Mappable) -> mmap.mmap:
-        """Map a file that is not mapped; raises OSError."""
+        """Map a file that is not mapped. Raises OSError."""
         if threading.get_ident() != self._owner:
             return file.new_mapping()
         mapped = self._mapped
@@ -79,7 +79,7 @@ class OpenFiles:
         try:
             mapping = file.new_mapping()
         except ShortageError:
-            # Mappings are ours to give up, and one less is one descriptor more.
+            # Unmapping another file frees a descriptor.
             if not self._unmap_one():
                 raise
             mapping = file.new_mapping()
@@ -90,15 +90,15 @@ class OpenFiles:
         return mapping
 
     def add(self, file: Mappable) -> None:
-        """Count a file that is mapped, and let it be unmapped when others need its place."""
+        """Count a mapped file, which may be unmapped from now on."""
         self._mapped[file] = None
 
     def remove(self, file: Mappable) -> None:
-        """Forget a file; its mapping, if any, is its own."""
+        """Stop counting a file; it keeps its mapping, if any."""
         self._mapped.pop(file, None)
 
     def _unmap_one(self) -> bool:
-        """Unmap a file that was not used for long; False when all must stay."""
+        """Unmap the file that was idle longest; return False if all must stay."""
         mapped = self._mapped
         busy = 0
         while mapped and busy < _MAX_BUSY:

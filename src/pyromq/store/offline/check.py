@@ -1,12 +1,12 @@
-"""Whether a store directory keeps every rule of the store: `check_store`.
+"""Check that a store directory obeys every rule of the store: `check_store`.
 
-The log is read once, from its first segment to its end; the records of each piece are
-held against the consume queues and the key index, which are read along with it. Only
-reads. Of a store that was not stopped cleanly, or that a broker runs on, the tail may
-move or be torn: what the next start cuts off or makes again there is no violation.
+Reads the log once, front to back, and compares the records of each piece with the consume queues
+and the key index, which are read alongside. Never writes. If a broker is running on the store, or
+the last shutdown was unclean, the tail may be incomplete: damage that the next start truncates or
+rebuilds is not a violation.
 
-Called by `pyromq store check` and by tests, on their own thread. Memory: a byte for each
-consume-queue entry, and pieces of a few MiB.
+Called by `pyromq store check` and by tests, on their own thread. Memory: one byte per consume-queue
+entry, and pieces of a few MiB.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from pyromq.store.recovery.queue_damage import known_deletions, known_topics
 
 __all__ = ["Violation", "ViolationKind", "check_store", "guess_config", "is_unclean"]
 
-#: A store time beyond this (the year 2248) comes from damaged bytes.
-_LAST_TIME = 1 << 43
+#: Later times (after the year 2248) come from damaged bytes.
+_LAST_TIMESTAMP = 1 << 43
 
 
 def check_store(
@@ -38,10 +38,10 @@ def check_store(
     config: MessageStoreConfig | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Violation]:
-    """Everything that is wrong with the store in `path`.
+    """Yield all violations in the store at `path`.
 
-    Without `config` sizes are taken from the files themselves. `on_progress` hears the bytes
-    of the log that are checked, and how many there are in all.
+    Without `config`, sizes are derived from the files. `on_progress` receives the number of log
+    bytes checked so far and the total.
     """
     sizes_known = config is not None
     settings = config or MessageStoreConfig()
@@ -84,7 +84,7 @@ def check_store(
         is_kept=settings.message_index_enable,
         may_move=may_move,
     )
-    # Before the log: what a queue knows now is in the log when that is read.
+    # Load these before reading the log, so that the log has every record they refer to.
     yield from queues.load()
     yield from index.load()
     yield from log_files.load()
@@ -105,7 +105,7 @@ def check_store(
 
 
 def guess_config(path: Path) -> MessageStoreConfig:
-    """Settings with the sizes that the files of a store have; the defaults where there are none."""
+    """Return settings with the sizes of a store's files, or defaults where there are none."""
     settings = MessageStoreConfig(store_path_root_dir=str(path))
     guessed: dict[str, int] = {}
     if size := usual_size(settings.commit_log_directory.glob("[0-9]" * 20)):
@@ -122,7 +122,7 @@ def guess_config(path: Path) -> MessageStoreConfig:
 
 
 def is_unclean(path: Path) -> bool:
-    """Whether a broker runs on this store, or its last stop was not clean."""
+    """Return whether a broker is running on the store, or its last shutdown was unclean."""
     return (path / "abort").exists()
 
 
@@ -139,12 +139,12 @@ def _check_checkpoint(path: Path) -> Iterator[Violation]:
             ViolationKind.CHECKPOINT,
             path,
             0,
-            f"has {len(data)} bytes, three times take {CHECKPOINT.size}",
+            f"has {len(data)} bytes, expected at least {CHECKPOINT.size}",
         )
         return
     names = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")
     for number, (name, value) in enumerate(zip(names, CHECKPOINT.unpack_from(data), strict=True)):
-        if not 0 <= value < _LAST_TIME:
+        if not 0 <= value < _LAST_TIMESTAMP:
             yield Violation(ViolationKind.CHECKPOINT, path, number * 8, f"{name} is {value}")
 
 
@@ -156,4 +156,4 @@ def _check_tables(directory: Path) -> Iterator[Violation]:
             yield Violation(ViolationKind.TABLE, path, 0, f"cannot be read: {error}")
             continue
         if not isinstance(value, dict):
-            yield Violation(ViolationKind.TABLE, path, 0, "is no table: a JSON object is expected")
+            yield Violation(ViolationKind.TABLE, path, 0, "is not a JSON object")

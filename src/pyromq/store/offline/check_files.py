@@ -1,8 +1,8 @@
-"""Segments for a check: what is on the disk, opened for reading only.
+"""Read-only access to segment files, for checks.
 
-Unlike `segments` nothing is refused: every file that does not fit is a finding, and the
-others are still looked at. Files are opened for each read, so that a check of a store
-with very many queues holds no descriptors. Used by `check` and its parts, on one thread.
+Unlike `log.segments`, this rejects nothing: it reports files that do not fit, and reads the others.
+Files are opened for each read, so that checking a store with very many queues holds no descriptors.
+Used by the other modules of `offline`, each object on one thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME_LENGTH = 20
 
 
 class SegmentFiles:
-    """The files of one stream, by the offset of their first byte."""
+    """The files of one log or queue, by the offset of their first byte."""
 
     def __init__(
         self,
@@ -28,10 +28,10 @@ class SegmentFiles:
         more: Sequence[Path] = (),
         read_only: Sequence[Path] = (),
     ) -> None:
-        """`segment_size` may be 0: the size that most files have is the right one then.
+        """Describe where the files are; with `segment_size` 0, use the size of most files.
 
-        `more` are further directories that files of the stream may be in, `read_only` those
-        whose files a broker only reads.
+        Files may also be in `more` directories, and in `read_only` ones, which a broker never
+        writes to.
         """
         self.directory = directory
         self.segment_size = segment_size
@@ -41,7 +41,7 @@ class SegmentFiles:
         self._paths: dict[int, Path] = {}
 
     def load(self) -> Iterator[Violation]:
-        """List the directories; yields what does not fit. What does is in `bases` then."""
+        """List the directories; yield files that do not fit, and fill `bases` with the others."""
         found: list[tuple[Path, int]] = []
         paths = [
             path
@@ -54,23 +54,23 @@ class SegmentFiles:
             if len(name) == _NAME_LENGTH and name.isascii() and name.isdecimal() and path.is_file():
                 found.append((path, path.stat().st_size))
             else:
-                yield _file(path, "is no segment: a segment's name has twenty digits")
+                yield _file(path, "is not a segment: expected a name of twenty digits")
         if not self.segment_size:
             self.segment_size = usual_size(path for path, _ in found)
         for path, size in found:
             if size == 0 and path == found[-1][0]:
-                continue  # an interrupted creation, removed at the next start
+                continue  # its creation was interrupted; the next start removes it
             base = int(path.name)
             if size != self.segment_size:
-                yield _file(path, f"has {size} bytes, not {self.segment_size}")
+                yield _file(path, f"has {size} bytes, expected {self.segment_size}")
             elif size == 0 or base % size:
-                yield _file(path, f"begins at no multiple of {size}")
+                yield _file(path, f"has a name that is not a multiple of {size}")
             elif base in self._paths:
-                yield _file(path, f"holds the same part of the store as {self._paths[base]}")
+                yield _file(path, f"has the same offset as {self._paths[base]}")
             else:
                 if self.bases and base != self.bases[-1] + size:
                     if self._all_read_only():
-                        # What stood between has expired: a start leaves these alone, too.
+                        # The segments between have expired. A start ignores these as well.
                         self.bases.clear()
                         self._paths.clear()
                     else:
@@ -83,25 +83,25 @@ class SegmentFiles:
 
     @property
     def first_offset(self) -> int:
-        """The offset of the first byte."""
+        """The offset of the first byte of the first file."""
         return self.bases[0] if self.bases else 0
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last file."""
+        """The offset after the last file."""
         return self.bases[-1] + self.segment_size if self.bases else 0
 
     def path(self, offset: int) -> Path:
-        """The file that holds, or would hold, the byte at `offset`."""
+        """Return the file that holds, or would hold, the byte at `offset`."""
         base = offset - offset % max(self.segment_size, 1)
         return self._paths.get(base) or self.directory / f"{base:0{_NAME_LENGTH}d}"
 
     def place(self, offset: int) -> tuple[Path, int]:
-        """The file of `offset` and the position in it."""
+        """Return the file of `offset` and the position in it."""
         return self.path(offset), offset % max(self.segment_size, 1)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from `offset` on, of one file; none where there is no file."""
+        """Read up to `size` bytes from `offset`, within one file; nothing without a file."""
         path, position = self.place(offset)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -114,7 +114,7 @@ class SegmentFiles:
 
 
 def usual_size(paths: Iterable[Path]) -> int:
-    """The size that most of these files have; 0 without files."""
+    """Return the size that most of these files have; 0 without files."""
     sizes = Counter(path.stat().st_size for path in paths)
     return sizes.most_common(1)[0][0] if sizes else 0
 

@@ -1,15 +1,15 @@
-"""The key index's part of a check: its own chains, and its entries against the log's keys.
+"""Check the key index: its internal links, and its entries against the keys in the log.
 
-`load` looks at the files alone: sizes, headers, slots and links. Then `compare` is given
-the log's records piece by piece. Entries stand in the log's order, so each file is read
-once, front to back, beside the log. Used by `check`, on one thread.
+`load` checks the files on their own: sizes, headers, slots and links. Then `compare` gets the
+records of the log piece by piece. Entries are in the order of the log, so each file is read once,
+front to back, alongside the log. Used by `check`, on one thread.
 
-What is no violation
-1. Entries whose messages have left the log.
-2. The keys of a record twice, as Java leaves them after a crash.
-3. Files whose settings are not given and cannot be told from the files: they are left out.
-4. In a store that was not stopped cleanly: keys behind the last indexed message, and
-   entries behind the end of the log; the next start makes that part of the index again.
+Not violations:
+1. Entries whose messages have expired from the log.
+2. Duplicate keys of a record, which Java leaves behind after a crash.
+3. Files whose numbers of slots and entries are unknown: they are skipped.
+4. After an unclean shutdown: messages after the last indexed one, and entries that point past the
+   end of the log. The next start rebuilds that end of the index.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyromq.protocol.message.bulk import Longs
+from pyromq.protocol.message.unit_arrays import INDEX_ENTRY_DTYPE
 from pyromq.protocol.message.units import (
-    INDEX_ENTRY_DTYPE,
     INDEX_ENTRY_SIZE,
     INDEX_HEADER,
     INDEX_HEADER_SIZE,
@@ -33,18 +33,17 @@ from pyromq.store.index.index import keys_of_records
 from pyromq.store.offline.check_log import CheckedPiece
 from pyromq.store.offline.violation import Violation, ViolationKind
 
-_ENTRY: Final = np.dtype(INDEX_ENTRY_DTYPE)
 _SLOT: Final = np.dtype(">u4")
-#: RocketMQ's default is four entries for each slot; that tells the slots of most files.
+#: RocketMQ's default is four entries per slot; the number of slots of most files follows from it.
 _ENTRIES_PER_SLOT: Final = 4
-#: So many entries of a file are looked at at once.
+#: Entries of a file that are examined at once.
 _WINDOW: Final = 4096
-#: Of one file so many wrong entries are named one by one.
+#: Violations that are reported individually per file.
 _MAX_NAMED: Final = 20
 
 
 class _File:
-    """One index file, mapped for reading."""
+    """An index file, mapped read-only."""
 
     def __init__(self, path: Path, slots: int) -> None:
         self.path = path
@@ -59,42 +58,44 @@ class _File:
         #: Entry 0 is never written.
         self.count = min(max(header[5], 1), room)
         self.table: NDArray[np.uint32] = np.frombuffer(data, _SLOT, slots, INDEX_HEADER_SIZE)
-        self.entries: NDArray[np.void] = np.frombuffer(data, _ENTRY, self.count, self.entries_at)
-        #: The next entry that was not yet held against the log.
+        self.entries: NDArray[np.void] = np.frombuffer(
+            data, INDEX_ENTRY_DTYPE, self.count, self.entries_at
+        )
+        #: The next entry to compare with the log.
         self.next = 1
 
     def position(self, number: int) -> int:
-        """Where an entry stands in the file."""
+        """Return the position of an entry in the file."""
         return self.entries_at + number * INDEX_ENTRY_SIZE
 
 
 class IndexCheck:
-    """All index files of a store."""
+    """Checks all index files of a store."""
 
     def __init__(
         self, directory: Path, slots: int, entries: int, *, is_kept: bool, may_move: bool
     ) -> None:
-        """`slots` and `entries` are the settings, 0 when nobody knows; `is_kept`: enabled."""
+        """Pass 0 for unknown `slots` and `entries`; `is_kept` says if the index is enabled."""
         self._directory = directory
         self._slots = slots
         self._limit = entries
         self._is_kept = is_kept
         self._may_move = may_move
         self._files: list[_File] = []
-        #: Records before the first entry had their keys in files that are gone.
+        #: The physical offset of the first entry. Keys of earlier records were in deleted files.
         self._first = 0
         self._last = 0
-        #: Where the log's first record stands, -1 before it was seen.
+        #: The offset of the first record in the log, -1 until it is known.
         self._log_begin = -1
 
     def load(self) -> Iterator[Violation]:
-        """Look at the files; what can be said without the log is said here."""
+        """Check the files on their own."""
         paths = []
         for path in sorted(self._directory.iterdir()) if self._directory.is_dir() else ():
             if path.name.isascii() and path.name.isdigit() and path.is_file():
                 paths.append(path)
             else:
-                yield Violation(ViolationKind.FILE, path, 0, "is no index file")
+                yield Violation(ViolationKind.FILE, path, 0, "is not an index file")
         slots, limit = (self._slots, self._limit) if self._slots else guess_index_settings(paths)
         if not slots:
             return
@@ -102,9 +103,9 @@ class IndexCheck:
         for path in paths:
             size = path.stat().st_size
             if size == 0 and path == paths[-1]:
-                continue  # being made, or its making was interrupted
+                continue  # being created, or its creation was interrupted
             if size != whole:
-                yield Violation(ViolationKind.FILE, path, 0, f"has {size} bytes, not {whole}")
+                yield Violation(ViolationKind.FILE, path, 0, f"has {size} bytes, expected {whole}")
                 continue
             file = _File(path, slots)
             self._files.append(file)
@@ -115,7 +116,7 @@ class IndexCheck:
             self._last = max(int(file.entries["physical_offset"][-1]) for file in used)
 
     def compare(self, piece: CheckedPiece) -> Iterator[Violation]:
-        """Hold the keys of these records against the index."""
+        """Compare the keys of these records with the index."""
         if not self._files:
             return
         rows, hashes = keys_of_records(piece.data, piece.columns)
@@ -131,11 +132,11 @@ class IndexCheck:
                 continue
             entries = file.entries[numbers]
             offsets = entries["physical_offset"].astype(np.int64)
-            # Beyond is damage; the pair of a very large one could be another's.
+            # Other offsets are damage, and a very large one could give the pair of another entry.
             inside = (offsets >= low) & (offsets < high)
             pairs = _pairs(offsets - low, entries["key_hash"].astype(np.int64))
             found.append(pairs[inside])
-            # Those before the log's first record have expired.
+            # Entries before the first record of the log have expired.
             wrong = ~(inside & np.isin(pairs, wanted)) & (offsets >= self._log_begin)
             for row in np.flatnonzero(wrong).tolist():
                 yield from self._wrong_entry(file, int(numbers[row]), int(offsets[row]))
@@ -149,12 +150,12 @@ class IndexCheck:
                     ViolationKind.MISSING_KEY,
                     self._files[-1].path,
                     0,
-                    f"{lost.size} messages have keys that are not in the index, the first at "
-                    f"{lost[0]} of the log",
+                    f"{lost.size} messages have keys that the index lacks, the first at physical "
+                    f"offset {lost[0]}",
                 )
 
     def finish(self, log_end: int) -> Iterator[Violation]:
-        """What points behind the last record."""
+        """Report entries that point past the last record."""
         if self._may_move:
             return
         for file in self._files:
@@ -170,19 +171,19 @@ class IndexCheck:
                 ViolationKind.INDEX_ENTRY,
                 file.path,
                 file.position(number),
-                f"entry {number} points at {offset} of the log, where no record has its key",
+                f"entry {number} points at physical offset {offset}, where no record has its key",
             )
         elif file.named == _MAX_NAMED + 1:
-            message = "and so on: more entries are wrong"
+            message = "more entries are wrong, not listed"
             yield Violation(ViolationKind.INDEX_ENTRY, file.path, file.position(number), message)
 
     def _check_file(self, file: _File) -> Iterator[Violation]:
         begin_time, end_time, begin, end, used_slots, count = file.header
         problems = (
-            (not 0 <= begin_time <= end_time, f"stores times from {begin_time} to {end_time}"),
-            (not 0 <= begin <= end, f"stores offsets from {begin} to {end}"),
-            (not 0 <= used_slots <= file.slots, f"says that {used_slots} slots are used"),
-            (not 0 <= count <= file.room, f"says that {count} entries are used"),
+            (not 0 <= begin_time <= end_time, f"states times from {begin_time} to {end_time}"),
+            (not 0 <= begin <= end, f"states offsets from {begin} to {end}"),
+            (not 0 <= used_slots <= file.slots, f"states {used_slots} used slots"),
+            (not 0 <= count <= file.room, f"states {count} used entries"),
         )
         for is_wrong, message in problems:
             if is_wrong:
@@ -200,8 +201,8 @@ class IndexCheck:
                 ViolationKind.INDEX_ENTRY,
                 file.path,
                 file.position(number),
-                f"entry {number} follows entry {previous[number]}, which is not before it in "
-                "its slot",
+                f"entry {number} links to entry {previous[number]}, which is not an earlier one "
+                "of its slot",
             )
         if self._may_move and file.count < file.room:
             return  # slots are written last
@@ -213,17 +214,17 @@ class IndexCheck:
                 ViolationKind.INDEX_ENTRY,
                 file.path,
                 INDEX_HEADER_SIZE + slot * INDEX_SLOT_SIZE,
-                f"slot {slot} has entry {file.table[slot]}, its newest one is {newest[slot]}",
+                f"slot {slot} has entry {file.table[slot]}, but its newest is {newest[slot]}",
             )
 
 
 def _take(file: _File, below: int | None) -> Longs:
-    """The numbers of the next entries, up to those that point at `below` or further."""
+    """Return the numbers of the next entries that point below an offset (None: all)."""
     first = file.next
     while below is not None and file.next < file.count:
         window = file.entries["physical_offset"][file.next : file.next + _WINDOW].astype(np.int64)
         beyond = np.concatenate((window >= below, (True, True)))
-        # One or two that point too far are damage, and do not hold up those behind them.
+        # One or two entries that point too far are damage; do not let them block the others.
         stays = beyond[:-2] & beyond[1:-1] & beyond[2:]
         stop = int(stays.argmax()) if stays.any() else window.size
         file.next += stop
@@ -235,15 +236,15 @@ def _take(file: _File, below: int | None) -> Longs:
 
 
 def _pairs(places: Longs, hashes: NDArray[np.int64] | NDArray[np.int32]) -> Longs:
-    """Place and key hash as one number."""
+    """Combine place and key hash into one number."""
     pairs: Longs = places << 32 | hashes.astype(np.int64) & 0xFFFFFFFF
     return pairs
 
 
 def guess_index_settings(paths: list[Path]) -> tuple[int, int]:
-    """How many slots and entries these files have; (0, 0) when that cannot be told.
+    """Return the numbers of slots and entries of these files; (0, 0) if unknown.
 
-    All files but the last are full, so the count in their header is that of all entries.
+    All files but the last are full, so the count in their header is the number of entries.
     """
     for path in paths[:-1]:
         with path.open("rb") as file:

@@ -1,13 +1,12 @@
-"""The log's part of a check: every record, and what stands between and behind them.
+"""Check the log: every record, and the bytes between and after records.
 
-Recovery ends the log at the first bytes that are no record. A check goes on: behind
-damage it looks for the next record that says it stands where it stands, so that one run
-names everything. Used by `check`, on one thread.
+Recovery ends the log at the first bytes that are not a record. A check continues: after damage it
+searches for the next record whose stated offset matches its position, so that one run reports all
+violations. Used by `check`, on one thread.
 
 Invariants
-1. `pieces` gives every whole record of the log once, in the log's order; those whose
-   body is damaged too.
-2. When it is done, `end` is the offset behind the last record.
+1. `pieces` yields every complete record once, in order, including those with damaged bodies.
+2. Afterwards, `end` is the offset after the last record.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from pyromq.base.sizes import MIB
 from pyromq.protocol.message import bulk
 from pyromq.protocol.message.record import (
     BLANK_MAGIC,
@@ -30,16 +30,16 @@ from pyromq.protocol.message.record import (
 from pyromq.store.offline.check_files import SegmentFiles
 from pyromq.store.offline.violation import Violation, ViolationKind
 
-_PIECE: Final = 4 * 1024 * 1024
-#: How often, and how far apart, the end of a log that may grow is looked at again.
-_LOOKS: Final = 3
-_SECONDS_BETWEEN_LOOKS: Final = 0.05
-_ZEROS: Final = bytes(_PIECE)
+_PIECE_SIZE: Final = 4 * MIB
+#: The end of a log that may be growing is read this many times, with a delay between.
+_MAX_READS: Final = 3
+_SECONDS_BETWEEN_READS: Final = 0.05
+_ZEROS: Final = bytes(_PIECE_SIZE)
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
 
 
 class CheckedPiece(NamedTuple):
-    """Whole records, one behind the other, from the physical offset `base` on."""
+    """Consecutive complete records from the physical offset `base` on."""
 
     base: int
     data: bytes
@@ -47,12 +47,13 @@ class CheckedPiece(NamedTuple):
 
 
 class LogCheck:
-    """One walk through the log. `violations` fills while `pieces` runs."""
+    """One walk through the log; `pieces` adds to `violations`."""
 
     def __init__(self, files: SegmentFiles, *, may_move: bool, check_bodies: bool = True) -> None:
-        """`may_move`: not stopped cleanly, so the last record may be torn or being written.
+        """Prepare a walk.
 
-        Without `check_bodies` no CRC is computed.
+        `may_move` means that the last record may be torn or being written, because the shutdown
+        was unclean or a broker is running. Without `check_bodies`, CRCs are not checked.
         """
         self._files = files
         self._check_bodies = check_bodies
@@ -61,7 +62,7 @@ class LogCheck:
         self.end = files.first_offset
 
     def pieces(self) -> Iterator[CheckedPiece]:
-        """The records of the log."""
+        """Yield the records of the log."""
         bases, size = self._files.bases, self._files.segment_size
         last = position = self.end
         number = 0
@@ -88,7 +89,7 @@ class LogCheck:
             if position == segment_end:
                 number += 1
         if self._may_move:
-            # The last record may be torn; the next start cuts it off.
+            # The last record may be torn; the next start truncates it.
             torn = (ViolationKind.BODY_CRC, *self._files.place(last))
             found = self.violations[-1:]
             if found and (found[0].kind, found[0].file, found[0].position) == torn:
@@ -97,7 +98,7 @@ class LogCheck:
             self._check_empty()
 
     def record_at(self, offset: int) -> bytes | None:
-        """The record that begins at `offset`; None when none does."""
+        """Return the record at `offset`, or None."""
         size, magic = peek(self._files.read(offset, HEAD_SIZE_V4))
         if magic != MESSAGE_MAGIC:
             return None
@@ -105,11 +106,11 @@ class LogCheck:
         return data if len(data) == size else None
 
     def _piece(self, position: int, segment_end: int) -> CheckedPiece | None:
-        """The next records; None when none begins here."""
-        for look in range(_LOOKS if self._may_move else 1):
-            if look:
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
-            data = self._files.read(position, min(_PIECE, segment_end - position))
+        """Return the records from `position` on, or None if there is none."""
+        for attempt in range(_MAX_READS if self._may_move else 1):
+            if attempt:
+                time.sleep(_SECONDS_BETWEEN_READS)
+            data = self._files.read(position, min(_PIECE_SIZE, segment_end - position))
             starts, end = bulk.record_starts(data)
             size, magic = peek(data)
             rest = segment_end - position
@@ -134,7 +135,7 @@ class LogCheck:
             self._report(
                 ViolationKind.RECORD,
                 piece.base + int(columns.starts[row]),
-                f"the record says that it stands at {places[row]}",
+                f"record states physical offset {places[row]}",
             )
         if not self._check_bodies:
             return
@@ -144,7 +145,7 @@ class LogCheck:
             self._report(
                 ViolationKind.BODY_CRC,
                 piece.base + int(columns.starts[row]),
-                f"the body's CRC is {crcs[row]}, the record says {expected[row]}",
+                f"CRC of the body is {crcs[row]}, but the record states {expected[row]}",
             )
 
     def _is_blank(self, position: int, segment_end: int) -> bool:
@@ -152,7 +153,7 @@ class LogCheck:
         return magic == BLANK_MAGIC and size == segment_end - position
 
     def _was_written_since(self) -> bool:
-        """Whether the log goes on at `end`, where there was nothing when it was looked at."""
+        """Return whether the log now continues at `end`, where it had ended before."""
         segment_end = self.end - self._files.place(self.end)[1] + self._files.segment_size
         return (
             self._may_move
@@ -168,24 +169,24 @@ class LogCheck:
         self._report(ViolationKind.RECORD, self.end, f"{reason}; the next record is at {following}")
 
     def _reason(self, position: int) -> str | None:
-        """Why no record begins here; None when nothing was ever written."""
+        """Return why there is no record at `position`; None if nothing was written there."""
         rest = self._files.segment_size - self._files.place(position)[1]
-        data = self._files.read(position, min(_PIECE, rest))
+        data = self._files.read(position, min(_PIECE_SIZE, rest))
         if not any(data[:HEAD_SIZE_V4]):
             return None
         size, magic = peek(data)
         if magic == BLANK_MAGIC:
-            return f"a blank record of {size} bytes where {rest} are left"
+            return f"blank record of {size} bytes, but {rest} are left"
         try:
             decode_record(data)
         except RecordError as error:
             return str(error)
-        return f"a record of {size} bytes that does not fit its segment"
+        return f"record of {size} bytes does not fit its segment"
 
     def next_record(self, position: int, segment_end: int) -> int | None:
-        """The next place in the segment at which a record of that very place begins."""
+        """Return the offset of the next record in the segment that states its own offset."""
         while position < segment_end:
-            data = self._files.read(position, min(_PIECE, segment_end - position))
+            data = self._files.read(position, min(_PIECE_SIZE, segment_end - position))
             at = -1 if _is_empty(data) else data.find(_MAGIC)
             while at >= 0:
                 start = position + at - 4
@@ -201,15 +202,15 @@ class LogCheck:
         return None
 
     def _check_empty(self) -> None:
-        """Nothing may stand behind the log's end: it could be taken for a record later."""
+        """Report bytes after the end of the log, which could later be mistaken for a record."""
         files = self._files
         for base in files.bases:
             segment_end = base + files.segment_size
             position = max(base, self.end)
             while position < segment_end:
-                data = files.read(position, min(_PIECE, segment_end - position))
+                data = files.read(position, min(_PIECE_SIZE, segment_end - position))
                 if not _is_empty(data):
-                    reason = self._reason(self.end) or "bytes stand behind the log's end"
+                    reason = self._reason(self.end) or "bytes after the end of the log"
                     first = len(data) - len(data.lstrip(b"\0"))
                     self._report(ViolationKind.LOG_END, position + first, reason)
                     return
@@ -221,5 +222,5 @@ class LogCheck:
 
 
 def _is_empty(data: bytes) -> bool:
-    """Whether there are only zeros: a comparison is much faster than any search."""
+    """Return whether all bytes are zero; a comparison is much faster than a search."""
     return data == _ZEROS[: len(data)]

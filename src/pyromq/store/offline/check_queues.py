@@ -1,16 +1,16 @@
-"""The consume queues' part of a check: every entry against the record that it points at.
+"""Check the consume queues: every entry against the record that it points at.
 
-`load` looks at the files alone. Then `compare` is given the log's records piece by piece
-and marks the entries that are right; `finish` names those that no record claimed, and
-the records that have no entry. Used by `check`, on one thread.
+`load` checks the files on their own. Then `compare` gets the records of the log piece by piece and
+marks the entries that are right. `finish` reports entries without a record, and records without an
+entry. Used by `check`, on one thread.
 
-What is no violation
-1. Entries whose messages have left the log, and pre-blank ones.
-2. Records of a topic that was deleted; when it was made anew, those from before: up to a record
-   with offset 0, and all that are as old as the broker's note of the deletion.
-3. In a store that was not stopped cleanly: records behind the last one that any queue
-   knew when the check began, and entries behind the end of the log.
-4. Addresses of an extension that the store does not have: nobody reads them.
+Not violations:
+1. Entries whose messages have expired from the log, and pre-blank ones.
+2. Records of a deleted topic. If the topic was recreated: its earlier records, which are those
+   before a record with offset 0, and those not newer than the broker's note of the deletion.
+3. After an unclean shutdown: records after the last one that any queue had when the check started,
+   and entries that point past the end of the log.
+4. Addresses of an extension that the store does not have: they are never read.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from numpy.typing import NDArray
 
 from pyromq.protocol.message.bulk import Longs
 from pyromq.protocol.message.record import RecordError, decode_record
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
 from pyromq.protocol.message.units import (
-    CONSUME_QUEUE_DTYPE,
-    CONSUME_QUEUE_ENTRY,
     CONSUME_QUEUE_ENTRY_SIZE,
     EXTENSION_BASE,
     MAX_EXTENSION_ADDRESS,
+    PRE_BLANK_SIZE,
+    Entry,
 )
 from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.store.offline.check_extension import ExtensionCheck
@@ -42,43 +43,42 @@ from pyromq.store.offline.violation import Violation, ViolationKind
 from pyromq.store.recovery.dispatch import QueueRun
 from pyromq.store.recovery.queue_damage import Deletion
 
-_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
-_PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 _QUEUE_ID: Final = re.compile("0|[1-9][0-9]{0,9}")
-#: Of one queue so many wrong entries are named one by one.
+#: Violations that are reported individually per queue.
 _MAX_NAMED: Final = 20
 
 
 class _Queue:
-    """One queue: where its entries begin and end, and which of them are right."""
+    """One queue: the range of its entries, and which of them are right."""
 
     def __init__(self, topic: str, queue_id: int, files: SegmentFiles) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.files = files
         self.first = self.end = 0
-        #: None when the store keeps no extensions.
+        #: None if the store has no extensions.
         self.extension: ExtensionCheck | None = None
         self.right: NDArray[np.bool_] = np.zeros(0, np.bool_)
-        #: Queue offset and place of the first record without an entry, and how many there are.
+        #: Queue offset and physical offset of the first record without an entry, and their number.
         self.missing: tuple[int, int, int] | None = None
 
     def read(self, offset: int, count: int) -> NDArray[np.void]:
-        """The entries from `offset` on, over the borders of segments."""
-        pieces = []
-        position, end = offset * _ENTRY.itemsize, (offset + count) * _ENTRY.itemsize
+        """Read `count` entries from `offset` on, across segment borders."""
+        buffers = []
+        position = offset * CONSUME_QUEUE_ENTRY_SIZE
+        end = position + count * CONSUME_QUEUE_ENTRY_SIZE
         while position < end:
             data = self.files.read(position, end - position)
             if not data:
                 break
-            pieces.append(data)
+            buffers.append(data)
             position += len(data)
-        joined = b"".join(pieces)
-        return np.frombuffer(joined, _ENTRY, len(joined) // _ENTRY.itemsize)
+        joined = b"".join(buffers)
+        return np.frombuffer(joined, CONSUME_QUEUE_DTYPE, len(joined) // CONSUME_QUEUE_ENTRY_SIZE)
 
 
 class QueueCheck:
-    """All consume queues of a store."""
+    """Checks all consume queues of a store."""
 
     def __init__(
         self,
@@ -91,10 +91,12 @@ class QueueCheck:
         extensions: tuple[Path, int] | None = None,
         deletions: Mapping[str, Deletion] | None = None,
     ) -> None:
-        """`topics` are those of the store's table, None without one; `knows_delays`: the delay
-        levels are those that the store was written with; `extensions`: directory and segment
-        size of the queues' extensions, None when the store has none; `deletions`: which topics
-        were deleted, and when.
+        """Prepare a check.
+
+        `topics` are the existing ones, or None if unknown. `knows_delays` says whether the delay
+        levels are those that the store was written with. `extensions` is the directory and the
+        segment size of the extensions, or None if the store has none. `deletions` are the deleted
+        topics.
         """
         self._deletions = deletions or {}
         self._extensions = extensions
@@ -104,30 +106,30 @@ class QueueCheck:
         self._may_move = may_move
         self._knows_delays = knows_delays
         self._queues: dict[tuple[str, int], _Queue] = {}
-        #: Where the last record ends that any queue knew at the beginning.
+        #: The end of the last record that any queue had when the check started.
         self._known_end = 0
 
     def load(self) -> Iterator[Violation]:
-        """Look at the files; what can be said without the log is said here."""
+        """Check the files on their own."""
         if not self._directory.is_dir():
             return
         if self._may_move:
-            # Before any queue is read: each will have all entries up to here then.
+            # Taken before any queue is read, so that each has all entries up to here.
             self._known_end = max(map(last_end, self._directory.glob("*/*")), default=0)
         for topic in sorted(self._directory.iterdir()):
             if not topic.is_dir():
-                yield Violation(ViolationKind.FILE, topic, 0, "is no folder of a topic")
+                yield Violation(ViolationKind.FILE, topic, 0, "is not a topic's folder")
                 continue
             for path in sorted(topic.iterdir()):
                 if not _QUEUE_ID.fullmatch(path.name) or not path.is_dir():
-                    yield Violation(ViolationKind.FILE, path, 0, "is no folder of a queue")
+                    yield Violation(ViolationKind.FILE, path, 0, "is not a queue's folder")
                     continue
                 yield from self._load_queue(topic.name, int(path.name), path)
 
     def compare(self, run: QueueRun, piece: CheckedPiece | None = None) -> None:
-        """Hold records of one queue, and the entries they should have, against its files.
+        """Compare the expected entries of one queue with its files.
 
-        `piece` is where the records are, for their store times.
+        `piece` holds the records, for their store times.
         """
         queue = self._queues.get((run.topic, run.queue_id))
         if queue is None:
@@ -137,11 +139,11 @@ class QueueCheck:
             queue = _Queue(run.topic, run.queue_id, SegmentFiles(path, self._segment_size))
             self._queues[run.topic, run.queue_id] = queue
         offsets, entries = run.offsets, run.entries
-        anew = np.flatnonzero(offsets == 0)
-        if anew.size:
-            # The topic begins here, perhaps not for the first time.
+        firsts = np.flatnonzero(offsets == 0)
+        if firsts.size:
+            # The topic was created here, perhaps not for the first time.
             queue.missing = None
-            offsets, entries = offsets[anew[-1] :], entries[anew[-1] :]
+            offsets, entries = offsets[firsts[-1] :], entries[firsts[-1] :]
         there = (offsets >= queue.first) & (offsets < queue.end)
         if not there.all():
             self._note_missing(queue, offsets[~there], entries[~there], piece)
@@ -154,7 +156,7 @@ class QueueCheck:
             queue.right[offsets[same] - queue.first] = True
 
     def finish(self, log: LogCheck, min_offset: int) -> Iterator[Violation]:
-        """What is wrong, now that all records were seen."""
+        """Report violations, after `compare` has seen all records."""
         for queue in self._queues.values():
             yield from self._wrong_entries(queue, log, min_offset)
             if queue.missing is not None:
@@ -165,7 +167,7 @@ class QueueCheck:
                     path,
                     position,
                     f"{count} messages of {queue.topic} queue {queue.queue_id} have no entry, the "
-                    f"first with offset {offset} at {place} of the log",
+                    f"first with offset {offset} at physical offset {place}",
                 )
 
     def _load_queue(self, topic: str, queue_id: int, path: Path) -> Iterator[Violation]:
@@ -177,7 +179,7 @@ class QueueCheck:
                 ViolationKind.FILE,
                 path,
                 0,
-                f"has segments of {files.segment_size} bytes, which are no whole entries",
+                f"has segments of {files.segment_size} bytes, not a multiple of an entry's size",
             )
             return
         queue.first = queue.end = files.first_offset // CONSUME_QUEUE_ENTRY_SIZE
@@ -198,15 +200,15 @@ class QueueCheck:
                 yield _entry_violation(
                     queue,
                     first + int(behind[0]),
-                    f"stands behind a hole: entry {queue.end} was never written",
+                    f"follows a hole: entry {queue.end} was never written",
                 )
             is_open = is_open and count == entries.size
             entries = entries[:count]
-            real = np.flatnonzero(entries["size"] != _PRE_BLANK_SIZE)
+            real = np.flatnonzero(entries["size"] != PRE_BLANK_SIZE)
             places = entries["physical_offset"][real].astype(np.int64)
             for row in np.flatnonzero(np.diff(places, prepend=last_place) <= 0)[:_MAX_NAMED]:
                 yield _entry_violation(
-                    queue, first + int(real[row]), f"points back to {places[row]} of the log"
+                    queue, first + int(real[row]), f"points back to physical offset {places[row]}"
                 )
             if real.size:
                 last_place = int(places[-1])
@@ -253,7 +255,7 @@ class QueueCheck:
     ) -> None:
         deletion = self._deletions.get(queue.topic)
         if deletion is not None and piece is not None:
-            # Both measures: after a power cut the log may go on before the place of the note.
+            # Compare offset and time: after a power cut, the log may resume before the noted end.
             old = entries["physical_offset"].astype(np.int64) < deletion.log_end
             old &= _store_times(piece, entries) <= deletion.timestamp
             offsets, entries = offsets[~old], entries[~old]
@@ -270,13 +272,13 @@ class QueueCheck:
         for offset in wrong.tolist():
             entry = queue.read(offset, 1)
             place, size, tags_code = entry[0].tolist() if entry.size else (0, 0, 0)
-            if size == _PRE_BLANK_SIZE or place < min_offset:
+            if size == PRE_BLANK_SIZE or place < min_offset:
                 continue
             if self._may_move and place >= log.end:
                 continue
             named += 1
             if named > _MAX_NAMED:
-                yield _entry_violation(queue, offset, "and so on: more entries are wrong")
+                yield _entry_violation(queue, offset, "more entries are wrong, not listed")
                 return
             reason = _why_wrong(queue, offset, place, size, tags_code, log)
             yield _entry_violation(queue, offset, reason)
@@ -285,7 +287,7 @@ class QueueCheck:
 def _addresses_out_of_order(
     queue: _Queue, first: int, entries: NDArray[np.void], last_address: int | None
 ) -> Iterator[Violation]:
-    """Entries of one file whose units do not stand behind those of the entries before."""
+    """Report entries of one file whose units are not after those of earlier entries."""
     rows = np.flatnonzero(entries["tags_code"] <= MAX_EXTENSION_ADDRESS)
     before = np.array([] if last_address is None else [last_address], np.int64)
     addresses = np.append(before, entries["tags_code"][rows].astype(np.int64))
@@ -293,32 +295,31 @@ def _addresses_out_of_order(
     for row in back[:_MAX_NAMED].tolist():
         unit = int(entries["tags_code"][rows[row]]) + EXTENSION_BASE
         yield _entry_violation(
-            queue, first + int(rows[row]), f"points back to {unit} of the extension"
+            queue, first + int(rows[row]), f"points back to offset {unit} of the extension"
         )
 
 
 def _store_times(piece: CheckedPiece, entries: NDArray[np.void]) -> Longs:
-    """The store times of the records that these entries are of."""
+    """Return the store times of the records of these entries."""
     starts = entries["physical_offset"].astype(np.int64) - piece.base
     rows = np.searchsorted(piece.columns.starts, starts)
     return piece.columns.column("store_timestamp")[rows]
 
 
 def last_end(directory: Path) -> int:
-    """Where the record of a queue's last entry ends, by bisection."""
+    """Return the end of a queue's last record; finds the last entry by bisection."""
+    entry_size = CONSUME_QUEUE_ENTRY_SIZE
     for path in sorted(directory.glob("[0-9]" * 20), reverse=True):
         with path.open("rb") as file:
 
-            def entry(number: int, descriptor: int = file.fileno()) -> tuple[int, int]:
-                data = os.pread(descriptor, _ENTRY.itemsize, number * _ENTRY.itemsize)
-                place, size, _ = CONSUME_QUEUE_ENTRY.unpack(data.ljust(_ENTRY.itemsize, b"\0"))
-                return place, size
+            def entry(number: int, descriptor: int = file.fileno()) -> Entry:
+                data = os.pread(descriptor, entry_size, number * entry_size)
+                return Entry.unpack(data.ljust(entry_size, b"\0"))
 
-            numbers = range(path.stat().st_size // _ENTRY.itemsize)
-            count = bisect_left(numbers, True, key=lambda number: entry(number)[1] <= 0)
-            place, size = entry(count - 1) if count else (0, 0)
-            if count and size != _PRE_BLANK_SIZE:
-                return place + size
+            numbers = range(path.stat().st_size // entry_size)
+            count = bisect_left(numbers, True, key=lambda number: entry(number).size <= 0)
+            if count and not (last := entry(count - 1)).is_pre_blank:
+                return last.end
     return 0
 
 
@@ -331,16 +332,16 @@ def _why_wrong(
     except RecordError:
         record = None
     if record is None:
-        return f"points at {place} of the log, where no record begins"
+        return f"points at physical offset {place}, where there is no record"
     if (record.topic, record.queue_id) != (queue.topic, queue.queue_id):
         return f"points at {place}, a message of {record.topic} queue {record.queue_id}"
     if record.queue_offset != offset:
         return f"points at {place}, the message with offset {record.queue_offset}"
     if record.size != size:
-        return f"has size {size}, the record at {place} has {record.size}"
+        return f"has size {size}, but the record at {place} has {record.size}"
     if tags_code <= MAX_EXTENSION_ADDRESS:
         unit = tags_code + EXTENSION_BASE
-        return f"has no unit of the record at {place} in the extension, at {unit} of it"
+        return f"has no extension unit for the record at {place} (offset {unit} of the extension)"
     return f"has tags code {tags_code}, which is not that of the record at {place}"
 
 

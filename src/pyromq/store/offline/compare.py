@@ -1,21 +1,21 @@
-"""A store's consume queues and key index, held against those that its log makes.
+"""Compare a store's consume queues and key index with ones rebuilt from its log.
 
-The log's files were made again somewhere else (`log_parts`). Here every entry of both is
-compared, and every difference named: which file, which entry, what it should be and what
-it is. `check` asks whether a store keeps the rules, this asks whether it is the same.
+`log_parts` has rebuilt the files in another directory. This module compares every entry and reports
+each difference with file, entry, expected and found value. `check` verifies that a store obeys the
+rules; this module verifies that its files are those that the log produces.
 
-What is no difference
-1. Entries of messages that have left the log, and whole files of them.
-2. Queues of topics that were deleted: the store's own table does not have them.
-3. Index files that hold keys of messages which have left the log cannot be made again:
-   their other entries are compared by key and place, in order, wherever they stand.
-4. In a store that was not stopped cleanly, or is in use: what is behind the last message
-   that the queues knew when the comparison began, and behind the log's end.
-5. The tags codes of delayed messages, their times of delivery, when the delay levels are
-   not known; addresses of an extension, which no log can make again.
+Not differences:
+1. Entries of messages that have expired from the log, and whole files of them.
+2. Queues of deleted topics, which the store's table of topics lacks.
+3. Index files with keys of expired messages cannot be rebuilt. Their other entries are compared by
+   key and place, in order, whatever files they are in.
+4. After an unclean shutdown, or while the store is in use: entries after the last message that the
+   queues had when the comparison started, and after the end of the log.
+5. Tags codes of delayed messages (their delivery times) if the delay levels are unknown, and
+   addresses of an extension, which cannot be rebuilt from a log.
 
-Called by Spark's tasks, each on its own thread. Memory: a queue's file, an index file's
-slots and a piece of its entries.
+Called by Spark tasks, each on its own thread. Memory: one file of a queue, and the slots and a
+slice of the entries of an index file.
 """
 
 from __future__ import annotations
@@ -30,24 +30,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyromq.protocol.message.bulk import Longs
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE, INDEX_ENTRY_DTYPE
 from pyromq.protocol.message.units import (
-    CONSUME_QUEUE_DTYPE,
     CONSUME_QUEUE_ENTRY_SIZE,
-    INDEX_ENTRY_DTYPE,
     INDEX_ENTRY_SIZE,
     INDEX_HEADER,
     INDEX_HEADER_SIZE,
     INDEX_SLOT_SIZE,
     MAX_EXTENSION_ADDRESS,
+    PRE_BLANK_SIZE,
 )
 from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.store.offline.check_files import SegmentFiles
 from pyromq.store.recovery.queue_damage import Deletion
 
-_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
-_INDEX_ENTRY: Final = np.dtype(INDEX_ENTRY_DTYPE)
 _SLOT: Final = np.dtype(">i4")
-_PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 _HEADER_FIELDS: Final = (
     "beginTimestamp",
     "endTimestamp",
@@ -56,16 +53,16 @@ _HEADER_FIELDS: Final = (
     "usedSlotCount",
     "entryCount",
 )
-#: So many index entries are compared at once.
-_AT_ONCE: Final = 1 << 20
+#: Index entries that are compared at once.
+_SLICE_SIZE: Final = 1 << 20
 _NOTHING: Final = "nothing"
 
 
 class Difference(NamedTuple):
-    """One thing that is not as the log makes it."""
+    """One difference between a file and the rebuilt one."""
 
     file: str
-    #: Which entry: a queue offset, the number of an index entry or slot; -1: the whole file.
+    #: A queue offset, or the number of an index entry or slot; -1 for the whole file.
     entry: int
     what: str
     expected: str
@@ -78,14 +75,14 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which part of the log counts."""
+    """The range of the log that is compared."""
 
     begin: int
-    #: Behind the last record.
+    #: The offset after the last record.
     end: int
-    #: Where messages end that all queues must have; `end` for a store that was stopped.
+    #: All queues must have the messages below this; `end` after a clean shutdown.
     known_end: int
-    #: Not stopped cleanly, or in use.
+    #: Whether the shutdown was unclean, or the store is in use.
     may_move: bool
 
 
@@ -100,10 +97,10 @@ def compare_queues(
     knows_delays: bool = True,
     deletions: Mapping[str, Deletion] | None = None,
 ) -> Iterator[Difference]:
-    """The queues of one group out of `groups`; `topics` are those of the store's table.
+    """Compare the queues of one group out of `groups`; `topics` are the existing ones.
 
-    `deletions` says which topics were deleted, and perhaps made anew: what the log has of them
-    from before need not be there.
+    `deletions` are topics that were deleted and perhaps recreated; entries of their earlier
+    messages may be missing.
     """
     names = sorted({*_queue_names(made), *_queue_names(existing)})
     for name in names:
@@ -111,7 +108,7 @@ def compare_queues(
             continue
         topic = name.split("/")[0]
         if topics is not None and topic not in topics and not (existing / name).is_dir():
-            continue  # deleted; the log still has some of its messages
+            continue  # the topic was deleted; the log still has some of its messages
         deletion = deletions.get(topic) if deletions else None
         first = deletion.log_end if deletion is not None else 0
         compared = _Queue(_files(made / name), _files(existing / name), span, first)
@@ -128,7 +125,7 @@ def _files(directory: Path) -> SegmentFiles:
 
 
 class _Queue:
-    """One queue, as it should be and as it is."""
+    """One queue: the rebuilt files and the existing ones."""
 
     def __init__(
         self, made: SegmentFiles, existing: SegmentFiles, span: Span, first_wanted: int
@@ -182,19 +179,19 @@ class _Queue:
             )
 
     def _wanted(self, entries: NDArray[np.void]) -> NDArray[np.bool_]:
-        """The entries that must be there."""
+        """Return which entries must exist."""
         ends = entries["physical_offset"].astype(np.int64) + entries["size"]
-        wanted: NDArray[np.bool_] = (entries["size"] > 0) & (entries["size"] != _PRE_BLANK_SIZE)
+        wanted: NDArray[np.bool_] = (entries["size"] > 0) & (entries["size"] != PRE_BLANK_SIZE)
         wanted &= ends <= self._span.known_end
         wanted &= entries["physical_offset"].astype(np.int64) >= self._first_wanted
         return wanted
 
     def _there(self, entries: NDArray[np.void]) -> NDArray[np.bool_]:
-        """The entries that must not be there, unless they are wanted."""
+        """Return which entries exist, and must be expected ones."""
         places = entries["physical_offset"].astype(np.int64)
         content = entries.view(np.uint8).reshape(entries.size, -1)
         there: NDArray[np.bool_] = places >= self._span.begin
-        there &= entries["size"].astype(np.int64) != _PRE_BLANK_SIZE
+        there &= entries["size"].astype(np.int64) != PRE_BLANK_SIZE
         there &= content.any(axis=1)
         if self._span.may_move:
             there &= places < self._span.known_end
@@ -202,24 +199,26 @@ class _Queue:
 
 
 def _read_entries(files: SegmentFiles, base: int, size: int) -> NDArray[np.void]:
-    """All entries of a file, zeros where there is none."""
+    """Read all entries of a file; zeros if it does not exist."""
     data = files.read(base, size) if base in files.bases else b""
-    return np.frombuffer(data.ljust(size, b"\0"), _ENTRY, size // CONSUME_QUEUE_ENTRY_SIZE)
+    return np.frombuffer(
+        data.ljust(size, b"\0"), CONSUME_QUEUE_DTYPE, size // CONSUME_QUEUE_ENTRY_SIZE
+    )
 
 
 def _describe(entry: np.void) -> str:
     place, size, tags_code = entry.tolist()
     if not size and not place and not tags_code:
         return _NOTHING
-    if size == _PRE_BLANK_SIZE:
-        return "an entry without a message"
+    if size == PRE_BLANK_SIZE:
+        return "a pre-blank entry"
     return f"{size} bytes at {place}, tags {tags_code}"
 
 
 def compare_index(
     made: Path, existing: Path, slots: int, entries: int, span: Span
 ) -> Iterator[Difference]:
-    """The files of the key index, which have so many slots and entries by the settings."""
+    """Compare the files of the key index, given their numbers of slots and entries."""
     whole = INDEX_HEADER_SIZE + slots * INDEX_SLOT_SIZE + entries * INDEX_ENTRY_SIZE
     expected = [_IndexFile(path, slots) for path in sorted(made.iterdir())]
     found: list[_IndexFile] = []
@@ -236,7 +235,7 @@ def compare_index(
 
 
 class _IndexFile:
-    """One index file, read where it lies."""
+    """An index file, mapped read-only."""
 
     def __init__(self, path: Path, slots: int) -> None:
         self.path = path
@@ -245,17 +244,17 @@ class _IndexFile:
         self.table: NDArray[np.int32] = np.frombuffer(data, _SLOT, slots, INDEX_HEADER_SIZE)
         entries_at = INDEX_HEADER_SIZE + slots * INDEX_SLOT_SIZE
         room = (data.size - entries_at) // INDEX_ENTRY_SIZE
-        self.entries: NDArray[np.void] = np.frombuffer(data, _INDEX_ENTRY, room, entries_at)
+        self.entries: NDArray[np.void] = np.frombuffer(data, INDEX_ENTRY_DTYPE, room, entries_at)
         #: Entry 0 is never written.
         self.count = min(max(self.header[5], 1), room)
 
     def places(self) -> Longs:
-        """Where the messages of all entries stand."""
+        """Return the physical offsets of all entries."""
         return self.entries["physical_offset"][1 : self.count].astype(np.int64)
 
 
 def _begin_alike(expected: list[_IndexFile], found: list[_IndexFile]) -> bool:
-    """Whether both begin with the same message, so that all files must be the same."""
+    """Return whether both start with the same message, so that all files must be equal."""
     if not expected or not found:
         return True
     begins = [file.entries["physical_offset"][1] for file in (expected[0], found[0])]
@@ -281,12 +280,12 @@ def _compare_files(
 
 def _compare_file(should: _IndexFile, found: _IndexFile, span: Span) -> Iterator[Difference]:
     path = str(found.path)
-    # Slots and header of a file that is being written are behind or ahead of the entries.
+    # While a file is written, its slots and header do not match its entries.
     is_open = span.may_move and min(should.count, found.count) < should.entries.size
     count = max(should.count, found.count)
-    for first in range(1, count, _AT_ONCE):
-        part = slice(first, min(first + _AT_ONCE, count))
-        one, other = should.entries[part], found.entries[part]
+    for first in range(1, count, _SLICE_SIZE):
+        rows_compared = slice(first, min(first + _SLICE_SIZE, count))
+        one, other = should.entries[rows_compared], found.entries[rows_compared]
         wrong = one.view(np.uint8).reshape(one.size, -1) != other.view(np.uint8).reshape(
             one.size, -1
         )
@@ -306,13 +305,13 @@ def _compare_file(should: _IndexFile, found: _IndexFile, span: Span) -> Iterator
         )
     for name, value, actual in zip(_HEADER_FIELDS, should.header, found.header, strict=True):
         if value != actual:
-            yield Difference(path, -1, f"header's {name}", str(value), str(actual))
+            yield Difference(path, -1, f"{name} in the header", str(value), str(actual))
 
 
 def _compare_keys(
     directory: Path, expected: list[_IndexFile], found: list[_IndexFile], span: Span
 ) -> Iterator[Difference]:
-    """Entries in their order, whatever files they are in: place and key of each."""
+    """Compare place and key of entries in order, whatever files they are in."""
     first = min((int(file.places()[0]) for file in found if file.places().size), default=0)
     ours, theirs = _Keys(expected, first), _Keys(found, span.begin)
     lacking = sum(int(np.count_nonzero(file.places() < first)) for file in expected)
@@ -353,7 +352,7 @@ def _counts(entries: NDArray[np.void], span: Span) -> NDArray[np.bool_]:
 
 
 class _Keys:
-    """The entries of several files as one row, from the first place that counts on."""
+    """The entries of several files as one sequence, from physical offset `first` on."""
 
     def __init__(self, files: list[_IndexFile], first: int) -> None:
         self._files = files
@@ -367,21 +366,21 @@ class _Keys:
         self._number = len(files)
 
     def take(self) -> NDArray[np.void]:
-        """The next entries, of one file; none at the end."""
+        """Return the next entries of one file; none at the end."""
         while self._number < len(self._files):
             file = self._files[self._number]
             if self._position < file.count:
-                return file.entries[self._position : min(self._position + _AT_ONCE, file.count)]
+                return file.entries[self._position : min(self._position + _SLICE_SIZE, file.count)]
             self._number += 1
             self._position = 1
-        return np.empty(0, _INDEX_ENTRY)
+        return np.empty(0, INDEX_ENTRY_DTYPE)
 
     def skip(self, count: int) -> None:
-        """Go on behind so many of those that `take` gave."""
+        """Skip the first `count` entries that `take` returned."""
         self._position += count
 
     def place(self, row: int) -> tuple[str, int]:
-        """File and number of one of those that `take` gave."""
+        """Return the file and the number of an entry that `take` returned."""
         return str(self._files[self._number].path), self._position + row
 
 
@@ -389,4 +388,4 @@ def _describe_key(entry: np.void) -> str:
     key_hash, place, seconds, previous = entry.tolist()
     if not any((key_hash, place, seconds, previous)):
         return _NOTHING
-    return f"key {key_hash} at {place}, second {seconds}, behind entry {previous}"
+    return f"key {key_hash} at {place}, second {seconds}, after entry {previous}"

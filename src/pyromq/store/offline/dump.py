@@ -1,13 +1,12 @@
-"""Store files for people: what a file is, and its content piece by piece.
+"""Show the contents of store files.
 
-`StoreFile.open` recognises a file by its place in a store (`commitlog/…`,
+`StoreFile.open` recognises a file by its path in a store (`commitlog/…`,
 `consumequeue/<topic>/<queueId>/…`, `consumequeue_ext/<topic>/<queueId>/…`, `index/…`,
-`checkpoint`, `config/*.json`), or else by its content. `pieces` gives what is in it as
-plain values under RocketMQ's names, in the file's order; `describe` makes a line of one.
+`checkpoint`, `config/*.json`), or else by its content. `items` yields the content as plain values
+with RocketMQ's names, in the order of the file; `describe` formats one as text.
 
-Only reads, also while a broker writes. Any bytes end in a `DumpError` or in a
-last piece of type `end` that says why it is the last. Called by `pyromq store
-dump`, on its own thread.
+Never writes, and works while a broker is writing. Any bytes lead to a `DumpError`, or to a last
+item of type `end` with the reason. Called by `pyromq store dump`, on its own thread.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from pyromq.protocol.message.record import (
 from pyromq.protocol.message.units import (
     CHECKPOINT,
     CHECKPOINT_FILE_SIZE,
-    CONSUME_QUEUE_ENTRY,
     CONSUME_QUEUE_ENTRY_SIZE,
     EXTENSION_BASE,
     EXTENSION_UNIT,
@@ -48,30 +46,30 @@ from pyromq.protocol.message.units import (
     INDEX_HEADER_SIZE,
     INDEX_SLOT_SIZE,
     MAX_EXTENSION_ADDRESS,
-    PRE_BLANK_ENTRY,
+    Entry,
 )
 
-#: One thing in a file: `type`, and its fields under RocketMQ's names.
-Piece = dict[str, Any]
+#: One record, entry or table of a file: its `type`, and its fields under RocketMQ's names.
+Item = dict[str, Any]
 
-#: RocketMQ's default is four entries for each slot; that tells the slots of most files.
+#: RocketMQ's default is four entries per slot; the number of slots of most files follows from it.
 _ENTRIES_PER_SLOT = 4
 _SEGMENT_NAME = re.compile(r"[0-9]{20}")
 _INDEX_NAME = re.compile(r"[0-9]{17}")
-#: What stands in the place of a size behind the last unit of a file of the extension.
+#: In place of a size, ends the units of an extension file.
 _EXTENSION_END = -1
-#: Bodies in one line of text end after this many characters.
-_SHOWN_BODY = 100
-#: JSON files are read whole; none of a broker's is anywhere near this.
+#: Characters of a body that `describe` shows.
+_MAX_SHOWN_BODY = 100
+#: Bytes of a JSON file, which is read as a whole; far above that of any broker.
 _MAX_JSON = 1 << 30
 
 
 class DumpError(Exception):
-    """A file that cannot be shown: says which one, why and what to do."""
+    """A file that cannot be shown; the message says which, why, and what to do."""
 
 
 class StoreFileKind(Enum):
-    """What a file of a store is."""
+    """The kind of a store file."""
 
     COMMIT_LOG = "commit-log segment"
     CONSUME_QUEUE = "consume-queue segment"
@@ -84,19 +82,19 @@ class StoreFileKind(Enum):
 
 @dataclass(slots=True)
 class StoreFile:
-    """One file of a store, mapped for reading."""
+    """A store file, mapped read-only."""
 
     path: Path
     kind: StoreFileKind
     size: int
-    #: Offset of the first byte in its log or queue, from the name of a segment.
+    #: The offset of a segment's first byte in its log or queue, from its name.
     base: int
     _data: memoryview
     _mapping: mmap.mmap | None
 
     @classmethod
     def open(cls, path: Path, kind: StoreFileKind | None = None) -> Self:
-        """Map the file and find out what it is, unless `kind` says so. Raises DumpError."""
+        """Map a file and detect its kind, unless `kind` is given. Raises DumpError."""
         try:
             if path.is_dir():
                 raise DumpError(f"{path} is a directory: name one of the files in it")
@@ -109,13 +107,11 @@ class StoreFile:
         kind = kind or _kind_by_place(path) or _kind_by_content(data)
         base = int(path.name) if _SEGMENT_NAME.fullmatch(path.name) else 0
         if kind is None:
-            raise DumpError(
-                f"{path} is no file of a store that can be recognised: say what it is with --kind"
-            )
+            raise DumpError(f"{path} is not recognised as a store file: name its kind with --kind")
         return cls(path, kind, size, base, data, mapping)
 
     def close(self) -> None:
-        """Give the mapping back; no piece refers to it."""
+        """Unmap the file; items do not refer to it."""
         self._data.release()
         if self._mapping is not None:
             self._mapping.close()
@@ -126,12 +122,12 @@ class StoreFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def pieces(self, offset: int | None = None, hash_slots: int | None = None) -> Iterator[Piece]:
-        """The file's content from `offset` on.
+    def items(self, offset: int | None = None, hash_slots: int | None = None) -> Iterator[Item]:
+        """Yield the content of the file from `offset` on.
 
-        `offset` is a physical offset in the log, a queue offset in a queue, a place in the
-        stream of units of an extension, an entry's number in the index. `hash_slots` is
-        maxHashSlotNum of an index whose settings cannot be guessed.
+        `offset` is a physical offset in a log, a queue offset in a queue, an offset in an
+        extension, the number of an entry in an index. `hash_slots` is maxHashSlotNum, for an index
+        whose settings cannot be guessed.
         """
         match self.kind:
             case StoreFileKind.COMMIT_LOG:
@@ -149,7 +145,7 @@ class StoreFile:
             case StoreFileKind.ABORT:
                 return self._abort()
 
-    def _records(self, offset: int) -> Iterator[Piece]:
+    def _records(self, offset: int) -> Iterator[Item]:
         position = offset - self.base
         if not 0 <= position <= self.size:
             raise DumpError(
@@ -168,7 +164,7 @@ class StoreFile:
             try:
                 record = decode_record(self._data, position)
             except RecordError as error:
-                yield _end(place, f"no record: {error}")
+                yield _end(place, f"invalid record: {error}")
                 return
             body, encoding = _text_of(record.body)
             yield {
@@ -197,7 +193,7 @@ class StoreFile:
             position += record.size
         yield _end(self.base + position, "end of the file")
 
-    def _queue_entries(self, offset: int | None) -> Iterator[Piece]:
+    def _queue_entries(self, offset: int | None) -> Iterator[Item]:
         first = self.base // CONSUME_QUEUE_ENTRY_SIZE
         count = self.size // CONSUME_QUEUE_ENTRY_SIZE
         start = first if offset is None else offset
@@ -207,31 +203,29 @@ class StoreFile:
             )
         for queue_offset in range(start, first + count):
             position = (queue_offset - first) * CONSUME_QUEUE_ENTRY_SIZE
-            physical_offset, size, tags_code = CONSUME_QUEUE_ENTRY.unpack_from(self._data, position)
-            if size <= 0:
+            entry = Entry.unpack(self._data, position)
+            if entry.size <= 0:
                 yield _end(queue_offset, "nothing was written from here on")
                 return
-            # A copy: a view would keep the mapping from being closed.
-            entry = bytes(self._data[position : position + CONSUME_QUEUE_ENTRY_SIZE])
-            piece: Piece = {
-                "type": "pre-blank entry" if entry == PRE_BLANK_ENTRY else "entry",
+            item: Item = {
+                "type": "pre-blank entry" if entry.is_pre_blank else "entry",
                 "queueOffset": queue_offset,
-                "physicalOffset": physical_offset,
-                "size": size,
-                "tagsCode": tags_code,
+                "physicalOffset": entry.physical_offset,
+                "size": entry.size,
+                "tagsCode": entry.tags_code,
             }
-            if tags_code <= MAX_EXTENSION_ADDRESS:
-                piece["extensionOffset"] = tags_code + EXTENSION_BASE
-            yield piece
+            if entry.tags_code <= MAX_EXTENSION_ADDRESS:
+                item["extensionOffset"] = entry.tags_code + EXTENSION_BASE
+            yield item
         yield _end(first + count, "end of the file")
 
-    def _units(self, offset: int) -> Iterator[Piece]:
+    def _units(self, offset: int) -> Iterator[Item]:
         if not self.base <= offset <= self.base + self.size:
             raise DumpError(
-                f"{self.path} holds offsets {self.base} to {self.base + self.size} of the "
-                f"extension, not {offset}"
+                f"{self.path} holds extension offsets {self.base} to {self.base + self.size}, "
+                f"not {offset}"
             )
-        # From the file's first unit on: only the one before a unit tells where it begins.
+        # Start at the first unit: only the previous unit tells where one starts.
         position = 0
         while position + EXTENSION_UNIT_SIZE <= self.size:
             place = self.base + position
@@ -242,7 +236,7 @@ class StoreFile:
                 yield _end(place, "nothing was written from here on")
                 return
             if bits < 0 or size != EXTENSION_UNIT_SIZE + bits or position + size > self.size:
-                yield _end(place, f"no unit: size {size}, bit map of {bits} bytes")
+                yield _end(place, f"invalid unit: size {size}, bit map of {bits} bytes")
                 return
             if place >= offset:
                 bit_map = self._data[position + EXTENSION_UNIT_SIZE : position + size]
@@ -257,9 +251,9 @@ class StoreFile:
             position += size
         yield _end(self.base + position, "end of the file")
 
-    def _index_entries(self, first: int, hash_slots: int | None) -> Iterator[Piece]:
+    def _index_entries(self, first: int, hash_slots: int | None) -> Iterator[Item]:
         if self.size < INDEX_HEADER_SIZE:
-            raise DumpError(f"{self.path} has {self.size} bytes, fewer than an index's header")
+            raise DumpError(f"{self.path} has {self.size} bytes, less than an index header")
         header = INDEX_HEADER.unpack_from(self._data, 0)
         begin_time, end_time, begin_offset, end_offset, used_slots, next_entry = header
         slots = self._hash_slots() if hash_slots is None else hash_slots
@@ -267,8 +261,8 @@ class StoreFile:
         room = (self.size - entries_start) // INDEX_ENTRY_SIZE
         if slots <= 0 or room <= 0 or first < 1:
             raise DumpError(
-                f"{self.path} has no entries behind {slots} slots from number {first} on: "
-                "numbers begin at 1, and --hash-slots is the broker's maxHashSlotNum"
+                f"{self.path} has no entries from number {first} on with {slots} slots: numbers "
+                "start at 1, and --hash-slots must be the broker's maxHashSlotNum"
             )
         yield {
             "type": "header",
@@ -303,74 +297,76 @@ class StoreFile:
         )
         if rest:
             raise DumpError(
-                f"{self.path} was not made with four entries for each slot: give the broker's "
-                "maxHashSlotNum as --hash-slots"
+                f"{self.path} does not have the default of four entries per slot: pass the "
+                "broker's maxHashSlotNum as --hash-slots"
             )
         return slots
 
-    def _checkpoint(self) -> Iterator[Piece]:
+    def _checkpoint(self) -> Iterator[Item]:
         if self.size < CHECKPOINT.size:
-            raise DumpError(f"{self.path} has {self.size} bytes, a checkpoint {CHECKPOINT.size}")
+            raise DumpError(
+                f"{self.path} has {self.size} bytes, less than a checkpoint ({CHECKPOINT.size})"
+            )
         names = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")
         times = CHECKPOINT.unpack_from(self._data, 0)
         yield {"type": "checkpoint", **dict(zip(names, times, strict=True))}
 
-    def _json(self) -> Iterator[Piece]:
+    def _json(self) -> Iterator[Item]:
         if self.size > _MAX_JSON:
-            raise DumpError(f"{self.path} has {self.size} bytes, too many for a table")
+            raise DumpError(f"{self.path} has {self.size} bytes, limit {_MAX_JSON}")
         try:
             value = parse_json(bytes(self._data))
         except BodyError as error:
-            raise DumpError(f"{self.path} is no JSON table: {error}") from None
+            raise DumpError(f"{self.path} is not a JSON table: {error}") from None
         yield {"type": "table", "value": value}
 
-    def _abort(self) -> Iterator[Piece]:
+    def _abort(self) -> Iterator[Item]:
         yield {
             "type": "abort mark",
             "pid": bytes(self._data[:100]).decode(errors="replace").strip(),
-            "meaning": "a broker runs on this store, or its last stop was not clean",
+            "meaning": "a broker is running on this store, or its last shutdown was unclean",
         }
 
 
-def describe(piece: Piece) -> str:
-    """One piece as text: one line, except for tables."""
-    match piece["type"]:
+def describe(item: Item) -> str:
+    """Format one item as text: one line, except for tables."""
+    match item["type"]:
         case "message":
-            return _describe_message(piece)
+            return _describe_message(item)
         case "table":
-            return orjson.dumps(piece["value"], option=orjson.OPT_INDENT_2).decode()
+            return orjson.dumps(item["value"], option=orjson.OPT_INDENT_2).decode()
         case "end":
-            return f"-- at {piece['offset']}: {piece['reason']}"
+            return f"-- at {item['offset']}: {item['reason']}"
         case kind:
             fields = " ".join(
                 f"{name}={_with_time(name, value)}"
-                for name, value in piece.items()
+                for name, value in item.items()
                 if name != "type"
             )
             return f"{kind}: {fields}"
 
 
-def _describe_message(piece: Piece) -> str:
-    body = str(piece.get("body", piece.get("bodyHex")))
-    shown = body if len(body) <= _SHOWN_BODY else f"{body[:_SHOWN_BODY]}…"
-    properties = " ".join(f"{name}={value}" for name, value in piece["properties"].items())
+def _describe_message(item: Item) -> str:
+    body = str(item.get("body", item.get("bodyHex")))
+    shown = body if len(body) <= _MAX_SHOWN_BODY else f"{body[:_MAX_SHOWN_BODY]}…"
+    properties = " ".join(f"{name}={value}" for name, value in item["properties"].items())
     problems = [
         problem
         for name, problem in (
             ("bodyCRCMatches", "BODY CRC IS WRONG"),
             ("physicalOffsetMatches", "PHYSICAL OFFSET IS WRONG"),
         )
-        if not piece[name]
+        if not item[name]
     ]
     return " ".join(
         [
-            f"{piece['physicalOffset']} +{piece['size']}",
-            f"{piece['topic']}:{piece['queueId']} #{piece['queueOffset']}",
-            _time(piece["storeTimestamp"]),
-            f"from {piece['bornHost']}",
+            f"{item['physicalOffset']} +{item['size']}",
+            f"{item['topic']}:{item['queueId']} #{item['queueOffset']}",
+            _time(item["storeTimestamp"]),
+            f"from {item['bornHost']}",
             f"[{properties!s}]",
             *problems,
-            f"{'body' if 'body' in piece else 'hex'}({piece['bodyLength']}): {shown!r}",
+            f"{'body' if 'body' in item else 'hex'}({item['bodyLength']}): {shown!r}",
         ]
     )
 
@@ -411,7 +407,7 @@ def _kind_by_content(data: memoryview) -> StoreFileKind | None:
 
 def _is_index_header(data: memoryview) -> bool:
     begin_time, end_time, begin_offset, end_offset, _, next_entry = INDEX_HEADER.unpack_from(data)
-    # In a queue's segment these eight-byte fields would be cut across entries of twenty bytes.
+    # In a queue segment, these eight-byte fields would straddle entries of twenty bytes.
     return bool(
         0 < begin_time <= end_time < 1 << 43
         and 0 <= begin_offset <= end_offset
@@ -419,12 +415,12 @@ def _is_index_header(data: memoryview) -> bool:
     )
 
 
-def _end(offset: int, reason: str) -> Piece:
+def _end(offset: int, reason: str) -> Item:
     return {"type": "end", "offset": offset, "reason": reason}
 
 
 def _text_of(body: bytes) -> tuple[str, str]:
-    """The body as text under `body`, or as hex digits under `bodyHex`."""
+    """Return a body as text and the name `body`, or as hex digits and the name `bodyHex`."""
     try:
         return body.decode(), "body"
     except UnicodeDecodeError:

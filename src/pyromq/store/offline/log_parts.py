@@ -1,4 +1,4 @@
-"""Consume queues and key index of a log, made in parts: decoded anywhere, joined later.
+"""Rebuild consume queues and key index in parallel: decode parts of the log, then assemble files.
 
     parts = plan_parts(config)
     decoded = [decode_part(config, part, scratch) for part in parts]      # in any order, anywhere
@@ -6,19 +6,19 @@
     assemble_queues(config, targets, used, group, groups, log_begin)      # each group anywhere
     assemble_index_file(config, targets, used, span)                      # each file anywhere
 
-What comes out is what `rebuild.rebuild_store` makes of the same log on one core, byte for
-byte: the same functions make entries, find keys and write the files. What is between is
-kept in files of the scratch directory, about 20 bytes for each message and for each key.
+The result equals that of `rebuild.rebuild_store` on one core, byte for byte: the same functions
+build entries, find keys and write files. Decoded parts are kept in files of the scratch directory,
+about 20 bytes per message and per key.
 
 Invariants
-1. A part begins where the part before it has ended, or it is not used: `join_parts` sees to
-   it. So a part may begin anywhere in a segment; the first record behind that place is
-   looked for, and should something else look like one, the part is decoded once more.
-2. A part is named by what it holds, and appears when it is whole: it does no harm when a
-   task runs twice, or at the same time as another attempt of it.
-3. Memory: a part's entries and keys, a queue's entries of one part.
+1. A part is used only if it starts where the previous one ended; `join_parts` ensures that. A part
+   may thus start anywhere in a segment: `decode_part` searches for the first record after that
+   position. If other bytes look like a record, the part is decoded again.
+2. A part file is named after its range and created atomically, so decoding is idempotent: a task
+   may run twice, even concurrently.
+3. Memory: the entries and keys of one part, or the entries of one queue in one part.
 
-Called by Spark's tasks and their driver, each on its own thread.
+Called by Spark tasks and their driver, each on its own thread.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from pyromq.base.sizes import KIB, MIB
 from pyromq.protocol.message.bulk import Longs
 from pyromq.protocol.message.delay import DelayLevels
-from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.index.file import IndexEnd, IndexFile
 from pyromq.store.index.index import join_properties, keys_in
@@ -55,13 +56,12 @@ from pyromq.store.recovery.piece import LogPiece
 from pyromq.store.recovery.walk import LogWalk
 from pyromq.store.results import StoreError
 
-#: A part is about this long: large enough for a task, small enough for its memory.
-PART_SIZE: Final = 64 * 1024 * 1024
-#: How far behind a part's end the record is looked for that begins before it.
-_SLACK: Final = 64 * 1024
-#: So many keys are put into an index file at once.
-_KEYS_AT_ONCE: Final = 1 << 20
-_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
+#: The size of a part: large enough for a task, small enough for its memory.
+PART_SIZE: Final = 64 * MIB
+#: Bytes after a part that are mapped first, for a record that crosses its end.
+_OVERLAP_SIZE: Final = 64 * KIB
+#: Keys that are put into an index file at once.
+_MAX_KEYS_PER_APPEND: Final = 1 << 20
 _KEY: Final = np.dtype([("hash", "<i4"), ("offset", "<i8"), ("timestamp", "<i8")])
 _OFFSET: Final = np.dtype("<i8")
 _LENGTH_SIZE: Final = 8
@@ -70,12 +70,12 @@ QueueName = tuple[str, int]
 
 
 class LogPart(NamedTuple):
-    """Part of a segment: the records that begin from `start` on and before `end`."""
+    """Part of a segment: the records that start between `start` and `end`."""
 
     path: str
     start: int
     end: int
-    #: Whether a record, or nothing at all, begins at `start`.
+    #: Whether `start` is known to be the start of a record or the end of the log.
     is_exact: bool
 
     @property
@@ -85,10 +85,11 @@ class LogPart(NamedTuple):
 
 
 class DecodedPart(NamedTuple):
-    """What was made of a part."""
+    """A decoded part."""
 
-    #: Where its first record begins, and where its last one, or the blank behind it, ends.
+    #: The start of its first record.
     start: int
+    #: The end of its last record, or of the blank record after it.
     end: int
     records: int
     keys: int
@@ -99,7 +100,7 @@ class DecodedPart(NamedTuple):
 
 
 class IndexSpan(NamedTuple):
-    """What one index file holds: keys by their numbers in the whole log, without `end`."""
+    """The keys of one index file, by their numbers in the whole log; `end` is exclusive."""
 
     name: str
     start: int
@@ -107,7 +108,7 @@ class IndexSpan(NamedTuple):
 
 
 def plan_parts(config: MessageStoreConfig, part_size: int = PART_SIZE) -> list[LogPart]:
-    """The parts of the whole log, in order; StoreError where its files do not fit together."""
+    """Divide the log into parts, in order. Raises StoreError if its files do not fit together."""
     files = _log_files(config)
     size = files.segment_size
     return [
@@ -118,7 +119,7 @@ def plan_parts(config: MessageStoreConfig, part_size: int = PART_SIZE) -> list[L
 
 
 def decode_part(config: MessageStoreConfig, part: LogPart, scratch: Path) -> DecodedPart:
-    """Entries and keys of a part's records, up to the first bytes that are no record."""
+    """Save the entries and keys of a part, up to the first bytes that are not a record."""
     log = _open_segments(config, [part.path])
     try:
         start = part.start if part.is_exact else _next_record(config, part)
@@ -139,14 +140,14 @@ def join_parts(
     decoded: Sequence[DecodedPart],
     scratch: Path,
 ) -> tuple[int, list[DecodedPart]]:
-    """Where the log ends, and the parts up to there, each beginning where the one before ended."""
+    """Return the end of the log, and the parts up to there, which follow each other exactly."""
     position = parts[0].segment_base if parts else 0
     used: list[DecodedPart] = []
     for part, found in zip(parts, decoded, strict=True):
         if position >= part.end:
-            continue  # one record fills it
+            continue  # a record of the previous part covers it
         if position < part.segment_base:
-            break  # the rest of the segment before was never written
+            break  # the rest of the previous segment was never written
         if found.start != position:
             exact = part._replace(start=position, is_exact=True)
             found = decode_part(config, exact, scratch)
@@ -166,14 +167,14 @@ def assemble_queues(
     groups: int,
     log_begin: int,
 ) -> tuple[int, int]:
-    """Make the queues of one group out of `groups`; returns how many, and their entries."""
+    """Build the queues of one group out of `groups`; return their number and that of entries."""
     assert targets.queues is not None
     runs: dict[QueueName, list[tuple[str, _RunPlace]]] = {}
     for part in parts:
         for place in _read_contents(part.path).runs:
             if _group_of(place.topic, place.queue_id, groups) == group:
                 runs.setdefault((place.topic, place.queue_id), []).append((part.path, place))
-    # Each attempt of a task has its own directory, and what is whole is moved from there.
+    # Each attempt of a task has its own directory, from which complete queues are moved.
     attempt = targets.queues.with_name(f"{targets.queues.name}.{uuid.uuid4().hex}")
     made = Targets(attempt, targets.extensions and attempt / "extensions", None)
     log = _open_segments(config, _log_paths(config) if targets.extensions else [])
@@ -198,14 +199,14 @@ def assemble_queues(
 def index_spans(
     config: MessageStoreConfig, parts: Sequence[DecodedPart], now: datetime
 ) -> list[IndexSpan]:
-    """The files of the index, each of which can be made by itself; named by the time."""
+    """Return the index files to build, each on its own; their names are times from `now` on."""
     if not parts:
         return []
     total = sum(part.keys for part in parts)
     room = config.max_index_num - 1
     starts = list(range(0, total, room)) or [0]
     if total and total % room == 0 and _ends_without_key(parts):
-        starts.append(total)  # begun by a record behind the last key
+        starts.append(total)  # a record after the last key starts a new file
     first = int(f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}")
     return [
         IndexSpan(f"{first + number:017d}", start, min(start + room, total))
@@ -216,7 +217,7 @@ def index_spans(
 def assemble_index_file(
     config: MessageStoreConfig, targets: Targets, parts: Sequence[DecodedPart], span: IndexSpan
 ) -> int:
-    """Make one file of the index; returns how many keys it has."""
+    """Build one index file; return its number of keys."""
     assert targets.index is not None
     attempt = targets.index.with_name(f"{targets.index.name}.{uuid.uuid4().hex}")
     try:
@@ -250,16 +251,16 @@ def _log_files(config: MessageStoreConfig) -> SegmentFiles:
     )
     for violation in files.load():
         raise StoreError(
-            f"{violation.file} {violation.message}: name the settings that the store was written "
-            "with, or bring back what is missing"
+            f"{violation.file} {violation.message}: pass the settings that the store was written "
+            "with, or restore the missing files"
         )
     return files
 
 
 def _written_end(path: Path, size: int) -> int:
-    """Where a segment has nothing but a hole up to its end, as far as the file system tells.
+    """Return where the data of a segment ends, as far as the file system knows.
 
-    The last segment is made in its full size: tasks need not read what was never written.
+    The last segment is preallocated; tasks need not read the part that was never written.
     """
     with path.open("rb") as file:
         end = 0
@@ -267,7 +268,7 @@ def _written_end(path: Path, size: int) -> int:
             try:
                 data = os.lseek(file.fileno(), end, os.SEEK_DATA)
             except OSError as error:
-                # No data behind `end`; or a file system that does not know.
+                # Either no data after `end`, or the file system does not know.
                 return max(end, 1) if error.errno == errno.ENXIO else size
             end = os.lseek(file.fileno(), data, os.SEEK_HOLE)
     return size
@@ -279,16 +280,16 @@ def _log_paths(config: MessageStoreConfig) -> list[str]:
 
 
 def _open_segments(config: MessageStoreConfig, paths: Sequence[str]) -> CommitLog:
-    """A log of these segments, for reading only."""
+    """Open a read-only log of these segments."""
     log = CommitLog(config.commit_log_directory, config.mapped_file_size_commit_log)
     for path in paths:
         log.segments.add(MappedFile.open(Path(path), read_only=True))
-    log.watermarks.written = log.segments.end_offset
+    log.watermarks.reset(log.segments.end_offset)
     return log
 
 
 def _next_record(config: MessageStoreConfig, part: LogPart) -> int | None:
-    """Where the first record of a part begins; None when none does."""
+    """Return the offset of a part's first record, or None."""
     files = SegmentFiles(Path(part.path).parent, config.mapped_file_size_commit_log)
     return LogCheck(files, may_move=False).next_record(part.start, part.end)
 
@@ -296,12 +297,12 @@ def _next_record(config: MessageStoreConfig, part: LogPart) -> int | None:
 def _walk(
     config: MessageStoreConfig, log: CommitLog, part: LogPart, start: int, content: _PartContent
 ) -> int:
-    """Take the records of a part; returns where they end."""
+    """Add the records of a part to `content`; return where they end."""
     segment_end = log.segments.end_offset
     position = start
     delay_levels = DelayLevels(config.message_delay_level)
-    for limit in (min(part.end + _SLACK, segment_end), segment_end):
-        log.watermarks.written = limit
+    for limit in (min(part.end + _OVERLAP_SIZE, segment_end), segment_end):
+        log.watermarks.reset(limit)
         walk = LogWalk(
             log,
             position,
@@ -327,14 +328,14 @@ def _walk(
 
 @dataclass(slots=True)
 class _RunPlace:
-    """Where the entries of one queue stand in a part's file."""
+    """The position of one queue's entries in a part file."""
 
     topic: str
     queue_id: int
     position: int
     count: int
-    #: The queue offset of the first; -1: the offsets do not follow one another, and stand
-    #: behind the entries.
+    #: The queue offset of the first entry; -1 if offsets have gaps and are stored after the
+    #: entries.
     first: int
 
 
@@ -344,7 +345,7 @@ class _Contents(NamedTuple):
 
 
 class _PartContent:
-    """Entries and keys of a part's records, while they are gathered."""
+    """Collects the entries and keys of a part."""
 
     def __init__(self, config: MessageStoreConfig) -> None:
         self._delay_levels = DelayLevels(config.message_delay_level)
@@ -355,7 +356,7 @@ class _PartContent:
         self.is_last_without = True
 
     def add(self, piece: LogPiece) -> None:
-        """Take the next records."""
+        """Add the next records."""
         if not piece.starts.size:
             return
         self.records += piece.starts.size
@@ -373,7 +374,7 @@ class _PartContent:
             self.is_last_without = found.is_last_without
 
     def save(self, scratch: Path, name: str) -> Path:
-        """Write everything to a file: entries queue by queue, keys, and where they stand."""
+        """Write a part file: entries queue by queue, keys, and a table of their positions."""
         scratch.mkdir(parents=True, exist_ok=True)
         partial = scratch / f"{uuid.uuid4().hex}.partial"
         contents: list[tuple[str, int, int, int, int]] = []
@@ -405,34 +406,34 @@ def _read_contents(path: str) -> _Contents:
 
 
 def _read_run(path: str, place: _RunPlace) -> QueueRun:
-    entries = np.fromfile(path, _ENTRY, place.count, offset=place.position)
+    entries = np.fromfile(path, CONSUME_QUEUE_DTYPE, place.count, offset=place.position)
     offsets: Longs
     if place.first >= 0:
         offsets = np.arange(place.first, place.first + place.count, dtype=np.int64)
     else:
-        behind = place.position + entries.nbytes
-        offsets = np.fromfile(path, _OFFSET, place.count, offset=behind).astype(np.int64)
+        after = place.position + entries.nbytes
+        offsets = np.fromfile(path, _OFFSET, place.count, offset=after).astype(np.int64)
     return QueueRun(place.topic, place.queue_id, offsets, entries, place.first >= 0)
 
 
 def _read_keys_between(
     parts: Sequence[DecodedPart], start: int, end: int
 ) -> Iterator[NDArray[np.void]]:
-    """The keys with these numbers, not too many at once."""
+    """Yield the keys with these numbers, a bounded number at a time."""
     first = 0
     for part in parts:
         low, high = max(start, first), min(end, first + part.keys)
         if low < high:
             keys_at = _read_contents(part.path).keys_at
-            for number in range(low, high, _KEYS_AT_ONCE):
-                count = min(_KEYS_AT_ONCE, high - number)
+            for number in range(low, high, _MAX_KEYS_PER_APPEND):
+                count = min(_MAX_KEYS_PER_APPEND, high - number)
                 position = keys_at + (number - first) * _KEY.itemsize
                 yield np.fromfile(part.path, _KEY, count, offset=position)
         first += part.keys
 
 
 def _ends_without_key(parts: Sequence[DecodedPart]) -> bool:
-    """Whether a record follows the last one that has a key."""
+    """Return whether a record follows the last one with a key."""
     return parts[-1].is_last_without
 
 
@@ -441,7 +442,7 @@ def _group_of(topic: str, queue_id: int, groups: int) -> int:
 
 
 def _move(made: Path, target: Path) -> None:
-    """Put a directory in its place, unless another attempt has done so."""
+    """Move a directory to its target, unless another attempt already did."""
     if not made.is_dir():
         return
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,12 @@
-"""Consume queues and key index of a stopped store, made again from its log.
+"""Rebuild the consume queues and the key index of a stopped store from its log.
 
-The files come out as Java makes them from the same log, byte for byte; index files are
-named by the time at which they are made. They are made beside the old ones and put in their
-place when they are whole and on the disk. While that happens the store counts as not
-stopped cleanly and has no checkpoint: whatever interrupts it, the next start makes from the
-log what is missing.
+The files equal those that Java builds from the same log, byte for byte, except that the names of
+index files are the times of their creation. They are built next to the old ones, fsynced, and then
+moved into place. During the move the store is marked as unclean and has no checkpoint: if the move
+is interrupted, the next start rebuilds the missing files from the log.
 
-The queues of a topic that was deleted come back as long as the log has its messages. Called
-by `pyromq store rebuild`, on one thread; holds the store's lock.
+Queues of deleted topics reappear while the log has their messages. Called by `pyromq store
+rebuild`, on one thread; holds the store's lock.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from pyromq.store.results import StoreError
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a rebuild made."""
+    """The result of a rebuild."""
 
     log_begin: int
-    #: Where the records end; more may be in the files when those are damaged.
+    #: The end of the valid records; damaged files may contain more bytes.
     log_end: int
     queues: int
     entries: int
@@ -54,9 +53,9 @@ def rebuild_store(
     index: bool = True,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Rebuilt:
-    """Make the consume queues, the key index or both again; raises StoreError or OSError.
+    """Rebuild the consume queues, the key index or both. Raises StoreError or OSError.
 
-    `on_progress` hears the bytes of the log that are done, and how many there are in all.
+    `on_progress` receives the number of log bytes processed so far and the total.
     """
     require_log(config)
     lock = lock_store(config.root)
@@ -68,7 +67,7 @@ def rebuild_store(
     )
     try:
         log.segments.load()
-        log.watermarks.written = log.segments.end_offset
+        log.watermarks.reset(log.segments.end_offset)
         targets = Targets.beside(config, queues=queues, index=index)
         targets.make()
         builder = Builder(config, log, targets)
@@ -91,9 +90,9 @@ def rebuild_store(
 
 
 def require_log(config: MessageStoreConfig) -> None:
-    """Raise StoreError where there is no log to make anything of."""
+    """Raise StoreError if the store has no log."""
     if not config.commit_log_directory.is_dir():
-        raise StoreError(f"{config.commit_log_directory} is no directory: there is no log here")
+        raise StoreError(f"no log found: {config.commit_log_directory} is not a directory")
 
 
 def _progress(
@@ -107,7 +106,7 @@ def _progress(
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The directories in which the new files are made; None for what is not wanted."""
+    """The directories for the new files; None for kinds of files that are not rebuilt."""
 
     queues: Path | None
     extensions: Path | None
@@ -115,7 +114,7 @@ class Targets:
 
     @classmethod
     def beside(cls, config: MessageStoreConfig, *, queues: bool = True, index: bool = True) -> Self:
-        """Directories beside the old ones, whose place they can take."""
+        """Return directories next to the old ones, which they can replace."""
         return cls(
             _beside(config.consume_queue_directory) if queues else None,
             _beside(config.consume_queue_ext_directory)
@@ -126,7 +125,7 @@ class Targets:
 
     @classmethod
     def below(cls, directory: Path, config: MessageStoreConfig) -> Self:
-        """Directories anywhere, for all that is made of the log."""
+        """Return directories below another one, for all kinds of files."""
         extensions = directory / config.consume_queue_ext_directory.name
         return cls(
             directory / config.consume_queue_directory.name,
@@ -135,18 +134,18 @@ class Targets:
         )
 
     def make(self) -> None:
-        """Make them, empty; what an interrupted rebuild left there goes."""
+        """Create the directories; remove leftovers of an interrupted rebuild."""
         for directory in self.wanted():
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir(parents=True)
 
     def wanted(self) -> list[Path]:
-        """Those that are not None."""
+        """Return the directories that are not None."""
         return [path for path in (self.queues, self.extensions, self.index) if path is not None]
 
 
 class Builder:
-    """Makes the new files, in directories that are there."""
+    """Builds the new files in existing directories."""
 
     def __init__(self, config: MessageStoreConfig, log: CommitLog, targets: Targets) -> None:
         self._config = config
@@ -157,14 +156,14 @@ class Builder:
         self._index = None if targets.index is None else open_index(config, targets.index)
 
     def add(self, piece: LogPiece) -> None:
-        """Take the next records of the log."""
+        """Add the next records of the log."""
         if self._targets.queues is not None:
             append_runs(piece.runs(), self._queue)
         if self._index is not None:
             self._index.put(piece.data, piece.starts)
 
     def finish(self, log_begin: int, log_end: int) -> Rebuilt:
-        """Bring everything to the disk."""
+        """Fsync and close all files."""
         entries = sum(finish_queue(queue, log_begin) for queue in self._queues.values())
         keys = 0 if self._index is None else finish_index(self._index)
         return Rebuilt(log_begin, log_end, len(self._queues), entries, keys)
@@ -187,7 +186,7 @@ def open_queue(
     queue_id: int,
     open_files: OpenFiles | None = None,
 ) -> ConsumeQueue:
-    """A queue to be filled; its extension is without bit maps: the log knows no consumers."""
+    """Open a new queue. Its extension has no bit maps, because the log knows no consumers."""
     assert targets.queues is not None
     extension = None
     if targets.extensions is not None:
@@ -206,7 +205,7 @@ def open_queue(
 
 
 def finish_queue(queue: ConsumeQueue, log_begin: int) -> int:
-    """Bring a queue to the disk and close it; returns how many entries it has."""
+    """Fsync and close a queue; return its number of entries."""
     queue.correct_min_offset(log_begin)
     queue.sync()
     queue.close()
@@ -214,7 +213,7 @@ def finish_queue(queue: ConsumeQueue, log_begin: int) -> int:
 
 
 def open_index(config: MessageStoreConfig, directory: Path) -> KeyIndex:
-    """An index to be filled."""
+    """Open a new index."""
     index = KeyIndex(
         directory, hash_slot_count=config.max_hash_slot_num, entry_count=config.max_index_num
     )
@@ -223,7 +222,7 @@ def open_index(config: MessageStoreConfig, directory: Path) -> KeyIndex:
 
 
 def finish_index(index: KeyIndex) -> int:
-    """Bring an index to the disk and close it; returns how many keys it has."""
+    """Fsync and close an index; return its number of keys."""
     keys = index.entry_count
     index.flush()
     index.close()
@@ -235,7 +234,10 @@ def _beside(directory: Path) -> Path:
 
 
 def put_in_place(config: MessageStoreConfig, targets: Targets) -> None:
-    """Swap the new directories in; a start in between makes everything from the log."""
+    """Replace the old directories by the new ones.
+
+    If this is interrupted, the next start rebuilds everything from the log.
+    """
     root = config.root
     replaced = {
         new: old

@@ -1,6 +1,6 @@
-"""What a check of a store finds wrong: one value for each finding, no logic.
+"""Findings of a store check, as plain values.
 
-Made by `check` and its parts, shown by `pyromq store check`, asserted empty by tests.
+Created by `check`, printed by `pyromq store check`, asserted to be none by tests.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from pathlib import Path
 
 
 class ViolationKind(Enum):
-    """Which rule of the store is broken."""
+    """The rule of the store that is violated."""
 
-    #: A file or folder that does not belong where it is, or has a wrong name or size.
+    #: A file or folder in the wrong place, or with a wrong name or size.
     FILE = "file"
-    #: Bytes of the log that are no record of their place.
+    #: Bytes of the log that are not a valid record at their offset.
     RECORD = "record"
     BODY_CRC = "body CRC"
-    #: Something stands behind the log's end.
+    #: Bytes after the end of the log.
     LOG_END = "log end"
     #: A consume-queue entry that does not point at its message.
     QUEUE_ENTRY = "queue entry"
     #: A message of the log that its consume queue does not have.
     MISSING_ENTRY = "missing queue entry"
-    #: Bytes of a consume queue's extension that are no unit.
+    #: Bytes of a consume-queue extension that are not a unit.
     EXTENSION_UNIT = "extension unit"
     INDEX_HEADER = "index header"
-    #: An entry, a link or a slot of the key index that leads to no message with its key.
+    #: An entry, a link or a slot of the key index that does not lead to a message with its key.
     INDEX_ENTRY = "index entry"
     #: A key of a message that the key index does not have.
     MISSING_KEY = "missing key"
     CHECKPOINT = "checkpoint"
-    #: A JSON table that cannot be read.
+    #: A JSON table that cannot be parsed.
     TABLE = "table"
 
 
@@ -42,7 +42,7 @@ class Violation:
 
     kind: ViolationKind
     file: Path
-    #: The byte in the file at which it is; 0 when the file as a whole is meant.
+    #: The position in the file; 0 if the violation concerns the whole file.
     position: int
     message: str
 

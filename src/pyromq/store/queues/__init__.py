@@ -1,1 +1,1 @@
-"""Consume queues, their extension files, and reading messages through them."""
+"""Consume queues, their extension, and reading messages through them."""

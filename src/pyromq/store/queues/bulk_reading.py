@@ -1,13 +1,12 @@
-"""Many records of a queue at once, read by a thread: for those who read whole topics.
+"""Read megabytes of a queue on a worker thread, for consumers of whole topics.
 
-A usual pull takes 32 messages and is served on the loop from mapped memory. A reader that
-asks for megabytes would hold the loop up for milliseconds, so its records are read by a
-thread with `pread`, which leaves the interpreter's lock to others while the kernel copies
-and while the disk is waited for.
+An ordinary pull takes 32 messages and is served on the loop from mapped memory. Megabytes would
+block the loop for milliseconds, so a thread reads them with `pread`, which releases the GIL while
+the kernel copies or waits for the disk.
 
-`plan_bulk` looks, on the loop, at where to read; what it returns runs on any thread and
-touches no table. What it finds unusual (segments deleted meanwhile, entries that are not in
-order) it leaves to the usual way: `read` returns None then.
+`plan_bulk` runs on the loop and decides what to read; `BulkRead.read` runs on any thread and
+touches no shared table. It returns None in unusual cases (segments deleted meanwhile, entries
+out of order), which an ordinary pull handles.
 """
 
 from __future__ import annotations
@@ -19,33 +18,33 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pyromq.base.descriptors import opened
+from pyromq.base.sizes import KIB
 from pyromq.protocol.message.bulk import Longs
-from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
+from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.queues.consume_queue import ConsumeQueue
 
-#: Entries that one read looks at.
+#: Maximum number of entries per bulk read.
 MAX_BULK_COUNT: Final = 65_536
-#: Records that lie closer together are read in one piece, with what lies between them.
-_GAP: Final = 32 * 1024
-#: So many pieces in one read at most: each is a call to the kernel.
-_MAX_PIECES: Final = 512
-#: From this length on a piece is taken by a view.
-_LONG_PIECE: Final = 4096
-
-_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
+#: Records at most this far apart are read by one call, with the bytes in between.
+_MAX_GAP: Final = 32 * KIB
+#: Maximum number of system calls per bulk read.
+_MAX_CALLS: Final = 512
+#: Below this size a copy of a record is cheaper than a view.
+_MIN_VIEW_SIZE: Final = 4096
 
 
 class BulkRecords(NamedTuple):
-    """Whole records, one behind the other."""
+    """Whole records, concatenated."""
 
     records: bytes
     messages: int
 
 
 class BulkRead(NamedTuple):
-    """Where the entries of a queue stand, and what of the log may be read."""
+    """A plan: where the entries are, and which part of the log may be read."""
 
     queue_file: Path
     start: int
@@ -55,9 +54,9 @@ class BulkRead(NamedTuple):
     log_end: int
 
     def read(self) -> BulkRecords | None:
-        """The records; None: the usual way must be taken. On any thread."""
+        """Return the records, or None if an ordinary pull must serve them. Any thread."""
         data = _read(self.queue_file, self.start, self.entries * CONSUME_QUEUE_ENTRY_SIZE)
-        entries = np.frombuffer(data, _ENTRY, len(data) // CONSUME_QUEUE_ENTRY_SIZE)
+        entries = np.frombuffer(data, CONSUME_QUEUE_DTYPE, len(data) // CONSUME_QUEUE_ENTRY_SIZE)
         if not entries.size:
             return None
         physical = entries["physical_offset"].astype(np.int64)
@@ -73,12 +72,12 @@ class BulkRead(NamedTuple):
         if not count:
             return None
         physical, sizes, ends = physical[:count], sizes[:count], ends[:count]
-        breaks = np.flatnonzero(physical[1:] - ends[:-1] > _GAP) + 1
-        if breaks.size >= _MAX_PIECES:
-            count = int(breaks[_MAX_PIECES - 1])
-            breaks = breaks[: _MAX_PIECES - 1]
+        breaks = np.flatnonzero(physical[1:] - ends[:-1] > _MAX_GAP) + 1
+        if breaks.size >= _MAX_CALLS:
+            count = int(breaks[_MAX_CALLS - 1])
+            breaks = breaks[: _MAX_CALLS - 1]
             physical, sizes, ends = physical[:count], sizes[:count], ends[:count]
-        records = b"".join(_read_pieces(file.path, physical - file.base, ends - file.base, breaks))
+        records = b"".join(_read_records(file.path, physical - file.base, ends - file.base, breaks))
         return BulkRecords(records, count) if len(records) == int(sizes.sum()) else None
 
     def _file_of(self, physical: int) -> MappedFile | None:
@@ -92,7 +91,7 @@ class BulkRead(NamedTuple):
 def plan_bulk(
     queue: ConsumeQueue, log: CommitLog, offset: int, max_count: int, max_bytes: int
 ) -> BulkRead | None:
-    """What to read for the messages from `offset` on, which the queue has. On the loop."""
+    """Plan a read from `offset` on, which the queue must have. Loop only."""
     count = min(max_count, MAX_BULK_COUNT, queue.next_offset - offset)
     place = queue.place(offset, count)
     if place is None or count <= 0:
@@ -108,23 +107,24 @@ def plan_bulk(
     )
 
 
-def _read_pieces(path: Path, starts: Longs, ends: Longs, breaks: Longs) -> list[bytes | memoryview]:
-    """Records at these places of a file; what lies before a break is read in one piece."""
-    pieces: list[bytes | memoryview] = []
+def _read_records(
+    path: Path, starts: Longs, ends: Longs, breaks: Longs
+) -> list[bytes | memoryview]:
+    """Return the records at these positions of a file, with one call up to each break."""
+    records: list[bytes | memoryview] = []
     first = 0
-    for behind in (*breaks.tolist(), starts.size):
+    for after in (*breaks.tolist(), starts.size):
         start = int(starts[first])
-        data = _read(path, start, int(ends[behind - 1]) - start)
-        # Neighbours stay together; what lies between the others falls away.
-        cuts = np.flatnonzero(starts[first + 1 : behind] != ends[first : behind - 1])
-        begins = [0, *(starts[first + 1 : behind][cuts] - start).tolist()]
-        stops = [*(ends[first:behind][cuts] - start).tolist(), len(data)]
-        # Long pieces are copied once less; for short ones a view costs more than a copy.
-        are_long = cuts.size and len(begins) * _LONG_PIECE < len(data)
-        source = memoryview(data) if are_long else data
-        pieces += [source[a:b] for a, b in zip(begins, stops, strict=True)]
-        first = behind
-    return pieces
+        data = _read(path, start, int(ends[after - 1]) - start)
+        # Adjacent records stay together; bytes between the others are dropped.
+        cuts = np.flatnonzero(starts[first + 1 : after] != ends[first : after - 1])
+        begins = [0, *(starts[first + 1 : after][cuts] - start).tolist()]
+        stops = [*(ends[first:after][cuts] - start).tolist(), len(data)]
+        are_large = cuts.size and len(begins) * _MIN_VIEW_SIZE < len(data)
+        source = memoryview(data) if are_large else data
+        records += [source[a:b] for a, b in zip(begins, stops, strict=True)]
+        first = after
+    return records
 
 
 def _read(path: Path, start: int, size: int) -> bytes:

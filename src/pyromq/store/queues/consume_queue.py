@@ -1,20 +1,19 @@
-"""A consume queue: for one topic and queue id, where each message stands in the log.
+"""A consume queue: the physical offset of each message of one topic and queue id.
 
-Entries of one chunk gather in `pending` and reach the mapped segment when the chunk
-is sealed, as in `commit_log`. The queue also holds what is constant for a put to it:
-its topic's bytes in a record and a record's fixed size.
+`append` gathers entries in memory, `write_pending` copies them to the mapped segment when the
+chunk is sealed, as in `commit_log`. The queue also holds the constants of a put: the topic's
+bytes in a record, and a record's fixed size.
 
 Invariants
-1. Entry n of the stream is the message with queue offset n; `next_offset` counts
-   those in `pending` too, and is what the next message gets.
-2. An entry is written after its record is: it never points at or past the log's
-   written mark.
-3. `next_offset` < `room` before a put: the blocks for its entry are reserved, and its file is
-   mapped. It stays so until the entry is written; a file that is unmapped later takes the room
-   with it.
-4. With an `extension`, `pending` holds tags codes, and the segments addresses of units.
+1. Entry n of the stream is the message with queue offset n. `next_offset` includes pending
+   entries and is the offset of the next message.
+2. An entry is written after its record, so it never points past the log's `written` mark.
+3. The caller makes sure that `next_offset` is below `room` before it appends: then the entry's
+   disk blocks are reserved and its file is mapped. The file stays mapped until the entry is
+   written; if it is unmapped later, `room` is reset.
+4. With an `extension`, pending entries hold tags codes, written ones addresses of units.
 
-Owned by the loop's thread; `sync` is called by the flush thread.
+Owned by the loop's thread; the flush thread calls `sync`.
 """
 
 from __future__ import annotations
@@ -29,13 +28,16 @@ from typing import Final
 import numpy as np
 
 from pyromq.base.memo import Memo
-from pyromq.protocol.message.record import HEAD_SIZE_V4, QueueOffset, topic_part
+from pyromq.base.sizes import KIB
+from pyromq.protocol.message.record import HEAD_SIZE_V4, topic_part
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
 from pyromq.protocol.message.units import (
-    CONSUME_QUEUE_DTYPE,
     CONSUME_QUEUE_ENTRY,
     CONSUME_QUEUE_ENTRY_SIZE,
+    ENTRY_PHYSICAL_OFFSET,
     MAX_EXTENSION_ADDRESS,
     PRE_BLANK_ENTRY,
+    Entry,
 )
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.log.open_files import OpenFiles
@@ -45,36 +47,34 @@ from pyromq.store.results import PutError, PutStatus, StoreError
 
 logger = logging.getLogger(__name__)
 
-_FIRST_RESERVE: Final = 4096
-_MAX_RESERVE: Final = 256 * 1024
-#: The size that a pre-blank entry has.
-_PRE_BLANK_SIZE: Final = 0x7FFFFFFF
-#: In so many files at the end the last address of the extension is looked for.
-_ADDRESS_FILES: Final = 3
-_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
+#: Bytes to reserve at a time: the first step, doubled up to the last.
+_MIN_RESERVE: Final = 4 * KIB
+_MAX_RESERVE: Final = 256 * KIB
+#: Files at the queue's end that are searched for an address of the extension.
+_MAX_SEARCHED_FILES: Final = 3
 
 iter_entries = CONSUME_QUEUE_ENTRY.iter_unpack
 
 
 def first_physical_offset(entries: bytes) -> int:
-    """Where the record of the first of these entries stands."""
-    return int.from_bytes(entries[:8], "big", signed=True)
+    """Return the physical offset in the first of these entries."""
+    return int.from_bytes(entries[ENTRY_PHYSICAL_OFFSET], "big", signed=True)
 
 
 def span_of(entries: bytes) -> tuple[int, int]:
-    """Where the first of these entries' records begins and the last one's ends."""
+    """Return where the record of the first entry begins and that of the last one ends."""
     last, size, _ = CONSUME_QUEUE_ENTRY.unpack(entries[-CONSUME_QUEUE_ENTRY_SIZE:])
     return first_physical_offset(entries), last + size
 
 
 def split_entries(entries: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Physical offsets and sizes of these entries."""
-    fields = _runs[len(entries) // CONSUME_QUEUE_ENTRY_SIZE](entries)
+    """Return the physical offsets and the sizes of these entries."""
+    fields = _unpackers[len(entries) // CONSUME_QUEUE_ENTRY_SIZE](entries)
     return fields[0::3], fields[1::3]
 
 
-#: Unpack so many entries at once.
-_runs: Memo[int, Callable[[bytes], tuple[int, ...]]] = Memo(
+#: Unpackers by number of entries.
+_unpackers: Memo[int, Callable[[bytes], tuple[int, ...]]] = Memo(
     lambda count: struct.Struct(">" + CONSUME_QUEUE_ENTRY.format[1:] * count).unpack
 )
 
@@ -114,7 +114,7 @@ class ConsumeQueue:
         self.extension = extension
         self.queue_id = queue_id
         self.topic_part = topic_part(topic)
-        #: Bytes of a record from an IPv4 client beside its body and properties.
+        #: Size of a record from an IPv4 client without its body and properties.
         self.fixed_size = head_size + len(self.topic_part) + 2
         self.segments = Segments(
             directory / topic / str(queue_id), segment_size, open_files=open_files, holder=self
@@ -122,24 +122,24 @@ class ConsumeQueue:
         self.pending = bytearray()
         self.next_offset = 0
         self.min_offset = 0
-        #: Queue offsets below this one have their place reserved.
+        #: Room is reserved for entries below this queue offset.
         self.room = 0
-        #: Segments that begin below this position are full and on the disk.
+        #: Segments that begin below this position are full and synced.
         self.synced_below = 0
-        #: Entries before this offset are in the statistics.
+        #: Entries below this offset are in the statistics.
         self.counted = 0
-        #: Its topic is being deleted: no message is taken.
+        #: The topic is being deleted and puts are refused.
         self.closed = False
-        #: Written since the last sync.
+        #: Written to since the last sync.
         self.dirty = False
-        #: Somebody waits for the next message of this queue.
+        #: A long poll waits for the next message of this queue.
         self.watched = False
 
     def extend(self, count: int = 1) -> None:
-        """Reserve the place of the next `count` entries, and have it mapped; else PutError."""
+        """Reserve and map room for the next `count` entries. Raises PutError."""
         if self.closed:
             raise PutError(
-                PutStatus.SERVICE_NOT_AVAILABLE, f"topic {self.topic} is being deleted; send again"
+                PutStatus.SERVICE_NOT_AVAILABLE, f"topic {self.topic} is being deleted; retry later"
             )
         position = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE
         end = position + count * CONSUME_QUEUE_ENTRY_SIZE
@@ -148,7 +148,7 @@ class ConsumeQueue:
                 file = self.segments.find(position) or self._create(position)
                 start = position - file.base
                 if min(end - file.base, file.size) > file.reserved:
-                    step = min(max(_FIRST_RESERVE, start), _MAX_RESERVE)
+                    step = min(max(_MIN_RESERVE, start), _MAX_RESERVE)
                     file.reserve(max(end - file.base, start + step))
                 file.ensure_mapped()
                 position = file.base + file.size
@@ -159,14 +159,19 @@ class ConsumeQueue:
         self.room = (file.base + file.reserved) // CONSUME_QUEUE_ENTRY_SIZE
 
     def let_go(self) -> bool:
-        """Let a file be unmapped, unless entries are pending: the next put asks for it again."""
+        """Allow a file to be unmapped, unless entries are pending. The next put maps it again."""
         if self.pending:
             return False
         self.room = 0
         return True
 
-    def write_pending(self) -> None:
-        """Copy the gathered entries into their segments."""
+    def append(self, entries: bytes, count: int = 1) -> None:
+        """Gather entries for which the caller has made room (invariant 3)."""
+        self.pending += entries
+        self.next_offset += count
+
+    def write_pending(self) -> bool:
+        """Copy the pending entries to their segments; return whether the queue became dirty."""
         pending = self.pending
         if self.extension is not None:
             self.extension.take_over(pending)
@@ -183,26 +188,30 @@ class ConsumeQueue:
                 file.write(start, pending[:fitting])
                 del pending[:fitting]
                 position += fitting
+        # After the write: the flush thread clears the flag before it syncs.
+        if self.dirty:
+            return False
+        self.dirty = True
+        return True
 
     def refuse_puts(self) -> None:
-        """Take no message any more. Nothing is pending when this is called."""
+        """Refuse all further messages. Nothing may be pending."""
         self.closed = True
         self.room = 0
 
     def append_many(self, entries: bytes) -> None:
-        """Add entries as they stand in a segment, when they are made from the log."""
+        """Make room for entries that were built from the log, and gather them."""
         count = len(entries) // CONSUME_QUEUE_ENTRY_SIZE
         if self.next_offset + count > self.room:
             self.extend(count)
-        self.pending += entries
-        self.next_offset += count
+        self.append(entries, count)
 
-    def skip_to(self, offset: QueueOffset) -> None:
-        """Go on with `offset`: the messages before it are no longer in the log."""
+    def skip_to(self, offset: int) -> None:
+        """Continue at `offset`: the messages before it are no longer in the log."""
         missing = offset - self.next_offset
         if self.segments.files:
             logger.warning(
-                "%s queue %d: %d entries before offset %d have no message",
+                "consume queue %s/%d lacks %d entries before offset %d: filled with blank ones",
                 self.topic,
                 self.queue_id,
                 missing,
@@ -219,7 +228,7 @@ class ConsumeQueue:
         self.room = 0
 
     def read(self, offset: int, count: int) -> bytes:
-        """The entries from queue offset `offset` on, `count` at most, of one segment."""
+        """Return at most `count` entries from queue offset `offset` on, of one segment."""
         position = offset * CONSUME_QUEUE_ENTRY_SIZE
         file = self.segments.find(position)
         if file is None:
@@ -228,7 +237,7 @@ class ConsumeQueue:
         return file.read(position - file.base, max(position, end) - file.base)
 
     def place(self, offset: int, count: int) -> tuple[MappedFile, int, int] | None:
-        """Where these entries stand, as far as `read` would go: file, begin and end."""
+        """Return the file that holds these entries, and their begin and end in it."""
         position = offset * CONSUME_QUEUE_ENTRY_SIZE
         file = self.segments.find(position)
         if file is None:
@@ -237,31 +246,33 @@ class ConsumeQueue:
         return file, start, min(start + count * CONSUME_QUEUE_ENTRY_SIZE, file.size)
 
     def segment_after(self, offset: int) -> int:
-        """The first queue offset of the segment behind the one of `offset`."""
+        """Return the first queue offset of the segment after that of `offset`."""
         count = self.segments.segment_size // CONSUME_QUEUE_ENTRY_SIZE
         return offset - offset % count + count
 
-    def entry(self, offset: int) -> tuple[int, int, int] | None:
-        """Physical offset, size and tags code of one message; None outside the queue."""
+    def entry(self, offset: int) -> Entry | None:
+        """Return the entry of one message, or None outside the queue."""
         if not self.min_offset <= offset < self.next_offset:
             return None
         data = self.read(offset, 1)
         if data and self.extension is not None:
             data = self.extension.resolve(data)
-        return CONSUME_QUEUE_ENTRY.unpack(data) if data else None
+        return Entry.unpack(data) if data else None
 
     def load(self) -> None:
-        """Find the files that are there; raises StoreError where they do not fit together."""
+        """Find the queue's files. Raises StoreError if they do not fit together."""
         self.segments.load()
         if self.extension is not None:
             self.extension.segments.load()
 
     def recover(self) -> None:
-        """Find the end of the entries in the files that `load` found."""
+        """Find the end of the entries in the loaded files."""
         self.next_offset = self.segments.first_offset // CONSUME_QUEUE_ENTRY_SIZE
         self.room = 0
         for file in reversed(self.segments.files):
-            count = _first(file, file.size, lambda entry: entry[0] < 0 or entry[1] <= 0)
+            count = _first(
+                file, file.size, lambda entry: entry.physical_offset < 0 or entry.size <= 0
+            )
             if count:
                 self.next_offset = file.base // CONSUME_QUEUE_ENTRY_SIZE + count
                 break
@@ -269,20 +280,20 @@ class ConsumeQueue:
             self.extension.recover(self._last_address())
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the entries whose records end behind `physical_offset`."""
+        """Drop the entries whose records end after `physical_offset`."""
         self.room = 0
         for file in reversed(self.segments.files):
             first = file.base // CONSUME_QUEUE_ENTRY_SIZE
             if first > self.next_offset:
-                continue  # made ahead of its first entry
+                continue  # created ahead of its first entry
             used = (self.next_offset - first) * CONSUME_QUEUE_ENTRY_SIZE
             keep = _first(
                 file,
                 used,
-                lambda entry: entry[1] != _PRE_BLANK_SIZE and entry[0] + entry[1] > physical_offset,
+                lambda entry: not entry.is_pre_blank and entry.end > physical_offset,
             )
             self.next_offset = first + keep
-            # Up to the file's end: nothing stale may be taken for an entry later.
+            # To the file's end: a later start must not take stale bytes for entries.
             file.empty_from(keep * CONSUME_QUEUE_ENTRY_SIZE)
             if keep:
                 break
@@ -297,14 +308,16 @@ class ConsumeQueue:
             self.extension.delete()
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """The first entry that points into what is left of the log is the first message."""
+        """Set `min_offset` to the first entry whose record is still in the log."""
         for file in self.segments.files:
             first = file.base // CONSUME_QUEUE_ENTRY_SIZE
             count = min(self.next_offset - first, file.size // CONSUME_QUEUE_ENTRY_SIZE)
             alive = _first(
                 file,
                 max(0, count) * CONSUME_QUEUE_ENTRY_SIZE,
-                lambda entry: entry[1] != _PRE_BLANK_SIZE and entry[0] >= min_physical_offset,
+                lambda entry: (
+                    not entry.is_pre_blank and entry.physical_offset >= min_physical_offset
+                ),
             )
             if alive < count:
                 self.min_offset = first + alive
@@ -312,48 +325,47 @@ class ConsumeQueue:
         self.min_offset = self.next_offset
 
     def take_expired(self, min_physical_offset: int) -> list[MappedFile]:
-        """The segments all of whose messages lie before that offset of the log.
+        """Detach and return the segments whose messages all lie before that physical offset.
 
-        They are no longer part of the queue now, and mapped until nobody holds them. The
-        last one always stays. Nothing is pending when this is called.
+        They stay mapped until the last reference is dropped. The queue always keeps its last
+        segment. Nothing may be pending.
         """
         expired = []
         end = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE
         while len(self.segments.files) > 1:
             file = self.segments.files[0]
             last = file.read(file.size - CONSUME_QUEUE_ENTRY_SIZE, file.size)
-            # One that is not full has no last entry, whatever stands in its place.
-            if (
-                file.base + file.size > end
-                or CONSUME_QUEUE_ENTRY.unpack(last)[0] >= min_physical_offset
-            ):
+            # A segment that is not full has no last entry, whatever the bytes say.
+            is_full = file.base + file.size <= end
+            if not is_full or first_physical_offset(last) >= min_physical_offset:
                 break
             expired.append(self.segments.take_first())
         self.correct_min_offset(min_physical_offset)
         return expired
 
     def take_expired_extension(self) -> list[MappedFile]:
-        """The same of the extension, after the queue's own."""
-        entry = self.read(self.min_offset, 1)
-        if self.extension is None or not entry:
+        """Detach and return expired segments of the extension; call `take_expired` first."""
+        data = self.read(self.min_offset, 1)
+        if self.extension is None or not data:
             return []
-        address = CONSUME_QUEUE_ENTRY.unpack(entry)[2]
+        address = Entry.unpack(data).tags_code
         return self.extension.take_expired(address) if address <= MAX_EXTENSION_ADDRESS else []
 
     def last_physical_offset(self) -> int:
-        """The end of the record that the last entry points at; 0 for an empty queue."""
+        """Return the end of the record that the last entry points at; 0 for an empty queue."""
         entry = self.entry(self.next_offset - 1)
-        return entry[0] + entry[1] if entry and entry[1] != _PRE_BLANK_SIZE else 0
+        return entry.end if entry and not entry.is_pre_blank else 0
 
-    def entries(self) -> Iterator[tuple[int, int, int]]:
-        """All entries as they stand in the files, oldest first."""
+    def entries(self) -> Iterator[Entry]:
+        """Yield all written entries, oldest first, with an extension's addresses as they are."""
         for file in self.segments.files:
             first = file.base // CONSUME_QUEUE_ENTRY_SIZE
             count = max(0, self.next_offset - first)
-            yield from iter_entries(file.read(0, min(count * CONSUME_QUEUE_ENTRY_SIZE, file.size)))
+            data = file.read(0, min(count * CONSUME_QUEUE_ENTRY_SIZE, file.size))
+            yield from map(Entry._make, iter_entries(data))
 
     def sync(self) -> None:
-        """Wait until all that was written is on the disk."""
+        """Fsync everything that was written."""
         if self.extension is not None:
             self.extension.sync()
         for file in list(self.segments.files):
@@ -365,15 +377,15 @@ class ConsumeQueue:
             except FileNotFoundError:
                 if file in self.segments.files:
                     raise
-                continue  # it expired meanwhile
+                continue  # expired meanwhile
             if full:
                 self.synced_below = file.base + file.size
 
     def drop_unused(self) -> None:
-        """Remove segments without an entry; nothing may be pending.
+        """Remove segments without entries. Nothing may be pending.
 
-        RocketMQ takes the last segment for one that has an entry, even if it is zeros, and
-        would then go on behind it. An only one stays when its name says where the queue is.
+        RocketMQ assumes that the last segment has an entry, even if it is all zeros, and would
+        continue after it. A sole segment stays if its name tells where the queue begins.
         """
         files = self.segments.files
         end = self.next_offset * CONSUME_QUEUE_ENTRY_SIZE
@@ -382,7 +394,7 @@ class ConsumeQueue:
         self.room = 0
 
     def close(self) -> None:
-        """Write what is pending and unmap."""
+        """Write pending entries and unmap the files."""
         if self.pending:
             self.write_pending()
         self.room = 0
@@ -399,21 +411,21 @@ class ConsumeQueue:
             self.extension.delete()
 
     def _last_address(self) -> int | None:
-        """The last address of the extension in the last files; None without one."""
-        for file in reversed(self.segments.files[-_ADDRESS_FILES:]):
+        """Return the last address of the extension in the last files, or None."""
+        for file in reversed(self.segments.files[-_MAX_SEARCHED_FILES:]):
             used = min(self.next_offset * CONSUME_QUEUE_ENTRY_SIZE - file.base, file.size)
             if used <= 0:
                 continue
-            # Mostly the very last one has it.
+            # Usually the very last entry has it.
             for start in (used - CONSUME_QUEUE_ENTRY_SIZE, 0):
-                codes = np.frombuffer(file.read(start, used), _ENTRY)["tags_code"]
+                codes = np.frombuffer(file.read(start, used), CONSUME_QUEUE_DTYPE)["tags_code"]
                 found = np.flatnonzero(codes <= MAX_EXTENSION_ADDRESS)
                 if found.size:
                     return int(codes[found[-1]])
         return None
 
     def _create(self, position: int) -> MappedFile:
-        """The segment for `position`; blank entries stand before a queue's first one."""
+        """Create the segment for `position`, filled with blank entries up to there."""
         size = self.segments.segment_size
         file = self.segments.create_next(position - position % size)
         length = position - file.base
@@ -424,16 +436,14 @@ class ConsumeQueue:
         return file
 
 
-def _first(file: MappedFile, used: int, holds: Callable[[tuple[int, int, int]], bool]) -> int:
-    """The number of the first entry below `used` bytes for which `holds`, else how many there are.
+def _first(file: MappedFile, used: int, matches: Callable[[Entry], bool]) -> int:
+    """Return the number of the first matching entry in `used` bytes, or their number if none does.
 
-    By bisection: physical offsets only grow along a queue, so what holds for an entry
-    holds for all behind it.
+    Bisects: physical offsets grow along a queue, so if an entry matches, all later ones do.
     """
 
     def test(number: int) -> bool:
         start = number * CONSUME_QUEUE_ENTRY_SIZE
-        entry = CONSUME_QUEUE_ENTRY.unpack(file.read(start, start + CONSUME_QUEUE_ENTRY_SIZE))
-        return holds(entry)
+        return matches(Entry.unpack(file.read(start, start + CONSUME_QUEUE_ENTRY_SIZE)))
 
     return bisect_left(range(used // CONSUME_QUEUE_ENTRY_SIZE), True, key=test)

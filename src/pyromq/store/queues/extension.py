@@ -1,18 +1,17 @@
-"""The extension of a consume queue: more about each message than an entry has room for.
+"""The extension of a consume queue: facts about a message for which an entry has no room.
 
-Kept with enableConsumeQueueExt. Every message that gets an entry gets a unit here, with
-its tags code, its store time and, when somebody evaluates filters at that moment
-(`bit_map_of`), the bit map of the consumers that want it. The entry holds the unit's
-address in the place of the tags code. Layout in `protocol/units`.
+Enabled by enableConsumeQueueExt. Every message with an entry has a unit here: its tags code, its
+store time and, if filters are evaluated on arrival (`bit_map_of`), the bit map of the consumers
+that want it. The entry then holds the unit's address instead of the tags code. The layout is in
+`protocol.message.units`.
 
 Invariants
-1. A unit is written before the entry that points at it, and brought to the disk before.
-2. Addresses only grow along a queue; `end` is behind the unit of the last one.
-3. A unit that cannot be kept, as on a full disk, stops nothing: the entry keeps its tags
-   code. An address without a unit means that nobody knows the tags: filters let it pass.
+1. A unit is written, and fsynced, before the entry that points at it.
+2. Addresses grow along a queue; `end` is the offset after the last unit.
+3. Failing to store a unit, for example on a full disk, is not an error: the entry keeps its tags
+   code. If an address has no unit, the tags are unknown and filters accept the message.
 
-Belongs to a `ConsumeQueue` and is owned by the loop's thread, as that is; `sync` is
-called by the flush thread.
+Belongs to a `ConsumeQueue`. Owned by the loop's thread; the flush thread calls `sync`.
 """
 
 from __future__ import annotations
@@ -24,10 +23,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pyromq.base.descriptors import ShortageError
+from pyromq.base.sizes import KIB
 from pyromq.protocol.message.record import RecordError, decode_record, store_timestamp_at
 from pyromq.protocol.message.units import (
-    CONSUME_QUEUE_ENTRY,
     CONSUME_QUEUE_ENTRY_SIZE,
+    ENTRY_TAGS_CODE,
     EXTENSION_BASE,
     EXTENSION_END,
     EXTENSION_END_SIZE,
@@ -35,7 +35,7 @@ from pyromq.protocol.message.units import (
     EXTENSION_UNIT_SIZE,
     MAX_EXTENSION_ADDRESS,
     MAX_EXTENSION_UNIT,
-    PRE_BLANK_ENTRY,
+    Entry,
 )
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.log.open_files import OpenFiles
@@ -44,19 +44,18 @@ from pyromq.store.results import StoreError
 
 logger = logging.getLogger(__name__)
 
-#: From a message's topic and properties to its bit map, or None.
+#: Computes a message's bit map from its topic and properties, or returns None.
 BitMapOf = Callable[[str, dict[str, str]], bytes | None]
 
-_FIRST_RESERVE: Final = 4096
-_MAX_RESERVE: Final = 256 * 1024
-#: Where in an entry the tags code stands.
-_TAGS_CODE: Final = CONSUME_QUEUE_ENTRY_SIZE - 8
+#: Bytes to reserve at a time: the first step, doubled up to the last.
+_MIN_RESERVE: Final = 4 * KIB
+_MAX_RESERVE: Final = 256 * KIB
 _LONG: Final = struct.Struct(">q")
 _SHORT: Final = struct.Struct(">h")
 
 
 class ExtensionUnit(NamedTuple):
-    """What the extension knows of a message."""
+    """The facts about one message."""
 
     tags_code: int
     store_timestamp: int
@@ -65,11 +64,11 @@ class ExtensionUnit(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the unit in a file."""
+        """Return the unit's size in a file."""
         return EXTENSION_UNIT_SIZE + len(self.bit_map)
 
     def encode(self) -> bytes:
-        """The unit as it stands in a file."""
+        """Return the unit's bytes in a file."""
         head = EXTENSION_UNIT.pack(
             self.size, self.tags_code, self.store_timestamp, len(self.bit_map)
         )
@@ -77,14 +76,14 @@ class ExtensionUnit(NamedTuple):
 
 
 def is_address(tags_code: int) -> bool:
-    """Whether what stands in an entry is the address of a unit."""
+    """Whether an entry's tags code is really the address of a unit."""
     return tags_code <= MAX_EXTENSION_ADDRESS
 
 
 def decode_unit(read: Callable[[int, int], bytes], address: int) -> ExtensionUnit | None:
-    """The unit at an address; None when there is none.
+    """Decode the unit at an address, or return None if there is none.
 
-    `read` gives bytes from an offset of the extension on, within one file.
+    `read` returns bytes from an offset of the extension on, within one file.
     """
     offset = address + EXTENSION_BASE
     head = read(offset, EXTENSION_UNIT_SIZE)
@@ -100,12 +99,12 @@ def decode_unit(read: Callable[[int, int], bytes], address: int) -> ExtensionUni
 
 
 def refuse_other_size(directory: Path, segment_size: int) -> None:
-    """Raise StoreError when all extensions were written with one other segment size."""
+    """Raise StoreError if all extensions were written with another segment size."""
     sizes = {path.stat().st_size for path in directory.glob("*/*/*") if path.is_file()}
     sizes.discard(0)
     if len(sizes) == 1 and (size := sizes.pop()) != segment_size:
         raise StoreError(
-            f"the files in {directory} have {size} bytes, not {segment_size}: set "
+            f"files in {directory} have {size} bytes, not {segment_size}: set "
             "mappedFileSizeConsumeQueueExt to the size that the store was written with"
         )
 
@@ -125,13 +124,13 @@ class ConsumeQueueExt:
         bit_map_of: BitMapOf | None = None,
         open_files: OpenFiles | None = None,
     ) -> None:
-        """`read_record` gives so many bytes from a physical offset on."""
+        """`read_record` returns bytes of the log, given a physical offset and a size."""
         self.segments = Segments(
             directory / topic / str(queue_id), segment_size, open_files=open_files
         )
-        #: Where the next unit goes.
+        #: Offset of the next unit.
         self.end = 0
-        #: What is wrong with the files; None when nothing shows.
+        #: A description of damaged files, or None.
         self.damage: str | None = None
         self._topic = topic
         self._read_record = read_record
@@ -139,35 +138,38 @@ class ConsumeQueueExt:
         self._synced = 0
 
     def take_over(self, entries: bytearray) -> None:
-        """Write a unit for each of these entries, and put its address in there.
+        """Write a unit for each of these entries and replace its tags code by the address.
 
-        The records that they point at are in the log.
+        The records must be in the log already.
         """
         try:
             for start in range(0, len(entries), CONSUME_QUEUE_ENTRY_SIZE):
-                physical, size, tags_code = CONSUME_QUEUE_ENTRY.unpack_from(entries, start)
+                entry = Entry.unpack(entries, start)
                 unit = None
-                if not entries.startswith(PRE_BLANK_ENTRY, start):
-                    unit = self._unit_of(self._read_record(physical, size), tags_code)
+                if not entry.is_pre_blank:
+                    record = self._read_record(entry.physical_offset, entry.size)
+                    unit = self._unit_of(record, entry.tags_code)
                 address = self.put(unit) if unit is not None else None
                 if address is not None:
-                    _LONG.pack_into(entries, start + _TAGS_CODE, address)
+                    _LONG.pack_into(entries, start + ENTRY_TAGS_CODE.start, address)
         except ShortageError:
             pass  # `descriptors` has logged it
         except OSError as error:
             logger.warning(
-                "%s takes nothing, entries keep their tags: %s", self.segments.directory, error
+                "consume-queue extension %s not written, entries keep their tags codes: %s",
+                self.segments.directory,
+                error,
             )
 
     def put(self, unit: ExtensionUnit) -> int | None:
-        """Append a unit; returns its address, None for one that is too long.
+        """Append a unit and return its address, or None if it is too long.
 
-        Raises OSError when the disk is full.
+        Raises OSError if the disk is full.
         """
         size = unit.size
         segment_size = self.segments.segment_size
         if size > min(MAX_EXTENSION_UNIT, segment_size - EXTENSION_END_SIZE):
-            logger.warning("%s: a unit of %d bytes is too long", self.segments.directory, size)
+            logger.warning("unit of %d bytes too long for %s", size, self.segments.directory)
             return None
         file = self.segments.find(self.end) or self._create()
         start = self.end - file.base
@@ -178,26 +180,26 @@ class ConsumeQueueExt:
             file = self.segments.find(self.end) or self._create()
             start = 0
         if start + size > file.reserved:
-            file.reserve(start + max(size, min(max(_FIRST_RESERVE, start), _MAX_RESERVE)))
+            file.reserve(start + max(size, min(max(_MIN_RESERVE, start), _MAX_RESERVE)))
         file.write(start, unit.encode())
         self.end += size
         return file.base + start - EXTENSION_BASE
 
     def get(self, address: int) -> ExtensionUnit | None:
-        """The unit at an address that an entry has; None when it is not there."""
+        """Return the unit at an entry's address, or None."""
         return decode_unit(self._read, address) if is_address(address) else None
 
     def resolve(self, entries: bytes) -> bytes:
-        """The same entries with tags codes in the place of addresses, where they are known."""
+        """Return the entries with addresses replaced by tags codes where these are known."""
         resolved = bytearray(entries)
-        for place in range(_TAGS_CODE, len(resolved), CONSUME_QUEUE_ENTRY_SIZE):
+        for place in range(ENTRY_TAGS_CODE.start, len(resolved), CONSUME_QUEUE_ENTRY_SIZE):
             unit = self.get(_LONG.unpack_from(resolved, place)[0])
             if unit is not None:
                 _LONG.pack_into(resolved, place, unit.tags_code)
         return bytes(resolved)
 
     def recover(self, last_address: int | None) -> None:
-        """Find the end, given the last address that an entry has."""
+        """Find the end, given the last address in the queue's entries."""
         self.damage = None
         self.end = self.segments.end_offset
         unit = self.get(last_address) if last_address is not None else None
@@ -210,7 +212,7 @@ class ConsumeQueueExt:
         self._synced = min(self._synced, self.end)
 
     def truncate(self, last_address: int | None) -> None:
-        """Drop all units behind the one that the last entry with an address points at."""
+        """Drop all units after the one that the last entry points at."""
         self.recover(last_address)
         file = self.segments.find(self.end)
         if file is not None:
@@ -218,7 +220,7 @@ class ConsumeQueueExt:
         self.segments.drop_after(self.end)
 
     def take_expired(self, first_address: int) -> list[MappedFile]:
-        """The files before the unit of the queue's first message, as `ConsumeQueue` does."""
+        """Detach and return the files before the unit of the queue's oldest message."""
         expired = []
         offset = first_address + EXTENSION_BASE
         files = self.segments.files
@@ -228,7 +230,7 @@ class ConsumeQueueExt:
         return expired
 
     def sync(self) -> None:
-        """Wait until all that was written is on the disk."""
+        """Fsync everything that was written."""
         end = self.end
         for file in list(self.segments.files):
             if file.base + file.size <= self._synced:
@@ -247,25 +249,27 @@ class ConsumeQueueExt:
         self.segments.delete()
 
     def _unit_of(self, record: bytes, tags_code: int) -> ExtensionUnit | None:
-        """The unit of a record; None when the record cannot be read."""
+        """Return the unit of a record, or None if the record is malformed."""
         try:
             if self._bit_map_of is None:
                 return ExtensionUnit(tags_code, store_timestamp_at(record, 0))
             message = decode_record(record)
         except (RecordError, struct.error) as error:
-            logger.warning("%s: no unit for a message: %s", self.segments.directory, error)
+            logger.warning(
+                "malformed record gets no unit in %s: %s", self.segments.directory, error
+            )
             return None
         try:
             bit_map = self._bit_map_of(self._topic, message.properties) or b""
         except Exception:
-            # Without a bit map a message is for everybody, and is looked at when it is pulled.
-            logger.exception("no bit map for a message of topic %s", self._topic)
+            # Without a bit map the message is filtered when it is pulled.
+            logger.exception("filters failed on arrival of a message of topic %s", self._topic)
             bit_map = b""
         return ExtensionUnit(tags_code, message.store_timestamp, bit_map)
 
     def _create(self) -> MappedFile:
         if not self.segments.files:
-            # Units of a queue that was removed while there was no extension.
+            # Left over from a queue that was removed while extensions were disabled.
             for path in self.segments.directory.glob("[0-9]" * 20):
                 path.unlink()
         return self.segments.create_next()
@@ -277,7 +281,7 @@ class ConsumeQueueExt:
         return file.read(offset - file.base, offset - file.base + size)
 
     def _end_of_units(self) -> int:
-        """Behind the last unit of the last file, by going from one to the next."""
+        """Return the offset after the last unit, walking the last file from unit to unit."""
         if not self.segments.files:
             return 0
         file = self.segments.files[-1]

@@ -1,6 +1,6 @@
-"""Finding single messages: by time in a queue, by offset in the log.
+"""Find single messages: by time in a queue, by offset in the log.
 
-Reads only; called on the loop for one message that is in memory, from a lane for all else.
+Reads only. Called on the loop for one message that is in memory, and from a lane otherwise.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from pyromq.protocol.message.record import (
     peek,
     store_timestamp_at,
 )
-from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY_SIZE, Entry
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.queues.consume_queue import ConsumeQueue
 
-#: A search begins again when a file of its queue expires meanwhile, so often.
-_TRIES: Final = 3
+#: How often a search restarts because a file of its queue expired meanwhile.
+_MAX_RESTARTS: Final = 3
 
 
 def record_at(log: CommitLog, offset: int) -> bytes | None:
-    """The record that begins at `offset`; None when none does."""
+    """Return the record that starts at `offset`, or None."""
     if offset < log.min_offset or not log.holds(offset, HEAD_SIZE_V4):
         return None
     size, magic = peek(log.read(offset, BLANK_SIZE))
     if magic != MESSAGE_MAGIC or size < HEAD_SIZE_V4 or not log.holds(offset, size):
         return None
     record = log.read(offset, size)
-    # Its segment may have left the log since.
+    # Its segment may have expired since.
     return record if len(record) == size else None
 
 
 def fetch_record(log: CommitLog, offset: int) -> bytes | None:
-    """What `record_at` says, for threads: the disk is waited for without the interpreter's lock.
+    """Return the same as `record_at`, but wait for the disk without holding the GIL.
 
-    Not for the loop: whoever reads a page that is not in memory stops the whole process.
+    For worker threads: a page fault in `record_at` would stop the whole process.
     """
     file = log.segments.find(offset) if log.holds(offset, HEAD_SIZE_V4) else None
     if file is not None:
         start = offset - file.base
-        with contextlib.suppress(FileNotFoundError):  # it has expired meanwhile
+        with contextlib.suppress(FileNotFoundError):  # expired meanwhile
             _bring_in(file, start, start + HEAD_SIZE_V4)
             size, magic = peek(file.read(start, start + BLANK_SIZE))
             if magic == MESSAGE_MAGIC and log.holds(offset, size):
@@ -58,36 +58,35 @@ def _bring_in(file: MappedFile, start: int, end: int) -> None:
         file.bring_in(start, end)
 
 
-def store_timestamp(log: CommitLog, offset: int, size: int) -> int:
-    """The store timestamp of the record at `offset`; -1 when it is not there.
+def store_timestamp(log: CommitLog, offset: int, size: int) -> int | None:
+    """Return the store timestamp of the record at `offset`, or None if it is not stored.
 
-    In a thread it waits for the disk without the interpreter's lock.
+    Waits for the disk without holding the GIL.
     """
     file = log.segments.find(offset)
     if file is None or offset < log.min_offset or not log.holds(offset, max(size, HEAD_SIZE_V4)):
-        return -1
+        return None
     start = offset - file.base
-    with contextlib.suppress(FileNotFoundError):  # it has expired meanwhile
+    with contextlib.suppress(FileNotFoundError):  # expired meanwhile
         _bring_in(file, start, start + HEAD_SIZE_V4)
     head = log.read(offset, HEAD_SIZE_V4)
-    return store_timestamp_at(head, 0) if len(head) == HEAD_SIZE_V4 else -1
+    return store_timestamp_at(head, 0) if len(head) == HEAD_SIZE_V4 else None
 
 
 def offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int, end: int) -> int:
-    """The queue offset whose message was stored nearest to `timestamp`.
+    """Return the queue offset of the message that was stored nearest to `timestamp`.
 
-    RocketMQ's search, with its rounding: of the two neighbours of a time between them
-    the nearer one, the earlier one when both are as near; before the first message the
-    first, behind the last the last. It looks in one segment, the one with the nearest
-    message.
+    Rounds as RocketMQ does: between two messages the nearer one, and the earlier one if both
+    are equally near; the first one before the first, the last one after the last. Searches one
+    segment, the one with the nearest message.
 
-    For threads, too: the queue may grow meanwhile, `end` was its end when nothing was pending.
-    Of a queue that is deleted meanwhile it finds nothing.
+    Safe on any thread: the queue may grow meanwhile; `end` was its end when nothing was pending.
+    Returns 0 if the queue is deleted meanwhile.
     """
-    for _ in range(_TRIES):
+    for _ in range(_MAX_RESTARTS):
         with contextlib.suppress(FileNotFoundError, ValueError):
             return _offset_by_time(queue, log, timestamp, end)
-        # A file was removed meanwhile: expired, or with its queue.
+        # A file was removed meanwhile, because it expired or its queue was deleted.
         if not queue.segments.files:
             return 0
     return _offset_by_time(queue, log, timestamp, end)
@@ -105,14 +104,13 @@ def _offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int, end: in
     left_time = right_time = -1
     while low <= high:
         middle = (low + high) // 2
-        start = middle * CONSUME_QUEUE_ENTRY_SIZE
-        physical, size, _ = _entry(file, start)
-        if physical < min_physical:
+        entry = _entry(file, middle)
+        if entry.physical_offset < min_physical:
             low = middle + 1
             left = middle
             continue
-        stored = store_timestamp(log, physical, size)
-        if stored < 0:
+        stored = store_timestamp(log, entry.physical_offset, entry.size)
+        if stored is None:
             return 0
         if stored == timestamp:
             return first + middle
@@ -131,28 +129,29 @@ def _offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp: int, end: in
     return first + found if found >= 0 else 0
 
 
-def _entry(file: MappedFile, start: int) -> tuple[int, int, int]:
+def _entry(file: MappedFile, number: int) -> Entry:
+    start = number * CONSUME_QUEUE_ENTRY_SIZE
     end = start + CONSUME_QUEUE_ENTRY_SIZE
     with contextlib.suppress(FileNotFoundError):  # its queue was deleted meanwhile
         _bring_in(file, start, end)
-    physical, size, tags_code = CONSUME_QUEUE_ENTRY.unpack(file.read(start, end))
-    return physical, size, tags_code
+    return Entry.unpack(file.read(start, end))
 
 
 def _segment_by_time(
     queue: ConsumeQueue, log: CommitLog, timestamp: int, end: int
 ) -> MappedFile | None:
-    """The first segment with a message stored at or after the time, or the one before it when
-    its last message is as near; else the newest.
+    """Return the first segment with a message stored at or after the time.
 
-    RocketMQ goes by the files' times of modification. Those are the same while a queue grows,
-    but not after its segments were copied, or made again from the log.
+    Or the one before it if its last message is at least as near, or the newest if all messages
+    are older. RocketMQ compares modification times of files instead. The result is the same
+    while a queue grows, but not after its files were copied or rebuilt.
     """
     files = [file for file in queue.segments.files if file.base < end * CONSUME_QUEUE_ENTRY_SIZE]
 
     def stored(file: MappedFile, number: int) -> int:
-        physical, size, _ = _entry(file, number * CONSUME_QUEUE_ENTRY_SIZE)
-        return store_timestamp(log, physical, size)
+        entry = _entry(file, number)
+        time = store_timestamp(log, entry.physical_offset, entry.size)
+        return -1 if time is None else time  # a record that left the log is older than any other
 
     def last(file: MappedFile) -> int:
         length = min(end * CONSUME_QUEUE_ENTRY_SIZE - file.base, file.size)

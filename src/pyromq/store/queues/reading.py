@@ -1,14 +1,13 @@
-"""Gathers the records that a pull gets, from a consume queue's entries.
+"""Collect the records of a pull from a consume queue's entries.
 
-Most pulls want everything and find it in one segment: they are read in one pass.
-Filters, segment ends and deleted segments take the general way, record by record.
-RocketMQ's limits apply: a pull carries fewer messages when they come from the disk,
-and always at least one.
+Most pulls want every message and find them all in one segment: one pass reads them. Filters,
+segment ends and deleted segments take the general path, record by record. RocketMQ's limits
+apply: a pull returns fewer messages if they come from the disk, and always at least one.
 
-Reading a page that is not in memory would stop the whole broker until the disk has
-answered, since a page fault keeps the interpreter's lock. A caller that says so
-(`may_wait`) is told instead (NOT_IN_MEMORY), has the pages brought in by a thread, and
-asks again. Nobody asks the kernel about what was written a moment ago.
+Reading a page that is not in memory would stop the whole broker until the disk responds, since
+a page fault holds the GIL. With `may_wait` the reader returns NOT_IN_MEMORY instead; the caller
+has a thread bring the pages in and retries. Recently written data is assumed to be in memory
+without asking the kernel.
 
 Called by `message_store` on the loop's thread.
 """
@@ -21,6 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from pyromq.base.sizes import MIB
 from pyromq.protocol.message.record import BLANK_SIZE, peek
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.config import MessageStoreConfig
@@ -36,35 +36,35 @@ from pyromq.store.queues.consume_queue import (
 from pyromq.store.queues.extension import ConsumeQueueExt
 from pyromq.store.results import GetResult, GetStatus
 
-#: A file and where in it something begins and ends.
+#: A file, and the begin and end of a range in it.
 Pages = tuple[MappedFile, int, int]
 
-#: What lies so near to the end of the log, or of a queue, is in memory.
-_WARM_BYTES: Final = 64 * 1024 * 1024
+#: Data this close to the end of the log, or of a queue, is assumed to be in memory.
+_WARM_BYTES: Final = 64 * MIB
 _WARM_ENTRIES: Final = 100_000
-#: The kernel is asked about blocks of this size, and believed for so long.
-_BLOCK: Final = 1024 * 1024
-_BELIEVED_SECONDS: Final = 1.0
-_MAX_BLOCKS: Final = 4096
-#: Records that lie farther apart are looked at one by one.
-_MAX_SPAN: Final = 8 * _BLOCK
-#: At least so many entries are looked at for a pull that filters ...
+#: Granularity at which the kernel is asked whether data is in memory.
+_EXTENT: Final = MIB
+#: How long a positive answer is trusted, and for how many extents and files.
+_TRUST_SECONDS: Final = 1.0
+_MAX_TRUSTED: Final = 4096
+#: Records spread over more bytes are checked one by one.
+_MAX_SPAN: Final = 8 * _EXTENT
+#: Entries that a filtered pull examines at least ...
 _FILTER_ENTRIES: Final = 800
-#: ... and so many when their records must be read for it, but not for longer than this: the
-#: rest is for the next pull.
+#: ... or, if the filter reads records, at most, within this time. The next pull continues.
 _RECORD_FILTER_ENTRIES: Final = 200
 _RECORD_FILTER_SECONDS: Final = 0.002
 
 
 class MessageFilter(Protocol):
-    """Which messages a pull wants."""
+    """Selects the messages of a pull."""
 
     @property
     def reads_records(self) -> bool:
-        """Whether the tags do not tell."""
+        """Whether the tags code is not enough to decide."""
 
     def rules_out(self, store_timestamp: int, bit_map: bytes) -> bool:
-        """Whether a message's unit in the consume-queue extension tells that it is not wanted."""
+        """Whether a message's unit in the consume-queue extension rules it out."""
 
     def matches(
         self,
@@ -73,11 +73,11 @@ class MessageFilter(Protocol):
         size: int,
         read: Callable[[int, int], bytes],
     ) -> bool:
-        """Whether a message is wanted; `read` gets its record where the tags do not tell."""
+        """Whether the pull wants a message. `read` returns its record if the tags do not decide."""
 
 
 class Reader:
-    """Reads messages of consume queues out of the log."""
+    """Reads the messages of consume queues from the log."""
 
     def __init__(self, log: CommitLog, config: MessageStoreConfig) -> None:
         self._log = log
@@ -90,18 +90,17 @@ class Reader:
             config.max_transfer_count_on_message_in_disk,
             config.max_transfer_bytes_on_message_in_disk,
         )
-
-        #: Blocks of files that were in memory, and until when that is believed.
-        self._warm_until: dict[tuple[int, int], float] = {}
-        #: The last such blocks of each file, side by side: where the next pull most likely reads.
-        self._believed: dict[MappedFile, tuple[int, int, float]] = {}
+        #: Extents that were in memory, by file id and number, and until when that is trusted.
+        self._trusted: dict[tuple[int, int], float] = {}
+        #: The range that was in memory last, by file: the next pull most likely reads there.
+        self._last_trusted: dict[MappedFile, tuple[int, int, float]] = {}
 
     def is_cold(self, physical_offset: int) -> bool:
-        """Whether a message is so far behind the log's end that it is not in memory."""
+        """Whether a message is too far from the log's end to be in memory."""
         return self._log.watermarks.written - physical_offset > self._memory
 
     def would_wait(self, physical_offset: int) -> bool:
-        """Whether the disk would have to be waited for to read the record at an offset."""
+        """Whether reading the record at an offset would wait for the disk."""
         log = self._log
         if log.watermarks.written - physical_offset <= _WARM_BYTES:
             return False
@@ -124,9 +123,9 @@ class Reader:
         may_wait: bool = False,
         max_bytes: int = 0,
     ) -> None:
-        """Fill `result` with the messages from `offset` on, which the queue has.
+        """Fill `result` with the messages from `offset` on. The queue must have that offset.
 
-        With `max_bytes` that is the limit, and `max_count` counts as it is.
+        `max_bytes` and `max_count` replace the configured limits if `max_bytes` is not 0.
         """
         if max_bytes:
             warm_limits = cold_limits = (max_count, max_bytes)
@@ -135,13 +134,13 @@ class Reader:
         max_count = max(1, min(max_count, warm_limits[0]))
         if message_filter is None and self._read_all(result, queue, offset, max_count, may_wait):
             return
-        look_at = max(max_count, _entries_to_look_at(message_filter))
+        examined = max(max_count, _entries_to_examine(message_filter))
         if may_wait and queue.next_offset - offset > _WARM_ENTRIES:
-            place = queue.place(offset, look_at)
+            place = queue.place(offset, examined)
             if place is not None and not self._is_in_memory(*place):
-                _ask_for(result, [place])
+                _report_missing(result, [place])
                 return
-        entries = queue.read(offset, look_at)
+        entries = queue.read(offset, examined)
         if not entries:
             result.status = GetStatus.OFFSET_FOUND_NULL
             result.next_offset = queue.segment_after(offset)
@@ -151,7 +150,7 @@ class Reader:
         if may_wait and self._log.watermarks.written - first_physical_offset(entries) > _WARM_BYTES:
             missing = self._missing_records(entries, max_count, message_filter)
             if missing:
-                _ask_for(result, missing)
+                _report_missing(result, missing)
                 return
         max_bytes = warm_limits[1]
         if self.is_cold(first_physical_offset(entries)):
@@ -163,8 +162,10 @@ class Reader:
     def _read_all(
         self, result: GetResult, queue: ConsumeQueue, offset: int, max_count: int, may_wait: bool
     ) -> bool:
-        """Read everything at once; False for all but the most common case, which is left to
-        others: in memory as far as is known, and in one segment of queue and log each.
+        """Read all messages in one pass, or return False for the general path.
+
+        Handles the common case: everything is in memory as far as is known, and in one segment
+        of the queue and of the log.
         """
         position = offset * CONSUME_QUEUE_ENTRY_SIZE
         file = queue.segments.find(position)
@@ -193,25 +194,20 @@ class Reader:
         ):
             return False
         start, stop = first - file.base, end - file.base
-        if stop - start == size:
-            if (
-                may_wait
-                and written - first > _WARM_BYTES
-                and not self._is_in_memory(file, start, stop)
-            ):
-                return False
+        is_contiguous = stop - start == size
+        may_be_on_disk = may_wait and written - first > _WARM_BYTES
+        if may_be_on_disk and (
+            (stop - start > _MAX_SPAN and not is_contiguous)
+            or not self._is_in_memory(file, start, stop)
+        ):
+            return False
+        if is_contiguous:
             result.pieces = [file.read(start, stop)]
         else:
-            if (
-                may_wait
-                and written - first > _WARM_BYTES
-                and (stop - start > _MAX_SPAN or not self._is_in_memory(file, start, stop))
-            ):
-                return False
-            pieces = file.read_many(places, sizes)
-            if min(places) < first or sum(map(len, pieces)) != size:
-                return False  # entries that are not in order: each must be looked at
-            result.pieces = pieces
+            records = file.read_many(places, sizes)
+            if min(places) < first or sum(map(len, records)) != size:
+                return False  # entries out of order: check them one by one
+            result.pieces = records
         result.status = GetStatus.FOUND
         result.count = len(places)
         result.size = size
@@ -221,7 +217,7 @@ class Reader:
     def _missing_records(
         self, entries: bytes, max_count: int, message_filter: MessageFilter | None
     ) -> list[Pages]:
-        """Where records that the pull will most likely carry are not in memory."""
+        """Return the ranges that are not in memory and that the pull will probably read."""
         log = self._log
         if message_filter is None:
             first, end = span_of(entries[: max_count * CONSUME_QUEUE_ENTRY_SIZE])
@@ -232,9 +228,9 @@ class Reader:
                 start, stop = first - whole.base, end - whole.base
                 if self._is_in_memory(whole, start, stop):
                     return []
-                if stop - start <= _BLOCK:
-                    # All that stands between, and to the block's end: the next pulls want it.
-                    return [(whole, start, min(-(-stop // _BLOCK) * _BLOCK, whole.size))]
+                if stop - start <= _EXTENT:
+                    # Everything in between, up to the extent's end: the next pulls need it.
+                    return [(whole, start, min(-(-stop // _EXTENT) * _EXTENT, whole.size))]
         missing: list[Pages] = []
         count = 0
         for physical, size, tags_code in iter_entries(entries):
@@ -254,31 +250,26 @@ class Reader:
         return missing
 
     def _is_in_memory(self, file: MappedFile, start: int, end: int) -> bool:
-        """What `file.is_in_memory` says; of whole blocks that were, it is believed for a while."""
+        """Return `file.is_in_memory`, which is cached per extent while the answer is positive."""
         now = time.monotonic()
-        believed = self._believed.get(file)
-        if (
-            believed is not None
-            and believed[0] <= start
-            and end <= believed[1]
-            and now < believed[2]
-        ):
+        trusted = self._last_trusted.get(file)
+        if trusted is not None and trusted[0] <= start and end <= trusted[1] and now < trusted[2]:
             return True
-        first, last = start // _BLOCK, (end - 1) // _BLOCK
-        until = now + _BELIEVED_SECONDS
-        for block in range(first, last + 1):
-            key = (id(file), block)
-            known_until = self._warm_until.get(key, 0.0)
+        first, last = start // _EXTENT, (end - 1) // _EXTENT
+        until = now + _TRUST_SECONDS
+        for extent in range(first, last + 1):
+            key = (id(file), extent)
+            known_until = self._trusted.get(key, 0.0)
             if known_until < now:
-                if not file.is_in_memory(block * _BLOCK, (block + 1) * _BLOCK):
+                if not file.is_in_memory(extent * _EXTENT, (extent + 1) * _EXTENT):
                     return file.is_in_memory(start, end)
-                if len(self._warm_until) >= _MAX_BLOCKS:
-                    self._warm_until.clear()
-                self._warm_until[key] = known_until = now + _BELIEVED_SECONDS
+                if len(self._trusted) >= _MAX_TRUSTED:
+                    self._trusted.clear()
+                self._trusted[key] = known_until = now + _TRUST_SECONDS
             until = min(until, known_until)
-        if len(self._believed) >= _MAX_BLOCKS:
-            self._believed.clear()
-        self._believed[file] = (first * _BLOCK, (last + 1) * _BLOCK, until)
+        if len(self._last_trusted) >= _MAX_TRUSTED:
+            self._last_trusted.clear()
+        self._last_trusted[file] = (first * _EXTENT, (last + 1) * _EXTENT, until)
         return True
 
     def _read_each(
@@ -289,7 +280,7 @@ class Reader:
         max_bytes: int,
         message_filter: MessageFilter | None,
     ) -> None:
-        """Look at entry after entry until the pull is full."""
+        """Examine entry after entry until the pull is full."""
         log = self._log
         result.pieces = []
         count = size = seen = 0
@@ -313,7 +304,7 @@ class Reader:
                 if not count:
                     result.status = GetStatus.MESSAGE_WAS_REMOVING
                 if physical < log.min_offset:
-                    # Its segment was deleted: go on with the next one that is there.
+                    # Its segment was deleted: skip to the next one.
                     skip_below = log.segment_after(physical)
                 continue
             result.pieces.append(log.read(physical, record_size))
@@ -326,7 +317,7 @@ class Reader:
 
 
 class _ByUnit:
-    """A filter where entries hold addresses of units instead of tags."""
+    """A filter for entries that hold addresses of units instead of tags codes."""
 
     __slots__ = ("_extension", "_inner", "reads_records")
 
@@ -353,16 +344,16 @@ class _ByUnit:
         return self._inner.matches(tags_code, physical_offset, size, read)
 
 
-def _entries_to_look_at(message_filter: MessageFilter | None) -> int:
+def _entries_to_examine(message_filter: MessageFilter | None) -> int:
     if message_filter is None:
         return 1
     return _RECORD_FILTER_ENTRIES if message_filter.reads_records else _FILTER_ENTRIES
 
 
-def _ask_for(result: GetResult, missing: list[Pages]) -> None:
+def _report_missing(result: GetResult, missing: list[Pages]) -> None:
     def bring_in() -> None:
         for file, start, end in missing:
-            with contextlib.suppress(FileNotFoundError):  # it has expired meanwhile
+            with contextlib.suppress(FileNotFoundError):  # expired meanwhile
                 file.bring_in(start, end)
 
     result.status = GetStatus.NOT_IN_MEMORY
@@ -370,7 +361,7 @@ def _ask_for(result: GetResult, missing: list[Pages]) -> None:
 
 
 def _unread(offset: int, size: int) -> bytes:  # noqa: ARG001 - as CommitLog.read
-    """Stands for a record that is not to be read yet: a filter that needs it keeps it."""
+    """Return nothing in place of a record, so that a filter that needs it accepts it."""
     return b""
 
 

@@ -1,18 +1,15 @@
-"""From the log to what is made of it: consume queues and the key index.
+"""Build consume-queue entries from the log's bytes.
 
-On the hot path consume-queue entries are made from values in hand (`message_store`).
-Here they are made from the log's bytes, for recovery and replicas, by the decoder that
-reads many records at once. The key index is always made from the log, by its own
-thread: what an answer does not need is not done on the loop.
+On the hot path entries are packed from values in hand (`store.chunk`). Here they are computed from
+the records of the log, many at once with numpy, for recovery, checks and rebuilds.
 
-Prepared and rolled-back transaction records get no entry; the entry of a delayed message
-holds its time of delivery.
+Prepared and rolled-back transaction records get no entry. The entry of a delayed message holds its
+delivery time.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -24,50 +21,34 @@ from pyromq.protocol.java.wire_types import INT32, parse_integer
 from pyromq.protocol.message import bulk
 from pyromq.protocol.message.bulk import Longs, RecordColumns, Spans
 from pyromq.protocol.message.delay import DelayLevels
-from pyromq.protocol.message.properties import DELAY
-from pyromq.protocol.message.record import (
-    BLANK_SIZE,
-    MESSAGE_MAGIC,
-    QueueOffset,
-    decode_record,
-    peek,
-)
+from pyromq.protocol.message.joined_properties import JoinedProperties
+from pyromq.protocol.message.properties import DELAY, TAGS
+from pyromq.protocol.message.record import decode_record
 from pyromq.protocol.message.sysflag import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     TRANSACTION_NOT,
 )
-from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
+from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.protocol.names import SCHEDULE_TOPIC
-from pyromq.store.index.index import KeyIndex
-from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queues.consume_queue import ConsumeQueue
 
 logger = logging.getLogger(__name__)
 
-#: The log is read in pieces of about this size.
-PIECE: Final = 4 * 1024 * 1024
-#: How long the index lane lets records gather: many at once cost less each.
-_GATHER_SECONDS: Final = 0.02
-#: How long it waits after an error, such as a full disk.
-_RETRY_SECONDS: Final = 1.0
-#: From this size on, the log is read where it lies.
-_WORTH_MAPPING: Final = 256 * 1024
-_TAGS: Final = b"TAGS"
-_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
-assert _ENTRY.itemsize == CONSUME_QUEUE_ENTRY_SIZE
+_TAGS: Final = TAGS.encode()
 
 
 class QueueRun(NamedTuple):
-    """Records of one queue, in the log's order, as their entries."""
+    """The entries of one queue's records, in the order of the log."""
 
     topic: str
     queue_id: int
-    #: The queue offsets that the records have.
+    #: The queue offsets that the records state.
     offsets: Longs
-    #: `units.CONSUME_QUEUE_DTYPE`, one for each record.
+    #: One `unit_arrays.CONSUME_QUEUE_DTYPE` per record.
     entries: NDArray[np.void]
-    #: Whether the offsets follow one another without a gap.
+    #: Whether the offsets have no gaps.
     is_consecutive: bool
 
 
@@ -76,16 +57,15 @@ def append_runs(
     queue_of: Callable[[str, int], ConsumeQueue | None],
     on_missing: Callable[[ConsumeQueue, str], None] | None = None,
 ) -> None:
-    """Give queues, which have nothing pending, the entries that they lack, in one write each.
+    """Append the entries that queues lack, with one write per queue.
 
-    Queues that got some are dirty then. Each is written before the next one is looked at: a queue
-    with pending entries holds on to its mapping.
+    The queues must have no pending entries. Those that get entries become dirty. Each is written
+    before the next one is handled, because a queue with pending entries keeps its mapping.
 
-    A record that its queue has already is passed over. One that wants to be the first of a
-    queue which has messages belongs to a topic that was deleted and made anew: what the
-    queue has then goes. Where entries are missing they are left blank; with `on_missing` the
-    queue gets no more, and that is called with the reason. `queue_of` gives None for a queue
-    that is not wanted.
+    Records that a queue already has are skipped. A record with offset 0 for a queue that has
+    messages means that the topic was deleted and recreated: the queue's entries are dropped. Gaps
+    are filled with pre-blank entries. With `on_missing`, that is called with the reason instead,
+    and the queue gets no more entries. `queue_of` returns None for queues to skip.
     """
     for run in runs:
         queue = queue_of(run.topic, run.queue_id)
@@ -101,11 +81,11 @@ def append_run(
     run: QueueRun,
     on_missing: Callable[[ConsumeQueue, str], None] | None = None,
 ) -> None:
-    """Give a queue, which has nothing pending, the entries of a run that it lacks."""
+    """Append the entries of a run that a queue lacks. The queue must have no pending entries."""
     places = run.entries["physical_offset"]
     last_end = queue.last_physical_offset()
     if int(places[0]) < last_end:
-        # Physical offsets only grow along a queue: those below its end it has already.
+        # Physical offsets only increase along a queue, so it has all records below its end.
         known = int(np.searchsorted(places, last_end))
         run = run._replace(offsets=run.offsets[known:], entries=run.entries[known:])
         if not run.offsets.size:
@@ -119,14 +99,14 @@ def append_run(
 def _append_each(
     queue: ConsumeQueue, run: QueueRun, on_missing: Callable[[ConsumeQueue, str], None] | None
 ) -> None:
-    """Append entries that do not simply follow what the queue has."""
+    """Append entries that do not simply continue the queue."""
     places = run.entries["physical_offset"].tolist()
     packed = run.entries.tobytes()
     for row, (offset, place) in enumerate(zip(run.offsets.tolist(), places, strict=True)):
         if offset < queue.next_offset:
             if offset:
                 logger.warning(
-                    "record at %d has offset %d of %s queue %d, which is at %d: passed over",
+                    "record at %d skipped: it has offset %d of %s queue %d, which is at %d",
                     place,
                     offset,
                     run.topic,
@@ -137,10 +117,10 @@ def _append_each(
             queue.delete()
         elif offset > queue.next_offset:
             if on_missing is not None:
-                reason = f"it ends at {queue.next_offset}, the record at {place} has {offset}"
+                reason = f"it ends at {queue.next_offset}, but the record at {place} has {offset}"
                 on_missing(queue, reason)
                 return
-            queue.skip_to(QueueOffset(offset))
+            queue.skip_to(offset)
         begin = row * CONSUME_QUEUE_ENTRY_SIZE
         queue.append_many(packed[begin : begin + CONSUME_QUEUE_ENTRY_SIZE])
 
@@ -150,13 +130,12 @@ def queue_runs(
     base: int,
     columns: RecordColumns,
     delay_levels: DelayLevels,
-    properties: bulk.JoinedProperties | None = None,
+    properties: JoinedProperties | None = None,
 ) -> Iterator[QueueRun]:
-    """What the consume queues hold of these records, queue by queue.
+    """Yield the consume-queue entries of these records, queue by queue.
 
-    Records that are not valid or that consumers never see are left out, and those whose
-    topic or queue id cannot be the name of a folder. `properties` are those of the records,
-    when they are joined already.
+    Skips invalid records, records that consumers never see, and those whose topic or queue id
+    cannot be a folder name. Pass `properties` if the records' properties are already joined.
     """
     transaction = columns.heads["sys_flag"] & TRANSACTION_MASK
     rows = np.flatnonzero(
@@ -171,7 +150,7 @@ def queue_runs(
     order = keys.argsort(kind="stable")
     keys = keys[order]
     rows = rows[order]
-    entries = np.empty(rows.size, _ENTRY)
+    entries = np.empty(rows.size, CONSUME_QUEUE_DTYPE)
     entries["physical_offset"] = columns.starts[rows] + base
     entries["size"] = columns.heads["total_size"][rows]
     entries["tags_code"] = _tags_codes(log_bytes, data, columns, properties)[rows]
@@ -188,7 +167,7 @@ def queue_runs(
         topic = str(log_bytes[at : at + int(topics.lengths[first])], errors="replace")
         if queue_id < 0 or not topic or "/" in topic or "\0" in topic or topic in (".", ".."):
             logger.warning(
-                "record at %d is of topic %r, queue %d, which cannot be: passed over",
+                "record at %d skipped: invalid topic %r or queue %d",
                 int(entries["physical_offset"][begin]),
                 topic,
                 queue_id,
@@ -196,12 +175,12 @@ def queue_runs(
             continue
         run = QueueRun(topic, queue_id, offsets[begin:end], entries[begin:end], is_consecutive)
         if topic == SCHEDULE_TOPIC:
-            _set_times_of_delivery(log_bytes, base, run, delay_levels)
+            _set_delivery_times(log_bytes, base, run, delay_levels)
         yield run
 
 
 def _topic_keys(log_bytes: bulk.Buffer, data: bulk.Bytes, topics: Spans) -> Longs:
-    """A number below 2 ** 31 for each row, the same for the same topic only."""
+    """Return a number below 2 ** 31 per row; rows have the same one only for the same topic."""
     starts, lengths = topics
     few = bulk.few_values(data, topics)
     if few is not None and _are_ascii(data, topics, few[1]):
@@ -217,7 +196,7 @@ def _topic_keys(log_bytes: bulk.Buffer, data: bulk.Bytes, topics: Spans) -> Long
         alike &= bool((names == bulk.gather(data, starts[representative[of_length]], length)).all())
     if alike:
         return keys
-    # Topics that are not ASCII, or whose hashes collide: by their names, one after the other.
+    # Some topics are not ASCII, or their hashes collide: number them by name.
     known: dict[str, int] = {}
     ends = (starts + lengths).tolist()
     names_of = (
@@ -236,10 +215,10 @@ def _tags_codes(
     log_bytes: bulk.Buffer,
     data: bulk.Bytes,
     columns: RecordColumns,
-    properties: bulk.JoinedProperties | None,
+    properties: JoinedProperties | None,
 ) -> Longs:
-    """Java's hash of every record's tags, 0 without."""
-    properties = properties or bulk.JoinedProperties(log_bytes, columns.properties)
+    """Return Java's hash of each record's tags, 0 without tags."""
+    properties = properties or JoinedProperties(log_bytes, columns.properties)
     rows, tags = properties.find(_TAGS)
     codes = np.zeros(columns.starts.size, np.int64)
     few = bulk.few_values(data, tags)
@@ -253,102 +232,21 @@ def _tags_codes(
     return codes
 
 
-def _set_times_of_delivery(
+def _set_delivery_times(
     log_bytes: bulk.Buffer, base: int, run: QueueRun, delay_levels: DelayLevels
 ) -> None:
     for row, (place, size, tags_code) in enumerate(run.entries.tolist()):
         start = place - base
-        run.entries["tags_code"][row] = _time_of_delivery(
+        run.entries["tags_code"][row] = _delivery_time(
             bytes(log_bytes[start : start + size]), delay_levels, tags_code
         )
 
 
-def _time_of_delivery(data: bytes, delay_levels: DelayLevels, tags_code: int) -> int:
-    """What the entry of a delayed message holds instead of its tags."""
+def _delivery_time(data: bytes, delay_levels: DelayLevels, tags_code: int) -> int:
+    """Return the value that a delayed message's entry holds in place of the tags code."""
     record = decode_record(data)
     try:
         level = parse_integer(record.properties.get(DELAY, ""), INT32)
-    except ValueError:  # no broker puts such a record there
+    except ValueError:  # no broker stores such a record
         return tags_code
     return delay_levels.due(level, record.store_timestamp) if level > 0 else tags_code
-
-
-class IndexLane:
-    """The thread that keeps the key index up with the log."""
-
-    def __init__(self, log: CommitLog, index: KeyIndex | None) -> None:
-        self._log = log
-        self._index = index
-        self._indexed_to = 0
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self, offset: int) -> None:
-        """Index what is in the log from `offset` on, and all that comes."""
-        self._indexed_to = offset
-        if self._index is not None:
-            self._thread = threading.Thread(target=self._run, name="pyromq-index", daemon=True)
-            self._thread.start()
-
-    def stop(self) -> None:
-        """Index what is left, then end the thread."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-
-    @property
-    def behind(self) -> int:
-        """Bytes of the log that are not indexed yet."""
-        return self._log.watermarks.written - self._indexed_to if self._index is not None else 0
-
-    def _run(self) -> None:
-        assert self._index is not None
-        failing = False
-        while True:
-            stopping = self._stop.wait(_RETRY_SECONDS if failing else _GATHER_SECONDS)
-            try:
-                while self._indexed_to < self._log.watermarks.written:
-                    self._index_piece(self._index)
-                failing = False
-            except OSError as error:
-                if not failing:
-                    logger.error("the key index cannot be written, tried again: %s", error)
-                failing = True
-            except Exception:
-                logger.exception(
-                    "indexing ends at offset %d; queries miss later messages", self._indexed_to
-                )
-                return
-            if stopping:
-                return
-
-    def _index_piece(self, index: KeyIndex) -> None:
-        log = self._log
-        offset = self._indexed_to
-        data = self._piece(offset)
-        starts, end = bulk.record_starts(data)
-        if starts.size:
-            index.put(data, starts)
-            self._indexed_to = offset + end
-            return
-        if not data:
-            # Its segment was deleted before it was indexed, as when the disk is full.
-            self._indexed_to = max(log.min_offset, log.segment_after(offset))
-            return
-        # No record here: the blank one at a segment's end, or a record longer than a piece.
-        size, magic = peek(data[:BLANK_SIZE])
-        if magic != MESSAGE_MAGIC or offset + size > log.watermarks.written:
-            self._indexed_to = log.segment_after(offset)
-            return
-        record = log.read(offset, size)
-        index.put(record, bulk.record_starts(record)[0])
-        self._indexed_to = offset + size
-
-    def _piece(self, offset: int) -> memoryview:
-        """The log from `offset` on; a short piece is sooner copied than mapped."""
-        log = self._log
-        size = min(PIECE, log.segment_after(offset) - offset)
-        if log.watermarks.written - offset >= _WORTH_MAPPING:
-            return log.view(offset, size)
-        return memoryview(log.read(offset, size))

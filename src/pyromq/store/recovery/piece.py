@@ -1,7 +1,7 @@
-"""A piece of the log: which of its records are valid, and what consume queues hold of them.
+"""A piece of the log: its valid records and their consume-queue entries.
 
-`examine` is the one judge of a record at its place, for every walk over a log and in both
-processes that may share one (`piece_process`). Pure but for the lines of `queue_runs`.
+`examine` decides which records are valid, for every walk and in both processes that may share one
+(`piece_process`). Pure, except for the log lines of `queue_runs`.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from pyromq.protocol.message.bulk import Longs, RecordColumns
 from pyromq.protocol.message.delay import DelayLevels
 from pyromq.store.recovery.dispatch import QueueRun, queue_runs
 
-#: A disk writes these whole or not at all.
-_SECTOR: Final = 512
+#: A disk writes a sector completely or not at all.
+_SECTOR_SIZE: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is looked at in a record, and how times of delivery are found."""
+    """Which checks a record must pass, and the delay levels that determine delivery times."""
 
     segment_size: int
     delay_levels: DelayLevels
     check_crc: bool
-    #: Also properties: some may never have reached the disk.
+    #: Also check for sectors of properties that were never written.
     after_crash: bool = False
 
 
 class LogPiece:
-    """Records, one behind the other from the head of `data` on."""
+    """Consecutive records from the start of `data`."""
 
     __slots__ = ("_columns", "_rules", "_runs", "base", "data", "starts")
 
@@ -48,12 +48,12 @@ class LogPiece:
         columns: RecordColumns | None = None,
         runs: Iterable[QueueRun] | None = None,
     ) -> None:
-        """`columns` and `runs` are those of all records, where they are known already."""
+        """Pass `columns` and `runs` of all records if they are known."""
         #: The physical offset of the first byte of `data`.
         self.base = base
-        #: The bytes where they are mapped; not to be kept.
+        #: A view of the mapped log; callers must not keep it.
         self.data = data
-        #: Where in `data` the records begin.
+        #: The positions in `data` where records start.
         self.starts = starts
         self._rules = rules
         self._columns = columns
@@ -61,24 +61,24 @@ class LogPiece:
 
     @property
     def columns(self) -> RecordColumns:
-        """What stands in the records."""
+        """The decoded records."""
         if self._columns is None:
             self._columns = bulk.read_columns(self.data, self.starts)
         return self._columns
 
     def runs(self) -> Iterable[QueueRun]:
-        """What the consume queues hold of the records, queue by queue."""
+        """Return the consume-queue entries of the records, queue by queue."""
         if self._runs is not None:
             return self._runs
         return queue_runs(self.data, self.base, self.columns, self._rules.delay_levels)
 
     def rows(self, wanted: slice) -> LogPiece:
-        """A piece with some of the records only."""
+        """Return a piece with only some of the records."""
         columns = self.columns.rows(wanted)
         return LogPiece(self.base, self.data, columns.starts, self._rules, columns=columns)
 
     def examine(self) -> LogPiece:
-        """The same with the valid records at its head; the first that is none ends the log."""
+        """Return the piece up to its first invalid record, which ends the log."""
         columns = self.columns
         good = columns.valid & (columns.column("physical_offset") == self.starts + self.base)
         if self._rules.after_crash:
@@ -91,20 +91,20 @@ class LogPiece:
 
 
 def _lost_properties(data: memoryview, columns: RecordColumns, base: int) -> NDArray[np.bool_]:
-    """Which records have properties that are empty from a sector's beginning to its end.
+    """Return which records have properties with an all-zero sector.
 
-    No CRC is over them. `base` is the place of `data` in its file.
+    No CRC covers properties. `base` is the position of `data` in its file.
     """
     lost = np.zeros(columns.starts.size, np.bool_)
     content = np.frombuffer(data, np.uint8)
     begins, lengths = columns.properties
     ends = begins + lengths
-    sectors = -(-(begins + base) // _SECTOR) * _SECTOR - base
+    sectors = -(-(begins + base) // _SECTOR_SIZE) * _SECTOR_SIZE - base
     rows = np.flatnonzero(sectors < ends)
     while rows.size:
         for row in rows[content[sectors[rows]] == 0].tolist():
             begin = int(sectors[row])
-            lost[row] |= not any(data[begin : min(begin + _SECTOR, int(ends[row]))])
-        sectors[rows] += _SECTOR
+            lost[row] |= not any(data[begin : min(begin + _SECTOR_SIZE, int(ends[row]))])
+        sectors[rows] += _SECTOR_SIZE
         rows = rows[sectors[rows] < ends[rows]]
     return lost

@@ -1,21 +1,20 @@
-"""Examines the pieces of a log, those of a long one on two cores.
+"""Examine the pieces of a log, on two cores if the log is long.
 
-Whatever is made of a log keeps the interpreter's lock, so threads would take turns. Once a
-walk has become long, a second process (`piece_process`) examines pieces and makes their
-queue entries, while this one does the same with others and writes all of them. It maps the
-same files, for reading only.
+Decoding holds the GIL, so threads would not help. Once a walk gets long, a second process
+(`piece_process`) examines pieces and builds their queue entries, while this process does the same
+with other pieces and writes all entries. The second process maps the same files read-only.
 
 Invariants
-1. A record counts as valid only after it was examined, there or here, and as the log's end
-   only after it was examined here: the log is cut at such a one.
-2. Whatever happens to the other process (it cannot be started, dies, does not answer), its
-   pieces are examined here. Its answer is waited for no longer than examining a few pieces
-   takes, and passed over when it comes later.
-3. At most `_ASKED` pieces are asked for at a time: when the other process is the slower one,
-   this one does more of them.
+1. A record counts as valid only after either process has examined it. The log is truncated only at
+   a record that this process has examined.
+2. Whatever happens to the second process (it does not start, dies, hangs), this process examines
+   its pieces. It waits for a response no longer than examining a few pieces takes, and ignores
+   responses that arrive later.
+3. At most `_MAX_REQUESTS` pieces are in flight. If the second process is slower, this one examines
+   more of them.
 
-Used by `log_walk`, on the thread that starts the store. No process is forked: it is a fresh
-interpreter, so it does not matter which threads the program has.
+Used by `walk` on the thread that starts the store. The second process is a fresh interpreter, not a
+fork, so threads of the program do not matter.
 """
 
 from __future__ import annotations
@@ -32,20 +31,24 @@ from collections import deque
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pyromq.base.sizes import MIB
 from pyromq.store.recovery import piece_process
 from pyromq.store.recovery.piece import LogPiece, Rules
 
 logger = logging.getLogger(__name__)
 
-#: So much is examined here before another process is started: short walks are done by then.
-WORTH_A_PROCESS: Final = 128 * 1024 * 1024
-_ASKED: Final = 5
-_PIPE_SIZE: Final = 1024 * 1024
-_PATIENCE_MS: Final = 10
-#: For the rest of an answer that has begun to come.
-_REST_MS: Final = 2000
-_END_SECONDS: Final = 5.0
-#: Modules are found where this process finds them, and nowhere else.
+#: Bytes examined before the second process is started; a short walk needs none.
+BYTES_BEFORE_PROCESS: Final = 128 * MIB
+#: Pieces in flight to the second process.
+_MAX_REQUESTS: Final = 5
+_PIPE_SIZE: Final = MIB
+#: Time to wait for the start of a response.
+_RESPONSE_TIMEOUT_MS: Final = 10
+#: Time to wait for the rest of a response that has started to arrive.
+_REST_TIMEOUT_MS: Final = 2000
+#: Time to wait for the second process to exit.
+_EXIT_SECONDS: Final = 5.0
+#: The second process finds modules exactly where this one does.
 _PROGRAM: Final = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
     "from pyromq.store.recovery.piece_process import main; main(sys.argv[2])"
@@ -53,7 +56,7 @@ _PROGRAM: Final = (
 
 
 class FilePiece(NamedTuple):
-    """A piece, and where it stands."""
+    """A piece and its position in a file."""
 
     path: Path
     position: int
@@ -61,23 +64,25 @@ class FilePiece(NamedTuple):
 
 
 class PieceHelper:
-    """Takes pieces by `add`, and gives by `take` each one with its valid records."""
+    """Examines pieces: `add` takes them, `take` returns each, in order, with its valid records."""
 
-    def __init__(self, rules: Rules, *, worth_a_process: int | None = None) -> None:
+    def __init__(self, rules: Rules, *, bytes_before_process: int | None = None) -> None:
         self._rules = rules
-        self._worth = WORTH_A_PROCESS if worth_a_process is None else worth_a_process
+        self._bytes_before_process = (
+            BYTES_BEFORE_PROCESS if bytes_before_process is None else bytes_before_process
+        )
         self._examined_here = 0
         self._process: _PieceProcess | None = None
-        #: In order; with the result of those that were examined here.
+        #: In order; the result is None if the other process examines the piece.
         self._added: deque[tuple[LogPiece, LogPiece | None]] = deque()
 
     def add(self, found: FilePiece) -> None:
-        """Have a piece examined."""
-        if self._process is None and self._examined_here >= self._worth:
-            self._worth = sys.maxsize  # once, whatever comes of it
+        """Examine a piece, or have the other process do so."""
+        if self._process is None and self._examined_here >= self._bytes_before_process:
+            self._bytes_before_process = sys.maxsize  # try only once
             self._process = _start(self._rules)
         piece = found.piece
-        if piece.starts.size and self._process is not None and self._process.ask(found):
+        if piece.starts.size and self._process is not None and self._process.request(found):
             self._added.append((piece, None))
         else:
             self._examined_here += len(piece.data)
@@ -88,124 +93,124 @@ class PieceHelper:
         """Whether `take` would not wait."""
         if not self._added:
             return False
-        return self._added[0][1] is not None or self._process is None or self._process.has_answer
+        return self._added[0][1] is not None or self._process is None or self._process.has_response
 
     def take(self) -> LogPiece:
-        """The oldest piece with the valid records at its head."""
+        """Return the oldest piece, up to its first invalid record."""
         piece, examined = self._added.popleft()
         if examined is not None:
             return examined
-        answer = None
+        response = None
         if self._process is not None:
-            answer = self._process.answer()
+            response = self._process.response()
             if self._process.is_gone:
-                logger.warning("the process that examines the log is gone: it is done here")
+                logger.warning("log examination process died, continuing without it")
                 self.close()
-        if answer is None or answer.runs is None or answer.records != piece.starts.size:
+        if response is None or response.runs is None or response.records != piece.starts.size:
             return piece.examine()
-        return LogPiece(piece.base, piece.data, piece.starts, self._rules, runs=answer.runs)
+        return LogPiece(piece.base, piece.data, piece.starts, self._rules, runs=response.runs)
 
     def close(self) -> None:
-        """End the other process, if there is one."""
+        """Stop the other process, if there is one."""
         process, self._process = self._process, None
         if process is not None:
             process.end()
 
 
 class _PieceProcess:
-    """The other process: what it was asked for, and its answers."""
+    """The other process with its pending requests and responses."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self._process = process
         self._requests = process.stdin.fileno()
-        self._answers = process.stdout.fileno()
-        _widen(self._answers)
-        #: How many requests are not answered yet, and how many answers nobody waits for.
-        self._asked = self._late = 0
+        self._responses = process.stdout.fileno()
+        _widen(self._responses)
+        #: Requests without a response, and how many of these responses to ignore.
+        self._pending = self._late = 0
         self._path: Path | None = None
         self.is_gone = False
         self._poll = select.poll()
-        self._poll.register(self._answers, select.POLLIN)
+        self._poll.register(self._responses, select.POLLIN)
 
-    def ask(self, found: FilePiece) -> bool:
-        """Have a piece examined; False when it shall be done here."""
-        self._pass_over_late_ones()
-        if self._asked >= _ASKED:
+    def request(self, found: FilePiece) -> bool:
+        """Send a piece to the process; return False if the caller must examine it."""
+        self._drop_late_responses()
+        if self._pending >= _MAX_REQUESTS:
             return False
         path = os.fsencode(found.path.absolute()) if found.path != self._path else b""
         piece = found.piece
         request = piece_process.REQUEST.pack(len(path), found.position, piece.base, len(piece.data))
         try:
-            # A few of them always fit in a pipe.
+            # A few requests always fit in a pipe.
             written = os.write(self._requests, request + path)
         except OSError:
-            return False  # it is gone; the next answer that is missing tells
+            return False  # it died; `response` will notice
         if written < len(request) + len(path):
             self.is_gone = True
             return False
         self._path = found.path
-        self._asked += 1
+        self._pending += 1
         return True
 
     @property
-    def has_answer(self) -> bool:
-        """Whether `answer` would not wait."""
-        self._pass_over_late_ones()
+    def has_response(self) -> bool:
+        """Whether `response` would not wait."""
+        self._drop_late_responses()
         return self.is_gone or bool(self._poll.poll(0))
 
-    def answer(self) -> piece_process.Answer | None:
-        """The answer to the oldest request; None when there is none in time."""
-        self._pass_over_late_ones()
-        if self._late or not self._poll.poll(_PATIENCE_MS):
+    def response(self) -> piece_process.Response | None:
+        """Return the response to the oldest request, or None if it does not arrive in time."""
+        self._drop_late_responses()
+        if self._late or not self._poll.poll(_RESPONSE_TIMEOUT_MS):
             self._late += 1
             return None
         return self._read()
 
-    def _pass_over_late_ones(self) -> None:
+    def _drop_late_responses(self) -> None:
         while self._late and not self.is_gone and self._poll.poll(0):
             self._read()
             self._late -= 1
 
-    def _read(self) -> piece_process.Answer | None:
-        head = self._read_exactly(piece_process.ANSWER.size)
+    def _read(self) -> piece_process.Response | None:
+        head = self._read_exactly(piece_process.RESPONSE.size)
         if self.is_gone:
             return None
-        rest = self._read_exactly(piece_process.answer_rest(head))
+        rest = self._read_exactly(piece_process.response_rest(head))
         if self.is_gone:
             return None
-        self._asked -= 1
-        return piece_process.decode_answer(head, rest)
+        self._pending -= 1
+        return piece_process.decode_response(head, rest)
 
     def _read_exactly(self, size: int) -> bytes:
-        """So many bytes; fewer and `is_gone` when they do not come."""
-        parts = []
+        """Read `size` bytes; return fewer and set `is_gone` if they do not arrive."""
+        received = []
         while size and not self.is_gone:
-            part = os.read(self._answers, size) if self._poll.poll(_REST_MS) else b""
-            parts.append(part)
-            size -= len(part)
-            self.is_gone = not part
-        return b"".join(parts)
+            data = os.read(self._responses, size) if self._poll.poll(_REST_TIMEOUT_MS) else b""
+            received.append(data)
+            size -= len(data)
+            self.is_gone = not data
+        return b"".join(received)
 
     def end(self) -> None:
-        """Let it go."""
+        """Close the pipes and wait until the process has exited."""
         process = self._process
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-        if self._asked or self.is_gone:
+        if self._pending or self.is_gone:
             process.kill()
         try:
-            process.wait(_END_SECONDS)
+            process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
 def _start(rules: Rules) -> _PieceProcess | None:
-    """The other process; None where there is no second core or no interpreter to start."""
+    """Start the other process; return None without a second core or an interpreter to start."""
     if _cores() < 2 or not _is_interpreter(sys.executable):
         return None
     paths = json.dumps([path for path in sys.path if isinstance(path, str)])
@@ -220,7 +225,7 @@ def _start(rules: Rules) -> _PieceProcess | None:
             stderr=subprocess.DEVNULL,
         )
     except OSError as error:
-        logger.info("no process to examine the log beside this one: %s", error)
+        logger.info("log examination process did not start: %s", error)
         return None
     return _PieceProcess(process)
 
@@ -232,13 +237,13 @@ def _cores() -> int:
 
 
 def _is_interpreter(executable: str | None) -> bool:
-    """Not a program that has Python in it: to start that again would be something else."""
+    """Return whether this is a Python interpreter, and not a program that embeds one."""
     if not executable or getattr(sys, "frozen", False):
         return False
     return Path(executable).name.lower().startswith(("python", "pypy"))
 
 
 def _widen(pipe: int) -> None:
-    """Make a pipe as large as it may be, so that nobody waits for the other one."""
+    """Enlarge a pipe, so that neither process waits for the other."""
     with contextlib.suppress(OSError, AttributeError):
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)

@@ -1,25 +1,24 @@
-"""The second process of a long walk over the log: examines pieces of it (`piece_helper`).
+"""The second process of a long walk: examine pieces of the log for `piece_helper`.
 
-It is told a file and where a piece of it begins and ends. Its answer says how many records
-are in the piece, and what the consume queues hold of them, if all of them are valid and
-nothing is worth a line in the log. Otherwise it answers that the piece is for the one who
-asked. In the machine's byte order:
+A request names a file and the position of a piece in it. The response has the number of records and
+their consume-queue entries, if all records are valid and none causes a log line. Otherwise the
+process declines, and the requester examines the piece itself. In native byte order:
 
-    request   path length   4   0: the same file as before
+    request   path length   4   0: same file as in the previous request
               position      8   of the piece in the file
               base          8   its physical offset
               size          8
               path          path length
 
-    answer    records       4   `DECLINED`: see above
-              names         4   how many bytes
+    response  records       4   or `DECLINED`
+              names         4   length in bytes
               rows          4   entries of all queues
               names         JSON: [[topic, queue id, entries, is consecutive], ...]
               offsets       8 * rows
               entries       20 * rows
 
-It ends with its input, and at whatever goes wrong: who asked finds no answer then, and does
-the work itself. It writes to no file.
+The process exits at the end of its input and on any error. The requester then gets no response and
+does the work itself. The process writes to no file.
 """
 
 from __future__ import annotations
@@ -37,28 +36,27 @@ import orjson
 
 from pyromq.protocol.message import bulk
 from pyromq.protocol.message.delay import DelayLevels
-from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
 from pyromq.store.recovery.dispatch import QueueRun
 from pyromq.store.recovery.piece import LogPiece, Rules
 
 REQUEST: Final = struct.Struct("=IQQQ")
-ANSWER: Final = struct.Struct("=III")
-#: Instead of a number of records.
+RESPONSE: Final = struct.Struct("=III")
+#: In place of the number of records: the requester must examine the piece.
 DECLINED: Final = 0xFFFFFFFF
-_ENTRY: Final = np.dtype(CONSUME_QUEUE_DTYPE)
 _OFFSET: Final = np.dtype(np.int64)
-_ROW_SIZE: Final = _OFFSET.itemsize + _ENTRY.itemsize
+_ROW_SIZE: Final = _OFFSET.itemsize + CONSUME_QUEUE_DTYPE.itemsize
 
 
-class Answer(NamedTuple):
-    """What is known of a piece; no runs: it is for the one who asked."""
+class Response(NamedTuple):
+    """The result for a piece; `runs` is None if the process declined."""
 
     records: int
     runs: list[QueueRun] | None
 
 
-class _Lines(logging.Handler):
-    """Counts what would be logged."""
+class _LineCounter(logging.Handler):
+    """Counts log records."""
 
     count = 0
 
@@ -66,18 +64,18 @@ class _Lines(logging.Handler):
         self.count += 1
 
 
-def serve(requests: IO[bytes], answers: IO[bytes], rules: Rules) -> None:
-    """Answer until there are no more requests."""
-    lines = _Lines(logging.WARNING)
+def serve(requests: IO[bytes], responses: IO[bytes], rules: Rules) -> None:
+    """Respond to requests until the input ends."""
+    lines = _LineCounter(logging.WARNING)
     ours = logging.getLogger("pyromq")
     ours.addHandler(lines)
     try:
-        _serve(requests, answers, rules, lines)
+        _serve(requests, responses, rules, lines)
     finally:
         ours.removeHandler(lines)
 
 
-def _serve(requests: IO[bytes], answers: IO[bytes], rules: Rules, lines: _Lines) -> None:
+def _serve(requests: IO[bytes], responses: IO[bytes], rules: Rules, lines: _LineCounter) -> None:
     mapping: mmap.mmap | None = None
     while head := requests.read(REQUEST.size):
         path_length, position, base, size = REQUEST.unpack(head)
@@ -87,28 +85,28 @@ def _serve(requests: IO[bytes], answers: IO[bytes], rules: Rules, lines: _Lines)
             raise ValueError("the first request names no file")
         before = lines.count
         with memoryview(mapping) as whole, whole[position : position + size] as data:
-            answer = _examine(data, base, rules)
+            response = _examine(data, base, rules)
         if lines.count > before:
-            answer = ANSWER.pack(DECLINED, 0, 0)
-        answers.write(answer)
-        answers.flush()
-        # The kernel keeps these pages; they need not count as this process's.
+            response = RESPONSE.pack(DECLINED, 0, 0)
+        responses.write(response)
+        responses.flush()
+        # The page cache keeps these pages; they need not count towards this process.
         mapping.madvise(mmap.MADV_DONTNEED)
 
 
-def answer_rest(head: bytes) -> int:
-    """How many bytes follow the head of an answer."""
-    _, names, rows = ANSWER.unpack(head)
+def response_rest(head: bytes) -> int:
+    """Return the number of bytes after the head of a response."""
+    _, names, rows = RESPONSE.unpack(head)
     return int(names + rows * _ROW_SIZE)
 
 
-def decode_answer(head: bytes, rest: bytes) -> Answer:
-    """An answer that is whole."""
-    records, names, rows = ANSWER.unpack(head)
+def decode_response(head: bytes, rest: bytes) -> Response:
+    """Decode a complete response."""
+    records, names, rows = RESPONSE.unpack(head)
     if records == DECLINED:
-        return Answer(0, None)
+        return Response(0, None)
     offsets = np.frombuffer(rest, _OFFSET, rows, names)
-    entries = np.frombuffer(rest, _ENTRY, rows, names + rows * _OFFSET.itemsize)
+    entries = np.frombuffer(rest, CONSUME_QUEUE_DTYPE, rows, names + rows * _OFFSET.itemsize)
     runs = []
     begin = 0
     for topic, queue_id, count, is_consecutive in orjson.loads(rest[:names]):
@@ -116,7 +114,7 @@ def decode_answer(head: bytes, rest: bytes) -> Answer:
         run = QueueRun(topic, queue_id, offsets[begin:end], entries[begin:end], is_consecutive)
         runs.append(run)
         begin = end
-    return Answer(records, runs)
+    return Response(records, runs)
 
 
 def _examine(data: memoryview, base: int, rules: Rules) -> bytes:
@@ -124,7 +122,7 @@ def _examine(data: memoryview, base: int, rules: Rules) -> bytes:
     piece = LogPiece(base, data, starts, rules)
     valid = piece.examine()
     if valid.starts.size < starts.size:
-        return ANSWER.pack(DECLINED, 0, 0)
+        return RESPONSE.pack(DECLINED, 0, 0)
     return _encode(starts.size, list(valid.runs()))
 
 
@@ -134,7 +132,7 @@ def _encode(records: int, runs: Iterable[QueueRun]) -> bytes:
     )
     offsets = b"".join([run.offsets.tobytes() for run in runs])
     entries = b"".join([run.entries.tobytes() for run in runs])
-    head = ANSWER.pack(records, len(names), len(offsets) // _OFFSET.itemsize)
+    head = RESPONSE.pack(records, len(names), len(offsets) // _OFFSET.itemsize)
     return b"".join((head, names, offsets, entries))
 
 
@@ -147,14 +145,14 @@ def _map(path: bytes) -> mmap.mmap:
 
 
 def encode_rules(rules: Rules) -> str:
-    """The process's argument."""
+    """Encode the rules as a command-line argument."""
     return orjson.dumps(
         [rules.segment_size, rules.delay_levels.text, rules.check_crc, rules.after_crash]
     ).decode()
 
 
 def main(argument: str) -> None:
-    """Serve on the standard input and output."""
+    """Serve on standard input and output."""
     segment_size, levels, check_crc, after_crash = orjson.loads(argument)
     rules = Rules(segment_size, DelayLevels(levels), check_crc, after_crash)
     serve(sys.stdin.buffer, sys.stdout.buffer, rules)

@@ -1,18 +1,19 @@
-"""What happens to a store directory between loading its files and the first put.
+"""Make a store directory consistent, between loading its files and the first put.
 
-1. Where to begin: after a clean stop the third segment from the end, or where the queues
-   end, if that is before; after a crash the newest segment whose first record was stored at
-   or before the checkpoint's time.
-2. Consume queues whose files cannot be right are emptied, to be made again. After a crash
-   the others lose their entries from the beginning of the walk on.
-3. The log is walked from there, once (`log_walk`): it ends at the first bytes that are no
-   record. What the queues lack of each piece is dispatched to them; a queue that lacks
-   entries from before the walk is damaged too.
-4. The rest of the last segment is emptied, so that nothing stale can ever be taken for a
-   record, later segments are removed, and entries that point behind the log's end.
-5. Damaged queues are made again from the whole log; all first offsets are corrected.
+1. Choose where to start. After a clean stop: the third segment from the end, or where the queues
+   end if that is earlier. After a crash: the newest segment whose first record was stored at or
+   before the checkpoint.
+2. Prepare the consume queues. Queues with damaged files are emptied, to be rebuilt. After a crash
+   the others lose their entries from the start of the walk on.
+3. Walk the log from there, once (`walk`). The log ends at the first bytes that are not a valid
+   record. Dispatch the records of each piece to the queues that lack them. A queue that lacks
+   entries from before the walk is damaged as well.
+4. Truncate. The rest of the last segment is zeroed, so that stale bytes are never mistaken for a
+   record. Later segments are removed, and queue entries that point past the end of the log.
+5. Rebuild the damaged queues from the whole log, and correct the first offsets of all queues.
 
-Runs once, on the thread that starts the store, before any other thread of it.
+`recover` runs once, on the thread that starts the store, before the store's other threads.
+`index_from` then says where the key index resumes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, MutableMapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,10 +54,10 @@ def recover(
     damaged: MutableMapping[ConsumeQueue, str] | None = None,
     topics: frozenset[str] | None = None,
 ) -> tuple[int, int]:
-    """Make the store consistent; returns the log's end and where dispatching began.
+    """Make the store consistent; return the end of the log and where dispatching started.
 
-    `damaged` are queues whose files could not even be loaded, with the reason; `topics` are
-    those that exist, None when nobody knows. Queues that were written to are `dirty` then.
+    `damaged` has the queues whose files could not be loaded, with the reason. `topics` are the
+    existing ones, or None if unknown. Queues that were written to are `dirty` afterwards.
     """
     began = time.monotonic()
     files = log.segments.files
@@ -63,58 +65,102 @@ def recover(
         for queue in queues.values():
             queue.delete()
         return 0, 0
-    # Until the end is known, all that is mapped can be read.
-    log.watermarks.written = log.segments.end_offset
+    # Until the end is known, everything that is mapped can be read.
+    log.watermarks.reset(log.segments.end_offset)
     restorer = _QueueRestorer(log, queues, queue_of, delay_levels, topics)
     if clean:
-        restorer.prepare(damaged or {}, keep_below=None)
-        dispatched = restorer.dispatched_to()
-        # Queues that lack more than the last segments hold, such as all of it, get that too.
-        lacking = max(0, dispatched - files[0].base) // log.segments.segment_size
-        first = min(max(0, len(files) - 3), lacking)
-        walk_from = files[first].base
+        start = _start_after_clean_stop(log, restorer, damaged or {})
     else:
-        first = _first_unsafe(log, checkpoint_timestamp)
-        restorer.prepare(damaged or {}, keep_below=files[first].base)
-        lacking = max(0, restorer.dispatched_to() - files[0].base) // log.segments.segment_size
-        if lacking < first - 1:
-            # No queue knows of the segment before: they are missing, whatever the checkpoint says.
-            first = lacking
-        walk_from = dispatched = files[first].base
-    walked = files[first:]
-    if not clean:
-        logger.warning("the last stop was not clean: the log is checked from %d on", walk_from)
-    progress = ProgressLog("checking the log", walk_from, log.watermarks.written)
+        start = _start_after_crash(log, restorer, damaged or {}, checkpoint_timestamp)
+        logger.warning("unclean shutdown: checking the log from %d", start.walk_from)
+    walked = [file for file in files if file.base >= start.walk_from]
     walk = LogWalk(
         log,
-        walk_from,
+        start.walk_from,
         delay_levels=delay_levels,
         check_crc=check_crc,
         after_crash=not clean,
-        on_progress=progress,
+        on_progress=ProgressLog("checking the log", start.walk_from, log.watermarks.written),
     )
     with contextlib.closing(iter(walk)) as pieces:
         for piece in pieces:
-            restorer.take(piece, dispatched)
+            restorer.dispatch(piece, start.dispatched)
     end = walk.end
-    _empty_behind(log, end)
+    _zero_after(log, end)
     log.segments.drop_after(end)
     if not clean:
         for file in walked:
             if file.base < end and not file.read_only:
-                # What is served from now on must not be lost with the machine's memory.
+                # Recovered records are served from now on, so they must survive a power cut.
                 file.sync()
-    log.watermarks.written = end
+    log.watermarks.reset(end)
     restorer.finish(end)
     if not clean:
-        seconds = time.monotonic() - began
         logger.warning(
-            "recovered in %.3f s: %d bytes were checked, the log ends at %d",
-            seconds,
-            end - walk_from,
+            "recovered in %.3f s: checked %d bytes, the log ends at %d",
+            time.monotonic() - began,
+            end - start.walk_from,
             end,
         )
-    return end, min(end, max(log.min_offset, dispatched))
+    return end, min(end, max(log.min_offset, start.dispatched))
+
+
+class _Start(NamedTuple):
+    """Where the walk starts, and up to where the queues have their entries."""
+
+    walk_from: int
+    dispatched: int
+
+
+def _start_after_clean_stop(
+    log: CommitLog, restorer: _QueueRestorer, damaged: Mapping[ConsumeQueue, str]
+) -> _Start:
+    restorer.prepare(damaged, keep_below=None)
+    # Usually the last three segments; more if the queues lack more than these hold.
+    first = min(max(0, len(log.segments.files) - 3), _last_known_segment(log, restorer))
+    return _Start(log.segments.files[first].base, restorer.dispatched_to())
+
+
+def _start_after_crash(
+    log: CommitLog,
+    restorer: _QueueRestorer,
+    damaged: Mapping[ConsumeQueue, str],
+    checkpoint_timestamp: int,
+) -> _Start:
+    files = log.segments.files
+    first = _first_unsafe_segment(log, checkpoint_timestamp)
+    restorer.prepare(damaged, keep_below=files[first].base)
+    last_known = _last_known_segment(log, restorer)
+    if last_known < first - 1:
+        # No queue has an entry for the segment before: the queues are missing, whatever the
+        # checkpoint says.
+        first = last_known
+    return _Start(files[first].base, files[first].base)
+
+
+def _last_known_segment(log: CommitLog, restorer: _QueueRestorer) -> int:
+    """Return the index of the segment that holds the end of the last record with an entry."""
+    known = max(0, restorer.dispatched_to() - log.segments.files[0].base)
+    return known // log.segments.segment_size
+
+
+def _first_unsafe_segment(log: CommitLog, checkpoint_timestamp: int) -> int:
+    """Return the index of the newest segment that started at or before the checkpoint."""
+    files = log.segments.files
+    for index in range(len(files) - 1, 0, -1):
+        base = files[index].base
+        _, magic = peek(log.read(base, HEAD_SIZE_V4))
+        stored = lookup.store_timestamp(log, base, HEAD_SIZE_V4)
+        if magic == MESSAGE_MAGIC and stored and 0 < stored <= checkpoint_timestamp:
+            return index
+    return 0
+
+
+def _zero_after(log: CommitLog, end: int) -> None:
+    """Fill the rest of the last segment with zeros."""
+    file = log.segments.find(end)
+    if file is not None:
+        file.empty_from(end - file.base)
 
 
 class _QueueRestorer:
@@ -134,14 +180,14 @@ class _QueueRestorer:
         self._delay_levels = delay_levels
         self._topics = topics
         self._damaged: set[ConsumeQueue] = set()
-        #: Where the last record ends that each queue knew before the walk. Noted while a queue's
-        #: file is mapped: to map all of them once more takes a quarter of a start.
+        #: Where the last record of each queue ended before the walk. Noted while the queue's file
+        #: is mapped: mapping all of them again takes a quarter of the start-up time.
         self._ends: dict[ConsumeQueue, int] = {}
 
     def prepare(self, damaged: Mapping[ConsumeQueue, str], *, keep_below: int | None) -> None:
-        """Find the queues' ends and drop what cannot be right or will be made again."""
+        """Find the ends of the queues; drop damaged ones, and entries from `keep_below` on."""
         for queue, reason in damaged.items():
-            self._give_up(queue, reason)
+            self._discard(queue, reason)
         for queue in self._queues.values():
             if queue in self._damaged:
                 continue
@@ -151,61 +197,63 @@ class _QueueRestorer:
             queue.correct_min_offset(self._log.min_offset)
             reason_found = damage_of(queue, self._log)
             if reason_found is not None:
-                self._give_up(queue, reason_found)
+                self._discard(queue, reason_found)
             else:
                 self._ends[queue] = queue.last_physical_offset()
 
     def dispatched_to(self) -> int:
-        """The end of the last record that a queue knows."""
+        """Return the end of the last record that a queue has."""
         return max(self._ends.values(), default=0)
 
-    def take(self, piece: LogPiece, dispatched: int) -> None:
-        """Give the queues what they lack of a piece.
+    def dispatch(self, piece: LogPiece, dispatched: int) -> None:
+        """Append the entries that the queues lack.
 
-        Records below `dispatched` have their entries already: the queues are only asked.
+        The queues should have all records below `dispatched`, which is only verified.
         """
         if piece.base < dispatched:
             known = int(np.searchsorted(piece.starts, dispatched - piece.base))
             if known == piece.starts.size:
-                self._ask(piece)
+                self._verify(piece)
                 return
-            self._ask(piece.rows(slice(0, known)))
+            self._verify(piece.rows(slice(0, known)))
             piece = piece.rows(slice(known, None))
-        append_runs(piece.runs(), self._queue_if_sound, self._give_up)
+        append_runs(piece.runs(), self._queue_if_sound, self._discard)
 
     def finish(self, end: int) -> None:
-        """Cut what points behind the log's end, and make the damaged queues again."""
+        """Drop entries that point past the end of the log, and rebuild the damaged queues."""
         for queue in self._queues.values():
             if queue not in self._damaged and self._ends.get(queue, 0) > end:
                 queue.truncate(end)
                 queue.correct_min_offset(self._log.min_offset)
         if self._damaged:
-            log = self._log
-            logger.warning("%d consume queues are made again from the log", len(self._damaged))
-            progress = ProgressLog("making consume queues", log.min_offset, end)
-            walk = LogWalk(
-                log,
-                log.min_offset,
-                delay_levels=self._delay_levels,
-                check_crc=False,
-                on_progress=progress,
-            )
-            with contextlib.closing(iter(walk)) as pieces:
-                for piece in pieces:
-                    append_runs(piece.runs(), self._queue_if_damaged)
+            self._rebuild(end)
         for queue in self._queues.values():
             # The others are as `prepare` left them.
             if queue.dirty or queue not in self._ends:
                 queue.correct_min_offset(self._log.min_offset)
 
-    def _ask(self, piece: LogPiece) -> None:
+    def _rebuild(self, end: int) -> None:
+        log = self._log
+        logger.warning("rebuilding %d consume queues from the log", len(self._damaged))
+        walk = LogWalk(
+            log,
+            log.min_offset,
+            delay_levels=self._delay_levels,
+            check_crc=False,
+            on_progress=ProgressLog("rebuilding consume queues", log.min_offset, end),
+        )
+        with contextlib.closing(iter(walk)) as pieces:
+            for piece in pieces:
+                append_runs(piece.runs(), self._queue_if_damaged)
+
+    def _verify(self, piece: LogPiece) -> None:
         for run in piece.runs():
             queue = self._queues.get((run.topic, run.queue_id))
             if queue is None:
                 if self._topics is not None and run.topic in self._topics:
-                    self._give_up(self._queue_of(run.topic, run.queue_id), "its files are missing")
+                    self._discard(self._queue_of(run.topic, run.queue_id), "its files are missing")
             elif queue not in self._damaged and lacks(queue, run):
-                self._give_up(queue, f"entry {run.offsets[-1]} is not that of its message")
+                self._discard(queue, f"entry {run.offsets[-1]} does not match its message")
 
     def _queue_if_sound(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         queue = self._queue_of(topic, queue_id)
@@ -215,25 +263,26 @@ class _QueueRestorer:
         queue = self._queues.get((topic, queue_id))
         return queue if queue in self._damaged else None
 
-    def _give_up(self, queue: ConsumeQueue, reason: str) -> None:
+    def _discard(self, queue: ConsumeQueue, reason: str) -> None:
+        """Delete a queue's files; `finish` rebuilds it."""
         logger.warning(
-            "consume queue %s is damaged, made again from the log: %s",
+            "consume queue %s is damaged, rebuilding it from the log: %s",
             queue.segments.directory,
             reason,
         )
         queue.delete()
-        # Those of a wrong size were never mapped.
+        # Files of a wrong size were never mapped.
         for path in queue.segments.directory.glob("[0-9]" * 20):
             path.unlink()
         self._damaged.add(queue)
 
 
 def index_from(log: CommitLog, index: KeyIndex, dispatched_from: int, *, clean: bool) -> int:
-    """Where the key index goes on: behind its last message, or at the log's beginning.
+    """Return where the key index resumes: after its last message, or at the start of the log.
 
-    Not where dispatching began: after a crash index files go that hold older messages, and
-    with them some keys of a message whose first ones filled the file before. So that message
-    is indexed once more then, as Java does, and may be found twice.
+    Not where dispatching started: after a crash, index files with older messages are dropped, and
+    with them some keys of a message whose first keys filled the previous file. As in Java, that
+    message is then indexed again and may be found twice.
     """
     if index.end_offset >= log.watermarks.written:
         index.delete_behind(log.watermarks.written)
@@ -244,22 +293,3 @@ def index_from(log: CommitLog, index: KeyIndex, dispatched_from: int, *, clean: 
     if last is None:
         return max(log.min_offset, dispatched_from)
     return index.end_offset + (len(last) if clean else 0)
-
-
-def _first_unsafe(log: CommitLog, checkpoint_timestamp: int) -> int:
-    """The index of the newest segment that began at or before the checkpoint."""
-    files = log.segments.files
-    for index in range(len(files) - 1, 0, -1):
-        base = files[index].base
-        _, magic = peek(log.read(base, HEAD_SIZE_V4))
-        stored = lookup.store_timestamp(log, base, HEAD_SIZE_V4)
-        if magic == MESSAGE_MAGIC and 0 < stored <= checkpoint_timestamp:
-            return index
-    return 0
-
-
-def _empty_behind(log: CommitLog, end: int) -> None:
-    """Fill the rest of the last segment with zeros."""
-    file = log.segments.find(end)
-    if file is not None:
-        file.empty_from(end - file.base)

@@ -1,17 +1,15 @@
-"""The valid records of the log from an offset on, in pieces, for whoever makes things of them.
+"""Walk the log from an offset and yield its valid records, piece by piece.
 
-The log ends at the first bytes that are no record of this place: wrong magic, a size that
-does not fit, another physical offset, a body whose CRC is wrong, after a crash also
-properties of which a sector never reached the disk. Behind the last record of a full
-segment stands a blank one that reaches to its end.
+The log ends at the first bytes that are not a valid record at this offset: wrong magic, a size that
+does not fit, another physical offset, a wrong CRC, or, after a crash, properties with a sector that
+was never written. In a full segment, the last record is followed by a blank one up to the end.
 
-The log is read once, front to back: what a piece is needed for (consume queues, the key
-index) is done while its bytes are in the processor's cache. It is read where it lies, each
-piece by a mapping of its own, so memory does not grow with the log. The pieces of a long log
-are examined by two processes (`piece_helper`), some ahead of those that are given.
+The log is read once, front to back, so that each piece is still in the CPU cache while its consumer
+handles it. Each piece is mapped on its own, so memory does not grow with the log. Two processes
+examine the pieces of a long log (`piece_helper`), a few ahead of the caller.
 
-Used by `recovery` and `rebuild`, on the thread that starts the store, before others run, and
-by the parts of a log that tasks of Spark decode.
+Used by `recovery` on the thread that starts the store, before its other threads, by
+`offline.rebuild`, and by Spark tasks that decode parts of a log.
 """
 
 from __future__ import annotations
@@ -26,28 +24,30 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from pyromq.base.sizes import MIB
 from pyromq.protocol.message import bulk
 from pyromq.protocol.message.delay import DelayLevels
 from pyromq.protocol.message.record import BLANK_MAGIC, BLANK_SIZE, peek
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.queues import lookup
-from pyromq.store.recovery.dispatch import PIECE
 from pyromq.store.recovery.piece import LogPiece, Rules
 from pyromq.store.recovery.piece_helper import FilePiece, PieceHelper
 
 logger = logging.getLogger(__name__)
 
-#: So many pieces at most wait to be examined.
-_STEPS_AHEAD: Final = 16
+#: The size of a piece, unless a single record is larger.
+PIECE_SIZE: Final = 4 * MIB
+#: Pieces that are examined ahead of the caller.
+_MAX_PIECES_AHEAD: Final = 16
 _SECONDS_BETWEEN_LINES: Final = 2.0
 _MB: Final = 1_000_000
 
 
 class LogWalk:
-    """Iterating gives the pieces; `end` is the offset behind the last of them.
+    """Iterates over pieces; `end` is the offset after the last record yielded.
 
-    An iterator that is not used up is to be closed.
+    Close an iterator that is not exhausted.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class LogWalk:
         alone: bool = False,
         on_progress: Callable[[int], None] | None = None,
     ) -> None:
-        """`offset` is where a record or a segment begins; `on_progress` hears `end`.
+        """Start at `offset`, where a record or a segment starts; `on_progress` receives `end`.
 
-        `alone`: no second process, for those who have no core to spare.
+        With `alone`, no second process is started, for callers without a spare core.
         """
         self._log = log
         self._rules = Rules(log.segments.segment_size, delay_levels, check_crc, after_crash)
@@ -72,7 +72,7 @@ class LogWalk:
         self.end = offset
 
     def __iter__(self) -> Generator[LogPiece, None, None]:
-        helper = PieceHelper(self._rules, worth_a_process=sys.maxsize if self._alone else None)
+        helper = PieceHelper(self._rules, bytes_before_process=sys.maxsize if self._alone else None)
         try:
             for piece, end in self._examined(helper):
                 self.end = end
@@ -85,14 +85,14 @@ class LogWalk:
             helper.close()
 
     def _examined(self, helper: PieceHelper) -> Iterator[tuple[LogPiece, int]]:
-        """Pieces up to the first wrong record; the walk is some ahead of those that are given."""
+        """Yield pieces up to the first invalid record, each with the offset after it."""
         ahead: deque[_Found] = deque()
         for found in itertools.chain(self._pieces(), (None,)):
             if found is not None:
                 ahead.append(found)
                 position = found.piece.base - found.file.base
                 helper.add(FilePiece(found.file.path, position, found.piece))
-            while ahead and (found is None or len(ahead) > _STEPS_AHEAD or helper.is_ready):
+            while ahead and (found is None or len(ahead) > _MAX_PIECES_AHEAD or helper.is_ready):
                 oldest = ahead.popleft()
                 starts = oldest.piece.starts
                 piece = helper.take()
@@ -102,7 +102,7 @@ class LogWalk:
                 yield piece, oldest.end
 
     def _pieces(self) -> Iterator[_Found]:
-        """Piece after piece of what looks like records."""
+        """Yield pieces of bytes that look like records."""
         position = self.end
         for file in list(self._log.segments.files):
             segment_end = file.base + file.size
@@ -114,13 +114,13 @@ class LogWalk:
                 yield _Found(file, piece, position)
 
     def _next_piece(self, base: int, segment_end: int) -> tuple[LogPiece, int]:
-        """The records from `base` on, if there are any, and where to go on."""
-        data = self._log.view(base, min(PIECE, segment_end - base))
+        """Return the records from `base` on, if any, and where the next piece starts."""
+        data = self._log.view(base, min(PIECE_SIZE, segment_end - base))
         if _is_blank(data, segment_end - base):
             return LogPiece(base, memoryview(b""), np.empty(0, np.int64), self._rules), segment_end
         starts, size = bulk.record_starts(data)
         if not starts.size:
-            # A record longer than a piece, or the end.
+            # Either a record larger than a piece, or the end of the log.
             data = memoryview(lookup.record_at(self._log, base) or b"")
             starts, size = bulk.record_starts(data)
         return LogPiece(base, data[:size], starts, self._rules), base + size
@@ -128,25 +128,25 @@ class LogWalk:
 
 class _Found(NamedTuple):
     file: MappedFile
-    #: Without a record where the blank one is.
+    #: Without records at a blank record.
     piece: LogPiece
-    #: Where the walk is then.
+    #: Where the next piece starts.
     end: int
 
 
 def _is_blank(data: memoryview, rest: int) -> bool:
-    """Whether `data` begins with a blank record of this size, that of the segment's rest."""
+    """Return whether `data` starts with a blank record that fills the rest of the segment."""
     size, magic = peek(data[:BLANK_SIZE])
     return magic == BLANK_MAGIC and size == rest
 
 
 class ProgressLog:
-    """A log line every two seconds while a walk takes long; call it with the walk's `end`."""
+    """Logs progress every two seconds; pass it to `LogWalk` as `on_progress`."""
 
     def __init__(
         self, what: str, begin: int, total: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`total` is the offset at which the walk ends at the latest."""
+        """Describe a walk from `begin` to `total` at most."""
         self._what = what
         self._begin = begin
         self._total = total
@@ -154,7 +154,7 @@ class ProgressLog:
         self._started = self._last = clock()
 
     def __call__(self, end: int) -> None:
-        """The walk has come to `end`."""
+        """Log that the walk reached `end`, if the last line is old enough."""
         now = self._clock()
         if now - self._last >= _SECONDS_BETWEEN_LINES:
             self._last = now

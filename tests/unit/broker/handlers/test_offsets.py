@@ -19,10 +19,10 @@ from tests.unit.broker.fakes import FakeConnection
 class Store:
     """One queue with messages from `first` to `next`."""
 
-    def __init__(self, first: int, following: int, *, in_memory: bool = True) -> None:
+    def __init__(self, first: int | None, following: int, *, in_memory: bool = True) -> None:
         self.first, self.following, self.in_memory = first, following, in_memory
 
-    def min_offset(self, topic: str, queue_id: int) -> int:
+    def min_offset(self, topic: str, queue_id: int) -> int | None:
         return self.first
 
     def max_offset(self, topic: str, queue_id: int) -> int:
@@ -84,12 +84,12 @@ def test_committed_offset_is_answered(broker: Broker) -> None:
 @pytest.mark.parametrize(
     "store",
     [
-        Store(-1, 0),
+        Store(None, 0),
         Store(0, 0),
         Store(0, 5, in_memory=True),
         # An empty queue has nothing in memory: it is young all the same.
         Store(0, 0, in_memory=False),
-        Store(-1, 0, in_memory=False),
+        Store(None, 0, in_memory=False),
     ],
 )
 def test_new_group_begins_at_zero_in_a_young_queue(broker: Broker, store: Store) -> None:

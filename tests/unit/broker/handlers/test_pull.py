@@ -293,7 +293,7 @@ async def test_a_heartbeats_expression_without_a_tag_is_refused(broker: Assemble
     answer = broker.fast.ask(pull_request(sysFlag="0"))
 
     assert answer.code in (ResponseCode.SUBSCRIPTION_PARSE_FAILED, ResponseCode.SYSTEM_ERROR)
-    assert "names no tag" in (answer.remark or "")
+    assert "has no tags" in (answer.remark or "")
     assert not broker.fast.closed
 
 

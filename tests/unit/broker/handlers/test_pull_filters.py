@@ -104,7 +104,7 @@ async def test_a_pull_brings_its_expression(broker: AssembledBroker) -> None:
         ("", "SQL92", "the expression is empty"),
         (None, "SQL92", "the expression is empty"),
         ("a > 1", "XPATH", "'XPATH' is no type of expression"),
-        ("(" * 5000, "SQL92", "nested more than 100 times"),
+        ("(" * 5000, "SQL92", "nested more than 100 levels deep"),
     ],
 )
 async def test_an_expression_that_is_none_is_refused(

@@ -19,7 +19,7 @@ from pyromq.protocol.message.sysflag import COMPRESSED, MULTI_TAGS
 from pyromq.protocol.wire.bodies import TopicConfig, TopicFilterType
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import Encoding
-from pyromq.store import message_store
+from pyromq.store import chunk
 from tests.support.examples import examples
 from tests.support.requests import BORN, send_request
 from tests.unit.broker.assembled import STORE_HOST, AssembledBroker, Client
@@ -409,7 +409,7 @@ async def test_tags_are_found_without_decoding_properties(
 
     for module in (send, send_slow):
         monkeypatch.setattr(module, "decode_properties", refuse)
-    monkeypatch.setattr(message_store, "decode_properties", refuse, raising=False)
+    monkeypatch.setattr(chunk, "decode_properties", refuse, raising=False)
     pieces = ["TAGS\x01red", "UNIQ_KEY\x01AC11"]
     properties = "\x02".join(pieces if tags_first else reversed(pieces))
     broker.fast.ask(send_request(properties=properties))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.services.stats import BrokerStats, PutTimes, Totals
-from pyromq.protocol.wire.bodies_stats import BrokerStatsData, BrokerStatsItem
+from pyromq.protocol.wire.bodies_admin import BrokerStatsData, BrokerStatsItem
 from pyromq.store.growth import Growth
 from tests.support.requests import send_request
 from tests.unit.broker.assembled import AssembledBroker

@@ -48,9 +48,9 @@ def test_bits_of_another_filter_are_not_valid() -> None:
 
 @pytest.mark.parametrize("length", [0, 13, 15])
 def test_a_map_of_another_length_is_refused(length: int) -> None:
-    with pytest.raises(ValueError, match="this filter has 112"):
+    with pytest.raises(ValueError, match="expected 112"):
         FILTER.add([1], bytearray(length))
-    with pytest.raises(ValueError, match="this filter has 112"):
+    with pytest.raises(ValueError, match="expected 112"):
         FILTER.is_hit([1], bytes(length))
 
 

@@ -56,7 +56,7 @@ def test_tags_of_an_expression(expression: str, tags: set[str]) -> None:
 
 @pytest.mark.parametrize("expression", ["||", " ", " || ", "||||", "\x00"])
 def test_expression_that_names_no_tag(expression: str) -> None:
-    with pytest.raises(SubscriptionError, match="names no tag"):
+    with pytest.raises(SubscriptionError, match="has no tags"):
         TagFilter.of(expression)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyromq.protocol.java import string_hash
 from pyromq.protocol.java.string_hash import (
     continue_hash,
     index_key_hash,
@@ -42,7 +43,7 @@ MALFORMED = [
     ("e080af", 65074269),
 ]
 
-#: Pieces of text and of damaged text, as they may stand in properties.
+#: Valid and damaged text, as in properties.
 utf8_like = st.lists(
     st.one_of(
         st.binary(min_size=1, max_size=4),
@@ -53,8 +54,13 @@ utf8_like = st.lists(
 ).map(b"".join)
 
 
+def test_numpy_computes_the_same_hash() -> None:
+    assert string_hash._hash_with_numpy(b"TagA") == 2598919
+    assert string_hash._hash_with_numpy(memoryview(b"T\0a\0g\0A\0").cast("H")) == 2598919
+
+
 @pytest.mark.parametrize(("text", "expected"), HASH_CODES)
-def test_hash_code_is_java_s(text: str, expected: int) -> None:
+def test_hash_code_equals_java(text: str, expected: int) -> None:
     assert java_hash(text) == expected
     assert java_hash_bytes(text.encode()) == expected
 

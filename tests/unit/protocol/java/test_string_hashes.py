@@ -12,12 +12,11 @@ from pyromq.protocol.java.string_hash import decode_utf8, java_hash_bytes
 from pyromq.protocol.java.string_hashes import (
     MAX_WINDOW,
     continue_hashes,
-    hash_long,
     index_key_hashes,
     java_hashes,
 )
 
-#: Pieces of text and of damaged text, as they may stand in properties.
+#: Valid and damaged text, as in properties.
 utf8_like = st.lists(
     st.one_of(
         st.binary(min_size=1, max_size=4),
@@ -43,7 +42,7 @@ def test_many_at_once_equal_one_by_one(spans: list[bytes], before: bytes) -> Non
 
 
 @given(st.lists(utf8_like, max_size=12), utf8_like)
-def test_a_hash_goes_on_where_another_ended(spans: list[bytes], beginning: bytes) -> None:
+def test_extended_hashes(spans: list[bytes], beginning: bytes) -> None:
     beginning += b"#"
     initial = java_hash_bytes(beginning)
     expected = [java_hash_bytes(beginning + span) for span in spans]
@@ -57,11 +56,6 @@ def test_lengths_around_the_window(length: int) -> None:
     spans = [b"k" * length, b"short", b""]
     hashes, _ = java_hashes(*laid_out(spans, b""))
     assert hashes.view(np.int32).tolist() == [java_hash_bytes(span) for span in spans]
-
-
-def test_a_long_text_takes_the_same_hash() -> None:
-    assert hash_long(b"TagA") == 2598919
-    assert hash_long(memoryview(b"T\0a\0g\0A\0").cast("H")) == 2598919
 
 
 def laid_out(

@@ -45,11 +45,11 @@ def test_damage_is_refused(kind: int) -> None:
 @pytest.mark.parametrize("kind", ENCODED)
 def test_growth_is_bounded(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "MAX_DECOMPRESSED", 1000)
-    with pytest.raises(CompressionError, match="larger than 1000"):
+    with pytest.raises(CompressionError, match="more than 1000"):
         decompress(ENCODED[kind], COMPRESSED | kind)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "lz4.frame", None)
-    with pytest.raises(CompressionError, match="LZ4, which needs"):
+    with pytest.raises(CompressionError, match="LZ4 needs"):
         decompress(ENCODED[COMPRESSION_LZ4], COMPRESSED | COMPRESSION_LZ4)

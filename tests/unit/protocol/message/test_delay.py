@@ -30,5 +30,5 @@ def test_milliseconds_are_for_tests() -> None:
 
 @pytest.mark.parametrize("text", ["1", "s", "1x", "-1s", "1.5s", "1s 2", "ms", "1sm", "m1s"])
 def test_what_is_no_delay_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no delay"):
+    with pytest.raises(ValueError, match="is not a delay"):
         DelayLevels(text)

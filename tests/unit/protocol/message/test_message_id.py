@@ -48,7 +48,7 @@ def test_round_trip(host: str, port: int, offset: int) -> None:
 
 @pytest.mark.parametrize("length", [0, 4, 7, 9, 16, 19, 21])
 def test_host_of_a_wrong_length(length: int) -> None:
-    with pytest.raises(ValueError, match=f"8 or 20 bytes, not {length}"):
+    with pytest.raises(ValueError, match=f"host of {length} bytes: expected 8 or 20"):
         decode_host(bytes(length))
 
 
@@ -75,7 +75,9 @@ def test_message_id_of_java() -> None:
     ids=lambda text: ascii(text[:40]),
 )
 def test_what_is_no_message_id(message_id: str) -> None:
-    with pytest.raises(ValueError, match="is no message id: 32 or 56 hex digits") as info:
+    with pytest.raises(
+        ValueError, match="is not a message id: expected 32 or 56 hex digits"
+    ) as info:
         decode_message_id(message_id)
     assert len(str(info.value)) < 200
 

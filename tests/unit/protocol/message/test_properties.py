@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.protocol.message.properties import PropertyPicker, decode_properties, encode_properties
+from pyromq.protocol.message.properties import (
+    TAGS_START,
+    WAIT_TRUE,
+    PropertyPicker,
+    decode_properties,
+    encode_properties,
+    property_pattern,
+)
 
 words = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"),
@@ -87,3 +96,14 @@ def test_picked_properties_are_the_decoded_ones(
     names = ["a", "b", "TAGS", "missing"]
     picked = PropertyPicker(names).pick(raw)
     assert picked == {name: properties[name] for name in names if name in properties}
+
+
+def test_pattern_matches_whole_properties_only() -> None:
+    pattern = property_pattern(["A", "B.C"])
+    text = "A\x011\x02XA\x012\x02BxC\x013\x02B.C\x014\x02D\x01A"
+    assert re.sub(pattern, "", text) == "\x02XA\x012\x02BxC\x013\x02D\x01A"
+
+
+def test_starts_are_names_and_a_separator() -> None:
+    assert TAGS_START == "TAGS\x01"
+    assert WAIT_TRUE == "WAIT\x01true"

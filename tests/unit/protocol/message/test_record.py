@@ -252,7 +252,7 @@ def test_topic_and_properties_above_their_limits_are_no_record() -> None:
 def test_blank_record_is_no_message() -> None:
     blank = BLANK.pack(200, BLANK_MAGIC) + bytes(192)
     assert peek(blank) == (200, BLANK_MAGIC)
-    with pytest.raises(RecordError, match="magic 0xcbd43194 at 0 is not a message's"):
+    with pytest.raises(RecordError, match="magic 0xcbd43194 at 0 is not that of a message"):
         decode_record(blank)
 
 
@@ -297,7 +297,7 @@ def test_hosts_must_fit_the_flag(bits: int, born: int, store: int) -> None:
     if fits:
         assert encode_record(record_of(bits), bytes(born), bytes(store))
     else:
-        with pytest.raises(RecordError, match="does not fit the bits of sysFlag"):
+        with pytest.raises(RecordError, match="contradicts the host bits of sysFlag"):
             encode_record(record_of(bits), bytes(born), bytes(store))
 
 

@@ -1,38 +1,54 @@
-"""The store's small units: byte for byte, and numpy's view of them is the same."""
+"""The store's small units, byte for byte."""
 
 from __future__ import annotations
-
-import numpy as np
 
 from pyromq.protocol.message.units import (
     CHECKPOINT,
     CHECKPOINT_FILE_SIZE,
-    CONSUME_QUEUE_DTYPE,
     CONSUME_QUEUE_ENTRY,
     CONSUME_QUEUE_ENTRY_SIZE,
+    ENTRY_PHYSICAL_OFFSET,
+    ENTRY_SIZE,
+    ENTRY_TAGS_CODE,
     EXTENSION_BASE,
     EXTENSION_UNIT,
     EXTENSION_UNIT_SIZE,
     INDEX_ENTRY,
-    INDEX_ENTRY_DTYPE,
     INDEX_ENTRY_SIZE,
     INDEX_HEADER,
     INDEX_SLOT_SIZE,
     MAX_EXTENSION_ADDRESS,
     PRE_BLANK_ENTRY,
+    PRE_BLANK_SIZE,
+    Entry,
 )
 
 
 def test_consume_queue_entry() -> None:
     data = CONSUME_QUEUE_ENTRY.pack(0x0102030405060708, 0x0A0B0C0D, -2)
     assert data == bytes.fromhex("0102030405060708 0a0b0c0d fffffffffffffffe")
-    dtype = np.dtype(CONSUME_QUEUE_DTYPE)
-    assert dtype.itemsize == CONSUME_QUEUE_ENTRY_SIZE == len(data)
-    assert np.frombuffer(data, dtype)[0].tolist() == CONSUME_QUEUE_ENTRY.unpack(data)
+    assert len(data) == CONSUME_QUEUE_ENTRY_SIZE
+    assert Entry.unpack(b"-" + data, 1) == Entry(0x0102030405060708, 0x0A0B0C0D, -2)
+
+
+def test_slices_of_an_entry() -> None:
+    data = CONSUME_QUEUE_ENTRY.pack(1, 2, 3)
+    slices = (ENTRY_PHYSICAL_OFFSET, ENTRY_SIZE, ENTRY_TAGS_CODE)
+    assert [int.from_bytes(data[each], "big") for each in slices] == [1, 2, 3]
+    assert b"".join(data[each] for each in slices) == data
+
+
+def test_entry_names_its_fields() -> None:
+    entry = Entry(100, 20, -5)
+    assert (entry.physical_offset, entry.size, entry.tags_code) == (100, 20, -5)
+    assert entry.end == 120
+    assert not entry.is_pre_blank
 
 
 def test_pre_blank_entry() -> None:
-    assert CONSUME_QUEUE_ENTRY.unpack(PRE_BLANK_ENTRY) == (0, 0x7FFFFFFF, 0)
+    assert PRE_BLANK_SIZE == 0x7FFFFFFF
+    assert Entry.unpack(PRE_BLANK_ENTRY) == (0, PRE_BLANK_SIZE, 0)
+    assert Entry.unpack(PRE_BLANK_ENTRY).is_pre_blank
 
 
 def test_extension_unit() -> None:
@@ -56,9 +72,7 @@ def test_index_header() -> None:
 def test_index_entry() -> None:
     data = INDEX_ENTRY.pack(-1, 0x0102030405060708, 9, 10)
     assert data == bytes.fromhex("ffffffff 0102030405060708 00000009 0000000a")
-    dtype = np.dtype(INDEX_ENTRY_DTYPE)
-    assert dtype.itemsize == INDEX_ENTRY_SIZE == len(data)
-    assert np.frombuffer(data, dtype)[0].tolist() == INDEX_ENTRY.unpack(data)
+    assert len(data) == INDEX_ENTRY_SIZE
 
 
 def test_offset_of_an_entry_in_a_full_index_file() -> None:

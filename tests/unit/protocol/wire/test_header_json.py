@@ -80,7 +80,7 @@ def test_value_nested_too_deep() -> None:
     value: list[object] = []
     for _ in range(1000):
         value = [value]
-    with pytest.raises(ValueError, match="extField 'name' cannot be text"):
+    with pytest.raises(ValueError, match="extField 'name' cannot be converted to text"):
         header_json.text_fields({"name": value})
 
 

@@ -97,7 +97,7 @@ def test_a_store_in_use_is_refused(root: Path) -> None:
     [
         (["{root}", "{root}"], "a store is named twice"),
         (["{root}/nowhere"], "is no directory"),
-        (["{root}/config"], "there is no log here"),
+        (["{root}/config"], "no log found"),
         (["{root}", "-c", "{root}/missing.conf"], "missing.conf"),
         ([], "Missing argument"),
     ],

@@ -94,4 +94,4 @@ def test_a_dry_run_and_mistakes(root: Path) -> None:
     (root / "commitlog").rename(root / "elsewhere")
     result = invoke(root)
     assert result.exit_code == 1
-    assert "there is no log here" in result.output
+    assert "no log found" in result.output

@@ -174,8 +174,8 @@ def test_files_are_java_s_whatever_the_batches(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(index_module, "FEW_RECORDS", few)
-    monkeypatch.setattr(index_module, "MAX_PROPERTIES_AT_ONCE", at_once)
+    monkeypatch.setattr(index_module, "MAX_PLAIN_RECORDS", few)
+    monkeypatch.setattr(index_module, "MAX_JOINED_PROPERTIES", at_once)
     records = log_of(rows)
     plain = PlainIndex(*size)
     for record in records:
@@ -203,7 +203,7 @@ def test_a_batch_goes_on_in_a_file_that_java_would_have_begun(small: KeyIndex) -
 def test_a_record_without_keys_begins_the_file_after_a_full_one(
     small: KeyIndex, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_module, "FEW_RECORDS", few)
+    monkeypatch.setattr(index_module, "MAX_PLAIN_RECORDS", few)
     records = log_of([("T", b"KEYS\x01a b c d e f g", 0, 0, 1), ("T", b"", 0, 5, 1)])
     log = b"".join(records)
     small.put(log, positions(records)[:1])
@@ -218,7 +218,7 @@ def test_a_record_without_keys_begins_the_file_after_a_full_one(
 def test_bytes_that_are_no_record_are_passed_over(
     small: KeyIndex, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_module, "FEW_RECORDS", few)
+    monkeypatch.setattr(index_module, "MAX_PLAIN_RECORDS", few)
     small.put(b"no record at all" * 20, [0, 5, -1, 1 << 40])
     assert small._files == ()
     record = make_record(properties=b"KEYS\x01k", physical_offset=44)
@@ -383,7 +383,7 @@ def test_after_a_failed_sync_no_time_is_reported(
     index.close()
     assert reported == []
     assert index.synced_timestamp == 0
-    assert "could not be synced" in caplog.text
+    assert "fsync failed" in caplog.text
 
 
 def test_files_behind_one_that_was_removed_are_not_kept(

@@ -42,14 +42,14 @@ def test_no_file_means_nothing_is_flushed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 23])
-def test_too_short_a_file_is_ignored_and_told(
+def test_too_short_a_file_is_ignored_with_a_warning(
     tmp_path: Path, length: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(os.urandom(length))
     with caplog.at_level(logging.WARNING):
         assert times(loaded(path)) == (0, 0, 0)
-    assert f"{path} has {length} bytes" in caplog.text
+    assert f"{path} of {length} bytes" in caplog.text
     checkpoint = Checkpoint(path)
     checkpoint.save()
     assert path.stat().st_size == 4096

@@ -37,7 +37,7 @@ def test_enough_pages_are_committed(tmp_path: Path) -> None:
     store.seal()
     marks = store._log.watermarks
     for _ in range(3):
-        store._commit._turn()
+        store._commit._round()
     assert marks.committed == committed < marks.written
     store.stop()
     again = open_store(tmp_path)

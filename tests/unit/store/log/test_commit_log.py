@@ -27,35 +27,27 @@ def log(tmp_path: Path) -> Iterator[CommitLog]:
     log.stop()
 
 
-def append(log: CommitLog, data: bytes, now: int = 1) -> int:
-    """What a put does."""
-    position = log.position
-    if position + len(data) > log.limit:
-        position = log.make_room(len(data))
-    log.now = now
-    log.add((data,))
-    log.position = position + len(data)
-    return position
+def append(log: CommitLog, data: bytes, timestamp: int = 1) -> int:
+    """Append a record as a chunk does, and return its offset."""
+    offset, limit = log.make_room(len(data))
+    assert offset + len(data) <= limit
+    log.append(data, timestamp)
+    return offset
 
 
-def test_parts_are_written_by_the_seal_only(log: CommitLog) -> None:
-    append(log, b"first")
-    append(log, b"second")
-    assert (log.position, log.watermarks.written) == (11, 0)
-    assert log.read(0, 11) == b""
-    assert not log.holds(0, 5)
-    log.seal()
-    assert (log.parts, log.watermarks.written, log.watermarks.written_timestamp) == ([], 11, 1)
-    assert log.read(0, 11) == b"firstsecond"
-    log.seal()
-    assert log.watermarks.written == 11
+def test_records_are_written_and_marked(log: CommitLog) -> None:
+    append(log, b"first", 1)
+    append(log, b"second", 2)
+    assert (log.watermarks.written, log.watermarks.written_timestamp) == (11, 2)
+    assert log.read(0, 12) == b"firstsecond"
+    assert log.holds(0, 11)
+    assert not log.holds(0, 12)
 
 
 def test_reads_at_every_boundary(log: CommitLog) -> None:
     append(log, b"a" * 100)
     append(log, b"b" * (SIZE - 100 - BLANK_SIZE))
     append(log, b"c" * 50)
-    log.seal()
     end = SIZE + 50
     assert log.watermarks.written == end
     for offset, size, expected in (
@@ -95,17 +87,7 @@ def test_reads_at_every_boundary(log: CommitLog) -> None:
 def test_a_record_that_leaves_no_place_for_the_blank_goes_on(log: CommitLog, left: int) -> None:
     append(log, b"a" * 1000)
     assert append(log, b"b" * (SIZE - 1000 - left)) == SIZE or left >= BLANK_SIZE
-    log.seal()
     assert log.read(1000, 8) == BLANK.pack(SIZE - 1000, BLANK_MAGIC)
-
-
-def test_a_roll_seals_what_was_gathered_before(log: CommitLog) -> None:
-    append(log, b"a" * (SIZE - 100))
-    assert append(log, b"b" * 200) == SIZE
-    assert log.watermarks.written == SIZE
-    assert log.read(0, 3) == b"aaa"
-    log.seal()
-    assert log.read(SIZE, 200) == b"b" * 200
 
 
 def test_too_long_for_any_segment(log: CommitLog) -> None:
@@ -113,7 +95,7 @@ def test_too_long_for_any_segment(log: CommitLog) -> None:
         with pytest.raises(PutError) as refused:
             log.make_room(size)
         assert refused.value.status is PutStatus.MESSAGE_ILLEGAL
-    assert log.position == 0
+    assert log.watermarks.written == 0
     assert append(log, b"x" * (SIZE - BLANK_SIZE)) == 0
 
 
@@ -126,13 +108,10 @@ def test_room_comes_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     written = b""
     for number in range(150):
         data = b"%03d" % number * 30
-        position = append(log, data)
-        assert log.position <= log.limit <= SIZE - BLANK_SIZE
-        assert position == len(written)
+        offset, limit = log.make_room(len(data))
+        assert offset + len(data) <= limit <= min(offset + 4096, SIZE) - BLANK_SIZE
+        assert append(log, data) == offset == len(written)
         written += data
-        if number % 7 == 0:
-            log.seal()
-    log.seal()
     assert log.read(0, SIZE) == written
     log.stop()
 
@@ -148,17 +127,15 @@ def test_a_full_disk_changes_nothing(
     with contextlib.suppress(PutError):
         while True:  # into those that were made ahead
             end = append(log, b"a" * (SIZE - 100)) + SIZE
-    state = (log.position, log.limit, len(log.parts))
+    written = log.watermarks.written
     for _ in range(3):
         with pytest.raises(PutError) as refused:
             log.make_room(500)
         assert refused.value.status is PutStatus.CREATE_MAPEDFILE_FAILED
-    assert (log.position, log.limit, len(log.parts)) == state
+    assert log.watermarks.written == written
     assert append(log, b"still fits") == end - 100
-    log.seal()
     monkeypatch.undo()
     assert append(log, b"b" * 500) == end
-    log.seal()
     assert log.read(end - 100, 10) == b"still fits"
     assert log.read(end, 500) == b"b" * 500
 
@@ -175,9 +152,8 @@ def test_flush_moves_the_mark_only_when_every_file_is_synced(
         synced.append(self.base)
 
     monkeypatch.setattr(MappedFile, "sync", sync)
-    append(log, b"a" * (SIZE - 100), now=7)
-    append(log, b"b" * 500, now=8)
-    log.seal()
+    append(log, b"a" * (SIZE - 100), timestamp=7)
+    append(log, b"b" * 500, timestamp=8)
     with pytest.raises(OSError, match="Input"):
         log.flush()
     assert log.watermarks.flushed == 0
@@ -188,7 +164,6 @@ def test_flush_moves_the_mark_only_when_every_file_is_synced(
     log.flush()
     assert synced == [0, SIZE], "nothing new, nothing to sync"
     append(log, b"c")
-    log.seal()
     log.flush()
     assert synced == [0, SIZE, SIZE]
 
@@ -197,7 +172,6 @@ def test_a_segment_whose_file_was_removed_is_viewed_as_long_as_it_is_mapped(
     log: CommitLog, tmp_path: Path
 ) -> None:
     append(log, b"still there")
-    log.seal()
     path = log.segments.files[0].path
     path.rename(tmp_path / "elsewhere")
     assert bytes(log.view(6, 5)) == b"there"
@@ -207,11 +181,10 @@ def test_a_segment_whose_file_was_removed_is_viewed_as_long_as_it_is_mapped(
 def test_old_pages_are_let_go_and_read_again(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_log, "_KEPT_IN_MEMORY", 4096)
+    monkeypatch.setattr(commit_log, "_MAX_RESIDENT", 4096)
     data = [bytes([65 + n]) * (SIZE - 100) for n in range(3)]
     for piece in data:
         append(log, piece)
-    log.seal()
     log.flush()
     log.release_old_pages()
     assert [log.read(n * SIZE, SIZE - 100) for n in range(3)] == data
@@ -234,7 +207,6 @@ def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert again.read(0, 300) == b"x" * 300
     assert (again.watermarks.written, again.watermarks.flushed) == (300, 300)
     assert append(again, b"y") == 300
-    again.seal()
     assert again.read(299, 5) == b"xy"
     again.stop()
 
@@ -243,15 +215,6 @@ def test_it_may_begin_behind_deleted_segments(tmp_path: Path) -> None:
     log = CommitLog(tmp_path, SIZE)
     log.start(5 * SIZE)
     assert append(log, b"x") == 5 * SIZE
-    log.seal()
     assert log.min_offset == 5 * SIZE
     log.stop()
     assert [path.name for path in tmp_path.iterdir()] == [f"{5 * SIZE:020d}"]
-
-
-def test_after_a_stop_there_is_no_room(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, SIZE)
-    log.start(0)
-    append(log, b"x")
-    log.stop()
-    assert log.limit == 0, "the next put must ask for room, and is refused there"

@@ -208,7 +208,7 @@ def test_a_read_only_file_is_read_and_never_changed(tmp_path: Path) -> None:
         file.delete,
     ]
     for change in changes:
-        with pytest.raises(StoreError, match=f"{path.name} would have to be changed"):
+        with pytest.raises(StoreError, match=f"{path.name} must be changed"):
             change()
     file.empty_from(SIZE)  # nothing to empty
     file.close()

@@ -175,13 +175,13 @@ def test_a_store_that_was_stopped_or_killed_is_right(root: Path, written: Path) 
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
-        (wrong_tags, f"entry 1 of {TOPIC} queue 0 has no unit of the record at"),
-        (wrong_time, f"entry 1 of {TOPIC} queue 0 has no unit of the record at"),
-        (wrong_size, "at 20: extension unit: no unit: size 85, bit map of 0 bytes"),
-        (swapped, "entry 1 of TopicTest queue 0 points back to 0 of the extension"),
-        (no_file, "has no unit of the record at"),
-        (no_units, f"entry 0 of {TOPIC} queue 1 has no unit of the record at"),
-        (other_file, "notes at 0: file: is no segment"),
+        (wrong_tags, f"entry 1 of {TOPIC} queue 0 has no extension unit for the record at"),
+        (wrong_time, f"entry 1 of {TOPIC} queue 0 has no extension unit for the record at"),
+        (wrong_size, "at 20: extension unit: invalid unit: size 85, bit map of 0 bytes"),
+        (swapped, "entry 1 of TopicTest queue 0 points back to offset 0 of the extension"),
+        (no_file, "has no extension unit for the record at"),
+        (no_units, f"entry 0 of {TOPIC} queue 1 has no extension unit for the record at"),
+        (other_file, "notes at 0: file: is not a segment"),
     ],
 )
 def test_damage_is_named(root: Path, damage: Callable[[Path], None], text: str) -> None:

@@ -32,7 +32,7 @@ def test_right_files(tmp_path: Path) -> None:
         assert files.place(47) == (tmp_path / f"{40:020d}", 7)
 
 
-def test_each_thing_that_does_not_fit(tmp_path: Path) -> None:
+def test_each_file_that_does_not_fit(tmp_path: Path) -> None:
     write(tmp_path, 0, bytes(10))
     write(tmp_path, 10, bytes(9))
     write(tmp_path, 15, bytes(10))
@@ -42,10 +42,10 @@ def test_each_thing_that_does_not_fit(tmp_path: Path) -> None:
     (tmp_path / f"{50:020d}").mkdir()
     files = SegmentFiles(tmp_path, 10)
     assert load(files) == [
-        f"{50:020d}: is no segment: a segment's name has twenty digits",
-        "other: is no segment: a segment's name has twenty digits",
-        f"{10:020d}: has 9 bytes, not 10",
-        f"{15:020d}: begins at no multiple of 10",
+        f"{50:020d}: is not a segment: expected a name of twenty digits",
+        "other: is not a segment: expected a name of twenty digits",
+        f"{10:020d}: has 9 bytes, expected 10",
+        f"{15:020d}: has a name that is not a multiple of 10",
         f"{30:020d}: does not follow {0:020d}",
     ]
     assert files.bases == [0, 30]
@@ -54,7 +54,7 @@ def test_each_thing_that_does_not_fit(tmp_path: Path) -> None:
 def test_an_empty_file_in_the_middle_is_named(tmp_path: Path) -> None:
     write(tmp_path, 0, b"")
     write(tmp_path, 10, bytes(10))
-    assert load(SegmentFiles(tmp_path, 10)) == [f"{0:020d}: has 0 bytes, not 10"]
+    assert load(SegmentFiles(tmp_path, 10)) == [f"{0:020d}: has 0 bytes, expected 10"]
 
 
 def test_files_in_several_directories(tmp_path: Path) -> None:
@@ -73,12 +73,12 @@ def test_the_same_part_in_two_directories(tmp_path: Path) -> None:
     write(tmp_path / "b", 0, b"1" * 10)
     write(tmp_path / "a", 10, b"2" * 10)
     files = SegmentFiles(tmp_path / "a", 10, read_only=[tmp_path / "b"])
-    assert load(files) == [f"{first.name}: holds the same part of the store as {first}"]
+    assert load(files) == [f"{first.name}: has the same offset as {first}"]
     assert (files.bases, files.path(0)) == ([0, 10], first)
 
 
-def test_what_expired_behind_read_only_files_is_no_gap(tmp_path: Path) -> None:
-    """A start leaves the read-only files alone then."""
+def test_expired_segments_after_read_only_files_are_not_a_gap(tmp_path: Path) -> None:
+    """A start ignores the read-only files as well."""
     for base in (0, 10):
         write(tmp_path / "old", base, bytes(10))
     write(tmp_path / "new", 40, bytes(10))

@@ -24,7 +24,7 @@ def written(tmp_path: Path) -> WrittenLog:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyromq.store.offline.check_log._SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr("pyromq.store.offline.check_log._SECONDS_BETWEEN_READS", 0.0)
 
 
 def check(written: WrittenLog, *, may_move: bool = False) -> tuple[list[int], LogCheck]:
@@ -56,7 +56,7 @@ def named(log: LogCheck) -> list[tuple[str, int]]:
 def test_a_right_log(
     written: WrittenLog, monkeypatch: pytest.MonkeyPatch, piece: int, may_move: bool
 ) -> None:
-    monkeypatch.setattr("pyromq.store.offline.check_log._PIECE", piece)
+    monkeypatch.setattr("pyromq.store.offline.check_log._PIECE_SIZE", piece)
     places, log = check(written, may_move=may_move)
     assert places == written.places
     assert (log.end, log.violations) == (written.end, [])
@@ -67,7 +67,7 @@ def test_a_right_log(
 def test_one_damaged_record_in_the_middle(
     written: WrittenLog, monkeypatch: pytest.MonkeyPatch, at: int, piece: int
 ) -> None:
-    monkeypatch.setattr("pyromq.store.offline.check_log._PIECE", piece)
+    monkeypatch.setattr("pyromq.store.offline.check_log._PIECE_SIZE", piece)
     damaged = written.places[31]
     patch(written, damaged + at, b"\x7f")
     places, log = check(written, may_move=True)
@@ -85,7 +85,7 @@ def test_a_record_that_says_it_stands_elsewhere(written: WrittenLog) -> None:
     places, log = check(written)
     assert places == written.places
     assert named(log) == [("RECORD", written.places[5])]
-    assert "it stands at 12345" in log.violations[0].message
+    assert "states physical offset 12345" in log.violations[0].message
 
 
 def test_a_lost_blank_record(written: WrittenLog) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY, PRE_BLANK_ENTRY
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
+from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY, PRE_BLANK_ENTRY
 from pyromq.store.offline.check_files import SegmentFiles
 from pyromq.store.offline.check_log import LogCheck
 from pyromq.store.offline.check_queues import QueueCheck

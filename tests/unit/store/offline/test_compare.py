@@ -161,7 +161,7 @@ def test_index_entries_slots_and_headers(stores: Stores) -> None:
     assert [(one.what, one.entry) for one in found] == [
         ("index entry", 5),
         ("slot", 3),
-        ("header's beginTimestamp", -1),
+        ("beginTimestamp in the header", -1),
     ]
 
 

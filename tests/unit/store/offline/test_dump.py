@@ -19,7 +19,7 @@ from pyromq.protocol.message.units import (
     INDEX_HEADER,
     PRE_BLANK_ENTRY,
 )
-from pyromq.store.offline.dump import DumpError, Piece, StoreFile, StoreFileKind, describe
+from pyromq.store.offline.dump import DumpError, Item, StoreFile, StoreFileKind, describe
 
 HOST = encode_host("127.0.0.1", 10911)
 NOW = 1_700_000_000_000
@@ -31,9 +31,9 @@ def write(path: Path, content: bytes) -> Path:
     return path
 
 
-def pieces(path: Path, offset: int | None = None, **options: int) -> list[Piece]:
+def items(path: Path, offset: int | None = None, **options: int) -> list[Item]:
     with StoreFile.open(path) as file:
-        return list(file.pieces(offset, **options))
+        return list(file.items(offset, **options))
 
 
 def record(place: int, body: bytes = b"hello", properties: bytes = b"TAGS\x01a") -> bytes:
@@ -69,7 +69,7 @@ def test_commit_log(tmp_path: Path) -> None:
     base = 1 << 30
     data, first = segment(base)
     path = write(tmp_path / "commitlog" / f"{base:020d}", data + bytes(100))
-    one, two, end = pieces(path)
+    one, two, end = items(path)
     assert (one["physicalOffset"], one["topic"], one["queueId"], one["queueOffset"]) == (
         base,
         "orders",
@@ -84,31 +84,31 @@ def test_commit_log(tmp_path: Path) -> None:
         "offset": base + len(data),
         "reason": "nothing was written from here on",
     }
-    assert pieces(path, base + first)[0] == two
+    assert items(path, base + first)[0] == two
 
 
 def test_commit_log_ends_with_the_blank_record_or_the_file(tmp_path: Path) -> None:
     data, _ = segment()
     rest = BLANK.pack(50, BLANK_MAGIC) + b"x" * 42
-    assert "blank record of 50 bytes" in pieces(write(tmp_path / "a", data + rest))[-1]["reason"]
-    assert pieces(write(tmp_path / "b", data))[-1]["reason"] == "end of the file"
+    assert "blank record of 50 bytes" in items(write(tmp_path / "a", data + rest))[-1]["reason"]
+    assert items(write(tmp_path / "b", data))[-1]["reason"] == "end of the file"
 
 
 def test_a_damaged_log_says_where_and_why(tmp_path: Path) -> None:
     data, first = segment()
     path = write(tmp_path / "log", data[: first + 30])
-    assert [piece["type"] for piece in pieces(path)] == ["message", "end"]
-    assert pieces(path)[-1]["offset"] == first
-    assert "no record" in pieces(path)[-1]["reason"]
+    assert [item["type"] for item in items(path)] == ["message", "end"]
+    assert items(path)[-1]["offset"] == first
+    assert "invalid record" in items(path)[-1]["reason"]
 
 
 def test_wrong_checksums_and_places_are_pointed_out(tmp_path: Path) -> None:
     data = bytearray(record(0))
     data[data.index(b"hello")] ^= 1
-    line = describe(pieces(write(tmp_path / "log", bytes(data)))[0])
+    line = describe(items(write(tmp_path / "log", bytes(data)))[0])
     assert "BODY CRC IS WRONG" in line
     assert "PHYSICAL OFFSET IS WRONG" not in line
-    line = describe(pieces(write(tmp_path / "log2", record(99)))[0])
+    line = describe(items(write(tmp_path / "log2", record(99)))[0])
     assert "PHYSICAL OFFSET IS WRONG" in line
 
 
@@ -116,17 +116,17 @@ def test_an_offset_outside_the_segment_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "commitlog" / f"{1000:020d}", segment(1000)[0])
     for offset in (0, 10_000):
         with pytest.raises(DumpError, match="holds physical offsets 1000 to"):
-            pieces(path, offset)
+            items(path, offset)
 
 
 def test_bodies_that_are_no_text_are_shown_as_hex(tmp_path: Path) -> None:
-    piece = pieces(write(tmp_path / "log", record(0, b"\xff\x00")))[0]
-    assert piece["bodyHex"] == "ff00"
-    assert "hex(2): 'ff00'" in describe(piece)
+    item = items(write(tmp_path / "log", record(0, b"\xff\x00")))[0]
+    assert item["bodyHex"] == "ff00"
+    assert "hex(2): 'ff00'" in describe(item)
 
 
 def test_a_message_in_one_line(tmp_path: Path) -> None:
-    line = describe(pieces(write(tmp_path / "log", record(0, b"x\ny" * 100)))[0])
+    line = describe(items(write(tmp_path / "log", record(0, b"x\ny" * 100)))[0])
     assert line.startswith("0 +")
     assert "orders:3 #7 2023-11-14T22:13:20.000Z from 127.0.0.1:10911 [TAGS=a]" in line
     assert line.endswith("…'")
@@ -136,7 +136,7 @@ def test_a_message_in_one_line(tmp_path: Path) -> None:
 def test_consume_queue(tmp_path: Path) -> None:
     entries = PRE_BLANK_ENTRY + CONSUME_QUEUE_ENTRY.pack(1234, 200, -5) + bytes(20)
     path = write(tmp_path / "consumequeue" / "orders" / "3" / f"{2000:020d}", entries)
-    blank, entry, end = pieces(path)
+    blank, entry, end = items(path)
     assert blank["type"] == "pre-blank entry"
     assert entry == {
         "type": "entry",
@@ -147,9 +147,9 @@ def test_consume_queue(tmp_path: Path) -> None:
     }
     assert end["offset"] == 102
     assert describe(entry) == "entry: queueOffset=101 physicalOffset=1234 size=200 tagsCode=-5"
-    assert pieces(path, 101)[0] == entry
+    assert items(path, 101)[0] == entry
     with pytest.raises(DumpError, match="queue offsets 100 to 103"):
-        pieces(path, 99)
+        items(path, 99)
 
 
 def index_file(slots: int, entries: int) -> bytes:
@@ -161,33 +161,33 @@ def index_file(slots: int, entries: int) -> bytes:
 
 def test_index(tmp_path: Path) -> None:
     path = write(tmp_path / "index" / "20231114221320000", index_file(5, 20))
-    header, one, two, end = pieces(path)
+    header, one, two, end = items(path)
     assert (header["maxHashSlotNum"], header["maxIndexNum"], header["indexCount"]) == (5, 20, 3)
     assert (one["physicalOffset"], one["slot"], one["previous"]) == (10, 2, 0)
     assert (two["storeTimestamp"], two["previous"]) == (NOW + 5000, 1)
     assert end["offset"] == 3
     assert "endTimestamp=1700000005000 (2023-11-14T22:13:25.000Z)" in describe(header)
-    assert pieces(path, 2)[1] == two
+    assert items(path, 2)[1] == two
 
 
 def test_an_index_of_another_shape_needs_its_slots(tmp_path: Path) -> None:
     path = write(tmp_path / "index" / "20231114221320000", index_file(7, 20))
     with pytest.raises(DumpError, match="--hash-slots"):
-        pieces(path)
-    assert [piece["type"] for piece in pieces(path, hash_slots=7)] == [
+        items(path)
+    assert [item["type"] for item in items(path, hash_slots=7)] == [
         "header",
         "entry",
         "entry",
         "end",
     ]
     with pytest.raises(DumpError, match="no entries"):
-        pieces(path, hash_slots=1000)
+        items(path, hash_slots=1000)
 
 
 def test_checkpoint(tmp_path: Path) -> None:
     path = write(tmp_path / "checkpoint", CHECKPOINT.pack(NOW, NOW + 1, 0) + bytes(4072))
-    (piece,) = pieces(path)
-    assert describe(piece) == (
+    (item,) = items(path)
+    assert describe(item) == (
         "checkpoint: physicMsgTimestamp=1700000000000 (2023-11-14T22:13:20.000Z) "
         "logicsMsgTimestamp=1700000000001 (2023-11-14T22:13:20.001Z) indexMsgTimestamp=0 (never)"
     )
@@ -195,16 +195,16 @@ def test_checkpoint(tmp_path: Path) -> None:
 
 def test_json_tables_also_in_fastjson_s_form(tmp_path: Path) -> None:
     path = write(tmp_path / "config" / "consumerOffset.json", b'{"offsetTable":{"t@g":{0:5}}}')
-    (piece,) = pieces(path)
-    assert piece["value"] == {"offsetTable": {"t@g": {"0": 5}}}
-    assert describe(piece).startswith('{\n  "offsetTable"')
-    with pytest.raises(DumpError, match="no JSON table"):
-        pieces(write(tmp_path / "topics.json", b"{"))
+    (item,) = items(path)
+    assert item["value"] == {"offsetTable": {"t@g": {"0": 5}}}
+    assert describe(item).startswith('{\n  "offsetTable"')
+    with pytest.raises(DumpError, match="not a JSON table"):
+        items(write(tmp_path / "topics.json", b"{"))
 
 
 def test_abort(tmp_path: Path) -> None:
-    (piece,) = pieces(write(tmp_path / "abort", b""))
-    assert "last stop was not clean" in describe(piece)
+    (item,) = items(write(tmp_path / "abort", b""))
+    assert "last shutdown was unclean" in describe(item)
 
 
 @pytest.mark.parametrize(
@@ -229,19 +229,19 @@ def test_what_cannot_be_shown_is_refused(tmp_path: Path) -> None:
     for path, problem in (
         (tmp_path / "missing", "No such file"),
         (tmp_path, "is a directory"),
-        (write(tmp_path / "other", b"hello world"), "no file of a store"),
-        (write(tmp_path / "empty", b""), "no file of a store"),
+        (write(tmp_path / "other", b"hello world"), "not recognised as a store file"),
+        (write(tmp_path / "empty", b""), "not recognised as a store file"),
     ):
         with pytest.raises(DumpError, match=problem):
             StoreFile.open(path)
-    with pytest.raises(DumpError, match="a checkpoint 24"):
-        pieces(write(tmp_path / "checkpoint", b"short"))
+    with pytest.raises(DumpError, match="less than a checkpoint"):
+        items(write(tmp_path / "checkpoint", b"short"))
 
 
 def test_a_file_can_be_closed_in_the_middle(tmp_path: Path) -> None:
     for content in (segment()[0], CONSUME_QUEUE_ENTRY.pack(1, 2, 3) * 3, index_file(5, 20)):
         file = StoreFile.open(write(tmp_path / "copy", content))
-        walk = file.pieces()
+        walk = file.items()
         next(walk)
         file.close()
 
@@ -252,8 +252,8 @@ def test_any_bytes_end_in_pieces_or_a_dump_error(
 ) -> None:
     path = write(tmp_path_factory.getbasetemp() / "any", content)
     with StoreFile.open(path, kind) as file, contextlib.suppress(DumpError):
-        for piece in file.pieces(offset, hash_slots=3):
-            assert describe(piece)
+        for item in file.items(offset, hash_slots=3):
+            assert describe(item)
 
 
 def extension_file(directory: Path, *units: bytes, base: int = 0, size: int = 100) -> Path:
@@ -267,7 +267,7 @@ UNIT_WITH_MAP = EXTENSION_UNIT.pack(22, 78, NOW + 1, 2) + b"\x0f\xf0"
 
 def test_extension(tmp_path: Path) -> None:
     path = extension_file(tmp_path, UNIT, UNIT_WITH_MAP, UNIT, EXTENSION_END, base=100)
-    one, two, three, end = pieces(path)
+    one, two, three, end = items(path)
     assert one == {
         "type": "unit",
         "extensionOffset": 100,
@@ -279,22 +279,22 @@ def test_extension(tmp_path: Path) -> None:
     assert (two["extensionOffset"], two["tagsCode"], two["filterBitMap"]) == (120, 78, "0ff0")
     assert "2023-11-14T22:13:20.001Z" in describe(two)
     assert (three["extensionOffset"], end["offset"], end["reason"]) == (142, 162, "end of the file")
-    assert [piece.get("extensionOffset") for piece in pieces(path, 121)] == [142, None]
-    with pytest.raises(DumpError, match="holds offsets 100 to 200 of the extension, not 7"):
-        pieces(path, 7)
+    assert [item.get("extensionOffset") for item in items(path, 121)] == [142, None]
+    with pytest.raises(DumpError, match="holds extension offsets 100 to 200, not 7"):
+        items(path, 7)
 
 
 @pytest.mark.parametrize(
     ("last", "reason"),
     [
         (b"", "nothing was written from here on"),
-        (EXTENSION_UNIT.pack(21, 0, 0, 0), "no unit: size 21, bit map of 0 bytes"),
-        (EXTENSION_UNIT.pack(19, 0, 0, -1), "no unit: size 19, bit map of -1 bytes"),
-        (EXTENSION_UNIT.pack(120, 0, 0, 100), "no unit: size 120, bit map of 100 bytes"),
+        (EXTENSION_UNIT.pack(21, 0, 0, 0), "invalid unit: size 21, bit map of 0 bytes"),
+        (EXTENSION_UNIT.pack(19, 0, 0, -1), "invalid unit: size 19, bit map of -1 bytes"),
+        (EXTENSION_UNIT.pack(120, 0, 0, 100), "invalid unit: size 120, bit map of 100 bytes"),
     ],
 )
 def test_where_an_extension_ends(tmp_path: Path, last: bytes, reason: str) -> None:
-    unit, end = pieces(extension_file(tmp_path, UNIT, last))
+    unit, end = items(extension_file(tmp_path, UNIT, last))
     assert (unit["type"], end["offset"], end["reason"]) == ("unit", 20, reason)
 
 
@@ -303,4 +303,4 @@ def test_an_entry_says_where_its_unit_is(tmp_path: Path) -> None:
         100, 100, 7
     )
     path = write(tmp_path / "consumequeue" / "orders" / "3" / f"{0:020d}", entries)
-    assert [piece.get("extensionOffset") for piece in pieces(path)] == [42, None, None]
+    assert [item.get("extensionOffset") for item in items(path)] == [42, None, None]

@@ -175,6 +175,6 @@ def test_a_log_that_began_later(root: Path) -> None:
 
 
 def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no log here"):
+    with pytest.raises(StoreError, match="no log found"):
         rebuild_store(small_config(tmp_path))
     assert list(tmp_path.iterdir()) == []

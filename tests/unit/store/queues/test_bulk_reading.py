@@ -32,16 +32,16 @@ def all_in_bulk(
 
 @pytest.mark.parametrize("interleaved", [0, 1, 40_000])
 @pytest.mark.parametrize(("max_count", "max_bytes"), [(1000, MEGABYTE), (3, MEGABYTE), (1000, 500)])
-@pytest.mark.parametrize("long_piece", [1, bulk_reading._LONG_PIECE])
+@pytest.mark.parametrize("min_view_size", [1, bulk_reading._MIN_VIEW_SIZE])
 def test_the_same_records_as_usual(
     tmp_path: Path,
     interleaved: int,
     max_count: int,
     max_bytes: int,
-    long_piece: int,
+    min_view_size: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bulk_reading, "_LONG_PIECE", long_piece)
+    monkeypatch.setattr(bulk_reading, "_MIN_VIEW_SIZE", min_view_size)
     store = open_store(tmp_path, mapped_file_size_consume_queue=20 * 20)
     for number in range(60):
         put(store, b"x" * (number * 7))
@@ -56,8 +56,8 @@ def test_the_same_records_as_usual(
 
 
 def test_many_pieces_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_reading, "_GAP", 10)
-    monkeypatch.setattr(bulk_reading, "_MAX_PIECES", 3)
+    monkeypatch.setattr(bulk_reading, "_MAX_GAP", 10)
+    monkeypatch.setattr(bulk_reading, "_MAX_CALLS", 3)
     store = open_store(tmp_path, mapped_file_size_consume_queue=20 * 1000)
     for _ in range(10):
         put(store)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.protocol.message.record import QueueOffset
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY, PRE_BLANK_ENTRY
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.queues.consume_queue import ConsumeQueue
@@ -161,7 +160,7 @@ def test_truncation_drops_what_ends_behind(
 
 def test_a_queue_goes_on_behind_expired_messages(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    queue.skip_to(QueueOffset(10))
+    queue.skip_to(10)
     queue.append_many(CONSUME_QUEUE_ENTRY.pack(5000, 100, 1))
     queue.append_many(CONSUME_QUEUE_ENTRY.pack(5100, 100, 2))
     queue.write_pending()
@@ -185,13 +184,13 @@ def test_a_queue_goes_on_behind_expired_messages(tmp_path: Path) -> None:
 
 def test_a_hole_in_the_middle_is_filled_or_refused(tmp_path: Path) -> None:
     queue = make(tmp_path, 2)
-    queue.skip_to(QueueOffset(5))
+    queue.skip_to(5)
     queue.append_many(CONSUME_QUEUE_ENTRY.pack(500, 100, 5))
     queue.write_pending()
     assert queue.next_offset == 6
     assert queue.entry(5) == (500, 100, 5)
     with pytest.raises(StoreError, match="rebuild"):
-        queue.skip_to(QueueOffset(100))
+        queue.skip_to(100)
     queue.close()
 
 

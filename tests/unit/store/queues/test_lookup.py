@@ -30,9 +30,7 @@ START = 1_700_000_000_000
 def stored_at(store: MessageStore, times: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Store a message at each time."""
     for time in times:
-        monkeypatch.setattr(
-            "pyromq.store.message_store.time_ns", lambda time=time: time * 1_000_000
-        )
+        monkeypatch.setattr("pyromq.store.chunk.now_ms", lambda time=time: time)
         put(store)
         store.seal()
 
@@ -151,8 +149,8 @@ def test_messages_that_left_the_log_are_not_asked_for_their_time(
     store = open_store(tmp_path / "store", mapped_file_size_consume_queue=2000)
     for number in range(6):
         monkeypatch.setattr(
-            "pyromq.store.message_store.time_ns",
-            lambda number=number: (START + 10 * number) * 1_000_000,
+            "pyromq.store.chunk.now_ms",
+            lambda number=number: START + 10 * number,
         )
         put(store, body_for(store, SEGMENT // 2))
         store.seal()
@@ -174,14 +172,14 @@ def test_messages_that_left_the_log_are_not_asked_for_their_time(
 def test_store_times_of_records_with_long_hosts(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyromq.store.message_store.time_ns", lambda: START * 1_000_000)
+    monkeypatch.setattr("pyromq.store.chunk.now_ms", lambda: START)
     physical = put(store, b"x", born_host=BORN_HOST_V6)
     store.seal()
     record = store.read_record(physical)
     assert record is not None
     assert lookup.store_timestamp(store._log, physical, len(record)) == START
-    assert lookup.store_timestamp(store._log, physical, len(record) + 1) == -1
-    assert lookup.store_timestamp(store._log, -1, 100) == -1
+    assert lookup.store_timestamp(store._log, physical, len(record) + 1) is None
+    assert lookup.store_timestamp(store._log, -1, 100) is None
     assert store.earliest_time(TOPIC, 0) == START
 
 
@@ -241,5 +239,5 @@ def test_a_search_goes_on_while_its_queue_grows(
     assert search() == 4
     assert first() == START
     assert store.time_search("Nowhere", 0, START)() == 0
-    assert store.earliest_search("Nowhere", 0)() == -1
+    assert store.earliest_search("Nowhere", 0)() is None
     store.stop()

@@ -238,7 +238,7 @@ def test_what_is_read_from_the_disk_at_once(
     put(store, bytes(20_000))
     store.seal()
     monkeypatch.setattr(reading, "_WARM_BYTES", 0)
-    monkeypatch.setattr(reading, "_BLOCK", block)
+    monkeypatch.setattr(reading, "_EXTENT", block)
     monkeypatch.setattr(MappedFile, "is_in_memory", lambda *_: False)
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(MappedFile, "bring_in", lambda _, start, end: asked.append((start, end)))

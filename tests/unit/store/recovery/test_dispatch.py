@@ -1,8 +1,7 @@
-"""From log bytes to consume-queue entries, and the index lane."""
+"""From log bytes to consume-queue entries."""
 
 from __future__ import annotations
 
-import errno
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -14,9 +13,9 @@ from hypothesis import strategies as st
 
 from pyromq.protocol.java.string_hash import java_hash, java_hash_bytes
 from pyromq.protocol.message import bulk
-from pyromq.protocol.message.bulk import last_property
 from pyromq.protocol.message.delay import DelayLevels
-from pyromq.protocol.message.record import QueueOffset, decode_records
+from pyromq.protocol.message.joined_properties import last_property
+from pyromq.protocol.message.record import decode_records
 from pyromq.protocol.message.sysflag import (
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
@@ -24,13 +23,10 @@ from pyromq.protocol.message.sysflag import (
     is_consumable,
 )
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY
-from pyromq.store.index.index import KeyIndex
 from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.recovery.dispatch import append_runs, queue_runs
 from tests.support.examples import examples
-from tests.support.patience import wait_until
 from tests.support.records import BORN_TIME, make_record
-from tests.support.stores import FOREVER, TOPIC, open_store, put
 
 LEVELS = DelayLevels("1s 5s 10s")
 
@@ -156,11 +152,11 @@ def test_a_queue_whose_head_expired_begins_later(queues: Queues) -> None:
 def test_missing_entries_can_be_forbidden(queues: Queues) -> None:
     queues.dispatch(run_of({"queue_offset": 0}))
     later = run_of({"queue_offset": 5}, {"queue_offset": 0, "queue_id": 1}, base=9000)
-    told: list[tuple[ConsumeQueue, str]] = []
-    queues.dispatch(later, 9000, lambda queue, reason: told.append((queue, reason)))
-    ((queue, reason),) = told
+    reported: list[tuple[ConsumeQueue, str]] = []
+    queues.dispatch(later, 9000, lambda queue, reason: reported.append((queue, reason)))
+    ((queue, reason),) = reported
     assert queue is queues.made["T", 0]
-    assert reason == "it ends at 1, the record at 9000 has 5"
+    assert reason == "it ends at 1, but the record at 9000 has 5"
     assert len(queues.entries()) == 1
     assert len(queues.entries(queue_id=1)) == 1
     queues.dispatch(later, 9000)
@@ -178,13 +174,14 @@ def test_a_topic_made_anew_begins_anew(queues: Queues) -> None:
     assert len(queues.entries()) == 3, "the records of before must not come back"
 
 
-def test_an_offset_that_goes_back_is_passed_over_and_told(
+def test_an_offset_that_goes_back_is_skipped_and_logged(
     queues: Queues, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = run_of({"queue_offset": 0}, {"queue_offset": 1}, {"queue_offset": 1})
     queues.dispatch(data)
     assert len(queues.entries()) == 2
-    assert "passed over" in caplog.text
+    assert "record at" in caplog.text
+    assert "skipped" in caplog.text
 
 
 def dispatch_row_by_row(data: bytes, base: int, queues: Queues) -> None:
@@ -205,7 +202,7 @@ def dispatch_row_by_row(data: bytes, base: int, queues: Queues) -> None:
                 continue
             queue.delete()
         elif offset > queue.next_offset:
-            queue.skip_to(QueueOffset(offset))
+            queue.skip_to(offset)
         ends[queue] = start + record.size
         tags_code = java_hash_bytes(last_property(record.raw_properties, b"TAGS"))
         if record.topic == "SCHEDULE_TOPIC_XXXX" and (level := record.properties.get("DELAY")):
@@ -274,7 +271,7 @@ def test_bulk_and_row_by_row_agree(
 @pytest.mark.parametrize(
     ("topic", "queue_id"), [("", 0), (".", 0), ("..", 0), ("a/b", 0), ("a\0b", 0), ("T", -1)]
 )
-def test_a_record_whose_queue_cannot_be_is_passed_over(
+def test_a_record_with_an_invalid_queue_is_skipped(
     queues: Queues, topic: str, queue_id: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = run_of(
@@ -283,7 +280,7 @@ def test_a_record_whose_queue_cannot_be_is_passed_over(
     )
     queues.dispatch(data)
     assert list(queues.made) == [("Right", 0)]
-    assert "which cannot be" in caplog.text
+    assert "invalid topic" in caplog.text
 
 
 def test_a_queue_that_is_not_wanted_gets_nothing(tmp_path: Path) -> None:
@@ -291,35 +288,3 @@ def test_a_queue_that_is_not_wanted_gets_nothing(tmp_path: Path) -> None:
     columns = bulk.read_columns(data, bulk.record_starts(data)[0])
     append_runs(queue_runs(data, 0, columns, LEVELS), lambda topic, queue_id: None)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_lane_outlives_a_failing_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    real = KeyIndex.put
-    failures = [3]
-
-    def failing(self: KeyIndex, *arguments: object) -> None:
-        if failures[0]:
-            failures[0] -= 1
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(self, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("pyromq.store.recovery.dispatch._RETRY_SECONDS", 0.001)
-    monkeypatch.setattr(KeyIndex, "put", failing)
-    store = open_store(tmp_path)
-    places = [put(store, keys="key") for _ in range(5)]
-    store.seal()
-    wait_until(lambda: store.dispatch_behind == 0)
-    assert store.query(TOPIC, "key", 64, 0, FOREVER) == places[::-1]
-    assert "cannot be written" in caplog.text
-    store.stop()
-
-
-def test_without_an_index_nothing_is_behind(tmp_path: Path) -> None:
-    store = open_store(tmp_path, message_index_enable=False)
-    put(store, keys="key")
-    store.seal()
-    assert store.dispatch_behind == 0
-    assert store.query(TOPIC, "key", 64, 0, FOREVER) == []
-    store.stop()

@@ -94,7 +94,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
 
 
 def helping() -> PieceHelper:
-    return PieceHelper(RULES, worth_a_process=0)
+    return PieceHelper(RULES, bytes_before_process=0)
 
 
 def content(piece: LogPiece) -> tuple[int, list[tuple[str, int, list[int], bytes, bool]]]:
@@ -130,7 +130,7 @@ def test_a_short_walk_starts_nothing(pieces: list[FilePiece], started: Started) 
 def test_another_process_finds_the_same(pieces: list[FilePiece], started: Started) -> None:
     assert results(helping(), pieces) == EXPECTED
     assert len(started.processes) == 1
-    helper = PieceHelper(RULES, worth_a_process=len(pieces[0].piece.data) + 1)
+    helper = PieceHelper(RULES, bytes_before_process=len(pieces[0].piece.data) + 1)
     assert results(helper, pieces) == EXPECTED
     assert len(started.processes) == 2
 
@@ -138,7 +138,7 @@ def test_another_process_finds_the_same(pieces: list[FilePiece], started: Starte
 def test_valid_pieces_are_not_examined_twice_and_others_are(
     pieces: list[FilePiece], started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(piece_helper, "_PATIENCE_MS", VERY_PATIENT_MS)
+    monkeypatch.setattr(piece_helper, "_RESPONSE_TIMEOUT_MS", VERY_PATIENT_MS)
     helper = helping()
     for piece, expected in zip(pieces, EXPECTED, strict=True):
         helper.add(piece)
@@ -151,13 +151,13 @@ def test_valid_pieces_are_not_examined_twice_and_others_are(
     ]
 
 
-def test_what_is_worth_a_line_is_said_here(
+def test_records_that_cause_a_log_line_are_examined_here(
     tmp_path: Path,
     started: Started,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(piece_helper, "_PATIENCE_MS", VERY_PATIENT_MS)
+    monkeypatch.setattr(piece_helper, "_RESPONSE_TIMEOUT_MS", VERY_PATIENT_MS)
     data = make_record(topic="a/b", physical_offset=0)
     (tmp_path / "file").write_bytes(data)
     starts, _ = bulk.record_starts(data)
@@ -167,7 +167,7 @@ def test_what_is_worth_a_line_is_said_here(
     assert piece.starts.size == 1
     assert list(piece.runs()) == []
     helper.close()
-    assert "'a/b', queue 1, which cannot be" in caplog.text
+    assert "invalid topic 'a/b' or queue 1" in caplog.text
 
 
 def test_more_than_it_can_take_is_done_here(pieces: list[FilePiece], started: Started) -> None:
@@ -197,7 +197,7 @@ def test_a_process_that_dies_with_requests(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(piece_helper, "_PATIENCE_MS", VERY_PATIENT_MS)
+    monkeypatch.setattr(piece_helper, "_RESPONSE_TIMEOUT_MS", VERY_PATIENT_MS)
     helper = helping()
     helper.add(pieces[0])
     assert helper.take().starts.size == EXPECTED[0]
@@ -208,18 +208,18 @@ def test_a_process_that_dies_with_requests(
     assert not helper.is_ready
     process.kill()
     assert [helper.take().starts.size, helper.take().starts.size] == [RECORDS, 7]
-    assert "it is done here" in caplog.text
+    assert "process died" in caplog.text
     assert results(helper, pieces) == EXPECTED
 
 
-def test_a_process_that_does_not_answer(pieces: list[FilePiece], started: Started) -> None:
+def test_a_process_that_responds_late(pieces: list[FilePiece], started: Started) -> None:
     helper = helping()
     helper.add(pieces[3])
     (process,) = started.processes
     process.send_signal(signal.SIGSTOP)
     helper.add(pieces[0])
     assert [helper.take().starts.size, helper.take().starts.size] == [7, RECORDS]
-    # What it says later is not taken for the answer to something else.
+    # A late response is not mistaken for the response to another request.
     helper.add(pieces[9])
     helper.add(pieces[1])
     process.send_signal(signal.SIGCONT)
@@ -230,7 +230,7 @@ def test_a_process_that_does_not_answer(pieces: list[FilePiece], started: Starte
     helper.close()
 
 
-def test_a_process_that_never_answers(pieces: list[FilePiece], started: Started) -> None:
+def test_a_process_that_never_responds(pieces: list[FilePiece], started: Started) -> None:
     helper = helping()
     helper.add(pieces[0])
     started.processes[0].send_signal(signal.SIGSTOP)
@@ -246,12 +246,12 @@ def test_a_process_that_never_answers(pieces: list[FilePiece], started: Started)
         "import os; os.write(1, b'too short')",
     ],
 )
-def test_half_an_answer(
+def test_half_a_response(
     pieces: list[FilePiece], started: Started, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     monkeypatch.setattr(piece_helper, "_PROGRAM", program)
-    monkeypatch.setattr(piece_helper, "_PATIENCE_MS", VERY_PATIENT_MS)
-    monkeypatch.setattr(piece_helper, "_REST_MS", 100)
+    monkeypatch.setattr(piece_helper, "_RESPONSE_TIMEOUT_MS", VERY_PATIENT_MS)
+    monkeypatch.setattr(piece_helper, "_REST_TIMEOUT_MS", 100)
     assert results(helping(), pieces) == EXPECTED
     assert len(started.processes) == 1
 

@@ -1,4 +1,4 @@
-"""The program that examines pieces: its answers, without the process around it."""
+"""The program that examines pieces: its responses, without the process around it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pyromq.protocol.message.delay import DelayLevels
 from pyromq.protocol.names import SCHEDULE_TOPIC
 from pyromq.store.recovery.piece import Rules
 from pyromq.store.recovery.piece_process import (
-    ANSWER,
     REQUEST,
-    Answer,
-    answer_rest,
-    decode_answer,
+    RESPONSE,
+    Response,
+    decode_response,
     encode_rules,
+    response_rest,
     serve,
 )
 from tests.support.records import BORN_TIME, make_record
@@ -30,14 +30,14 @@ def request(path: Path | None, position: int, base: int, size: int) -> bytes:
     return REQUEST.pack(len(name), position, base, size) + name
 
 
-def answers_to(*requests: bytes) -> list[Answer]:
+def responses_to(*requests: bytes) -> list[Response]:
     written = io.BytesIO()
     serve(io.BytesIO(b"".join(requests)), written, RULES)
     written.seek(0)
-    answers = []
-    while head := written.read(ANSWER.size):
-        answers.append(decode_answer(head, written.read(answer_rest(head))))
-    return answers
+    responses = []
+    while head := written.read(RESPONSE.size):
+        responses.append(decode_response(head, written.read(response_rest(head))))
+    return responses
 
 
 def log_of(path: Path, *topics: str, base: int = 0, wrong: bool = False) -> int:
@@ -60,15 +60,15 @@ def log_of(path: Path, *topics: str, base: int = 0, wrong: bool = False) -> int:
 def test_entries_queue_by_queue(tmp_path: Path) -> None:
     path = tmp_path / "a file, one with a \n in it"
     size = log_of(path, "b", "a", "b", SCHEDULE_TOPIC, "thé", base=4000)
-    (answer,) = answers_to(request(path, 0, 4000, size))
-    assert answer.records == 5
-    assert answer.runs is not None
-    runs = {run.topic: run for run in answer.runs}
+    (response,) = responses_to(request(path, 0, 4000, size))
+    assert response.records == 5
+    assert response.runs is not None
+    runs = {run.topic: run for run in response.runs}
     assert runs.keys() == {"a", "b", SCHEDULE_TOPIC, "thé"}
     assert runs["b"].offsets.tolist() == [0, 2]
     assert not runs["b"].is_consecutive
     assert runs["a"].is_consecutive
-    places = sorted(place for run in answer.runs for place, _, _ in run.entries.tolist())
+    places = sorted(place for run in response.runs for place, _, _ in run.entries.tolist())
     assert places[0] == 4000
     assert {run.entries["tags_code"][0] for run in (runs["a"], runs["b"])} == {ord("a")}
     assert runs[SCHEDULE_TOPIC].entries["tags_code"].tolist() == [BORN_TIME + 5000]
@@ -78,7 +78,7 @@ def test_one_request_after_the_other(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     size = log_of(one, "a", "a", "b")
     log_of(other, "a", "a", "b", wrong=True)
-    answers = answers_to(
+    responses = responses_to(
         request(one, 0, 0, size),
         request(None, 0, 0, size),
         request(None, 0, 1, size),  # they say that they stand elsewhere
@@ -86,18 +86,25 @@ def test_one_request_after_the_other(tmp_path: Path) -> None:
         request(one, 0, 0, size - 1),
         request(one, 0, 0, 10),
     )
-    assert [answer.records for answer in answers] == [3, 3, 0, 0, 2, 0]
-    assert [answer.runs is None for answer in answers] == [False, False, True, True, False, False]
+    assert [response.records for response in responses] == [3, 3, 0, 0, 2, 0]
+    assert [response.runs is None for response in responses] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
-def test_what_is_worth_a_line_is_left_to_the_one_who_asked(tmp_path: Path) -> None:
+def test_records_that_cause_a_log_line_are_declined(tmp_path: Path) -> None:
     size = log_of(tmp_path / "log", "a", "not/possible")
-    assert answers_to(request(tmp_path / "log", 0, 0, size)) == [Answer(0, None)]
+    assert responses_to(request(tmp_path / "log", 0, 0, size)) == [Response(0, None)]
 
 
 def test_a_request_without_a_file() -> None:
     with pytest.raises(ValueError, match="names no file"):
-        answers_to(request(None, 0, 0, 100))
+        responses_to(request(None, 0, 0, 100))
 
 
 def test_rules_are_an_argument() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
+from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.recovery.dispatch import QueueRun
@@ -63,7 +64,7 @@ def test_holes_and_wrong_entries(store: MessageStore) -> None:
     assert "does not point" in str(
         damaged(store, 0, CONSUME_QUEUE_ENTRY.pack(first[0], first[1] + 1, first[2]))
     )
-    assert f"behind entry {last}" in str(
+    assert f"entry {last}, the last one, is followed" in str(
         damaged(store, COUNT, CONSUME_QUEUE_ENTRY.pack(1 << 30, 100, 0))
     )
     assert damage_of(store.queue(TOPIC, 0), store._log) is None

@@ -47,7 +47,7 @@ class WrittenLog:
             path.write_bytes(bytes(self.data[base : base + SEGMENT]).ljust(SEGMENT, b"\0"))
         log = CommitLog(self.directory, SEGMENT)
         log.segments.load()
-        log.watermarks.written = log.segments.end_offset
+        log.watermarks.reset(log.segments.end_offset)
         return log
 
 
@@ -81,7 +81,7 @@ def entries(walk: LogWalk) -> list[tuple[str, int, list[int], bytes, bool]]:
 def test_every_record_once(
     written: WrittenLog, log: CommitLog, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr("pyromq.store.recovery.walk.PIECE", piece)
+    monkeypatch.setattr("pyromq.store.recovery.walk.PIECE_SIZE", piece)
     assert len(log.segments.files) > 2
     walk = LogWalk(log, 0, delay_levels=LEVELS, check_crc=True)
     assert places(walk) == written.places
@@ -111,8 +111,8 @@ def test_the_log_ends_at_what_is_no_record(written: WrittenLog, log: CommitLog, 
 def test_the_same_with_a_second_process(
     written: WrittenLog, log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyromq.store.recovery.walk.PIECE", 500)
-    monkeypatch.setattr("pyromq.store.recovery.piece_helper.WORTH_A_PROCESS", 0)
+    monkeypatch.setattr("pyromq.store.recovery.walk.PIECE_SIZE", 500)
+    monkeypatch.setattr("pyromq.store.recovery.piece_helper.BYTES_BEFORE_PROCESS", 0)
     monkeypatch.setattr("pyromq.store.recovery.piece_helper._cores", lambda: 2)
     assert places(LogWalk(log, 0, delay_levels=LEVELS, check_crc=True)) == written.places
     alone = LogWalk(log, 0, delay_levels=LEVELS, check_crc=True, alone=True)
@@ -139,8 +139,8 @@ def test_a_walk_that_is_broken_off_leaves_no_process(
         return started[-1]
 
     monkeypatch.setattr(subprocess, "Popen", start)
-    monkeypatch.setattr("pyromq.store.recovery.walk.PIECE", 500)
-    monkeypatch.setattr("pyromq.store.recovery.piece_helper.WORTH_A_PROCESS", 0)
+    monkeypatch.setattr("pyromq.store.recovery.walk.PIECE_SIZE", 500)
+    monkeypatch.setattr("pyromq.store.recovery.piece_helper.BYTES_BEFORE_PROCESS", 0)
     monkeypatch.setattr("pyromq.store.recovery.piece_helper._cores", lambda: 2)
     pieces = iter(LogWalk(log, 0, delay_levels=LEVELS, check_crc=True))
     next(pieces)
@@ -149,7 +149,7 @@ def test_a_walk_that_is_broken_off_leaves_no_process(
 
 
 def test_a_record_longer_than_a_piece(written: WrittenLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyromq.store.recovery.walk.PIECE", 200)
+    monkeypatch.setattr("pyromq.store.recovery.walk.PIECE_SIZE", 200)
     for size in (10, 1000, 50, 3000, 200, 3900, 5):
         written.add(b"x" * size)
     log = written.open()
@@ -183,7 +183,7 @@ def test_bodies_may_be_left_unchecked(written: WrittenLog, log: CommitLog) -> No
 
 
 def test_what_is_not_written_is_not_read(written: WrittenLog, log: CommitLog) -> None:
-    log.watermarks.written = written.places[20]
+    log.watermarks.reset(written.places[20])
     walk = LogWalk(log, 0, delay_levels=LEVELS, check_crc=True)
     assert places(walk) == written.places[:20]
     assert walk.end == written.places[20]

@@ -160,7 +160,7 @@ class ConsumeStatsHandlers:
         for queue_id in range(config.write_queue_nums):
             await self._let_others_go()
             end = self._store.max_offset(header.topic, queue_id)
-            start = max(0, self._store.min_offset(header.topic, queue_id))
+            start = self._store.min_offset(header.topic, queue_id) or 0
             reached = self._offsets.query(header.group, header.topic, queue_id) or 0
             offsets = (start, end - 1, reached - 1 if reached else start, max(start, reached))
             places.append([self._place(header.topic, queue_id, offset) for offset in offsets])
@@ -184,7 +184,7 @@ class ConsumeStatsHandlers:
         found = []
         for queue_id in range(config.write_queue_nums):
             await self._let_others_go()
-            start = max(0, self._store.min_offset(topic, queue_id))
+            start = self._store.min_offset(topic, queue_id) or 0
             end = self._store.max_offset(topic, queue_id)
             found.append((start, end, self._place(topic, queue_id, end - 1)))
 
@@ -236,7 +236,7 @@ class ConsumeStatsHandlers:
         if queue is None or not queue.min_offset <= offset < queue.next_offset:
             return None
         entry = queue.entry(offset)
-        return None if entry is None else entry[0]
+        return None if entry is None else entry.physical_offset
 
     # In the lane
 
@@ -252,7 +252,8 @@ class ConsumeStatsHandlers:
         )
 
     def _time(self, place: int | None) -> int:
-        return -1 if place is None else self._store.store_time(place)
+        time = None if place is None else self._store.store_time(place)
+        return -1 if time is None else time
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._config.broker_name, queue_id)

@@ -151,7 +151,8 @@ class OffsetAdminHandlers:
             for queue_id, offset in self._offsets.queues(group, topic).items():
                 number += 1
                 await _yield_to_loop(number)
-                if offset >= self._store.min_offset(topic, queue_id):
+                minimum = self._store.min_offset(topic, queue_id)
+                if minimum is None or offset >= minimum:
                     least[queue_id] = min(offset, least.get(queue_id, offset))
         for queue_id, offset in self._offsets.queues(header.compare_group, topic).items():
             if queue_id in least and least[queue_id] > offset:

@@ -35,13 +35,13 @@ class QueueStore(Protocol):
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The offset of the next message; 0 for no queue."""
 
-    def min_offset(self, topic: str, queue_id: int) -> int:
+    def min_offset(self, topic: str, queue_id: int) -> int | None:
         """The first offset that is stored; at most 0 for no queue."""
 
     def time_search(self, topic: str, queue_id: int, timestamp: int) -> Callable[[], int]:
         """What finds the offset of the message stored at a time (ms); 0 for no queue."""
 
-    def earliest_search(self, topic: str, queue_id: int) -> Callable[[], int]:
+    def earliest_search(self, topic: str, queue_id: int) -> Callable[[], int | None]:
         """What finds when the first message was stored (milliseconds); -1 for none."""
 
 
@@ -70,7 +70,7 @@ class QueueOffsetHandlers:
     def min_offset(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
         """GET_MIN_OFFSET: the first offset that is still stored."""
         header = GetMinOffsetRequestHeader.decode(request.ext_fields)
-        offset = max(0, self._store.min_offset(header.topic, header.queue_id))
+        offset = self._store.min_offset(header.topic, header.queue_id) or 0
         return request.answer(ext_fields=GetMinOffsetResponseHeader(offset).encode())
 
     async def offset_by_time(
@@ -86,5 +86,6 @@ class QueueOffsetHandlers:
         """GET_EARLIEST_MSG_STORETIME: when the first message that is left was stored."""
         header = GetEarliestMsgStoretimeRequestHeader.decode(request.ext_fields)
         search = self._store.earliest_search(header.topic, header.queue_id)
-        timestamp = await self._lane.run(search)
+        found = await self._lane.run(search)
+        timestamp = -1 if found is None else found
         return request.answer(ext_fields=GetEarliestMsgStoretimeResponseHeader(timestamp).encode())

@@ -32,7 +32,7 @@ from pyromq.protocol.wire.bodies import KVTable
 from pyromq.protocol.wire.codes import PROTOCOL_VERSION, RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers_admin import ViewBrokerStatsDataRequestHeader
-from pyromq.store.disk import used_percent
+from pyromq.store.retention import used_percent
 
 #: The version whose protocol is spoken, as RocketMQ's tools name it.
 VERSION_NAME: Final = "V4_9_7"
@@ -190,8 +190,9 @@ class StatsAdminHandlers:
             path: used_percent(path) / 100
             for path in (config.commit_log_directory, *config.more_commit_log_directories)
         }
+        earliest = store.store_time(store.min_physical_offset)
         return {
-            "earliestMessageTimeStamp": str(store.store_time(store.min_physical_offset)),
+            "earliestMessageTimeStamp": str(-1 if earliest is None else earliest),
             "commitLogDiskRatio": str(min(logs.values())),
             **{f"commitLogDiskRatio_{path}": str(ratio) for path, ratio in logs.items()},
             "consumeQueueDiskRatio": str(used_percent(config.consume_queue_directory) / 100),

@@ -25,9 +25,9 @@ class Store:
         self.asked.append(("max", topic, queue_id))
         return 42
 
-    def min_offset(self, topic: str, queue_id: int) -> int:
+    def min_offset(self, topic: str, queue_id: int) -> int | None:
         self.asked.append(("min", topic, queue_id))
-        return -1
+        return None
 
     def time_search(self, topic: str, queue_id: int, timestamp: int) -> Callable[[], int]:
         self.asked.append(("time", topic, queue_id, timestamp))

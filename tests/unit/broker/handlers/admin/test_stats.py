@@ -10,7 +10,7 @@ import pytest
 from pyromq.broker.handlers.admin.stats import StatsAdminHandlers
 from pyromq.broker.services.stats import PutTimes
 from pyromq.protocol.wire.bodies import KVTable
-from pyromq.protocol.wire.bodies_stats import BrokerStatsData
+from pyromq.protocol.wire.bodies_admin import BrokerStatsData
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from tests.unit.broker.assembled import AssembledBroker

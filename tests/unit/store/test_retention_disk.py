@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyromq.store.disk import used_percent
+from pyromq.store.retention import used_percent
 
 
 @pytest.mark.parametrize(

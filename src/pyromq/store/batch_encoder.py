@@ -1,17 +1,17 @@
-"""The records of a batch request, made message by message: at once, or in slices.
+"""Encode the records of a batch request message by message, in one go or in slices.
 
-Most batches are encoded where they will stand. One of very many messages would keep the loop
-for too long: it is encoded in slices, as if it stood at the log's and the queue's beginning, and
-moved to its real place at the end (`move_to`), which takes a fraction of the time. So it is in
-the log as a whole or not at all, with consecutive offsets, like any other.
+Most batches are encoded directly for their place in the log. A batch of many thousand messages
+would block the loop, so it is encoded in slices, over several loop iterations, as if it were
+placed at offset 0, and relocated at the end (`move_to`), which takes a fraction of the time.
+Such a batch is therefore stored as a whole or not at all, with consecutive offsets.
 
-Pure but for the arrays it makes; called by `message_store`, on the loop.
+Does no I/O. Called by `chunk` on the loop's thread, which also writes the result.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -25,23 +25,41 @@ from pyromq.protocol.message.record import (
     INNER_HEAD,
     INNER_HEAD_SIZE,
     MESSAGE_MAGIC,
+    PROPERTIES_LENGTH,
 )
-from pyromq.protocol.message.units import CONSUME_QUEUE_DTYPE, CONSUME_QUEUE_ENTRY
-from pyromq.store.even_batch import Place
+from pyromq.protocol.message.unit_arrays import CONSUME_QUEUE_DTYPE
+from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY
 from pyromq.store.results import PutError, PutStatus
 
 _pack_head = BATCH_HEAD.pack
 _unpack_inner = INNER_HEAD.unpack_from
 _pack_entry = CONSUME_QUEUE_ENTRY.pack
-_unpack_short = struct.Struct(">H").unpack_from
+_pack_length = PROPERTIES_LENGTH.pack
+_unpack_length = PROPERTIES_LENGTH.unpack_from
 
-#: Pieces of a record: the first two change when it is moved.
-_PIECES: Final = 7
+#: Number of buffers per record, and the two of them that depend on the record's place.
+_BUFFERS_PER_RECORD: Final = 7
 _HEAD, _SHARED = 0, 1
 
 
+class BatchPlace(NamedTuple):
+    """The fields that all records of a batch share, and the offsets of the first one."""
+
+    #: Size of a record without its body and properties.
+    fixed_size: int
+    #: Record fields 8 to 14.
+    shared: bytes
+    #: topicLength and topic.
+    topic: bytes
+    #: Appended to each message's own properties; starts with a separator.
+    properties: bytes
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+
+
 class BatchEncoder:
-    """Makes a batch's records and consume-queue entries."""
+    """Turns a batch into records for the log and entries for the consume queue."""
 
     __slots__ = (
         "_batch",
@@ -49,32 +67,32 @@ class BatchEncoder:
         "_position",
         "_shared_tags_code",
         "_tags",
+        "buffers",
         "entries",
         "offsets",
-        "parts",
         "physical",
         "queue_offset",
     )
 
     def __init__(
-        self, batch: bytes, place: Place, tags: TagsCodes[bytes], shared_tags_code: int
+        self, batch: bytes, place: BatchPlace, tags: TagsCodes[bytes], shared_tags_code: int
     ) -> None:
-        """`shared_tags_code` is of the batch's own tags, which count before a message's."""
+        """`shared_tags_code` belongs to the batch's own tags and overrides a message's."""
         self._batch = batch
         self._place = place
         self._position = 0
         self._tags = tags
         self._shared_tags_code = shared_tags_code
-        #: Where the next record will stand.
+        #: Offsets of the next record.
         self.queue_offset = place.queue_offset
         self.physical = place.physical_offset
-        #: What was made so far: pieces of records, entries, and physical offsets.
-        self.parts: list[bytes] = []
+        #: The result so far: buffers of records, packed entries, physical offsets.
+        self.buffers: list[bytes] = []
         self.entries: list[bytes] = []
         self.offsets: list[int] = []
 
     def encode(self, max_count: int) -> bool:
-        """Encode the next messages; return whether there are more. Raises PutError."""
+        """Encode at most `max_count` messages; return whether some are left. Raises PutError."""
         place = self._place
         shared, topic, queue_id, fixed = (
             place.shared,
@@ -88,13 +106,14 @@ class BatchEncoder:
         batch, position, end = self._batch, self._position, len(self._batch)
         physical = self.physical
         first = self.queue_offset
-        add, add_entry, add_offset = self.parts.extend, self.entries.append, self.offsets.append
+        add, add_entry, add_offset = self.buffers.extend, self.entries.append, self.offsets.append
         tags_codes, find_tags = self._tags.by_last_property, self._tags.find
-        pack, pack_entry, unpack, unpack_length = (
+        pack, pack_entry, unpack, pack_length, unpack_length = (
             _pack_head,
             _pack_entry,
             _unpack_inner,
-            _unpack_short,
+            _pack_length,
+            _unpack_length,
         )
         try:
             for offset in range(first, first + max_count):
@@ -105,12 +124,12 @@ class BatchEncoder:
                 body_end = body_start + body_length
                 following = position + inner_size
                 if body_length < 0 or body_end + 2 > following or following > end:
-                    raise _torn(position)
+                    raise _malformed(position)
                 own = batch[body_end + 2 : following]
                 properties_length = len(own)
                 if unpack_length(batch, body_end)[0] != properties_length:
-                    raise _torn(position)
-                # A separator joins the two, unless there are no own ones or they end with it.
+                    raise _malformed(position)
+                # No separator if the message has no properties, or they end with one.
                 rest = joined_properties if own and own[-1] != 2 else properties
                 properties_length += len(rest)
                 if properties_length > MAX_PROPERTIES:
@@ -133,7 +152,7 @@ class BatchEncoder:
                         shared,
                         batch[position + INNER_BODY_LENGTH : body_end],
                         topic,
-                        properties_length.to_bytes(2, "big"),
+                        pack_length(properties_length),
                         own,
                         rest,
                     )
@@ -146,7 +165,7 @@ class BatchEncoder:
                 physical += size
                 position = following
         except struct.error:
-            raise _torn(position) from None
+            raise _malformed(position) from None
         if not self.entries:
             raise PutError(PutStatus.MESSAGE_ILLEGAL, "the batch is empty")
         self._position, self.physical = position, physical
@@ -155,28 +174,33 @@ class BatchEncoder:
 
     @property
     def size(self) -> int:
-        """Bytes of the records that were made."""
+        """Return the total size of the encoded records."""
         return self.physical - self._place.physical_offset
 
-    def move_to(self, place: Place) -> None:
-        """Let the first record stand there, with the shared fields of there."""
-        parts = self.parts
-        further = place.physical_offset - self._place.physical_offset
-        later = place.queue_offset - self._place.queue_offset
-        heads = np.frombuffer(b"".join(parts[_HEAD::_PIECES]), BATCH_HEAD_DTYPE).copy()
-        heads["queue_offset"] += later
-        heads["physical_offset"] += further
+    def move_to(self, place: BatchPlace) -> None:
+        """Relocate the encoded records: new offsets and shared fields, same messages."""
+        buffers = self.buffers
+        distance = place.physical_offset - self._place.physical_offset
+        queue_distance = place.queue_offset - self._place.queue_offset
+        old_heads = b"".join(buffers[_HEAD::_BUFFERS_PER_RECORD])
+        heads = np.frombuffer(old_heads, BATCH_HEAD_DTYPE).copy()
+        heads["queue_offset"] += queue_distance
+        heads["physical_offset"] += distance
         data, size = heads.tobytes(), BATCH_HEAD.size
-        parts[_HEAD::_PIECES] = [data[at : at + size] for at in range(0, len(data), size)]
-        parts[_SHARED::_PIECES] = [place.shared] * heads.size
+        buffers[_HEAD::_BUFFERS_PER_RECORD] = [
+            data[at : at + size] for at in range(0, len(data), size)
+        ]
+        buffers[_SHARED::_BUFFERS_PER_RECORD] = [place.shared] * heads.size
         entries = np.frombuffer(b"".join(self.entries), CONSUME_QUEUE_DTYPE).copy()
-        entries["physical_offset"] += further
+        entries["physical_offset"] += distance
         self.entries = [entries.tobytes()]
         self.offsets = heads["physical_offset"].tolist()
-        self.queue_offset += later
-        self.physical += further
+        self.queue_offset += queue_distance
+        self.physical += distance
         self._place = place
 
 
-def _torn(position: int) -> PutError:
-    return PutError(PutStatus.MESSAGE_ILLEGAL, f"message at byte {position} of the batch is torn")
+def _malformed(position: int) -> PutError:
+    return PutError(
+        PutStatus.MESSAGE_ILLEGAL, f"message at byte {position} of the batch is malformed"
+    )

@@ -1,0 +1,117 @@
+"""Keep the key index up with the commit log, on a thread of its own.
+
+The index is always built from the log's bytes, never from the values of a put: indexing costs
+more than the put itself, and no response depends on it. The lane wakes every 20 ms, since
+records cost less when many are indexed together, and follows the log's `written` watermark.
+
+Started and stopped by `message_store`. `behind` may be read from any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from pyromq.base.sizes import KIB, MIB
+from pyromq.protocol.message import bulk
+from pyromq.protocol.message.record import BLANK_SIZE, MESSAGE_MAGIC, peek
+from pyromq.store.index.index import KeyIndex
+from pyromq.store.log.commit_log import CommitLog
+
+logger = logging.getLogger(__name__)
+
+#: Bytes of the log indexed per pass.
+_MAX_READ_SIZE: Final = 4 * MIB
+#: Delay between passes, during which records gather.
+_INTERVAL_SECONDS: Final = 0.02
+#: Delay after an error such as a full disk.
+_RETRY_SECONDS: Final = 1.0
+#: Copying fewer bytes than this out of the log is cheaper than mapping them.
+_MIN_MAPPED_SIZE: Final = 256 * KIB
+
+
+class IndexLane:
+    """The thread that indexes new records."""
+
+    def __init__(self, log: CommitLog, index: KeyIndex | None) -> None:
+        """Index nothing if `index` is None."""
+        self._log = log
+        self._index = index
+        self._indexed_to = 0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, offset: int) -> None:
+        """Index the log from `offset` on, then every record appended to it."""
+        self._indexed_to = offset
+        if self._index is not None:
+            self._thread = threading.Thread(target=self._run, name="pyromq-index", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Index the remaining records and end the thread."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    @property
+    def behind(self) -> int:
+        """Return how many bytes of the log are not indexed yet."""
+        return self._log.watermarks.written - self._indexed_to if self._index is not None else 0
+
+    def _run(self) -> None:
+        assert self._index is not None
+        failing = False
+        while True:
+            stopping = self._stop.wait(_RETRY_SECONDS if failing else _INTERVAL_SECONDS)
+            try:
+                while self._indexed_to < self._log.watermarks.written:
+                    self._index_next(self._index)
+                failing = False
+            except OSError as error:
+                if not failing:
+                    logger.error(
+                        "key index write failed, retrying every %.0f s: %s", _RETRY_SECONDS, error
+                    )
+                failing = True
+            except Exception:
+                logger.exception(
+                    "indexing stopped at offset %d: queries by key miss later messages until "
+                    "the broker restarts",
+                    self._indexed_to,
+                )
+                return
+            if stopping:
+                return
+
+    def _index_next(self, index: KeyIndex) -> None:
+        log = self._log
+        offset = self._indexed_to
+        data = self._read(offset)
+        starts, end = bulk.record_starts(data)
+        if starts.size:
+            index.put(data, starts)
+            self._indexed_to = offset + end
+            return
+        if not data:
+            # Retention deleted the segment before it was indexed (the disk was full).
+            self._indexed_to = max(log.min_offset, log.segment_after(offset))
+            return
+        # Either the blank record at a segment's end, or a record larger than one read.
+        size, magic = peek(data[:BLANK_SIZE])
+        if magic != MESSAGE_MAGIC or offset + size > log.watermarks.written:
+            self._indexed_to = log.segment_after(offset)
+            return
+        record = log.read(offset, size)
+        index.put(record, bulk.record_starts(record)[0])
+        self._indexed_to = offset + size
+
+    def _read(self, offset: int) -> memoryview:
+        """Return the log from `offset` on, up to the segment's end."""
+        log = self._log
+        size = min(_MAX_READ_SIZE, log.segment_after(offset) - offset)
+        if log.watermarks.written - offset >= _MIN_MAPPED_SIZE:
+            return log.view(offset, size)
+        return memoryview(log.read(offset, size))

@@ -1,0 +1,44 @@
+"""The index lane: it follows the log, survives a full disk, and can be off."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from pyromq.store.index.index import KeyIndex
+from tests.support.patience import wait_until
+from tests.support.stores import FOREVER, TOPIC, open_store, put
+
+
+def test_lane_survives_a_failing_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = KeyIndex.put
+    failures = [3]
+
+    def failing(self: KeyIndex, *arguments: object) -> None:
+        if failures[0]:
+            failures[0] -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("pyromq.store.index.lane._RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(KeyIndex, "put", failing)
+    store = open_store(tmp_path)
+    places = [put(store, keys="key") for _ in range(5)]
+    store.seal()
+    wait_until(lambda: store.dispatch_behind == 0)
+    assert store.query(TOPIC, "key", 64, 0, FOREVER) == places[::-1]
+    assert "key index write failed" in caplog.text
+    store.stop()
+
+
+def test_nothing_is_behind_without_an_index(tmp_path: Path) -> None:
+    store = open_store(tmp_path, message_index_enable=False)
+    put(store, keys="key")
+    store.seal()
+    assert store.dispatch_behind == 0
+    assert store.query(TOPIC, "key", 64, 0, FOREVER) == []
+    store.stop()
