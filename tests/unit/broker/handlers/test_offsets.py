@@ -136,7 +136,7 @@ def test_commits_for_what_is_not_here_are_answered_and_dropped(
     assert line.startswith("1 commits dropped")
     broker.now += 61
     update(broker, topic="absent")
-    assert caplog.messages[1].startswith("3 commits dropped: their topics or queues do not exist")
+    assert caplog.messages[1].startswith("3 commits dropped: unknown topic or queue")
     assert "group g for topic absent queue 3, by 127.0.0.1:40404" in caplog.messages[1]
 
 

@@ -103,7 +103,7 @@ async def test_a_pull_brings_its_expression(broker: AssembledBroker) -> None:
         ("a >", "SQL92", "found the end at character 4"),
         ("", "SQL92", "the expression is empty"),
         (None, "SQL92", "the expression is empty"),
-        ("a > 1", "XPATH", "'XPATH' is no type of expression"),
+        ("a > 1", "XPATH", "unknown expression type 'XPATH'"),
         ("(" * 5000, "SQL92", "nested more than 100 levels deep"),
     ],
 )

@@ -170,7 +170,7 @@ async def test_a_requester_that_goes_away_is_an_error(broker: AssembledBroker) -
 async def test_a_requester_that_is_silent_is_an_error(
     broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyromq.broker.handlers.reply._PUSH_SECONDS", 0.01)
+    monkeypatch.setattr("pyromq.broker.handlers.reply._PUSH_TIMEOUT_SECONDS", 0.01)
     requester = asker(broker)
     broker.fast.exchange(reply())
     await pushed(requester)

@@ -89,12 +89,12 @@ def test_more_levels_than_fit_are_not_noted(note: ProgressNote, path: Path) -> N
     assert ProgressNote(path).read() == FIRST
 
 
-def test_a_note_that_cannot_be_made_is_told(
+def test_a_note_that_cannot_be_created_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "config").write_bytes(b"a file in the way")
     note = ProgressNote(tmp_path / "config" / "delayOffset.progress")
     note.open()
     note.write(FIRST)
-    assert "will be delivered again" in caplog.text
+    assert "last seconds again" in caplog.text
     assert note.read() is None

@@ -218,7 +218,7 @@ def test_a_loaded_expression_that_cannot_be_compiled_lets_nothing_be_ruled_out(
 
 def test_types_of_expressions() -> None:
     assert compile_expression("SQL92", "a > 5").names == {"a"}
-    with pytest.raises(SqlError, match="TAG and SQL92"):
+    with pytest.raises(SqlError, match="TAG or SQL92"):
         compile_expression("XPATH", "a")
     with pytest.raises(SqlError, match="empty"):
         compile_expression("SQL92", "")

@@ -36,7 +36,7 @@ def test_going_back_is_logged(
     with caplog.at_level(logging.WARNING):
         offsets.commit("g", "t", 0, 9, remote_address="10.0.0.1:5")
     assert offsets.query("g", "t", 0) == 9
-    assert "t@g queue 0: offset goes back from 10 to 9, by 10.0.0.1:5" in caplog.text
+    assert "offset of t@g queue 0 moved back from 10 to 9 by 10.0.0.1:5" in caplog.text
 
 
 def test_who_consumes_what(offsets: ConsumerOffsetTable) -> None:
@@ -148,7 +148,7 @@ def test_topics_that_are_gone_are_forgotten_at_the_start(
         "t": "g",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC": "CID_RMQ_SYS_TRANS",
     }
-    assert "2 pairs of topic and group removed: 1 topics such as gone do not exist" in caplog.text
+    assert "2 topic and group pairs removed: 1 topics do not exist, such as gone" in caplog.text
 
 
 def test_a_full_table_takes_no_new_pair(tmp_path: Path) -> None:

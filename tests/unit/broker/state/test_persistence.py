@@ -147,7 +147,7 @@ async def test_a_failed_save_is_tried_again_when_asked(
         file.save_soon()
         assert file._task is not None
         await file._task
-    assert caplog.text.count("kept in memory until it can be saved") == 1
+    assert caplog.text.count("keeping the table in memory until it can be saved") == 1
     blocked.rmdir()
     file.save_if_failed()
     task = file._task

@@ -153,7 +153,7 @@ def test_one_line_tells_of_all_queues(
     assert lines[1:] == [
         "group g: not locked for c2: queue 0 of topic t (c1 holds it)",
         "group g: unlocked by c1: queue 0 of topic t, queue 1 of topic t",
-        "group g: not unlocked by c1: queue 0 of topic t (nobody holds it)",
+        "group g: not unlocked by c1: queue 0 of topic t (not locked)",
     ]
 
 

@@ -56,9 +56,9 @@ def test_a_topic_that_was_replaced_is_encoded_anew() -> None:
     assert encoder.table(table) == table.encode()
 
 
-def test_pieces_of_topics_that_are_gone_do_not_pile_up() -> None:
+def test_cached_of_topics_that_are_gone_do_not_pile_up() -> None:
     encoder = TopicJson()
-    for number in range(5 * topic_json._SPARE_PIECES):
+    for number in range(5 * topic_json._MAX_SPARE_ENTRIES):
         encoder.table(topics(f"T{number}"))
 
-    assert len(encoder._pieces) <= topic_json._SPARE_PIECES + 3
+    assert len(encoder._cached) <= topic_json._MAX_SPARE_ENTRIES + 3

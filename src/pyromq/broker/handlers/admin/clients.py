@@ -136,7 +136,7 @@ class ClientAdminHandlers:
         )
 
     def consumed_by_who(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """QUERY_TOPIC_CONSUME_BY_WHO: return the groups that subscribe to a topic or ever read it."""
+        """QUERY_TOPIC_CONSUME_BY_WHO: return the groups that read a topic, now or ever."""
         topic = QueryTopicConsumeByWhoRequestHeader.decode(request.ext_fields).topic
         groups = self._consumers.groups_of_topic(topic) | self._offsets.groups_of(topic)
         return request.answer(body=GroupList(groups).encode())

@@ -180,7 +180,7 @@ async def test_a_status_that_is_too_large_is_not_parsed(
     other.client = lambda request: request.answer(body=small)
     answer = await broker.clients.consumer_status(ADMIN, asking(topic="T", group="g"))
     assert GetConsumerStatusBody.decode(answer.body).consumer_table == {"other": {queue(0): 7}}
-    assert "no status of client one: the answer has" in caplog.text
+    assert "no status of client one: response of" in caplog.text
     assert "limit 1048576 (maxRequestBodySize)" in caplog.text
 
 

@@ -22,7 +22,7 @@ from tests.unit.broker.handlers.admin.administered import ADMIN, Administered, a
 
 @pytest.fixture
 async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Administered]:
-    monkeypatch.setattr(consume_stats, "_QUEUES_AT_ONCE", 2)
+    monkeypatch.setattr(consume_stats, "_MAX_QUEUES_PER_ITERATION", 2)
     broker = Administered(tmp_path)
     broker.groups.update(SubscriptionGroupConfig("g"))
     broker.put(b"1", b"2", b"3", queue_id=0)
