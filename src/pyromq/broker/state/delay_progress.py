@@ -87,8 +87,8 @@ class ProgressNote:
                 os.close(descriptor)
         except OSError as error:
             logger.warning(
-                "cannot create %s: %s; after a kill the broker will deliver delayed messages of the "
-                "last seconds again",
+                "cannot create %s: %s; after a kill the broker will deliver delayed messages of "
+                "the last seconds again",
                 self.path,
                 error,
             )

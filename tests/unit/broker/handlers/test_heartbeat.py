@@ -365,7 +365,7 @@ def test_a_connection_has_a_limited_number_of_groups(tmp_path: Path) -> None:
     broker.beat(connection, producer="p")
     broker.handlers.heart_beat(connection, heartbeat_of(3))
     broker.handlers.heart_beat(connection, heartbeat_of(3))
-    with pytest.raises(RequestError, match=r"has 6 groups .* limit 5 \(maxGroupsPerConnection\)"):
+    with pytest.raises(RequestError, match=r"has 6 groups, limit 5 \(maxGroupsPerConnection\)"):
         broker.handlers.heart_beat(connection, heartbeat_of(1, first=3))
     assert len(broker.consumers) == 4
     broker.handlers.heart_beat(FakeConnection(), heartbeat_of(1, first=3))
@@ -486,7 +486,7 @@ def test_sql_subscriptions_are_tried(tmp_path: Path) -> None:
     for expression, kind, cause in (
         ("a >", "SQL92", "Invalid MessageSelector. .*found the end at character 4"),
         ("", "SQL92", "the expression is empty"),
-        ("a", "XPATH", "TAG and SQL92 are"),
+        ("a", "XPATH", "TAG or SQL92"),
     ):
         with pytest.raises(RequestError, match=cause) as refused:
             check(expression, kind)

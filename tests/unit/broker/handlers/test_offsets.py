@@ -126,7 +126,7 @@ def test_bad_numbers_name_the_field(broker: Broker, value: str) -> None:
         update(broker, commitOffset=value)
 
 
-def test_commits_for_what_is_not_here_are_answered_and_dropped(
+def test_commits_for_unknown_queues_are_answered_and_dropped(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     for fields in ({"topic": "absent"}, {"queueId": "4"}, {"topic": "%RETRY%g"}):
@@ -137,7 +137,7 @@ def test_commits_for_what_is_not_here_are_answered_and_dropped(
     broker.now += 61
     update(broker, topic="absent")
     assert caplog.messages[1].startswith("3 commits dropped: unknown topic or queue")
-    assert "group g for topic absent queue 3, by 127.0.0.1:40404" in caplog.messages[1]
+    assert "group g, topic absent queue 3, from 127.0.0.1:40404" in caplog.messages[1]
 
 
 def test_queues_of_a_topic_that_has_shrunk_still_count(broker: Broker) -> None:
@@ -153,7 +153,7 @@ def test_the_table_has_room_for_groups_that_are_known(tmp_path: Path) -> None:
         update(broker, consumerGroup="unknown")
     assert refused.value.remark == (
         "group unknown does not exist here, and the broker has 1 pairs of topic and group, "
-        "limit 1 for such groups (maxConsumerOffsets)"
+        "limit 1 for unknown groups (maxConsumerOffsets)"
     )
     for number in range(9):
         broker.groups.find(f"g{number}")
