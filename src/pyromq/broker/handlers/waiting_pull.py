@@ -3,8 +3,8 @@
 A waiting pull completes in one of these cases:
 
 A. Messages arrived that match its filter: it gets them.
-B. Messages arrived that do not match. A tag filter skips them, and the pull keeps waiting behind
-   them. An SQL92 filter has to read records, so after a bounded read with more left the client gets
+B. Messages arrived that do not match. A tag filter skips them, and the pull keeps waiting for later
+   ones. An SQL92 filter has to read records, so after a bounded read with more left the client gets
    PULL_RETRY_IMMEDIATELY and asks for the rest itself.
 C. Its offset is out of range, because the queue was truncated or deleted: PULL_OFFSET_MOVED. Its
    message is being removed: PULL_RETRY_IMMEDIATELY.

@@ -44,7 +44,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[AssembledBroker]:
 
 
 @pytest.mark.parametrize("encoding", BOTH_ENCODINGS)
-async def test_messages_come_whole_and_in_order(
+async def test_messages_arrive_whole_and_in_order(
     broker: AssembledBroker, encoding: Encoding
 ) -> None:
     broker.put(*(b"%d" % number for number in range(5)))
@@ -64,7 +64,7 @@ async def test_messages_come_whole_and_in_order(
     assert decode_records(answer.body) == broker.records()[1:]
 
 
-async def test_a_pull_sees_what_was_sent_before_it_in_the_same_chunk(
+async def test_a_pull_sees_messages_sent_before_it_in_its_chunk(
     broker: AssembledBroker,
 ) -> None:
     answers = broker.fast.exchange(
@@ -101,7 +101,7 @@ async def test_a_pull_is_limited_and_never_empty(
             assert offsets_of(answer) == (40, 0, 40)
 
 
-async def test_a_pull_ends_at_its_bytes_but_gets_one_message_at_least(
+async def test_a_pull_is_capped_in_bytes_but_gets_at_least_one_message(
     broker: AssembledBroker,
 ) -> None:
     broker.put(bytes(100_000), bytes(100_000), bytes(100_000), bytes(300_000), b"last")
@@ -149,7 +149,7 @@ def header_of(**changes: Any) -> dict[str, Any]:
     return header
 
 
-async def test_numbers_may_come_unquoted(broker: AssembledBroker) -> None:
+async def test_numbers_may_be_unquoted(broker: AssembledBroker) -> None:
     broker.put(b"x", b"y")
     fields = {**pull_request().ext_fields, "queueId": 0, "queueOffset": 1, "maxMsgNums": 32}
 
@@ -223,7 +223,7 @@ async def test_fields_that_are_not_texts_are_refused(
 # Filters
 
 
-async def test_only_messages_with_the_tags_come(broker: AssembledBroker) -> None:
+async def test_only_messages_with_matching_tags_are_delivered(broker: AssembledBroker) -> None:
     for number, tags in enumerate(["red", "blue", "", "red", "green"]):
         broker.put(b"%d" % number, tags=tags)
 
@@ -273,7 +273,7 @@ async def test_the_heartbeats_subscription_filters(broker: AssembledBroker) -> N
         assert bodies(answer) == expected
 
 
-async def test_a_heartbeat_without_hashes_is_read_by_its_expression(
+async def test_a_heartbeat_without_hashes_filters_by_its_expression(
     broker: AssembledBroker,
 ) -> None:
     broker.put(b"r", tags="red")
@@ -297,7 +297,7 @@ async def test_a_heartbeats_expression_without_a_tag_is_refused(broker: Assemble
     assert not broker.fast.closed
 
 
-async def test_a_broker_without_the_newest_subscription_says_so(broker: AssembledBroker) -> None:
+async def test_a_pull_newer_than_the_subscription_is_refused(broker: AssembledBroker) -> None:
     subscribe(broker, "*", version=5)
 
     older = broker.fast.ask(pull_request(sysFlag="0", subVersion="4"))

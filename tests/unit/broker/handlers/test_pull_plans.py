@@ -29,7 +29,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[AssembledBroker]:
     await assembled.close()
 
 
-async def test_refusals_come_in_rocketmqs_order(tmp_path: Path) -> None:
+async def test_refusals_are_in_rocketmqs_order(tmp_path: Path) -> None:
     everything_wrong: dict[str, Any] = {
         "consumerGroup": "unknown",
         "topic": "unknown",

@@ -23,7 +23,7 @@ from tests.unit.broker.handlers.sends import (
 )
 
 
-async def test_the_hot_answer_has_the_bytes_of_the_slow_one(broker: AssembledBroker) -> None:
+async def test_both_paths_respond_with_the_same_bytes(broker: AssembledBroker) -> None:
     warm(broker)
     batch = encode_inner_message(b"a", b"") + encode_inner_message(b"b", b"")
     for request in (
@@ -49,7 +49,7 @@ async def test_the_hot_answer_has_the_bytes_of_the_slow_one(broker: AssembledBro
     "region", ["50% off", "%d%s%%", 'a"b', "back\\slash", "Zürich", '","queueId":"9', "\x02"]
 )
 @pytest.mark.parametrize("trace", [True, False])
-async def test_any_region_name_comes_back(tmp_path: Path, region: str, trace: bool) -> None:
+async def test_any_region_name_is_returned(tmp_path: Path, region: str, trace: bool) -> None:
     config = BrokerConfig(broker_ip1="127.0.0.1", region_id=region, trace_on=trace)
     broker = AssembledBroker(tmp_path, config)
     warm(broker)

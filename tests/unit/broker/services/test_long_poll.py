@@ -19,7 +19,7 @@ from tests.support.patience import until
 
 
 class Peer:
-    """A client's connection that keeps what is written to it."""
+    """A connection that records writes."""
 
     def __init__(self) -> None:
         self.remote_address = "10.0.0.1:1"
@@ -141,7 +141,7 @@ async def test_an_arrival_wakes_all_that_wait_on_its_queue(
     assert [queue.watched for queue in queues] == [False, True]
 
 
-async def test_arrivals_of_one_turn_wake_once(
+async def test_arrivals_of_one_iteration_wake_once(
     long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue], pull: MakePull
 ) -> None:
     peer = Peer()
@@ -153,7 +153,7 @@ async def test_arrivals_of_one_turn_wake_once(
     await asyncio.sleep(0)
 
     assert sorted(answers.runs) == [("a", False), ("b", False)]
-    assert len(long_poll) == 2  # nothing for them: they go on waiting
+    assert len(long_poll) == 2  # nothing for them: they keep waiting
     assert all(queue.watched for queue in queues)
 
     answers.ready = True
@@ -162,7 +162,7 @@ async def test_arrivals_of_one_turn_wake_once(
     assert peer.written == [b"a found"]
 
 
-async def test_an_arrival_in_a_queue_where_nobody_waits_any_more_does_nothing(
+async def test_an_arrival_in_a_queue_without_waiting_pulls_does_nothing(
     long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
 ) -> None:
     queues[0].watched = True
@@ -173,7 +173,7 @@ async def test_an_arrival_in_a_queue_where_nobody_waits_any_more_does_nothing(
     assert not queues[0].watched
 
 
-async def test_only_those_whose_time_is_over_are_answered(
+async def test_only_expired_pulls_are_answered(
     long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue], pull: MakePull
 ) -> None:
     peer = Peer()
@@ -186,7 +186,7 @@ async def test_only_those_whose_time_is_over_are_answered(
     assert queues[0].watched
 
 
-async def test_closed_connections_are_forgotten(
+async def test_pulls_of_closed_connections_are_cancelled(
     long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue], pull: MakePull
 ) -> None:
     gone, there = Peer(), Peer()
@@ -202,7 +202,7 @@ async def test_closed_connections_are_forgotten(
     assert sorted(answers.cancelled) == ["gone", "gone too"]
 
 
-async def test_a_stop_answers_all(
+async def test_a_stop_expires_all_pulls(
     answers: Answers, queues: list[ConsumeQueue], pull: MakePull
 ) -> None:
     long_poll = LongPoll()
@@ -226,7 +226,7 @@ async def test_a_stop_before_the_start_does_nothing() -> None:
     LongPoll().stop()
 
 
-async def test_too_many_on_one_queue_push_out_the_oldest(
+async def test_too_many_on_one_queue_expire_the_oldest(
     long_poll: LongPoll, queues: list[ConsumeQueue], monkeypatch: pytest.MonkeyPatch, pull: MakePull
 ) -> None:
     monkeypatch.setattr(module, "_MAX_PER_QUEUE", 3)
@@ -238,7 +238,7 @@ async def test_too_many_on_one_queue_push_out_the_oldest(
     assert len(long_poll) == 3
 
 
-async def test_a_client_that_does_not_read_gets_no_more_until_it_does(
+async def test_a_client_that_does_not_read_gets_no_responses_until_it_does(
     long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue], pull: MakePull
 ) -> None:
     slow, quick = Peer(), Peer()
@@ -257,7 +257,7 @@ async def test_a_client_that_does_not_read_gets_no_more_until_it_does(
     assert len(long_poll) == 0
 
 
-async def test_a_pull_that_fails_hurts_nobody_beside_it(
+async def test_a_failing_pull_does_not_affect_others(
     long_poll: LongPoll,
     answers: Answers,
     queues: list[ConsumeQueue],
@@ -277,13 +277,13 @@ async def test_a_pull_that_fails_hurts_nobody_beside_it(
         "waiting pull of 10.0.0.1:1 failed: connection closed"
     ]
     long_poll.park(queues[0], pull("later", later, 0.0))
-    await until(lambda: later.written)  # the ticks go on
+    await until(lambda: later.written)  # the ticks continue
 
 
 async def test_many_woken_pulls_run_in_slices(
     long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue], pull: MakePull
 ) -> None:
-    """However many wait for a message, others have their turns between."""
+    """The loop stays responsive however many pulls wait."""
     answers.seconds = TURN_SECONDS / 4
     peer = Peer()
     for number in range(40):
@@ -292,7 +292,7 @@ async def test_many_woken_pulls_run_in_slices(
     long_poll.arrived(queues[1])
     await asyncio.sleep(0)
     assert 1 <= len(answers.runs) <= 8
-    # A message that comes in the middle is seen by all of its queue, and wakes nobody twice.
+    # A message in between wakes all pulls of its queue, none of them twice.
     long_poll.arrived(queues[0])
     await until(lambda: len(answers.runs) >= 40 and not long_poll.turns)
     names = [name for name, _ in answers.runs]
@@ -301,7 +301,7 @@ async def test_many_woken_pulls_run_in_slices(
     assert len(long_poll) == 40
 
 
-async def test_pulls_that_end_together_are_answered_in_slices(
+async def test_pulls_that_expire_together_are_answered_in_slices(
     long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue], pull: MakePull
 ) -> None:
     answers.seconds = TURN_SECONDS / 4
@@ -329,7 +329,7 @@ async def test_no_pull_waits_longer_than_allowed(
     long_poll.stop()
 
 
-async def test_what_waits_is_bounded(
+async def test_the_limits_of_parked_pulls(
     answers: Answers, queues: list[ConsumeQueue], pull: MakePull
 ) -> None:
     config = local_broker(

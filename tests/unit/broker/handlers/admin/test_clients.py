@@ -73,7 +73,7 @@ async def test_who_consumes_a_topic(broker: Administered) -> None:
     assert GroupList.decode(answer.body).group_list == {"g", "gone"}
 
 
-async def test_running_info_is_the_client_s(broker: Administered) -> None:
+async def test_running_info_comes_from_the_client(broker: Administered) -> None:
     client = broker.join("one")
     client.client = lambda request: request.answer(
         ResponseCode.SUCCESS, "fine", {"a": "b"}, b"running"

@@ -53,7 +53,7 @@ async def test_an_update_can_be_read_back(handlers: ConfigAdminHandlers) -> None
     assert version["counter"] == 1
 
 
-async def test_what_waits_for_a_restart_is_named(handlers: ConfigAdminHandlers) -> None:
+async def test_settings_that_need_a_restart_are_named(handlers: ConfigAdminHandlers) -> None:
     answer = await update(handlers, b"maxMessageSize=12000")
 
     assert answer.code == ResponseCode.SUCCESS
@@ -70,7 +70,7 @@ async def test_settings_without_effect_are_named(handlers: ConfigAdminHandlers) 
     )
 
 
-async def test_an_empty_update_is_none(handlers: ConfigAdminHandlers) -> None:
+async def test_an_empty_update_changes_nothing(handlers: ConfigAdminHandlers) -> None:
     assert (await update(handlers, b"# nothing")).code == ResponseCode.SUCCESS
     assert get(handlers)[1]["counter"] == 0
 
