@@ -263,7 +263,7 @@ def test_every_listener_is_called_for_each_change(topics: TopicTable, changes: l
 
 
 def full_table(directory: Path, room: int, **settings: int) -> TopicTable:
-    """Return a table with room for `count` topics besides the system's."""
+    """Return a table with room for `room` topics besides the system's."""
     system = len(TopicTable(CONFIG, directory))
     changes: dict[str, Any] = {"max_topics": system + room, **settings}
     config = dataclasses.replace(CONFIG, **changes)
