@@ -143,11 +143,16 @@ FIXED = (
         _SYSTEM_ERROR,
     ),
     FixedLimit(
-        "broker.handlers.pull", "_MAX_BULK", "Bulk pulls of a peer at a time.", "SYSTEM_BUSY."
+        "broker.handlers.disk_pull", "_MAX_BULK", "Bulk pulls of a peer at a time.", "SYSTEM_BUSY."
     ),
-    FixedLimit("broker.handlers.pull", "_MAX_FILTERED", "Messages of a filtered pull.", _SHORTER),
     FixedLimit(
-        "broker.handlers.pull", "_MAX_FILTERED_BYTES", "Bytes of a filtered bulk pull.", _SHORTER
+        "broker.handlers.pull_serving", "_MAX_FILTERED", "Messages of a filtered pull.", _SHORTER
+    ),
+    FixedLimit(
+        "broker.handlers.pull_serving",
+        "_MAX_FILTERED_BYTES",
+        "Bytes of a filtered bulk pull.",
+        _SHORTER,
     ),
     FixedLimit("store.queues.bulk_reading", "MAX_BULK_COUNT", "Messages of a bulk pull.", _SHORTER),
     FixedLimit(
@@ -217,11 +222,11 @@ INTERNAL = {
     "base.log_lines.MAX_NAMED": _WORK,
     "broker.config._MAX_HOST_NAME": _OPERATOR,
     "broker.config._MAX_REGION_LENGTH": _OPERATOR,
-    "broker.handlers.pull._MAX_PLANS": _WORK,
-    "broker.handlers.pull._MAX_REMEMBERED_LENGTH": _WORK,
-    "broker.handlers.pull._MAX_WAITS": _WORK,
+    "broker.handlers.pull_plans._MAX_PLANS": _WORK,
+    "broker.handlers.pull_plans.MAX_CACHED_LENGTH": _WORK,
+    "broker.handlers.disk_pull._MAX_READS": _WORK,
     "broker.handlers.pull_filters._MAX_COMPILED_LENGTH": _WORK,
-    "broker.handlers.send.MAX_BATCH_AT_ONCE": _WORK,
+    "broker.handlers.send_slow.MAX_BATCH_AT_ONCE": _WORK,
     "broker.handlers.send._INT_MAX": _FORMAT,
     "broker.handlers.send_back._INT_MAX": _FORMAT,
     "base.settings._MAX_QUOTED": _OWN,

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pyromq.broker.handlers.admin.clients import ClientAdminHandlers
 from pyromq.broker.handlers.admin.config import ConfigAdminHandlers
 from pyromq.broker.handlers.admin.consume_stats import ConsumeStatsHandlers
-from pyromq.broker.handlers.admin.delay import DelayAdminHandlers
 from pyromq.broker.handlers.admin.maintenance import MaintenanceHandlers
 from pyromq.broker.handlers.admin.offsets import OffsetAdminHandlers
 from pyromq.broker.handlers.admin.queue_entries import QueueEntryHandlers
@@ -24,8 +23,9 @@ from pyromq.broker.handlers.offsets import OffsetHandlers
 from pyromq.broker.handlers.pull import PullHandlers
 from pyromq.broker.handlers.query import QueryHandlers
 from pyromq.broker.handlers.reply import ReplyHandlers
-from pyromq.broker.handlers.send import SendHandlers, answers_after_flush
+from pyromq.broker.handlers.send import SendHandlers
 from pyromq.broker.handlers.send_back import SendBackHandlers
+from pyromq.broker.handlers.send_responses import answers_after_flush
 from pyromq.broker.handlers.transaction import TransactionHandlers
 from pyromq.broker.hooks import with_hooks
 from pyromq.broker.parts import BrokerParts
@@ -145,5 +145,4 @@ def _families(
         OffsetAdminHandlers(parts),
         ConsumeStatsHandlers(parts),
         QueueEntryHandlers(store, tables.consumers, tables.filters, lanes.admin),
-        DelayAdminHandlers(tables.delay_offsets),
     ]

@@ -15,7 +15,7 @@ from typing import Any
 from pyromq.broker.assembly import assemble
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.pull import PullHandlers
-from pyromq.broker.handlers.send import SendHandlers
+from pyromq.broker.handlers.send_slow import SlowSends
 from pyromq.broker.hooks import Hooks
 from pyromq.broker.parts import BrokerParts, build_parts
 from pyromq.broker.services.flow_control import Lanes
@@ -156,10 +156,10 @@ class AssembledBroker:
         return None if self.announce is None else self.announce()
 
     @property
-    def send_handlers(self) -> SendHandlers:
-        handlers = self.assembly.routes.plain[RequestCode.SEND_MESSAGE].__self__  # type: ignore[attr-defined]
-        assert isinstance(handlers, SendHandlers)
-        return handlers
+    def slow_sends(self) -> SlowSends:
+        sends = self.assembly.routes.plain[RequestCode.SEND_MESSAGE].__self__  # type: ignore[attr-defined]
+        assert isinstance(sends, SlowSends)
+        return sends
 
     @property
     def pull_handlers(self) -> PullHandlers:

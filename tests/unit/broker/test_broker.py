@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from pyromq.base.atomic_file import write_file
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.state.persistence import PersistenceError, Snapshot, TableFile
+from pyromq.broker.state.persistence import PersistenceError
 from pyromq.protocol.message.message_id import decode_message_id
 from pyromq.protocol.message.record import decode_records
 from pyromq.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
@@ -160,13 +161,12 @@ async def test_the_first_message_of_a_topic_is_answered_when_the_topic_is_on_the
     await broker.start()
     await broker.topics.file.saved()
     gate = threading.Event()
-    write = TableFile._write
 
-    def slow(file: TableFile, number: int, snapshot: Snapshot) -> None:
+    def slow(path: Path, content: bytes, *, backup: bool) -> None:
         assert gate.wait(20)
-        write(file, number, snapshot)
+        write_file(path, content, backup=backup)
 
-    monkeypatch.setattr(TableFile, "_write", slow)
+    monkeypatch.setattr("pyromq.broker.state.persistence.write_file", slow)
     sending = asyncio.create_task(ask(client, broker, send_request(topic="New", queueId="0")))
     store = broker.store
     assert store is not None

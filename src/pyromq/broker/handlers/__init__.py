@@ -1,1 +1,1 @@
-"""What the broker does for each request: one file per family."""
+"""Request handlers of the broker, one module per family."""

@@ -1,17 +1,15 @@
-"""Requests by which clients join and leave: heartbeats and what follows from them.
+"""Membership of clients: heartbeats, unregistration, lost and silent connections.
 
-HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG, GET_CONSUMER_LIST_BY_GROUP, and the
-loss or silence of a connection. When the members of a consumer group change, every
-member is told (NOTIFY_CONSUMER_IDS_CHANGED), so that the group shares its queues anew at
-once instead of at its next look.
+HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG, GET_CONSUMER_LIST_BY_GROUP. When the members of
+a consumer group change, every member is notified (NOTIFY_CONSUMER_IDS_CHANGED), so that the group
+rebalances at once instead of at the next interval.
 
-A heartbeat that names too much (`maxGroupsPerHeartbeat`, `maxGroupsPerConnection`,
-`maxSubscriptionsPerHeartbeat`) is refused as a whole. One that needs a group or retry topic
-that the broker has no room for counts but for that, and is answered with the reason.
+A heartbeat above a limit (`maxGroupsPerHeartbeat`, `maxGroupsPerConnection`,
+`maxSubscriptionsPerHeartbeat`) is refused as a whole. If the broker has no room for one of its
+groups or retry topics, the rest of the heartbeat counts and the response names the reason.
 
-The methods that take a connection and a request are handlers of `broker.routes`; all run
-on the event loop. A heartbeat of a client with very many groups is decoded in a lane and
-noted a few groups at a time, so that nobody else waits for it.
+Everything runs on the loop. A large heartbeat is decoded on a lane and registered a few groups at a
+time, so that it does not delay other clients.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ import logging
 from collections.abc import Awaitable
 from typing import Final
 
+from pyromq.base.sizes import KIB
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.routes import Body, Pool, Route, Routes
@@ -51,16 +50,16 @@ from pyromq.protocol.wire.headers import (
 
 logger = logging.getLogger(__name__)
 
-#: A heartbeat above this many bytes (about 40 groups) is not handled in one go.
-_LARGE: Final = 16 * 1024
-#: So many groups of a large heartbeat are noted in one turn of the loop.
-_GROUPS_AT_ONCE: Final = 32
-#: Characters of a client id; clients make theirs of an address, a process id and the like.
+#: A heartbeat above this size (about 40 groups) is decoded on a lane.
+_LARGE_HEARTBEAT: Final = 16 * KIB
+#: Groups of a large heartbeat that are registered per loop iteration.
+_MAX_GROUPS_PER_ITERATION: Final = 32
+#: Characters of a client id, usually an address and a process id.
 MAX_CLIENT_ID_LENGTH: Final = 1024
 
 
 class HeartbeatHandlers:
-    """Handlers of clients' comings and goings."""
+    """Registers and drops clients."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._config = parts.config
@@ -85,8 +84,8 @@ class HeartbeatHandlers:
     def heart_beat(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """HEART_BEAT: note all groups of a client."""
-        if len(request.body) > _LARGE:
+        """HEART_BEAT: register all groups of a client."""
+        if len(request.body) > _LARGE_HEARTBEAT:
             return self._large_heart_beat(connection, request)
         heartbeat = HeartbeatData.decode(request.body)
         self._refuse_excess(connection, heartbeat)
@@ -105,15 +104,15 @@ class HeartbeatHandlers:
         faults = []
         for number, member in enumerate(_members(heartbeat), 1):
             if connection.closed:
-                # It has left all its groups already, and must not come back.
+                # `disconnected` has removed it from its groups; do not add it again.
                 break
             faults.append(self._register(member, client))
-            if number % _GROUPS_AT_ONCE == 0:
+            if number % _MAX_GROUPS_PER_ITERATION == 0:
                 await asyncio.sleep(0)
         return _answer(request, faults)
 
     def _refuse_excess(self, connection: ClientConnection, heartbeat: HeartbeatData) -> None:
-        """Raise RequestError for a heartbeat that names more than one may."""
+        """Raise RequestError for a heartbeat above the limits."""
         fault = _excess(self._config, heartbeat)
         if fault is None:
             consuming = {member.group_name for member in heartbeat.consumer_data_set}
@@ -125,19 +124,19 @@ class HeartbeatHandlers:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
 
     def _groups_fault(self, count: int) -> str | None:
-        """Why a connection may not have so many groups."""
+        """Return why a connection may not have `count` groups, or None."""
         limit = self._config.max_groups_per_connection
         if count <= limit:
             return None
         return (
-            f"the connection has {count} groups with this heartbeat, limit {limit} "
+            f"with this heartbeat the connection has {count} groups, limit {limit} "
             "(maxGroupsPerConnection)"
         )
 
     def unregister_client(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """UNREGISTER_CLIENT: a client leaves a producer group, a consumer group, or both."""
+        """UNREGISTER_CLIENT: remove a client from a producer group, a consumer group, or both."""
         header = UnregisterClientRequestHeader.decode(request.ext_fields)
         if header.producer_group is not None:
             self._producers.unregister(header.producer_group, connection)
@@ -149,10 +148,10 @@ class HeartbeatHandlers:
 
     def check_client_config(
         self,
-        connection: ClientConnection,  # noqa: ARG002 - the signature of handlers
+        connection: ClientConnection,  # noqa: ARG002 - every handler has it
         request: RemotingCommand,
     ) -> RemotingCommand:
-        """CHECK_CLIENT_CONFIG: may a consumer subscribe in this way?"""
+        """CHECK_CLIENT_CONFIG: check the subscription of a consumer."""
         subscription = CheckClientRequestBody.decode(request.body).subscription_data
         if subscription is None or is_tag_type(subscription.expression_type):
             return request.answer()
@@ -172,10 +171,10 @@ class HeartbeatHandlers:
 
     def consumer_list(
         self,
-        connection: ClientConnection,  # noqa: ARG002 - the signature of handlers
+        connection: ClientConnection,  # noqa: ARG002 - every handler has it
         request: RemotingCommand,
     ) -> RemotingCommand:
-        """GET_CONSUMER_LIST_BY_GROUP: the ids of a group's members."""
+        """GET_CONSUMER_LIST_BY_GROUP: return the client ids of a group."""
         header = GetConsumerListByGroupRequestHeader.decode(request.ext_fields)
         group = self._consumers.find(header.consumer_group)
         if group is None:
@@ -185,23 +184,23 @@ class HeartbeatHandlers:
         return request.answer(body=GetConsumerListByGroupResponseBody(group.client_ids()).encode())
 
     def disconnected(self, connection: ClientConnection) -> None:
-        """A connection is lost: its client has left all its groups."""
+        """Remove the client of a lost connection from all its groups."""
         self._producers.disconnect(connection)
         for group in self._consumers.disconnect(connection):
             self._notify(group)
 
     def expire(self) -> None:
-        """Drop clients that were silent for 120 seconds; called every 10 seconds."""
+        """Drop clients that have been silent for 120 seconds. Called every 10 seconds."""
         self._producers.expire()
         for group in self._consumers.expire():
             self._notify(group)
 
     def _register(self, member: ConsumerData | ProducerData, client: Client) -> str | None:
-        """Note one group of a heartbeat; what could not be, None when all was."""
+        """Register one group of a heartbeat; return what went wrong, or None."""
         consuming = self._consumers.groups_of(client.connection)
         producing = self._producers.groups_of(client.connection)
         if member.group_name not in (producing if isinstance(member, ProducerData) else consuming):
-            # Again: several heartbeats of one connection may be under way.
+            # Check again: several heartbeats of one connection may be in flight.
             fault = self._groups_fault(len(consuming) + len(producing) + 1)
             if fault is not None:
                 return fault
@@ -219,14 +218,17 @@ class HeartbeatHandlers:
             try:
                 self._make_retry_topic(member, config)
             except RequestError as error:
-                fault = error.remark  # it can consume without
+                fault = error.remark  # it can consume without one
         changed = self._consumers.register(member, client)
         if changed and (config is None or config.notify_consumer_ids_changed_enable):
             self._notify(member.group_name)
         return fault
 
     def _memory_fault(self, consumer: ConsumerData) -> str | None:
-        """Why a group's subscriptions do not fit into memory; as large as before, they do."""
+        """Return why the subscriptions of a group do not fit into memory, or None.
+
+        Subscriptions that do not grow always fit.
+        """
         known = self._consumers.find(consumer.group_name)
         growth = subscription_bytes(consumer.subscription_data_set)
         if known is not None:
@@ -235,14 +237,14 @@ class HeartbeatHandlers:
         if growth <= 0 or total <= self._config.max_subscription_bytes:
             return None
         return (
-            f"group {consumer.group_name} does not join: all subscriptions take {total} bytes "
-            f"with its own, limit {self._config.max_subscription_bytes} (maxSubscriptionBytes)"
+            f"group {consumer.group_name} not registered: with it, all subscriptions take {total} "
+            f"bytes, limit {self._config.max_subscription_bytes} (maxSubscriptionBytes)"
         )
 
     def _make_retry_topic(self, consumer: ConsumerData, config: SubscriptionGroupConfig) -> None:
         topic = retry_topic(consumer.group_name)
         if topic in self._topics or config.retry_queue_nums <= 0:
-            # Without queues the topic would be of no use, and in the way of later ones.
+            # A topic without queues is useless, and would block a later one with queues.
             return
         fault = topic_fault(topic)
         if fault is not None:
@@ -255,7 +257,7 @@ class HeartbeatHandlers:
         )
 
     def _wants_notice(self, group: str) -> bool:
-        # Not `find`: leaving must not create a group.
+        # Not `find`, which would create the group.
         config = self._groups.get(group)
         return config is None or config.notify_consumer_ids_changed_enable
 
@@ -269,7 +271,7 @@ def _members(heartbeat: HeartbeatData) -> list[ConsumerData | ProducerData]:
 
 
 def _excess(config: BrokerConfig, heartbeat: HeartbeatData) -> str | None:
-    """What a heartbeat has too much of; None when nothing."""
+    """Return which limit a heartbeat exceeds, or None."""
     members = _members(heartbeat)
     if len(members) > config.max_groups_per_heartbeat:
         return (
@@ -288,12 +290,12 @@ def _excess(config: BrokerConfig, heartbeat: HeartbeatData) -> str | None:
         )
     longest = max((len(member.group_name) for member in members), default=0)
     if longest > MAX_GROUP_LENGTH:
-        return f"a group's name has {longest} characters, limit {MAX_GROUP_LENGTH}"
+        return f"a group name has {longest} characters, limit {MAX_GROUP_LENGTH}"
     return None
 
 
 def _answer(request: RemotingCommand, faults: list[str | None]) -> RemotingCommand:
-    """Success, or the first thing that the broker had no room for."""
+    """Return success, or the first fault and the number of others."""
     found = [fault for fault in faults if fault is not None]
     if not found:
         return request.answer()

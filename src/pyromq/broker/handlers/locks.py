@@ -1,9 +1,9 @@
-"""LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: queues for one member of a group that consumes in order.
+"""LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: lock queues for one member of an ordered consumer group.
 
-A request may name `maxQueuesPerLockRequest` queues. One with very many is decoded and encoded
-in a lane, and its queues are locked a few thousand at a time, so that nobody else waits for it.
+A request names at most `maxQueuesPerLockRequest` queues. A large one is decoded and encoded on a
+lane, and its queues are locked a few thousand at a time, so that it does not delay others.
 
-The methods are handlers of `broker.routes` and run on the event loop.
+Handlers run on the loop.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Awaitable, Iterator
 from typing import Final
 
+from pyromq.base.sizes import KIB
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.routes import Body, Route, Routes
 from pyromq.broker.services.flow_control import Lane
@@ -28,19 +29,18 @@ from pyromq.protocol.wire.bodies import (
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 
-#: A request above this many bytes (about 700 queues) is not handled in one go.
-_LARGE: Final = 64 * 1024
-#: Queues of a large request that are locked or unlocked in one turn of the loop.
-_QUEUES_AT_ONCE: Final = 2000
-#: Characters of the names in a request: they stay in memory as long as its locks.
+#: A request above this size (about 700 queues) is decoded on a lane.
+_LARGE_REQUEST: Final = 64 * KIB
+#: Queues of a large request that are locked or unlocked per loop iteration.
+_MAX_QUEUES_PER_ITERATION: Final = 2000
+#: Characters of each name in a request, kept in memory as long as its locks.
 MAX_LOCK_NAME_LENGTH: Final = 1024
 
 
 class LockHandlers:
-    """Handlers of the locks of queues."""
+    """Locks and unlocks queues."""
 
     def __init__(self, config: BrokerConfig, locks: QueueLockTable, lane: Lane) -> None:
-        """`lane` decodes and encodes what is large."""
         self._config = config
         self._locks = locks
         self._lane = lane
@@ -55,9 +55,9 @@ class LockHandlers:
     def lock_queues(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """LOCK_BATCH_MQ: the queues of those asked for that are the client's now."""
+        """LOCK_BATCH_MQ: return the requested queues that the client now holds."""
         ends_with = connection if LOCK_ENDS_WITH_CONNECTION in request.ext_fields else None
-        if len(request.body) > _LARGE:
+        if len(request.body) > _LARGE_REQUEST:
             return self._lock_many(ends_with, request)
         body = LockBatchRequestBody.decode(request.body)
         self._check(body)
@@ -67,8 +67,8 @@ class LockHandlers:
     def unlock_queues(
         self, _: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """UNLOCK_BATCH_MQ: the client's queues are free again."""
-        if len(request.body) > _LARGE:
+        """UNLOCK_BATCH_MQ: release queues of the client."""
+        if len(request.body) > _LARGE_REQUEST:
             return self._unlock_many(request)
         body = UnlockBatchRequestBody.decode(request.body)
         self._check(body)
@@ -81,8 +81,8 @@ class LockHandlers:
         body = await self._lane.run(lambda: LockBatchRequestBody.decode(request.body))
         self._check(body)
         mine: set[MessageQueue] = set()
-        for piece in _pieces(body.mq_set):
-            mine |= self._locks.lock(body.consumer_group, piece, body.client_id, ends_with)
+        for each in _slices(body.mq_set):
+            mine |= self._locks.lock(body.consumer_group, each, body.client_id, ends_with)
             await asyncio.sleep(0)
         answer = LockBatchResponseBody(mine)
         return request.answer(body=await self._lane.run(answer.encode))
@@ -90,13 +90,13 @@ class LockHandlers:
     async def _unlock_many(self, request: RemotingCommand) -> RemotingCommand:
         body = await self._lane.run(lambda: UnlockBatchRequestBody.decode(request.body))
         self._check(body)
-        for piece in _pieces(body.mq_set):
-            self._locks.unlock(body.consumer_group, piece, body.client_id)
+        for each in _slices(body.mq_set):
+            self._locks.unlock(body.consumer_group, each, body.client_id)
             await asyncio.sleep(0)
         return request.answer()
 
     def _check(self, body: LockBatchRequestBody | UnlockBatchRequestBody) -> None:
-        """Raise RequestError for a request that names too much."""
+        """Raise RequestError for a request above the limits."""
         limit = self._config.max_queues_per_lock_request
         longest = max(
             (max(len(queue.topic), len(queue.broker_name)) for queue in body.mq_set), default=0
@@ -113,7 +113,7 @@ class LockHandlers:
         raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
 
 
-def _pieces(queues: set[MessageQueue]) -> Iterator[list[MessageQueue]]:
+def _slices(queues: set[MessageQueue]) -> Iterator[list[MessageQueue]]:
     rest = iter(queues)
-    while piece := list(itertools.islice(rest, _QUEUES_AT_ONCE)):
-        yield piece
+    while some := list(itertools.islice(rest, _MAX_QUEUES_PER_ITERATION)):
+        yield some

@@ -1,11 +1,10 @@
-"""Requests about how far a consumer group has come.
+"""QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET: committed offsets of consumer groups.
 
-QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET. The methods are handlers of
-`broker.routes` and run on the event loop.
+A commit for an unknown topic or queue is answered with success, as in RocketMQ, but dropped: it
+would be kept forever. An offset beyond the end of its queue is kept, as in RocketMQ: the response
+to the group's next pull corrects it.
 
-A commit for a topic or queue that is not here is answered with success, as RocketMQ answers
-it, but not kept: such offsets would stay for ever. An offset beyond the end of its queue is
-kept as in RocketMQ: the broker answers the group's next pull with the offset to go on from.
+Handlers run on the loop.
 """
 
 from __future__ import annotations
@@ -31,25 +30,25 @@ from pyromq.protocol.wire.headers import (
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two lines in the log about commits that are not kept.
-_LINE_SECONDS: Final = 60.0
+#: Seconds between two log lines about dropped commits.
+_LOG_INTERVAL_SECONDS: Final = 60.0
 
 
 class OffsetStore(Protocol):
-    """What these handlers ask the store."""
+    """The part of the store that offsets need."""
 
     def min_offset(self, topic: str, queue_id: int) -> int | None:
-        """The first offset that is stored; None for a queue that does not exist."""
+        """Return the offset of the oldest message; None for an unknown queue."""
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """The offset of the next message; 0 for a queue without messages."""
+        """Return the offset of the next message; 0 for an unknown queue."""
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether a stored message is among the newest, which memory holds."""
+        """Return whether a message is recent enough to be in memory."""
 
 
 class OffsetHandlers:
-    """Handlers of committed offsets."""
+    """Stores and returns committed offsets."""
 
     def __init__(
         self,
@@ -65,9 +64,9 @@ class OffsetHandlers:
         self._topics = topics
         self._groups = groups
         self._now = now
-        #: Commits that were not kept since the last line about them, and when that was.
+        #: Commits dropped since the last log line, and when that was.
         self._dropped = 0
-        self._last_line = -_LINE_SECONDS
+        self._last_line = -_LOG_INTERVAL_SECONDS
 
     def routes(self) -> Routes:
         """Return the routes of the family."""
@@ -78,13 +77,13 @@ class OffsetHandlers:
 
     def query_consumer_offset(
         self,
-        connection: ClientConnection,  # noqa: ARG002 - the signature of handlers
+        connection: ClientConnection,  # noqa: ARG002 - every handler has it
         request: RemotingCommand,
     ) -> RemotingCommand:
-        """QUERY_CONSUMER_OFFSET: where the group goes on.
+        """QUERY_CONSUMER_OFFSET: return the offset at which the group resumes.
 
-        A group that never committed begins at 0 in a queue that is young; in an old queue
-        the answer is QUERY_NOT_FOUND, and the consumer decides by its own settings.
+        A group without a commit starts at 0 in a young queue. In an old queue it gets
+        QUERY_NOT_FOUND, and the consumer decides by its own settings.
         """
         header = QueryConsumerOffsetRequestHeader.decode(request.ext_fields)
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
@@ -101,9 +100,9 @@ class OffsetHandlers:
     def update_consumer_offset(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """UPDATE_CONSUMER_OFFSET: the group has come so far."""
+        """UPDATE_CONSUMER_OFFSET: commit the offset of a group."""
         header = UpdateConsumerOffsetRequestHeader.decode(request.ext_fields)
-        # Names go into the table's keys and its file: illegal ones would be there for good.
+        # Names become keys of the table and its file: illegal ones would stay for good.
         fault = topic_fault(header.topic) or group_fault(header.consumer_group)
         if fault is None and (header.queue_id < 0 or header.commit_offset < 0):
             fault = (
@@ -128,7 +127,7 @@ class OffsetHandlers:
         return request.answer()
 
     def _exists(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue can have messages: a topic that has shrunk keeps its old ones."""
+        """Return whether a queue can have messages; a topic that shrank keeps its old queues."""
         config = self._topics.get(topic)
         return config is not None and (
             queue_id < max(config.read_queue_nums, config.write_queue_nums)
@@ -140,11 +139,11 @@ class OffsetHandlers:
     ) -> None:
         self._dropped += 1
         now = self._now()
-        if now - self._last_line < _LINE_SECONDS:
+        if now - self._last_line < _LOG_INTERVAL_SECONDS:
             return
         logger.warning(
-            "%d commits dropped: their topics or queues do not exist here; the last one is of "
-            "group %s for topic %s queue %d, by %s",
+            "%d commits dropped: unknown topic or queue; the last one: group %s, topic %s "
+            "queue %d, from %s",
             self._dropped,
             header.consumer_group,
             header.topic,
@@ -155,7 +154,7 @@ class OffsetHandlers:
         self._last_line = now
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue still has its first message, and in memory; or never had any."""
+        """Return whether the first message of a queue is still in memory, or yet to come."""
         if self._store.min_offset(topic, queue_id):
             return False
         return self._store.max_offset(topic, queue_id) <= 0 or self._store.is_in_memory(

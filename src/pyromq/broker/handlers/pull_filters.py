@@ -1,13 +1,12 @@
-"""Which messages a pull gets: what it says itself, or what its group's heartbeats say.
+"""Filters of pulls, from the pull's own subscription or from the heartbeats of its group.
 
-Tags are told by the consume queue; an SQL92 expression is looked for in the records
-(`protocol.filter.by_properties`), if `enablePropertyFilter` allows it. Codes and their
-order are those of RocketMQ's PullMessageProcessor, with one difference: where a pull
-brings an expression that cannot be compiled, or of an unknown type, Java delivers
-everything, and this refuses it with the cause. Tags have the same greatest length as SQL92
-expressions: a pull that waits keeps them.
+Tag filters match the tags code in the consume queue. SQL92 filters read the properties of records
+(`protocol.filter.by_properties`) and need `enablePropertyFilter`. Codes and their order are those
+of RocketMQ's PullMessageProcessor, with one difference: a pull with an expression that does not
+compile, or of an unknown type, is refused with the cause; Java delivers every message. Tag
+expressions have the length limit of SQL92 expressions, because waiting pulls keep them in memory.
 
-Called by the pull handler, on the loop.
+Called by `handlers.pull_plans`, on the loop.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from time import perf_counter
 from typing import Final
 
 from pyromq.base.memo import Memo
+from pyromq.base.sizes import MIB
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.services.turns import Turns
 from pyromq.broker.state.connections import ConsumerTable
@@ -28,15 +28,14 @@ from pyromq.protocol.wire.bodies import MessageModel, SubscriptionData, Subscrip
 from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.protocol.wire.frame import RequestError
 
-#: Expressions that came with pulls stay compiled, up to so many characters together: each
-#: character takes up to 70 bytes then.
-_MAX_COMPILED_LENGTH: Final = 1024 * 1024
+#: Total characters of cached SQL92 expressions; each takes up to 70 bytes when compiled.
+_MAX_COMPILED_LENGTH: Final = MIB
 
 PullFilter = TagFilter | PropertyFilter | RetryFilter
 
 
 class PullFilters:
-    """Finds the filter of each pull; those that were made a moment ago are not made again."""
+    """Finds or builds the filter of each pull, and caches compiled expressions."""
 
     def __init__(
         self,
@@ -50,19 +49,19 @@ class PullFilters:
         self._consumers = consumers
         self._filters = filters
         self._by_tags: Memo[str, TagFilter | None] = Memo(TagFilter.of)
-        #: The one that was used last stands last.
+        #: Compiled expressions, least recently used first.
         self._by_sql: dict[str, PropertyFilter] = {}
         self._compiled_length = 0
 
     def of_pull(
         self, topic: str, expression_type: str | None, subscription: str | None
     ) -> PullFilter | None:
-        """The filter of a pull that brings its subscription with it. Raises RequestError."""
+        """Return the filter of a pull that carries its subscription. Raises RequestError."""
         try:
             if is_tag_type(expression_type):
                 if len(subscription or "") > MAX_LENGTH:
                     raise SubscriptionError(
-                        f"{len(subscription or '')} characters, at most {MAX_LENGTH} are possible"
+                        f"{len(subscription or '')} characters, limit {MAX_LENGTH}"
                     )
                 return self._retried(topic, self._by_tags[subscription or ""])
             self._refuse_unless_enabled(expression_type)
@@ -76,7 +75,7 @@ class PullFilters:
     def of_group(
         self, topic: str, group: SubscriptionGroupConfig, version: int
     ) -> PullFilter | None:
-        """The filter that the group's heartbeats have told of. Raises RequestError."""
+        """Return the filter from the heartbeats of a group. Raises RequestError."""
         subscription = self._subscription(topic, group, version)
         if is_tag_type(subscription.expression_type):
             return self._retried(topic, self._of_tags(subscription))
@@ -131,8 +130,8 @@ class PullFilters:
     def _of_sql(self, expression_type: str, text: str) -> PropertyFilter:
         by_sql = self._by_sql
         if expression_type == SQL92_EXPRESSION_TYPE and text in by_sql:
-            known = by_sql[text] = by_sql.pop(text)
-            return known
+            cached = by_sql[text] = by_sql.pop(text)
+            return cached
         begun = perf_counter()
         try:
             made = PropertyFilter(compile_expression(expression_type, text))
@@ -147,7 +146,7 @@ class PullFilters:
         return made
 
     def _retried(self, topic: str, tags: TagFilter | None) -> PullFilter | None:
-        """With `filterSupportRetry`, retried messages are filtered once more."""
+        """Return the filter of a retry topic, which `filterSupportRetry` filters as well."""
         if not self._config.filter_support_retry or not topic.startswith(RETRY_TOPIC_PREFIX):
             return tags
         return RetryFilter(tags, self._filters, topic.removeprefix(RETRY_TOPIC_PREFIX))

@@ -1,8 +1,8 @@
-"""QUERY_MESSAGE and VIEW_MESSAGE_BY_ID: messages by key, one message by its place.
+"""QUERY_MESSAGE and VIEW_MESSAGE_BY_ID: find messages by key, or one by its physical offset.
 
-A key's messages are scattered over index and log, on the disk at worst: they are looked
-for in the lane of queries, so that a slow query never delays a send. Of more than an
-answer can hold, the newest are given; RocketMQ's answer would break the connection.
+The messages of a key are scattered over index and log, possibly on disk, so the query lane collects
+them and a slow query never delays a send. If they exceed one frame, the response has the newest;
+RocketMQ's would break the connection.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
+from pyromq.base.sizes import KIB
 from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.flow_control import Lane
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
@@ -22,14 +23,14 @@ from pyromq.protocol.wire.headers import (
 from pyromq.remoting.connection import Connection
 from pyromq.store.message_store import MessageStore
 
-#: Set by clients that look for a unique key, of which there may be any number.
+#: Set by clients that query a unique key; maxNum does not apply then.
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-#: What an answer's frame has room for, beside its header.
-_MAX_BODY: Final = MAX_FRAME - 64 * 1024
+#: Leaves room for the header in the frame.
+_MAX_BODY: Final = MAX_FRAME - 64 * KIB
 
 
 class QueryHandlers:
-    """Handlers that look for single messages."""
+    """Finds messages by key or physical offset."""
 
     def __init__(self, store: MessageStore, lane: Lane) -> None:
         self._store = store
@@ -43,7 +44,7 @@ class QueryHandlers:
         )
 
     async def query_message(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """QUERY_MESSAGE: the records of a key, oldest first."""
+        """QUERY_MESSAGE: return the records of a key, oldest first."""
         header = QueryMessageRequestHeader.decode(request.ext_fields)
         max_num = header.max_num
         if request.ext_fields.get(_UNIQUE_KEY_QUERY) == "true":
@@ -66,9 +67,9 @@ class QueryHandlers:
     def view_message(
         self, _: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """VIEW_MESSAGE_BY_ID: the record at an offset of the log."""
+        """VIEW_MESSAGE_BY_ID: return the record at a physical offset."""
         header = ViewMessageRequestHeader.decode(request.ext_fields)
-        self._store.seal()  # it may have been sent in the same chunk
+        self._store.seal()  # the message may be of the same chunk
         if self._store.is_cold(header.offset):
             return self._view_cold_message(request, header.offset)
         return _viewed(request, header.offset, self._store.read_record(header.offset))

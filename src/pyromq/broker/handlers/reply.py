@@ -1,14 +1,13 @@
-"""SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2: an answer to a message on its way back.
+"""SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2: pass a consumer's reply to the requester.
 
-A requester sends a message that names its client id; whoever consumes it sends a reply.
-The broker pushes the reply to the requester over the requester's own connection
-(PUSH_REPLY_MESSAGE_TO_CLIENT) and, with storeReplyMessageEnable, also stores it in its
-topic, `<cluster>_REPLY_TOPIC`.
+A requester sends a message with its client id, and the consumer of the message sends a reply. The
+broker pushes the reply over the requester's own connection (PUSH_REPLY_MESSAGE_TO_CLIENT) and, with
+storeReplyMessageEnable, also stores it in its topic, `<cluster>_REPLY_TOPIC`.
 
-The answer says whether the requester has the reply; where the reply was stored is told
-beside it, also when the push failed. A reply that could be pushed but not stored is a
-success with the message id 0. All this is RocketMQ's; but a stored reply keeps the
-flag that says that its body is compressed, which RocketMQ forgets.
+The response says whether the requester has the reply. It also carries the message id, queue and
+offset of a stored reply, even if the push failed. A reply that was pushed but not stored is a
+success with the message id 0. All as in RocketMQ, except that a stored reply keeps the flag of a
+compressed body, which RocketMQ drops.
 
 At most `replyThreadPoolQueueCapacity` replies wait for their requesters. Runs on the loop.
 """
@@ -19,7 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from pyromq.broker.handlers.send import SendHeader, queue_id_of
+from pyromq.broker.handlers.send_slow import SendHeader, queue_id_of
 from pyromq.broker.inner_messages import InnerMessage
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.routes import Body, Route, Routes
@@ -49,19 +48,19 @@ from pyromq.store.results import PutError
 
 logger = logging.getLogger(__name__)
 
-#: How long a requester may take to acknowledge its reply.
-_PUSH_SECONDS: Final = 10.0
-#: The id of a reply that was pushed and not stored: clients want one that they can read.
+#: Timeout for the requester to acknowledge its reply.
+_PUSH_TIMEOUT_SECONDS: Final = 10.0
+#: Message id of a reply that was not stored: clients need one that they can parse.
 _NOT_STORED: Final = "0"
 
 
 class ReplyHandlers:
-    """Takes replies and gives them to those who asked."""
+    """Pushes replies to their requesters."""
 
     def __init__(
         self, parts: BrokerParts, check: Callable[[Connection, SendHeader], TopicConfig]
     ) -> None:
-        """`check` makes the checks of a send and returns its topic."""
+        """`check` is `SlowSends.check`: it returns the topic or raises RequestError."""
         self._config = parts.config
         self._writer = parts.writer
         self._producers = parts.tables.producers
@@ -80,7 +79,7 @@ class ReplyHandlers:
         )
 
     async def send_reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """SEND_REPLY_MESSAGE: answered when the requester has acknowledged the reply, or not."""
+        """SEND_REPLY_MESSAGE: respond after the requester acknowledged the reply or failed to."""
         decode = (
             SendMessageRequestHeader.decode
             if request.code == RequestCode.SEND_REPLY_MESSAGE
@@ -106,7 +105,7 @@ class ReplyHandlers:
         try:
             await self._push(connection, header, request.body)
         except RequestError as failed:
-            logger.warning("reply in topic %s: %s", header.topic, failed.remark)
+            logger.warning("reply in topic %s not delivered: %s", header.topic, failed.remark)
             code, remark, place = failed.code, failed.remark, None
         finally:
             self._waiting -= 1
@@ -117,7 +116,7 @@ class ReplyHandlers:
         return request.answer(code, remark, fields)
 
     async def _push(self, connection: Connection, header: SendHeader, body: bytes) -> None:
-        """Give the reply to its requester; RequestError with what the sender is told if not."""
+        """Push the reply to its requester. Raises RequestError with RocketMQ's remark."""
         properties = decode_properties(header.properties or "")
         client_id = properties.get(REPLY_TO_CLIENT)
         if client_id is None:
@@ -147,7 +146,7 @@ class ReplyHandlers:
             body=body,
         )
         try:
-            answer = await requester.request(push, _PUSH_SECONDS)
+            answer = await requester.request(push, _PUSH_TIMEOUT_SECONDS)
         except RemotingError as error:
             raise _failed(f"push reply message to {client_id} fail. {error}") from error
         if answer.code != ResponseCode.SUCCESS:
@@ -159,7 +158,7 @@ class ReplyHandlers:
     async def _store(
         self, connection: Connection, header: SendHeader, body: bytes, queue_id: int
     ) -> SendMessageResponseHeader | None:
-        """Where the reply is stored; None when it cannot be, which its requester need not mind."""
+        """Store the reply and return its place; None if the store refuses it."""
         message = InnerMessage(
             header.topic,
             queue_id,
@@ -174,7 +173,7 @@ class ReplyHandlers:
         try:
             stored = self._writer.put(message)
         except (PutError, RequestError) as error:
-            logger.warning("a reply in topic %s is not stored: %s", header.topic, error)
+            logger.warning("reply in topic %s not stored: %s", header.topic, error)
             return None
         await self._writer.stored()
         return SendMessageResponseHeader(

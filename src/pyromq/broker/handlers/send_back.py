@@ -1,22 +1,22 @@
-"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later.
+"""CONSUMER_SEND_MSG_BACK: retry a message that a consumer could not process.
 
-The message is read from the log by its physical offset and put again: into the group's
-%RETRY% topic with a delay that grows with each time, or into its %DLQ% topic when it
-was retried often enough or the consumer gives it up (a negative delay level).
+The broker reads the message from the log by its physical offset and stores it again: in the group's
+%RETRY% topic with a delay that grows with each retry, or in its %DLQ% topic after the last retry or
+if the consumer abandons it (a negative delay level).
 
-Checks, codes and their order are those of RocketMQ's SendMessageProcessor. It differs in:
+Checks, codes and their order are those of RocketMQ's SendMessageProcessor. Differences:
 
-1. A retried message is put only into queues that its retry topic has. RocketMQ takes any
-   of the group's retryQueueNums, which may have been raised since the topic was made:
-   such messages are never consumed.
-2. With SYNC_FLUSH the answer waits for the disk, though RocketMQ marks these messages
-   WAIT=false: a consumer that is told SUCCESS forgets the message.
-3. The store host of the new record is this broker's, where it can be found, whatever
-   address the broker had when it stored the original.
-4. A half message that is not committed, which nobody has received, is not found. Neither is
-   one whose body was damaged: a new record would vouch for it with a new checksum.
+1. A retried message goes only to queues that its retry topic has. RocketMQ picks any of the group's
+   retryQueueNums, which may have been raised since the topic was created; such messages are never
+   consumed.
+2. With SYNC_FLUSH the response waits for the fsync, although RocketMQ marks these messages
+   WAIT=false: a consumer that gets SUCCESS forgets the message.
+3. The store host of the new record is the current address of this broker, not the one at which the
+   original was stored.
+4. An uncommitted half message, which no consumer can have received, counts as not found. So does a
+   message with a damaged body: the new record would vouch for it with a new checksum.
 
-Runs on the loop; a message that memory does not hold any more is read in a lane.
+Runs on the loop; a lane reads messages that are no longer in memory.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
 from pyromq.store.results import PutError
 
-#: The client's version from which its own limit of retries counts (RocketMQ 3.4.9).
+#: Clients from this version on (RocketMQ 3.4.9) set their own maximum of retries.
 _VERSION_WITH_LIMIT: Final = 121
 DEAD_LETTER_QUEUES: Final = 1
-#: The level of a first retry; each further one is a level higher.
+#: Delay level of the first retry; each further one is a level higher.
 _FIRST_RETRY_LEVEL: Final = 3
 _INT_MAX: Final = 0x7FFFFFFF
 
 
 class SendBackHandlers:
-    """Takes messages back from consumers."""
+    """Stores messages of consumers for a retry."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._config = parts.config
@@ -70,14 +70,14 @@ class SendBackHandlers:
 
     def send_back(
         self,
-        connection: ClientConnection,  # noqa: ARG002 - the signature of handlers
+        connection: ClientConnection,  # noqa: ARG002 - every handler has it
         request: RemotingCommand,
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """CONSUMER_SEND_MSG_BACK: answered when the message is stored again."""
+        """CONSUMER_SEND_MSG_BACK: respond once the message is stored again."""
         header = ConsumerSendMsgBackRequestHeader.decode(request.ext_fields)
         group = self._check(header)
         if group.retry_queue_nums <= 0:
-            # The group wants no retries: the message is done with.
+            # The group has retries disabled: drop the message.
             return request.answer()
         topics_before = self._topics.data_version
         retry_topic = self._retry_topic(header, group)
@@ -91,7 +91,7 @@ class SendBackHandlers:
     async def _when_registered(
         self, request: RemotingCommand, registration: Awaitable[None]
     ) -> RemotingCommand:
-        """The answer when the NameServers know a topic that was made for the message."""
+        """Respond once the NameServers know the topic that was created for the message."""
         await registration
         return request.answer()
 
@@ -106,7 +106,7 @@ class SendBackHandlers:
         data = await self._lane.run(lambda: self._store.fetch_record(header.offset))
         self._put_back(request, header, group, retry_topic, data)
         await self._writer.stored()
-        # Another topic may have changed meanwhile: one registration more does no harm.
+        # Another topic may have changed meanwhile; an extra registration does no harm.
         if self._topics.data_version is not topics_before:
             await self._announced()
         return request.answer()
@@ -141,7 +141,7 @@ class SendBackHandlers:
         return topic
 
     def _topic(self, name: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig:
-        """The topic, made if need be; groups may have longer names than topics."""
+        """Return the topic, created if missing. Raises RequestError if its name is too long."""
         fault = names.topic_fault(name)
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic[{name}] not exist: {fault}")
@@ -155,7 +155,7 @@ class SendBackHandlers:
         retry_topic: TopicConfig,
         data: bytes | None,
     ) -> None:
-        """Put the message again; `data` is its record."""
+        """Store the message of a record again."""
         record = _received(data)
         if record is None:
             raise RequestError(
@@ -168,7 +168,7 @@ class SendBackHandlers:
             queue_id, level = 0, 0
         else:
             topic = retry_topic
-            # Any queue will do, of those that both the group and the topic have.
+            # Any queue that both the group and the topic have.
             queues = max(1, min(group.retry_queue_nums, topic.read_queue_nums))
             queue_id = random.randrange(queues)  # noqa: S311
             level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
@@ -198,15 +198,15 @@ class SendBackHandlers:
         self._stats.sent_back(header.group, original_topic)
 
 
-def retry_limit(group: SubscriptionGroupConfig, version: int, asked_for: int | None) -> int:
-    """After how many retries a message is given up: the client's own limit comes first."""
-    if asked_for is not None and version >= _VERSION_WITH_LIMIT:
-        return asked_for
+def retry_limit(group: SubscriptionGroupConfig, version: int, requested: int | None) -> int:
+    """Return the maximum of retries: the client's own, or else the group's."""
+    if requested is not None and version >= _VERSION_WITH_LIMIT:
+        return requested
     return group.retry_max_times
 
 
 def _received(data: bytes | None) -> MessageRecord | None:
-    """The message that a consumer can have received; None when the record is none."""
+    """Return the message of a record, or None if no consumer can have received it."""
     if data is None:
         return None
     try:
@@ -218,6 +218,6 @@ def _received(data: bytes | None) -> MessageRecord | None:
 
 
 def _original_id(record: MessageRecord) -> str:
-    """The id of the message as it was first sent, however often it was retried."""
+    """Return the id of the message before its first retry."""
     original = record.properties.get(ORIGIN_MESSAGE_ID, "")
     return original if original.strip() else record.message_id

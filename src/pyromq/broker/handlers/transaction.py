@@ -1,16 +1,15 @@
 """END_TRANSACTION and RESUME_CHECK_HALF_MESSAGE.
 
-A producer ends its transaction where the half is: by its queue offset and its place in the
-log. A commit stores the message under its real topic, and both ways store a record that the
-half is done with; both records are in one chunk, which is sealed as a whole. Clients send
-the end without waiting for an answer. What they do not hear of is found by the checks
-(`services.transaction_check`).
+A producer names the half of its transaction by queue offset and physical offset. A commit stores
+the message in its real topic; commit and rollback store a record that marks the half as done. Both
+records are in one chunk, which is sealed as a whole. Clients send the end one-way; the checks
+(`services.transaction_check`) find the ends that got lost.
 
-Better than RocketMQ, where clients do not see it: a transaction that was ended is not ended
-again, also when the producer names the half of before a check; what is no half message is
-never taken for one; every request that asks for an answer gets one.
+Different from RocketMQ, invisible to clients: ending a transaction is idempotent, even if the
+producer names the half as it was before a check; a record that is not a half is never taken for
+one; every request that expects a response gets one.
 
-Runs on the loop. Halves that are no longer in memory are read in the lane of these requests.
+Runs on the loop. A lane reads halves that are no longer in memory.
 """
 
 from __future__ import annotations
@@ -74,34 +73,34 @@ class TransactionHandlers:
     def end_transaction(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """END_TRANSACTION: commit or roll back a half; nothing when the producer does not know."""
+        """END_TRANSACTION: commit or roll back a half, or leave it open."""
         header = EndTransactionRequestHeader.decode(request.ext_fields)
         if self._is_replica:
             raise RequestError(
                 ResponseCode.SLAVE_NOT_AVAILABLE,
-                "this broker is a replica: transactions end at their master",
+                "this broker is a replica: end the transaction at its master",
             )
         if header.commit_or_rollback == TRANSACTION_NOT:
             logger.info(
-                "%s does not know yet how transaction %s of group %s ends: %s",
-                connection.remote_address,
+                "outcome of transaction %s, group %s, unknown to %s: %s",
                 header.msg_id,
                 header.producer_group,
+                connection.remote_address,
                 request.remark or "no reason given",
             )
             return request.answer()
         if header.commit_or_rollback not in _OUTCOMES:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"commitOrRollback is {header.commit_or_rollback}: neither commit "
-                f"({TRANSACTION_COMMIT}) nor rollback ({TRANSACTION_ROLLBACK}) nor unknown (0)",
+                f"commitOrRollback is {header.commit_or_rollback}, expected {TRANSACTION_COMMIT} "
+                f"(commit), {TRANSACTION_ROLLBACK} (rollback) or 0 (unknown)",
             )
         place = header.commit_log_offset
         if self._store.is_cold(place):
             return self._end_later(connection, request, header)
         record = self._store.read_record(place)
         if record is None:
-            self._store.seal()  # the half may have come in the same chunk
+            self._store.seal()  # the half may be of the same chunk
             record = self._store.read_record(place)
         return self._end(connection, request, header, record)
 
@@ -110,7 +109,7 @@ class TransactionHandlers:
     ) -> RemotingCommand:
         record = await self._lane.run(lambda: self._store.fetch_record(header.commit_log_offset))
         answer = self._end(connection, request, header, record)
-        await self._writer.stored()  # nobody else does when no answer is wanted
+        await self._writer.stored()  # a one-way request has no response that would wait
         return answer
 
     def _end(
@@ -124,13 +123,13 @@ class TransactionHandlers:
         queue = self._store.queue(TRANSACTION_HALF_TOPIC, HALF_QUEUE)
         entry = queue.entry(half.queue_offset)
         if entry is None or entry.physical_offset != half.physical_offset:
-            # Bytes that look like a half, such as somebody may send within a body.
+            # Bytes that look like a half, for example inside the body of a message.
             raise RequestError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
         outcome = _OUTCOMES[header.commit_or_rollback]
         origin = origin_of(half)
         if self._transactions.is_ended(half.queue_offset, origin):
             logger.warning(
-                "%s: %s of transaction %s, half %d of group %s, which has ended: nothing is done",
+                "%s: %s of transaction %s, half %d of group %s, ignored: already ended",
                 connection.remote_address,
                 outcome,
                 header.msg_id,
@@ -163,20 +162,20 @@ class TransactionHandlers:
             try:
                 self._writer.put(end_of(offset, self._store_host, now))
             except PutError as error:
-                # As long as this process lives, and once its offsets are saved, it is known.
-                logger.error("the end of half %d could not be stored: %s", offset, error)
+                # The table knows the end while this process lives, and longer once it is saved.
+                logger.error("end of half %d not stored: %s", offset, error)
             else:
                 self._transactions.end_stored(offset)
 
     async def resume_check(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """RESUME_CHECK_HALF_MESSAGE: ask again about a half that was given up."""
+        """RESUME_CHECK_HALF_MESSAGE: check an abandoned half again."""
         header = ResumeCheckHalfMessageRequestHeader.decode(request.ext_fields)
         try:
             place = decode_message_id(header.msg_id or "")[2]
             self._store.seal()
             record = await self._lane.run(lambda: self._store.fetch_record(place))
             if record is None:
-                raise HalfError(f"there is no message {header.msg_id}")
+                raise HalfError(f"no message {header.msg_id}")
             stored = self._resume(decode_record(record))
         except (ValueError, PutError) as error:
             raise RequestError(
@@ -184,7 +183,7 @@ class TransactionHandlers:
                 f"Put message back to {TRANSACTION_HALF_TOPIC} failed: {error}",
             ) from error
         await self._writer.stored()
-        logger.info("half message %s is asked about again, as %d", header.msg_id, stored.offset)
+        logger.info("half message %s put back as half %d for checks", header.msg_id, stored.offset)
         return request.answer()
 
     def _resume(self, record: MessageRecord) -> Stored:
@@ -193,7 +192,7 @@ class TransactionHandlers:
         if record.topic == TRANSACTION_HALF_TOPIC:
             before = record.queue_offset
         if max(before, origin) >= self._store.max_offset(TRANSACTION_HALF_TOPIC, HALF_QUEUE):
-            raise HalfError(f"message {record.message_id} names a half that never was")
+            raise HalfError(f"message {record.message_id} refers to a half that does not exist")
         if self._transactions.is_ended(before, origin):
             raise HalfError(f"the transaction of message {record.message_id} has ended")
         stored = self._writer.put(message)
@@ -202,7 +201,7 @@ class TransactionHandlers:
         return stored
 
     def _refusal(self, error: PutError) -> RequestError:
-        """What a committed message that cannot be stored is answered; its half stays open."""
+        """Return the refusal of a commit that cannot be stored; the half stays open."""
         if error.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
             return RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -222,13 +221,13 @@ class TransactionHandlers:
 
 
 def _checked_half(header: EndTransactionRequestHeader, record: bytes | None) -> MessageRecord:
-    """The half that a request ends; RequestError, as RocketMQ words it, when it is not that."""
+    """Return the half that a request ends. Raises RequestError with RocketMQ's remarks."""
     half: MessageRecord | None = None
     if record is not None:
         try:
             half = decode_record(record)
         except RecordError:
-            logger.exception("the record at %d cannot be read", header.commit_log_offset)
+            logger.exception("record at %d is damaged", header.commit_log_offset)
     if half is None or (half.topic, half.queue_id) != (TRANSACTION_HALF_TOPIC, HALF_QUEUE):
         raise RequestError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
     if producer_group(half) != header.producer_group:

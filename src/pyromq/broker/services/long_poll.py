@@ -1,74 +1,84 @@
-"""Pulls that found nothing wait here until a message arrives or their time is over.
+"""Keeps pulls that found nothing, and wakes them when a message arrives or their time is up.
 
-`park` hangs a pull on its queue; the store tells of arrivals in watched queues
-(`arrived`, in the middle of a chunk), and the parked pulls of such a queue run again
-from the next turn of the loop on. A tick looks for those whose time is over or whose
-client has gone. A client that does not read what it was sent gets no more: its pulls
-wait until it does.
+`park` keeps a pull at its queue. The store reports arrivals in watched queues (`arrived`, in the
+middle of a chunk); the pulls of such a queue are tried from the next loop iteration on. A tick
+wakes pulls whose deadline has passed or whose connection has closed. A client that does not read
+its responses gets no more until it does.
+
+A kept pull completes itself (`ParkedPull`); `handlers.waiting_pull` implements it.
 
 Invariants
-1. A parked pull is in three tables: by its queue, by its connection, and by the tick that
-   ends its wait. `_remove` takes it out of all three.
-2. Pulls run one at a time, in slices (`services.turns`), in the order in which they were
-   woken. However many wait, the loop goes on beside them.
-3. What waits is bounded by maxParkedPulls and maxParkedPullsPerConnection, and the expressions
-   that pulls bring along by maxParkedExpressionSize.
+1. A parked pull is in three tables: by queue, by connection, and by the tick of its deadline.
+   `_remove` takes it out of all three.
+2. Pulls are tried one at a time, in slices (`services.turns`), in the order in which they were
+   woken, so that the loop stays responsive however many wait.
+3. The number of parked pulls is capped by maxParkedPulls and maxParkedPullsPerConnection, the total
+   length of their expressions by maxParkedExpressionSize.
 
-Everything on the loop's thread.
+Everything runs on the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.services.turns import Turns
 from pyromq.protocol.wire.codes import ResponseCode
-from pyromq.protocol.wire.frame import RawFrame, RequestError
+from pyromq.protocol.wire.frame import RequestError
 from pyromq.remoting.connection import MAX_UNSENT, Connection
 from pyromq.store.queues.consume_queue import ConsumeQueue
 
 logger = logging.getLogger(__name__)
 
 _TICK_SECONDS: Final = 0.5
-#: More pulls than this on one queue cannot be meant: the oldest is answered.
+#: Pulls on one queue; above that, the oldest expires.
 _MAX_PER_QUEUE: Final = 10_000
 
-Pull = TypeVar("Pull")
+
+class DelayedPull(ABC):
+    """A pull that is answered later: once, by `try_complete` or `expire`, or never, by `cancel`."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    @abstractmethod
+    def try_complete(self) -> bool:
+        """Write the response if the pull can be answered now; return False to keep waiting."""
+
+    @abstractmethod
+    def expire(self) -> None:
+        """Write a response now: the pull may not wait any longer."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Release what the pull holds: its connection is gone."""
 
 
-@dataclass(slots=True, eq=False)
-class ParkedPull(Generic[Pull]):
-    """A pull that waits."""
+class ParkedPull(DelayedPull):
+    """A delayed pull that `LongPoll` keeps, with the bookkeeping of `LongPoll`."""
 
-    connection: Connection
-    frame: RawFrame
-    #: Where to look for messages from.
-    offset: int
-    wait_seconds: float
-    #: What the pull handler knows about it.
-    pull: Pull
-    #: Characters of the expression that it brings along.
-    weight: int = 0
-    deadline: float = 0.0
-    #: Where it waits; None when it does not.
-    queue: ConsumeQueue | None = None
-    #: The pulls whose wait ends with the same tick, this one among them.
-    due: dict[ParkedPull[Any], None] | None = None
-    #: Whether it will be looked at soon.
-    is_woken: bool = False
+    __slots__ = ("deadline", "due", "is_woken", "queue", "wait_seconds", "weight")
 
-
-class RunAgain(Protocol):
-    """Runs a parked pull once more."""
-
-    def __call__(self, parked: ParkedPull[Any], *, is_over: bool) -> bytes | None:
-        """Return its answer, or None to keep waiting (not allowed when its time is over)."""
+    def __init__(self, connection: Connection, wait_seconds: float, *, weight: int = 0) -> None:
+        super().__init__(connection)
+        self.wait_seconds = wait_seconds
+        #: Characters of the expression that the pull keeps.
+        self.weight = weight
+        self.deadline = 0.0
+        #: The queue at which it is parked, or None.
+        self.queue: ConsumeQueue | None = None
+        #: The pulls whose deadline has the same tick, including this one.
+        self.due: dict[ParkedPull, None] | None = None
+        #: Whether it is about to be tried.
+        self.is_woken = False
 
 
 class LongPoll:
@@ -76,52 +86,52 @@ class LongPoll:
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
         self._config = config or BrokerConfig()
-        #: What pulls cost together; the pull handler works by the same budget.
+        #: The time budget that parked pulls share with those that have just arrived.
         self.turns = Turns()
         # Dictionaries without values are sets that keep their order.
-        self._parked: dict[ConsumeQueue, dict[ParkedPull[Any], None]] = {}
-        #: Of each connection that has had some, until it is closed.
-        self._of: dict[Connection, set[ParkedPull[Any]]] = {}
-        #: By the number of the tick that ends their wait.
-        self._due: dict[int, dict[ParkedPull[Any], None]] = {}
+        self._parked: dict[ConsumeQueue, dict[ParkedPull, None]] = {}
+        #: Includes connections without parked pulls until they are closed.
+        self._by_connection: dict[Connection, set[ParkedPull]] = {}
+        #: By the number of the tick of their deadline.
+        self._due: dict[int, dict[ParkedPull, None]] = {}
         self._count = 0
         self._weight = 0
         self._arrived: set[ConsumeQueue] = set()
-        self._woken: deque[ParkedPull[Any]] = deque()
-        self._is_looking = False
+        self._woken: deque[ParkedPull] = deque()
+        self._is_trying = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        #: Set by the pull handler.
-        self.run_again: RunAgain | None = None
-        #: The broker goes: nothing may wait any more.
+        #: Set when the broker stops: pulls must not wait any longer.
         self.stopping = False
 
     def start(self) -> None:
-        """Begin to look for pulls whose time is over."""
+        """Start the ticks."""
         self._loop = asyncio.get_running_loop()
         self._tick()
 
     def stop(self) -> None:
-        """Answer every parked pull; the pull handler says how, as this is `stopping`."""
+        """Expire every parked pull."""
         self.stopping = True
         if self._timer is not None:
             self._timer.cancel()
         for queue in list(self._parked):
             for parked in list(self._parked[queue]):
-                if not parked.connection.closed:
+                if parked.connection.closed:
+                    parked.cancel()
+                else:
                     self._run(parked, is_over=True)
                 self._remove(parked)
 
     def __len__(self) -> int:
         return self._count
 
-    def park(self, queue: ConsumeQueue, parked: ParkedPull[Any]) -> None:
-        """Let a pull wait for the next message of `queue`. Raises RequestError when too many do."""
+    def park(self, queue: ConsumeQueue, parked: ParkedPull) -> None:
+        """Keep a pull until the next message of `queue`. Raises RequestError above the limits."""
         assert self._loop is not None
         config = self._config
-        own = self._of.get(parked.connection)
+        own = self._by_connection.get(parked.connection)
         if own is None:
-            own = self._of[parked.connection] = set()
+            own = self._by_connection[parked.connection] = set()
         if (
             len(own) >= config.max_parked_pulls_per_connection
             or self._count >= config.max_parked_pulls
@@ -144,7 +154,8 @@ class LongPoll:
             self._run(oldest, is_over=True)
             self._remove(oldest)
 
-    def _refusal(self, parked: ParkedPull[Any], own: int) -> RequestError:
+    def _refusal(self, parked: ParkedPull, own: int) -> RequestError:
+        """Return SYSTEM_BUSY, which makes clients back off; PULL_NOT_FOUND would not."""
         config = self._config
         limit = config.max_parked_pulls_per_connection
         if own >= limit:
@@ -154,19 +165,21 @@ class LongPoll:
             fact, key = f"{self._count} pulls wait", "maxParkedPulls"
         else:
             limit = config.max_parked_expression_size
-            fact = f"expressions of {self._weight} characters wait, this one has {parked.weight}"
+            fact = (
+                f"waiting pulls hold expressions of {self._weight} characters, "
+                f"this one has {parked.weight}"
+            )
             key = "maxParkedExpressionSize"
-        # Told that nothing was found, a client would ask again at once; now it waits a while.
         return RequestError(ResponseCode.SYSTEM_BUSY, f"{fact}, limit {limit} ({key})")
 
     def arrived(self, queue: ConsumeQueue) -> None:
-        """A message came to a watched queue; it can be read when the loop turns."""
+        """Note a message in a watched queue; it is readable from the next loop iteration on."""
         if self._loop is None:
             return
         self._arrived.add(queue)
-        if not self._is_looking:
-            self._is_looking = True
-            self.turns.add(self._look_at_next)
+        if not self._is_trying:
+            self._is_trying = True
+            self.turns.add(self._try_next)
 
     def _tick(self) -> None:
         assert self._loop is not None
@@ -174,22 +187,22 @@ class LongPoll:
         number = int(now / _TICK_SECONDS)
         for due in [self._due.pop(tick) for tick in list(self._due) if tick <= number]:
             self._wake(due)
-        for connection in [connection for connection in self._of if connection.closed]:
-            self._wake(self._of[connection] or self._of.pop(connection))
+        for connection in [each for each in self._by_connection if each.closed]:
+            self._wake(self._by_connection[connection] or self._by_connection.pop(connection))
         self._timer = self._loop.call_later(_TICK_SECONDS, self._tick)
 
-    def _wake(self, several: Iterable[ParkedPull[Any]]) -> None:
-        """Have pulls looked at, each once, after those that were woken before."""
+    def _wake(self, several: Iterable[ParkedPull]) -> None:
+        """Queue pulls to be tried, each once, after those already queued."""
         for parked in several:
             if not parked.is_woken:
                 parked.is_woken = True
                 self._woken.append(parked)
-        if not self._is_looking:
-            self._is_looking = True
-            self.turns.add(self._look_at_next)
+        if not self._is_trying:
+            self._is_trying = True
+            self.turns.add(self._try_next)
 
-    def _look_at_next(self) -> bool:
-        """Look at the next woken pull; whether there are more."""
+    def _try_next(self) -> bool:
+        """Try the next woken pull; return whether there are more."""
         woken = self._woken
         if self._arrived:
             arrived, self._arrived = self._arrived, set()
@@ -203,23 +216,39 @@ class LongPoll:
             parked = woken.popleft()
             parked.is_woken = False
             if parked.queue is not None:
-                self._look(parked)
-        self._is_looking = bool(woken or self._arrived)
-        return self._is_looking
+                self._try(parked)
+        self._is_trying = bool(woken or self._arrived)
+        return self._is_trying
 
-    def _look(self, parked: ParkedPull[Any]) -> None:
-        """Run a parked pull again; one without an answer stays."""
+    def _try(self, parked: ParkedPull) -> None:
+        """Complete, expire or cancel a pull; one that is not done stays."""
         assert self._loop is not None
         now = self._loop.time()
         connection = parked.connection
         if connection.closed:
+            parked.cancel()
             self._remove(parked)
         elif connection.unsent > MAX_UNSENT:
-            self._set_deadline(parked, now)  # the next tick looks again
+            self._set_deadline(parked, now)  # try again at the next tick
         elif self._run(parked, is_over=parked.deadline <= now):
             self._remove(parked)
 
-    def _set_deadline(self, parked: ParkedPull[Any], deadline: float) -> None:
+    def _run(self, parked: ParkedPull, *, is_over: bool) -> bool:
+        """Return whether the pull is done with: answered, or failed and its connection closed."""
+        try:
+            if not is_over:
+                return parked.try_complete()
+            parked.expire()
+        except Exception:
+            # Other pulls must not suffer; the client retries over a new connection.
+            logger.exception(
+                "waiting pull of %s failed: connection closed", parked.connection.remote_address
+            )
+            parked.connection.close()
+            parked.cancel()
+        return True
+
+    def _set_deadline(self, parked: ParkedPull, deadline: float) -> None:
         if parked.due is not None:
             parked.due.pop(parked, None)
         parked.deadline = deadline
@@ -230,7 +259,7 @@ class LongPoll:
         due[parked] = None
         parked.due = due
 
-    def _remove(self, parked: ParkedPull[Any]) -> None:
+    def _remove(self, parked: ParkedPull) -> None:
         queue = parked.queue
         if queue is None:
             return
@@ -242,23 +271,6 @@ class LongPoll:
         if not waiting:
             del self._parked[queue]
             queue.watched = False
-        self._of[parked.connection].discard(parked)
+        self._by_connection[parked.connection].discard(parked)
         self._count -= 1
         self._weight -= parked.weight
-
-    def _run(self, parked: ParkedPull[Any], *, is_over: bool) -> bool:
-        """Whether the pull is done with: it got its answer, or never will."""
-        assert self.run_again is not None
-        try:
-            answer = self.run_again(parked, is_over=is_over)
-            if answer is not None:
-                parked.connection.write(answer)
-        except Exception:
-            # The pulls beside it must not suffer; its client asks again when it is closed.
-            logger.exception(
-                "%s: a waiting pull could not be answered: closed",
-                parked.connection.remote_address,
-            )
-            parked.connection.close()
-            return True
-        return answer is not None

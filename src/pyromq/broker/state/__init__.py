@@ -1,1 +1,1 @@
-"""The broker's tables: persisted ones and those of who is connected."""
+"""Tables of the broker: the persistent ones and those of connected clients."""

@@ -1,17 +1,17 @@
-"""The clients that are connected now: members of consumer groups and of producer groups.
+"""Connected clients: the members of consumer groups and of producer groups.
 
-Clients report themselves by heartbeats every 30 seconds. A member leaves when it says so,
-when its connection is lost, or when it was silent for 120 seconds. Nothing here is
-persisted: after a restart the tables fill within one heartbeat.
+Clients send a heartbeat every 30 seconds. A member is removed when it unregisters, when its
+connection is lost, or after 120 seconds of silence. Nothing is persisted: after a restart the
+tables fill within one heartbeat interval.
 
-Invariants:
-1. A group without members is not in the table, so that forgotten groups cost nothing.
-2. Every entry can be found from its connection: losing one costs its own entries only, in
-   time that grows with their number, however many groups and client ids there are.
-3. Each change of a group's members or subscriptions is reported by the return value; the
-   tables themselves send nothing.
+Invariants
+1. A group without members is not in the table, so abandoned groups cost nothing.
+2. Every entry is found from its connection: losing a connection costs time in proportion to its own
+   entries, however many groups and client ids exist.
+3. Return values report each change of a group's members or subscriptions; the tables themselves
+   send nothing.
 
-All methods are called on the event loop.
+Called on the loop.
 """
 
 from __future__ import annotations
@@ -39,43 +39,43 @@ logger = logging.getLogger(__name__)
 
 #: Seconds of silence after which a client is dropped.
 CLIENT_EXPIRY = 120.0
-#: Memory of a subscription beside its texts, and of each of its tags, in bytes, roughly.
+#: Estimated bytes of memory per subscription, besides its texts, and per tag.
 _SUBSCRIPTION_OVERHEAD: Final = 1024
 _TAG_OVERHEAD: Final = 128
 
 
 class ClientConnection(Protocol):
-    """What the tables and their users need of a client's connection."""
+    """The part of a connection that the tables and their callers use."""
 
     @property
     def remote_address(self) -> str:
-        """The client's address as `host:port`."""
+        """Return the client's address as `host:port`."""
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Return whether the connection is closed."""
 
     @property
     def congested(self) -> bool:
-        """Whether the client reads too slowly to be sent more that can wait."""
+        """Return whether the client reads too slowly for anything that can wait."""
 
     def send(self, command: RemotingCommand) -> None:
-        """Send an answer, or a request that expects none."""
+        """Send a response or a one-way request."""
 
     async def request(
         self,
         command: RemotingCommand,
-        timeout: float,  # noqa: ASYNC109 - part of what is asked
+        timeout: float,  # noqa: ASYNC109 - the remoting layer enforces it
     ) -> RemotingCommand:
-        """Ask the client something; raises RemotingError."""
+        """Send a request and return the client's response. Raises RemotingError."""
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
 
 
 @dataclass(slots=True)
 class Client:
-    """A client on its connection, as its last heartbeat described it."""
+    """A client on one connection, as of its last heartbeat."""
 
     connection: ClientConnection
     client_id: str
@@ -86,7 +86,7 @@ class Client:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """The members of a consumer group and what it subscribes to."""
+    """The members and subscriptions of a consumer group."""
 
     name: str
     consume_type: ConsumeType
@@ -94,17 +94,17 @@ class ConsumerGroup:
     consume_from_where: ConsumeFromWhere
     members: dict[ClientConnection, Client] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
-    #: Counts the changes of `subscriptions`, also those that are no news to other members.
+    #: Counts changes of `subscriptions`, including those that need no rebalance.
     changes: int = 0
-    #: Memory that `subscriptions` take, as `subscription_bytes` counts it.
+    #: Memory of `subscriptions`, as `subscription_bytes` estimates it.
     size: int = 0
 
     def client_ids(self) -> list[str]:
-        """The members' ids, in the order in which they came."""
+        """Return the ids of the members in the order in which they joined."""
         return [client.client_id for client in self.members.values()]
 
     def find_client(self, client_id: str) -> Client | None:
-        """The member with this id."""
+        """Return the member with this id, if any."""
         return next((c for c in self.members.values() if c.client_id == client_id), None)
 
 
@@ -118,42 +118,44 @@ class ConsumerTable:
         on_subscribed: Callable[[str, Iterable[SubscriptionData]], None] | None = None,
         on_gone: Callable[[str], None] | None = None,
     ) -> None:
-        """`on_subscribed` is called with the group and subscriptions of each heartbeat, `on_gone`
-        with each group that has lost its last member.
+        """Create an empty table.
+
+        It calls `on_subscribed` with the group and subscriptions of each heartbeat, and `on_gone`
+        with each group that loses its last member.
         """
         self._now = now
         self._on_subscribed = on_subscribed
         self._on_gone = on_gone
-        #: Another number after each change of what a group wants or how it consumes: what was
-        #: found out under the same number still holds.
+        #: Changes with every subscription or message model of a group; results computed under the
+        #: same version are still valid.
         self.version = 0
-        #: Memory that the subscriptions of all groups take.
+        #: Estimated memory of all subscriptions.
         self.size = 0
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[ClientConnection, set[str]] = {}
 
     def find(self, group: str) -> ConsumerGroup | None:
-        """The group, if it has members."""
+        """Return the group, if it has members."""
         return self._groups.get(group)
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """What the group wants of a topic, if it has members that subscribe to it."""
+        """Return the subscription of a group to a topic, if any."""
         members = self._groups.get(group)
         return None if members is None else members.subscriptions.get(topic)
 
     def groups_of_topic(self, topic: str) -> set[str]:
-        """The groups that subscribe to a topic now."""
+        """Return the groups that subscribe to a topic now."""
         return {name for name, group in self._groups.items() if topic in group.subscriptions}
 
     def groups_of(self, connection: ClientConnection) -> Collection[str]:
-        """The groups that a connection is a member of."""
+        """Return the groups of a connection."""
         return self._groups_of.get(connection, ())
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def register(self, data: ConsumerData, client: Client) -> bool:
-        """Note a heartbeat; True when members or subscribed topics changed."""
+        """Register a heartbeat; return whether members or subscribed topics changed."""
         group = self._groups.get(data.group_name)
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(
@@ -178,14 +180,14 @@ class ConsumerTable:
         return joined or resubscribed
 
     def unregister(self, group: str, connection: ClientConnection) -> bool:
-        """Remove a member that leaves; True when it was one."""
+        """Remove a member; return whether it was one."""
         client = self._remove(group, connection)
         if client is not None:
             _log_gone("consumer", client, [group], "left")
         return client is not None
 
     def disconnect(self, connection: ClientConnection) -> list[str]:
-        """Remove what a lost connection stood for; the groups whose members changed."""
+        """Remove the memberships of a lost connection; return the groups that changed."""
         groups = sorted(self._groups_of.get(connection, ()))
         client = None
         for name in groups:
@@ -195,14 +197,14 @@ class ConsumerTable:
         return groups
 
     def expire(self) -> list[str]:
-        """Close and remove members that were silent too long; the groups that changed."""
+        """Close and remove silent members; return the groups that changed."""
         deadline = self._now() - CLIENT_EXPIRY
         changed = []
         for group in list(self._groups.values()):
             silent = [c for c in group.members.values() if c.last_seen < deadline]
             for client in silent:
                 self._remove(group.name, client.connection)
-                _log_gone("consumer", client, [group.name], "was silent too long")
+                _log_gone("consumer", client, [group.name], "timed out")
                 client.connection.close()
             if silent:
                 changed.append(group.name)
@@ -222,7 +224,7 @@ class ConsumerTable:
             )
         elif known.client_id != client.client_id:
             logger.error(
-                "consumer %s of group %s calls itself %s now, on the same connection from %s",
+                "consumer %s of group %s changed its id to %s on the same connection from %s",
                 known.client_id,
                 group.name,
                 client.client_id,
@@ -246,7 +248,7 @@ class ConsumerTable:
 
 
 def subscription_bytes(subscriptions: Iterable[SubscriptionData]) -> int:
-    """About how much memory subscriptions take."""
+    """Estimate the memory of subscriptions."""
     return sum(
         _SUBSCRIPTION_OVERHEAD
         + len(each.topic)
@@ -257,10 +259,10 @@ def subscription_bytes(subscriptions: Iterable[SubscriptionData]) -> int:
 
 
 def _update_subscriptions(group: ConsumerGroup, wanted: Iterable[SubscriptionData]) -> bool:
-    """Make the group's subscriptions those of its newest heartbeat.
+    """Replace the subscriptions of a group; return whether its topics changed.
 
-    A newer version of a known subscription replaces it without counting as a change, as
-    in RocketMQ: queues are shared by topic, whatever the expression.
+    A newer version of a known subscription is not a change, as in RocketMQ: members share queues by
+    topic, whatever the expression.
     """
     new: list[SubscriptionData] = []
     topics = set()
@@ -284,40 +286,40 @@ def _update_subscriptions(group: ConsumerGroup, wanted: Iterable[SubscriptionDat
 
 
 class ProducerTable:
-    """Producer groups that have members now, for the broker's questions to them."""
+    """Producer groups with members, to check transactions with and push replies to."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._groups: dict[str, dict[ClientConnection, Client]] = {}
         self._groups_of: dict[ClientConnection, set[str]] = {}
         self._by_client_id: dict[str, ClientConnection] = {}
-        #: The client ids of each connection, with the number of groups that know it by each.
+        #: Client ids by connection, each with the number of groups that use it.
         self._ids_of: dict[ClientConnection, Counter[str]] = {}
         self._turn = itertools.count()
 
     def members(self, group: str) -> list[Client]:
-        """The members of a producer group."""
+        """Return the members of a producer group."""
         return list(self._groups.get(group, {}).values())
 
     def groups(self) -> list[str]:
-        """The names of all producer groups that have members."""
+        """Return the names of all producer groups with members."""
         return list(self._groups)
 
     def groups_of(self, connection: ClientConnection) -> Collection[str]:
-        """The groups that a connection is a member of."""
+        """Return the groups of a connection."""
         return self._groups_of.get(connection, ())
 
     def find_client(self, client_id: str) -> ClientConnection | None:
-        """The connection of a client, for a reply to its request."""
+        """Return the connection of a client."""
         return self._by_client_id.get(client_id)
 
     def pick(self, group: str) -> ClientConnection | None:
-        """A member's connection to ask about a transaction: each in turn, lost ones left out."""
+        """Return the connection of a live member, round-robin, to check a transaction with."""
         alive = [connection for connection in self._groups.get(group, ()) if not connection.closed]
         return alive[next(self._turn) % len(alive)] if alive else None
 
     def register(self, group: str, client: Client) -> None:
-        """Note a heartbeat."""
+        """Register a heartbeat."""
         client.last_seen = self._now()
         members = self._groups.setdefault(group, {})
         known = members.get(client.connection)
@@ -337,13 +339,13 @@ class ProducerTable:
         self._by_client_id[client.client_id] = client.connection
 
     def unregister(self, group: str, connection: ClientConnection) -> None:
-        """Remove a member that leaves."""
+        """Remove a member."""
         client = self._remove(group, connection)
         if client is not None:
             _log_gone("producer", client, [group], "left")
 
     def disconnect(self, connection: ClientConnection) -> None:
-        """Remove what a lost connection stood for."""
+        """Remove the memberships of a lost connection."""
         groups = sorted(self._groups_of.get(connection, ()))
         client = None
         for group in groups:
@@ -352,12 +354,12 @@ class ProducerTable:
             _log_gone("producer", client, groups, "lost its connection")
 
     def expire(self) -> None:
-        """Close and remove members that were silent too long."""
+        """Close and remove silent members."""
         deadline = self._now() - CLIENT_EXPIRY
         for group, members in list(self._groups.items()):
             for client in [c for c in members.values() if c.last_seen < deadline]:
                 self._remove(group, client.connection)
-                _log_gone("producer", client, [group], "was silent too long")
+                _log_gone("producer", client, [group], "timed out")
                 client.connection.close()
 
     def _remove(self, group: str, connection: ClientConnection) -> Client | None:
@@ -372,7 +374,7 @@ class ProducerTable:
         return client
 
     def _forget_client_id(self, client: Client) -> None:
-        """Count one group less that knows a connection by this id; at none, forget the id."""
+        """Decrement the groups that use an id of a connection; drop the id at zero."""
         connection, client_id = client.connection, client.client_id
         ids = self._ids_of[connection]
         ids[client_id] -= 1
@@ -381,7 +383,7 @@ class ProducerTable:
         del ids[client_id]
         if not ids:
             del self._ids_of[connection]
-        # A client that came back on a new connection keeps its entry when the old one ends.
+        # A client that reconnected keeps its entry when the old connection ends.
         if self._by_client_id.get(client_id) is connection:
             del self._by_client_id[client_id]
 

@@ -1,16 +1,16 @@
-"""How far the delivery of each delay level has come; persisted as `config/delayOffset.json`.
+"""Progress of delay levels; persisted as `config/delayOffset.json`.
 
-An offset is the queue offset, in the level's queue of SCHEDULE_TOPIC_XXXX, of the next
-message that is to be delivered.
+The offset of a level is the queue offset, in its queue of SCHEDULE_TOPIC_XXXX, of the next message
+to deliver.
 
 Invariants
-1. The file never counts a message as delivered whose delivered copy is not on the disk:
-   after a cut of the power a delayed message may come twice, but is never lost. (RocketMQ
-   saves what it has written, flushed or not.)
-2. After a kill of the process no message is delivered twice, but those of the turn in which
-   it was killed: `delay_progress`.
+1. The file counts a message as delivered only once its delivered copy is fsynced: after a power cut
+   a delayed message may arrive twice, but is never lost. (RocketMQ saves what it has written,
+   flushed or not.)
+2. After a kill of the process only the messages of the last loop iteration may be delivered twice:
+   `delay_progress`.
 
-All methods are called on the event loop.
+Called on the loop.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class DelayOffsetTable:
     """Next queue offsets by delay level."""
 
     def __init__(self, directory: Path, abort_file: Path) -> None:
-        """`abort_file` is there at a start when the broker before was killed."""
+        """`abort_file` exists at the start if the last process was killed."""
         self._abort_file = abort_file
         self._offsets: dict[int, int] = {}
-        #: Deliveries that are counted end below this physical offset.
+        #: The copies of all counted deliveries end before this physical offset.
         self._log_end = 0
-        #: What may be saved, and what may be when the log is flushed so far.
+        #: Offsets that may be saved now, and those that may be once the log is flushed that far.
         self._safe: dict[int, int] = {}
         self._written: Progress | None = None
         self._saved: dict[int, int] = {}
@@ -44,7 +44,7 @@ class DelayOffsetTable:
         self.file = TableFile(directory / "delayOffset.json", self._snapshot)
 
     def load(self) -> None:
-        """Take the offsets of the file. Raises PersistenceError."""
+        """Load the file. Raises PersistenceError."""
         loaded = self.file.load(DelayOffsetSerializeWrapper.decode)
         if loaded is not None:
             self._offsets = loaded.offset_table
@@ -52,7 +52,7 @@ class DelayOffsetTable:
         self._noted = self._note.read() if self._abort_file.exists() else None
 
     def begin(self, log_end: int) -> None:
-        """The store has started; recovery found the log to end there."""
+        """Start after recovery, which found the end of the log at `log_end`."""
         noted, self._noted = self._noted, None
         if noted is not None and noted.log_end <= log_end:
             for level, offset in noted.offsets.items():
@@ -62,19 +62,19 @@ class DelayOffsetTable:
         self._note.write(Progress(log_end, self._offsets))
 
     def get(self, level: int) -> int:
-        """The offset of a level's next message; 0 when none was ever delivered."""
+        """Return the offset of a level's next message."""
         return self._offsets.get(level, 0)
 
     def move(self, offsets: dict[int, int], log_end: int) -> None:
-        """These levels have come so far; what they delivered is written, below `log_end`."""
+        """Advance levels; the delivered copies are written and end before `log_end`."""
         self._offsets.update(offsets)
         self._log_end = log_end
         self._note.write(Progress(log_end, self._offsets))
 
     def settle(self, flushed: int) -> bool:
-        """Let be saved what the log, which is on the disk up to `flushed`, bears out.
+        """Allow a save of the offsets whose deliveries are below `flushed`, the fsynced end.
 
-        False when that is nothing new, and to be asked again.
+        Return False if there are none yet: call again later.
         """
         if self._log_end <= flushed:
             self._safe, self._written = dict(self._offsets), None
@@ -87,17 +87,17 @@ class DelayOffsetTable:
         return False
 
     def save_if_changed(self) -> None:
-        """Save what is safe soon, unless it was saved before."""
+        """Schedule a save of the safe offsets, unless they are saved."""
         if self._safe != self._saved:
             self._saved = self._safe
             self.file.save_soon()
 
     def table(self) -> DelayOffsetSerializeWrapper:
-        """The offsets as they are now."""
+        """Return the current offsets."""
         return DelayOffsetSerializeWrapper(dict(self._offsets))
 
     async def close(self) -> None:
-        """Save what is safe. Raises PersistenceError."""
+        """Save the safe offsets. Raises PersistenceError."""
         await self.file.close()
         if self._safe == self._offsets:
             self._note.remove()
@@ -111,6 +111,6 @@ class _Snapshot:
     offsets: dict[int, int]
 
     def encode(self) -> bytes:
-        """The file's content, byte for byte as Java writes it."""
+        """Return the content of the file, byte for byte as Java writes it."""
         levels = ",".join(f"{level}:{self.offsets[level]}" for level in sorted(self.offsets))
         return f'{{\n\t"offsetTable":{{{levels}\n\t}}\n}}'.encode()

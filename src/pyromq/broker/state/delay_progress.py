@@ -1,23 +1,23 @@
-"""How far each delay level has come, to the message, for a broker that is killed.
+"""Exact progress of delay levels that survives a kill of the process.
 
-`config/delayOffset.json` is written every ten seconds, and only of what is on the disk: a
-broker that goes by it after a kill would deliver the messages since then once more. What
-was delivered is the kernel's, though, and outlives the process, and so does this note: a
-few numbers in a mapped page, written after each turn of deliveries, never synced.
+`config/delayOffset.json` is written every ten seconds and covers only fsynced deliveries: after a
+kill it alone would have the broker deliver the messages since then again. Written deliveries are in
+the page cache and outlive the process. So does this note, a few numbers in a mapped page, written
+after each batch of deliveries and never fsynced.
 
-    slot     2,048 bytes, two of them, written in turn
+    slot     2,048 bytes, two of them, written alternately
     crc      u32   CRC-32 of the rest
-    sequence u64   the slot with the higher one counts
-    log end  u64   the deliveries that are counted here end below
-    boot     16    which boot of the machine wrote it
+    sequence u64   the slot with the higher one is valid
+    log end  u64   the counted deliveries end before it
+    boot     16    boot id of the machine that wrote it
     count    u16
-    level    i32, next queue offset i64   as often as `count` says
+    level    i32, next queue offset i64   `count` times
 
-The note is believed only where everything that it counts must be there: on the same boot
-(a cut of the power may keep the note and lose the log's end), with a log that reaches as
-far, after a broker that was killed. Otherwise delayOffset.json counts, as in RocketMQ.
+The note is valid only if everything that it counts must exist: same boot (after a power cut the
+note may survive while the end of the log is lost), a log that reaches `log end`, and a process that
+was killed. Otherwise delayOffset.json counts, as in RocketMQ.
 
-Called by `delay_offsets` on the loop. RocketMQ does not know the file and leaves it alone.
+Called by `delay_offsets` on the loop. RocketMQ ignores the file.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Progress(NamedTuple):
-    """What a note says."""
+    """The content of a note."""
 
     log_end: int
     offsets: dict[int, int]
 
 
 class ProgressNote:
-    """The note in its file."""
+    """A note and its file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class ProgressNote:
         self._page: mmap.mmap | None = None
 
     def read(self) -> Progress | None:
-        """What was noted last on this boot; None when nothing of it can be relied on."""
+        """Return the last note of this boot, or None."""
         try:
             content = self.path.read_bytes()
         except OSError:
@@ -72,7 +72,7 @@ class ProgressNote:
         return progress if boot == self._boot else None
 
     def open(self) -> None:
-        """Begin an empty note. Where that is not possible, there is none."""
+        """Create an empty file. On failure, log it and do without notes."""
         if self._boot is None:
             return
         try:
@@ -80,21 +80,21 @@ class ProgressNote:
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
             descriptor = os.open(self.path, flags, 0o644)
             try:
-                # Without its blocks, a write to the page could end the process on a full disk.
+                # Allocate its blocks: on a full disk a write to the page would raise SIGBUS.
                 os.posix_fallocate(descriptor, 0, 2 * _SLOT_SIZE)
                 self._page = mmap.mmap(descriptor, 2 * _SLOT_SIZE)
             finally:
                 os.close(descriptor)
         except OSError as error:
             logger.warning(
-                "%s cannot be made: %s; if the broker is killed, delayed messages of the last "
-                "seconds will be delivered again",
+                "cannot create %s: %s; after a kill the broker will deliver delayed messages of "
+                "the last seconds again",
                 self.path,
                 error,
             )
 
     def write(self, progress: Progress) -> None:
-        """Note how far the levels have come."""
+        """Write the offsets of all levels."""
         offsets: Mapping[int, int] = progress.offsets
         if self._page is None or len(offsets) > _MAX_LEVELS:
             return
@@ -111,7 +111,7 @@ class ProgressNote:
         )
 
     def remove(self) -> None:
-        """After a clean stop there is nothing to note."""
+        """Remove the file after a clean stop."""
         if self._page is not None:
             self._page.close()
             self._page = None
@@ -133,7 +133,7 @@ def _decode(slot: bytes) -> tuple[int, bytes, Progress] | None:
 
 
 def _boot_id() -> bytes | None:
-    """Which boot of the machine this is; None where the system does not tell."""
+    """Return the boot id of the machine, or None if the system has none."""
     try:
         return uuid.UUID(_BOOT_ID.read_text().strip()).bytes
     except (OSError, ValueError):

@@ -1,16 +1,15 @@
-"""Topics that were deleted while the log still holds their messages.
+"""Deleted topics whose messages are still in the log.
 
-A start makes consume queues from the log, as far as they may lack something: also those of a
-topic that was deleted since. Without a note of that, such a topic would look like one that was
-made in the instant before the broker was killed, and come back with all its messages.
+Recovery rebuilds consume queues from the end of the log, including those of topics that were
+deleted since. Without a note such a topic would look as if it had been created just before the
+broker was killed, and would reappear with all its messages.
 
-A note says up to where the log had been written, and when, as the topic was deleted. At a start
-queues all of whose messages are older by both measures are removed again. Both, because after a
-cut of the power the log may end before that place, and go on with new messages there.
+A note holds the end of the log and the time at the deletion. At the start, queues are removed whose
+messages are all older by both measures. Both, because after a power cut the log may end before that
+offset and continue there with new messages.
 
-Notes are in the order of the deletions, so that those of which the log holds nothing any more
-are found at the beginning, and dropped. RocketMQ does not know the file
-(`config/deletedTopics.json`) and leaves it alone. All methods are called on the event loop.
+Notes are in the order of the deletions. The oldest are dropped once the log no longer reaches back
+to them. RocketMQ ignores the file (`config/deletedTopics.json`). Called on the loop.
 """
 
 from __future__ import annotations
@@ -30,26 +29,29 @@ logger = logging.getLogger(__name__)
 
 
 class Log(Protocol):
-    """What this table asks the store."""
+    """The part of the store that this table uses."""
 
     @property
     def min_physical_offset(self) -> int:
-        """Where the log begins."""
+        """Return the start of the log."""
 
     @property
     def max_physical_offset(self) -> int:
-        """Where the log ends."""
+        """Return the end of the log."""
 
     def remove_old_queues(self, topic: str, end: int, timestamp: int) -> int:
-        """Remove the queues of a topic whose messages end, and were stored, before that."""
+        """Remove queues whose messages all end before `end` and are older than `timestamp`.
+
+        Return how many.
+        """
 
 
 @dataclass(slots=True)
 class Deletion(Body):
-    """When a topic was deleted, and where the log ended then."""
+    """The time of a deletion, and the end of the log at that time."""
 
     log_end: Int64
-    #: Milliseconds since 1970.
+    #: Milliseconds since the epoch.
     timestamp: Int64
 
 
@@ -74,7 +76,7 @@ class DeletedTopicTable:
         self.file = TableFile(directory / "deletedTopics.json", self._snapshot)
 
     def load(self) -> None:
-        """Take the notes of the file. Raises PersistenceError."""
+        """Load the file. Raises PersistenceError."""
         loaded = self.file.load(DeletedTopics.decode)
         if loaded is not None:
             in_order = sorted(loaded.topics.items(), key=lambda item: item[1].log_end)
@@ -84,21 +86,21 @@ class DeletedTopicTable:
         return topic in self._deletions
 
     def begin(self, log: Log) -> None:
-        """The store has started: remove what recovery made of messages of deleted topics."""
-        self._forget(log)
+        """Remove the queues of deleted topics that recovery rebuilt."""
+        self._drop_expired(log)
         for topic, deletion in self._deletions.items():
             removed = log.remove_old_queues(topic, deletion.log_end, deletion.timestamp)
             if removed:
-                logger.info("%d queues of topic %s, which was deleted, are removed", removed, topic)
+                logger.info("%d queues of deleted topic %s removed", removed, topic)
 
     def note(self, topic: str, log: Log) -> None:
-        """A topic is deleted now."""
-        self._forget(log)
+        """Note that a topic is deleted now."""
+        self._drop_expired(log)
         self._deletions.pop(topic, None)
         self._deletions[topic] = Deletion(log.max_physical_offset, self._now())
         self.file.save_soon()
 
-    def _forget(self, log: Log) -> None:
+    def _drop_expired(self, log: Log) -> None:
         first = log.min_physical_offset
         oldest = itertools.takewhile(lambda item: item[1].log_end <= first, self._deletions.items())
         gone = [name for name, _ in oldest]

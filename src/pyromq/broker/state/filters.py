@@ -1,24 +1,24 @@
-"""What consumer groups want of topics by SQL92 expressions, registered by their heartbeats.
+"""SQL92 filters of consumer groups, registered by their heartbeats.
 
-`config/consumerFilter.json` holds the table as RocketMQ's ConsumerFilterManager writes it. A
-group's filter lives on for `filterDataCleanTimeSpan` after its last member has left: bit maps
-of messages (`bit_map`, called by the store's consume-queue extension) go on counting it, so
-that what is stored meanwhile need not be read when it comes back.
+`config/consumerFilter.json` holds the table as RocketMQ's ConsumerFilterManager writes it. The
+filter of a group outlives its last member by `filterDataCleanTimeSpan`: the bit maps of messages
+(`bit_map`, called by the store's consume-queue extension) keep including it, so that messages
+stored meanwhile need not be read when the group returns.
 
 Invariants
-1. A filter's bits are in the bit map of every message that was stored after `born_time` with
-   a bit map at all, if the message is wanted. A changed expression is born anew.
-2. A heartbeat with an older version of the subscription changes nothing; one with a newer
-   version and an expression that cannot be compiled takes the filter away, so that its pulls
-   are refused (FILTER_DATA_NOT_EXIST).
-3. What a file holds is of groups that have gone: they come back with a heartbeat.
-4. An expression is compiled when it is first needed, by a pull or a message: a heartbeat with
-   thousands of them costs little. A filter that nothing needed is forgotten with its group.
-5. There are at most `maxConsumerFilters`, with `maxConsumerFilterBytes` of text. A full table
-   forgets the filters of groups that have gone, and takes no others.
+1. The bits of a filter are in the bit map of every matching message that was stored with a bit map
+   after `born_time`. A changed expression gets a new `born_time`.
+2. A heartbeat with an older version of the subscription changes nothing. One with a newer version
+   and an expression that does not compile removes the filter, so that pulls are refused
+   (FILTER_DATA_NOT_EXIST).
+3. Groups loaded from the file count as gone until their next heartbeat.
+4. An expression is compiled on first use, by a pull or a message, so a heartbeat with thousands of
+   them is cheap. An unused filter is dropped with its group.
+5. The table holds at most `maxConsumerFilters` with `maxConsumerFilterBytes` of text. A full table
+   drops the filters of groups that have left, and refuses new ones.
 
-All methods are called on the event loop, but `message_filter`, which threads that read for
-pulls call too; none of them waits for the disk.
+Called on the loop, except for `message_filter`, which threads that read for pulls call as well.
+Nothing here waits for the disk.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ from pyromq.protocol.wire.bodies import Body, SubscriptionData
 
 logger = logging.getLogger(__name__)
 
-#: A group that is loaded counts as gone for so long, in milliseconds, or since it came.
-_GONE_BEFORE_START: Final = 30_000
+#: Groups loaded from the file count as gone for this long (ms), but not before they first joined.
+_GONE_BEFORE_START_MS: Final = 30_000
 
 
 def compile_expression(expression_type: str, text: str | None) -> SqlExpression:
-    """The expression of a subscription that is not by tags. Raises SqlError."""
+    """Compile the expression of a subscription that is not by tags. Raises SqlError."""
     if expression_type != SQL92_EXPRESSION_TYPE:
-        raise SqlError(f"{expression_type!r:.40} is no type of expression: TAG and SQL92 are")
+        raise SqlError(f"unknown expression type {expression_type!r:.40}, use TAG or SQL92")
     if not text:
         raise SqlError("the expression is empty")
     return compile_sql(text)
 
 
 class ConsumerFilter:
-    """What one group wants of one topic."""
+    """The filter of one group for one topic."""
 
     __slots__ = (
         "_bits",
@@ -94,10 +94,10 @@ class ConsumerFilter:
         self.text = text
         self.expression_type = expression_type
         self.client_version = client_version
-        #: Milliseconds; dead since then, if that is not before its birth.
+        #: Milliseconds since the epoch. A `dead_time` before `born_time` means alive.
         self.born_time = born_time
         self.dead_time = 0
-        #: Whether it comes from a file: its group has consumed here before.
+        #: Whether it comes from the file: its group has consumed here before.
         self.is_loaded = False
         self._bits: BloomFilterData | None = None
         self._compiled = False
@@ -105,34 +105,34 @@ class ConsumerFilter:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the group has no members, or does not subscribe to the topic any more."""
+        """Return whether the group has no members, or no longer subscribes to the topic."""
         return self.dead_time >= self.born_time
 
     @property
     def is_needed(self) -> bool:
-        """Whether a pull or a message has asked for it, or did before the last start."""
+        """Return whether a pull or a message has used it, now or before the last start."""
         return self._compiled or self.is_loaded
 
     @property
     def is_known_as_wrong(self) -> bool:
-        """Whether the expression was tried, and cannot be compiled."""
+        """Return whether the expression is known not to compile."""
         return self._compiled and self._message_filter is None
 
     @property
     def bits(self) -> BloomFilterData:
-        """Where the group is found in the bit maps of the topic's messages."""
+        """Return the positions of the group in the bit maps of the topic's messages."""
         if self._bits is None:
             self._bits = self._bloom.generate(f"{self.group}#{self.topic}")
         return self._bits
 
     @property
     def message_filter(self) -> PropertyFilter | None:
-        """The compiled expression; None when it cannot be compiled."""
+        """Return the compiled expression; None if it does not compile."""
         if not self._compiled:
             try:
                 expression = compile_expression(self.expression_type, self.text)
             except SqlError as error:
-                logger.warning("filter of %s cannot be used: %s", _name(self), error)
+                logger.warning("filter of %s does not compile: %s", _name(self), error)
             else:
                 known = KnownBits(self._bloom, self.bits, self.born_time)
                 self._message_filter = PropertyFilter(expression, known)
@@ -158,7 +158,7 @@ class ConsumerFilterTable:
         self._filters: dict[str, dict[str, ConsumerFilter]] = {}
         self._count = 0
         self._text_size = 0
-        #: Whether a look for dead filters may find some.
+        #: Whether there may be filters of groups that have left.
         self._may_have_dead = False
         self._count_capacity = Capacity(
             "SQL92 subscriptions", "maxConsumerFilters", lambda: config.max_consumer_filters
@@ -172,7 +172,7 @@ class ConsumerFilterTable:
         self.file = TableFile(directory / "consumerFilter.json", self.snapshot)
 
     def load(self) -> None:
-        """Take the filters of the file. Raises PersistenceError."""
+        """Load the file. Raises PersistenceError."""
         loaded = self.file.load(ConsumerFilterManagerBody.decode)
         if loaded is None:
             return
@@ -183,8 +183,8 @@ class ConsumerFilterTable:
         ]
         if not all(self._bloom.is_valid(data.bits()) for data in filters):
             logger.warning(
-                "%s is of another bloom filter than maxErrorRateOfBloomFilter and "
-                "expectConsumerNumUseFilter make: dropped, consumers register again",
+                "%s dropped: its bloom filter does not match maxErrorRateOfBloomFilter and "
+                "expectConsumerNumUseFilter; consumers will register again",
                 self.file.path,
             )
             return
@@ -193,19 +193,19 @@ class ConsumerFilterTable:
         self._may_have_dead = bool(filters)
 
     def find(self, topic: str, group: str) -> ConsumerFilter | None:
-        """The filter that a group has for a topic; None when its expression is wrong, too."""
+        """Return the filter of a group for a topic; None if it has none or it does not compile."""
         found = self._get(topic, group)
         if found is None or (found.message_filter is None and not found.is_loaded):
             return None
         return found
 
     def message_filter(self, topic: str, group: str) -> PropertyFilter | None:
-        """How a group's messages of a topic are filtered; None when it takes all."""
+        """Return the compiled filter of a group for a topic; None if it takes all messages."""
         found = self.find(topic, group)
         return None if found is None else found.message_filter
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Note what a heartbeat of a group's member says; what it does not say is dead."""
+        """Register the subscriptions of a heartbeat; filters for other topics are dead."""
         topics = set()
         noted = _Noted()
         for subscription in subscriptions:
@@ -220,12 +220,12 @@ class ConsumerFilterTable:
             self._size_capacity.note(self._text_size)
 
     def unregister(self, group: str) -> None:
-        """The last member of a group has gone."""
+        """Mark the filters of a group without members as dead."""
         for topic in list(self._topics_of.get(group, ())):
             self._die(self._filters[topic][group])
 
     def bit_map(self, topic: str, properties: dict[str, str]) -> bytes | None:
-        """The bits of all who want a message; None when nobody filters its topic."""
+        """Return the bits of all groups that a message matches; None if its topic has no filter."""
         by_group = self._filters.get(topic)
         if by_group is None:
             return None
@@ -237,17 +237,17 @@ class ConsumerFilterTable:
         return bytes(bit_map)
 
     def clean(self) -> None:
-        """Forget the filters of those who are gone too long."""
+        """Drop the filters of groups that left more than `filterDataCleanTimeSpan` ago."""
         deadline = self._now() - self._config.filter_data_clean_time_span
         for by_group in list(self._filters.values()):
             for consumer in list(by_group.values()):
                 if consumer.is_dead and consumer.dead_time <= deadline:
-                    logger.info("filter of a group that is gone: %s dropped", _name(consumer))
+                    logger.info("filter of absent %s dropped", _name(consumer))
                     self._remove(consumer)
                     self.file.save_soon()
 
     def snapshot(self) -> _FileContent:
-        """The table as it is now, for its file."""
+        """Return the content of the file."""
         return _FileContent(
             {topic: list(by_group.values()) for topic, by_group in self._filters.items()}
         )
@@ -286,7 +286,7 @@ class ConsumerFilterTable:
         else:
             fault = self._full(len(text))
             if fault is not None and self._may_have_dead:
-                self._forget_dead()
+                self._drop_dead()
                 fault = self._full(len(text))
         if fault is not None:
             noted.refused.append(f"topic {topic:.200}: {fault}")
@@ -306,21 +306,21 @@ class ConsumerFilterTable:
         self.file.save_soon()
 
     def _full(self, size: int) -> str | None:
-        """Why the table takes no filter with so much text."""
-        # One more byte than the limit is one too many.
+        """Return why the table takes no filter with `size` characters, or None."""
+        # `fault` refuses at the limit: the text may fill it exactly.
         return self._count_capacity.fault(self._count) or self._size_capacity.fault(
             self._text_size + max(0, size - 1)
         )
 
-    def _forget_dead(self) -> None:
-        """Make room, as far as filters of groups that have gone take it."""
+    def _drop_dead(self) -> None:
+        """Drop the filters of groups that have left."""
         self._may_have_dead = False
         for by_group in list(self._filters.values()):
             for consumer in [each for each in by_group.values() if each.is_dead]:
                 self._remove(consumer)
 
     def _revived(self, data: ConsumerFilterData) -> ConsumerFilter:
-        """A filter out of the file: its group has gone, and may come back."""
+        """Return a filter from the file, of a group that has left and may return."""
         consumer = ConsumerFilter(
             self._bloom,
             data.consumer_group,
@@ -330,7 +330,9 @@ class ConsumerFilterTable:
             data.client_version,
             data.born_time,
         )
-        consumer.dead_time = data.dead_time or max(self._now() - _GONE_BEFORE_START, data.born_time)
+        consumer.dead_time = data.dead_time or max(
+            self._now() - _GONE_BEFORE_START_MS, data.born_time
+        )
         consumer.is_loaded = True
         return consumer
 
@@ -363,7 +365,7 @@ class ConsumerFilterTable:
 
 
 class _Noted:
-    """What became of a heartbeat's subscriptions: thousands of them are three lines in the log."""
+    """The subscriptions of a heartbeat by outcome: at most three log lines for thousands."""
 
     __slots__ = ("new", "old", "refused")
 
@@ -374,7 +376,7 @@ class _Noted:
 
     def log(self, group: str) -> None:
         for level, verb, items in (
-            (logging.INFO, "noted", self.new),
+            (logging.INFO, "registered", self.new),
             (logging.INFO, "ignored", self.old),
             (logging.WARNING, "refused", self.refused),
         ):
@@ -392,7 +394,7 @@ def _name(consumer: ConsumerFilter) -> str:
 
 
 class _FileContent(NamedTuple):
-    """The filters of each topic at one instant; made into JSON by the thread that saves."""
+    """The filters of each topic at one instant; the saving thread encodes them."""
 
     filters: dict[str, list[ConsumerFilter]]
 
@@ -426,13 +428,13 @@ class ConsumerFilterData(Body):
     born_time: Int64 = 0
     dead_time: Int64 = 0
     client_version: Int64 = 0
-    #: Java writes it, and does not read it.
+    #: Java writes it and ignores it.
     dead: bool = False
     bloom_filter_data: BloomFilterDataBody = field(default_factory=BloomFilterDataBody)
 
     @classmethod
     def of(cls, consumer: ConsumerFilter) -> ConsumerFilterData:
-        """What the file says of a filter."""
+        """Return the entry of a filter in the file."""
         return cls(
             consumer.group,
             consumer.topic,
@@ -446,7 +448,7 @@ class ConsumerFilterData(Body):
         )
 
     def bits(self) -> BloomFilterData:
-        """The bits as the bloom filter knows them."""
+        """Return the bits in the form of the bloom filter."""
         data = self.bloom_filter_data
         return BloomFilterData(tuple(data.bit_pos), data.bit_num)
 

@@ -1,30 +1,29 @@
-"""The broker's consumer groups: which exist and how each may consume.
+"""Consumer groups: which exist, and how each may consume.
 
-The table begins with the system's own groups, then takes what
-`config/subscriptionGroup.json` says. It grows when groups first appear (unless
-autoCreateSubscriptionGroup is off) and by administrators.
+The table starts with the system's own groups and those of `config/subscriptionGroup.json`. Groups
+are added when they first connect (unless autoCreateSubscriptionGroup is off) and by administrators.
 
-Where each switch of a group has its effect:
+Effects of a group's settings:
 
-| switch | where |
+| setting | effect |
 | --- | --- |
 | consumeEnable, consumeBroadcastEnable | pulls are refused |
-| retryQueueNums | queues of the retry topic, made by the first heartbeat; at 0 nothing is retried |
-| retryMaxTimes | retries before a message goes to the dead letters |
-| brokerId, whichBrokerWhenConsumeSlowly | the broker that pulls suggest, with slaveReadEnable |
-| notifyConsumerIdsChangedEnable | whether members hear of each other |
-| consumeFromMinEnable | none, as in RocketMQ 4.9.7: it is kept and shown |
+| retryQueueNums | queues of the retry topic, created by the first heartbeat; 0 disables retries |
+| retryMaxTimes | retries before a message becomes a dead letter |
+| brokerId, whichBrokerWhenConsumeSlowly | the broker that responses suggest, with slaveReadEnable |
+| notifyConsumerIdsChangedEnable | whether members are notified of changes |
+| consumeFromMinEnable | none, as in RocketMQ 4.9.7: only kept and shown |
 
-(mqadmin's updateSubGroup switches consumeFromMinEnable off unless it is told otherwise: an
-effect would make new groups skip messages that RocketMQ gives them.)
+(mqadmin's updateSubGroup sets consumeFromMinEnable to false by default: with an effect, new groups
+would skip messages that RocketMQ gives them.)
 
-Invariants:
+Invariants
 1. A `SubscriptionGroupConfig` in the table is never modified, only replaced.
 2. Every change makes a new data version and is saved.
-3. Groups created by clients have legal names: a group's name becomes part of topics.
-4. There are at most `maxSubscriptionGroups`, but for groups of the system and of a file.
+3. Groups created by clients have legal names, because the name becomes part of topics.
+4. The table has at most `maxSubscriptionGroups`; groups of the system and of the file are exempt.
 
-All methods are called on the event loop; none of them waits for the disk.
+Called on the loop; nothing here waits for the disk.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class GroupTable:
         self.file = TableFile(directory / "subscriptionGroup.json", self.snapshot)
 
     def load(self) -> None:
-        """Take the groups of the file over the built-in ones. Raises PersistenceError."""
+        """Load the file; its groups replace built-in ones. Raises PersistenceError."""
         loaded = self.file.load(SubscriptionGroupWrapper.decode)
         if loaded is not None:
             self._groups.update(loaded.subscription_group_table)
@@ -77,9 +76,9 @@ class GroupTable:
             self._capacity.note(len(self._groups))
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group's configuration, created if need be; None when it may not be created.
+        """Return the configuration of a group, created if missing; None if that is not allowed.
 
-        Raises RequestError when the table is full.
+        Raises RequestError if the table is full.
         """
         config = self._groups.get(group)
         if config is not None:
@@ -91,7 +90,7 @@ class GroupTable:
             return None
         fault = names.group_fault(group)
         if fault is not None:
-            logger.warning("group %r is not created: %s", group[:300], fault)
+            logger.warning("group %r not created: %s", group[:300], fault)
             return None
         self._refuse_when_full(group)
         config = SubscriptionGroupConfig(group)
@@ -100,7 +99,7 @@ class GroupTable:
         return config
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group's configuration, if it exists; never creates one."""
+        """Return the configuration of a group, or None. Never creates one."""
         return self._groups.get(group)
 
     def __contains__(self, group: object) -> bool:
@@ -110,27 +109,27 @@ class GroupTable:
         return len(self._groups)
 
     def snapshot(self) -> SubscriptionGroupWrapper:
-        """The table as it is now, not shared with later changes."""
+        """Return a copy of the table."""
         return SubscriptionGroupWrapper(dict(self._groups), self.data_version)
 
     def update(self, config: SubscriptionGroupConfig) -> None:
-        """Create the group, or replace its configuration. Raises RequestError when full."""
+        """Create or replace a group. Raises RequestError if the table is full."""
         self._refuse_when_full(config.group_name)
         verb = "updated" if config.group_name in self._groups else "created"
         logger.info("group %s %s: %s", config.group_name, verb, config)
         self._put(config)
 
     def disable_consume(self, group: str) -> None:
-        """Keep a group from consuming until an administrator allows it again."""
+        """Stop a group from consuming until an administrator enables it."""
         config = self._groups.get(group)
         if config is not None and config.consume_enable:
-            logger.warning("group %s may not consume any more", group)
+            logger.warning("consumption of group %s disabled", group)
             self._put(dataclasses.replace(config, consume_enable=False))
 
     def delete(self, group: str) -> bool:
-        """Remove a group; False when it does not exist."""
+        """Delete a group; return False if it does not exist."""
         if self._groups.pop(group, None) is None:
-            logger.warning("group %r is not deleted: it does not exist", group)
+            logger.warning("group %r not deleted: it does not exist", group)
             return False
         logger.info("group %s deleted", group)
         self._capacity.note(len(self._groups))
@@ -142,7 +141,7 @@ class GroupTable:
         if fault is None or group in self._groups or group.startswith(names.SYSTEM_GROUP_PREFIX):
             return
         raise RequestError(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group} is not created: {fault}"
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group} not created: {fault}"
         )
 
     def _put(self, config: SubscriptionGroupConfig) -> None:

@@ -1,21 +1,20 @@
-"""The broker's tables on disk: one JSON file per table, and its previous version as a backup.
+"""Tables on disk: one JSON file per table, and the previous version as its backup.
 
-A save replaces `FILE` atomically and keeps the old content as `FILE.bak` (`base.atomic_file`). A
-crash at any instant leaves a complete version in one of them.
+Files are replaced atomically (`base.atomic_file`): after a crash at any instant, `FILE` or
+`FILE.bak` is complete.
 
-Invariants:
-1. Saves never block the loop: `save_soon` takes a snapshot on the loop, and a thread encodes and
-   writes it. Changes during a save share the next one, so a burst of a thousand new topics costs a
-   few saves, not a thousand.
+Invariants
+1. Saves never block the loop: `save_soon` takes a snapshot on the loop and encodes and writes it in
+   a thread. Changes during a save share the next one, so a burst of a thousand new topics costs a
+   few saves.
 2. An older snapshot never replaces a newer one.
-3. A table that cannot be read stops the start: an empty table in its place would lose topics and
-   offsets.
+3. An unreadable table stops the start: with an empty one, topics and offsets would vanish.
 
-A change is on disk a few milliseconds after it was made. The request that created a topic is
-answered after that (`saved`); messages that others send to the topic before let a killed broker
-find it again (`TopicTable.adopt`).
+A change is on disk some milliseconds after it was made. The response to a request that created a
+topic waits for that (`saved`). If the broker is killed before, messages that others sent to the
+topic meanwhile restore it (`TopicTable.adopt`).
 
-`load` is called before the loop runs, `save_soon` on the loop, `close` at the stop.
+`load` runs before the loop, `save_soon` on the loop, `close` at the stop.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ class PersistenceError(Exception):
 
 
 class Snapshot(Protocol):
-    """A table's content at one instant, independent of later changes."""
+    """The content of a table at one instant, independent of later changes."""
 
     def encode(self) -> bytes:
         """Return the content of the file."""
 
 
 class TableFile:
-    """Keeps one file up to date with one table."""
+    """The file of one table."""
 
     def __init__(self, path: Path, snapshot: Callable[[], Snapshot]) -> None:
         self.path = path
@@ -59,9 +58,9 @@ class TableFile:
         self._task: asyncio.Task[None] | None = None
 
     def load(self, decode: Callable[[bytes], Table]) -> Table | None:
-        """Return the table in the file or its backup, or None if neither exists.
+        """Return the table from the file or its backup; None if neither exists.
 
-        Raises PersistenceError if neither can be read.
+        Raises PersistenceError if they cannot be read.
         """
         backup = backup_of(self.path)
         faults: list[str] = []
@@ -85,7 +84,7 @@ class TableFile:
         )
 
     def save_soon(self) -> None:
-        """Save the current table in a thread; immediately if no loop runs."""
+        """Save the current table in a thread; synchronously if no loop runs."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -96,22 +95,22 @@ class TableFile:
             self._task = loop.create_task(self._save_while_changed())
 
     async def saved(self) -> None:
-        """Wait until all changes so far are saved, or the save has failed and was logged."""
+        """Wait until all changes so far are saved, or the failure is logged."""
         if self._task is not None:
             await asyncio.shield(self._task)
 
     def save_if_failed(self) -> None:
-        """Retry a failed save, for example after a full disk."""
+        """Retry a failed save, for example after the disk was full."""
         if self._failed:
             self.save_soon()
 
     def save(self) -> None:
-        """Save the current table. Raises PersistenceError."""
+        """Save the current table now. Raises PersistenceError."""
         self._changed = False
         self._write(*self._take())
 
     async def close(self) -> None:
-        """Wait for a running save, then save once more. Raises PersistenceError."""
+        """Wait for a save in flight, then save once more. Raises PersistenceError."""
         if self._task is not None:
             await self._task
         number, snapshot = self._take()
@@ -125,7 +124,7 @@ class TableFile:
                 await asyncio.to_thread(self._write, number, snapshot)
             except PersistenceError as error:
                 if not self._failed:
-                    logger.error("%s; the table stays in memory until it can be saved", error)
+                    logger.error("%s; keeping the table in memory until it can be saved", error)
                 self._failed = True
 
     def _take(self) -> tuple[int, Snapshot]:

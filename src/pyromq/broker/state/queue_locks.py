@@ -1,20 +1,19 @@
-"""Who may consume which queue: groups that consume in order, and pyromq's others.
+"""Locks of queues: each belongs to one client of a group.
 
-A member of a group asks for its queues every 20 seconds. A lock belongs to one client
-and ends when the client gives it back, or was silent for 60 seconds. A client that
-loses its connection keeps its locks that long: it may still be busy with messages of the
-queue, and another one that began meanwhile would break their order. Locks that are mere
-advice end with the connection, if the client says so: nobody need wait for the dead.
+Ordered consumers, and pyromq's other consumers, renew the locks of their queues every 20 seconds. A
+lock ends when the client releases it or has not renewed it for 60 seconds. A client that loses its
+connection keeps its locks until then: it may still process messages of the queue, and another
+client would break their order. Advisory locks end with the connection, if the client says so.
 
-Invariants:
+Invariants
 1. A queue of a group has at most one owner at any time.
-2. A lock that has ended is as good as none; `expire` forgets those, so that groups that
-   are no more cost nothing. (RocketMQ keeps them for ever.)
-3. There are at most `maxQueueLocks`: a queue more is not locked. A lock costs little: the queues
+2. `expire` drops locks that have ended, so abandoned groups cost nothing. (RocketMQ keeps them
+   forever.)
+3. The table has at most `maxQueueLocks`; further queues are not locked. A lock is small: the queues
    of a request share one lease, and equal names are one string.
 
-Nothing is persisted: after a restart the first one who asks gets the queue, as in
-RocketMQ. All methods are called on the event loop.
+Nothing is persisted: after a restart the first client to request a queue gets it, as in RocketMQ.
+Called on the loop.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ from pyromq.protocol.wire.bodies import MessageQueue
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after its last request for which a client keeps a queue.
+#: Seconds for which a client keeps a queue after its last renewal.
 LEASE_SECONDS: Final = 60.0
-#: Locks that `expire` looks at before the loop gets a turn.
-_LOCKS_AT_ONCE: Final = 5000
+#: Locks that `expire` inspects per loop iteration.
+_MAX_LOCKS_PER_ITERATION: Final = 5000
 
 
 class _Lease(NamedTuple):
-    """Who holds queues since when: the same object for all queues of one request."""
+    """The owner of locks and the time of its last renewal; shared by the queues of a request."""
 
     client_id: str
-    touched: float
-    #: Whose end is the lease's; None: it outlives its connection.
+    renewed: float
+    #: The lease ends with this connection; None if it outlives it.
     connection: ClientConnection | None
 
 
@@ -56,7 +55,7 @@ class QueueLockTable:
         lease: float = LEASE_SECONDS,
         max_locks: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
-        """`max_locks` gives the setting `maxQueueLocks` as it is now."""
+        """`max_locks` returns the current `maxQueueLocks`."""
         self._now = now
         self._lease = lease
         self._max_locks = max_locks
@@ -70,104 +69,103 @@ class QueueLockTable:
         client_id: str,
         connection: ClientConnection | None = None,
     ) -> set[MessageQueue]:
-        """Lock queues for a client, or renew its locks; those that are its own now.
+        """Lock queues for a client or renew its locks; return the queues that it holds now.
 
-        With `connection` the locks end when it is closed.
+        With `connection`, the locks end when it closes.
         """
         locks = self._groups.setdefault(group, {})
         now = self._now()
         limit = self._max_locks()
         lease = _Lease(client_id, now, connection)
         mine: set[MessageQueue] = set()
-        locked: list[_Outcome] = []
-        held: list[_Outcome] = []
+        locked: list[_Named] = []
+        refused: list[_Named] = []
         for queue in queues:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 locks[queue] = lease
             elif lock is None and self._count >= limit:
-                reason = f"the broker has {self._count} locks, limit {limit} (maxQueueLocks)"
-                held.append(_Outcome(queue, reason))
+                full = f"the broker has {self._count} locks, limit {limit} (maxQueueLocks)"
+                refused.append(_Named(queue, full))
                 continue
             elif lock is None or self._has_ended(lock, now):
                 locks[queue if lock is not None else _with_shared_names(queue)] = lease
                 self._count += lock is None
-                locked.append(_Outcome(queue, "" if lock is None else f"after {lock.client_id}"))
+                locked.append(_Named(queue, f"after {lock.client_id}" if lock is not None else ""))
             else:
-                held.append(_Outcome(queue, f"{lock.client_id} holds it"))
+                refused.append(_Named(queue, f"{lock.client_id} holds it"))
                 continue
             mine.add(queue)
         if locked:
             logger.info("group %s: locked for %s: %s", group, client_id, first_few(locked))
-        if held:
-            logger.info("group %s: not locked for %s: %s", group, client_id, first_few(held))
+        if refused:
+            logger.info("group %s: not locked for %s: %s", group, client_id, first_few(refused))
         if not locks:
             del self._groups[group]
         return mine
 
     def unlock(self, group: str, queues: Collection[MessageQueue], client_id: str) -> None:
-        """Give queues back; those of others stay as they are."""
+        """Release queues of a client; locks of others stay."""
         locks = self._groups.get(group, {})
-        unlocked: list[_Outcome] = []
-        held: list[_Outcome] = []
+        unlocked: list[_Named] = []
+        refused: list[_Named] = []
         for queue in queues:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
                 self._count -= 1
-                unlocked.append(_Outcome(queue))
+                unlocked.append(_Named(queue))
             else:
-                holder = "nobody" if lock is None else lock.client_id
-                held.append(_Outcome(queue, f"{holder} holds it"))
+                owner = "not locked" if lock is None else f"{lock.client_id} holds it"
+                refused.append(_Named(queue, owner))
         if unlocked:
             logger.info("group %s: unlocked by %s: %s", group, client_id, first_few(unlocked))
-        if held:
-            logger.warning("group %s: not unlocked by %s: %s", group, client_id, first_few(held))
+        if refused:
+            logger.warning("group %s: not unlocked by %s: %s", group, client_id, first_few(refused))
         if not locks:
             self._groups.pop(group, None)
 
     def owner(self, group: str, queue: MessageQueue) -> str | None:
-        """The client that holds a queue of a group now."""
+        """Return the client that holds a queue of a group, or None."""
         lock = self._groups.get(group, {}).get(queue)
         return None if lock is None or self._has_ended(lock, self._now()) else lock.client_id
 
     def __len__(self) -> int:
-        """How many locks are remembered."""
         return self._count
 
     async def expire(self) -> None:
-        """Forget locks that have ended, a few thousand in one turn; called every 10 seconds."""
+        """Drop locks that have ended. Called every 10 seconds."""
         now = self._now()
-        looked_at = 0
+        inspected = 0
         for group, locks in list(self._groups.items()):
             for queue in list(locks):
                 lock = locks.get(queue)
                 if lock is not None and self._has_ended(lock, now):
                     del locks[queue]
                     self._count -= 1
-                looked_at += 1
-                if looked_at % _LOCKS_AT_ONCE == 0:
+                inspected += 1
+                if inspected % _MAX_LOCKS_PER_ITERATION == 0:
                     await asyncio.sleep(0)
-            # Another task may have replaced it, while others had their turn.
+            # A request may have replaced it meanwhile.
             if not locks and self._groups.get(group) is locks:
                 del self._groups[group]
 
     def _has_ended(self, lock: _Lease, now: float) -> bool:
         is_lost = lock.connection is not None and lock.connection.closed
-        return is_lost or now - lock.touched > self._lease
+        return is_lost or now - lock.renewed > self._lease
 
 
 def _with_shared_names(queue: MessageQueue) -> MessageQueue:
-    """The same queue for the table: a request's own strings would take half of its memory."""
+    """Return the queue with interned names, which halves the memory of the table."""
     return MessageQueue(sys.intern(queue.topic), sys.intern(queue.broker_name), queue.queue_id)
 
 
-class _Outcome(NamedTuple):
-    """A queue of a request and why it was locked or not, for the log."""
+class _Named(NamedTuple):
+    """A queue in a log line, which names the first few."""
 
     queue: MessageQueue
-    reason: str = ""
+    note: str = ""
 
     def __str__(self) -> str:
         name = f"queue {self.queue.queue_id} of topic {self.queue.topic}"
-        return f"{name} ({self.reason})" if self.reason else name
+        return f"{name} ({self.note})" if self.note else name

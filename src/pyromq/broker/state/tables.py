@@ -1,9 +1,7 @@
-"""All tables of a broker: the persistent ones, and the ones of clients that are connected.
+"""All tables of a broker: the persistent ones and those of connected clients.
 
-Invariant: a table is saved on its own (`state.persistence`); one that cannot be saved does not
-keep the others from it.
-
-`load` runs before anything is served, `close` after everything has stopped; all on the loop.
+Each table is saved on its own (`state.persistence`); a failure does not affect the others. `load`
+runs before the broker serves requests, `close` after everything has stopped. On the loop.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from pyromq.store.config import MessageStoreConfig
 
 @dataclass(frozen=True, slots=True)
 class BrokerTables:
-    """The state of a broker besides its messages."""
+    """The state of a broker, besides its messages."""
 
     topics: TopicTable
     deleted_topics: DeletedTopicTable

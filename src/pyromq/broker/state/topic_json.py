@@ -1,12 +1,11 @@
-"""The topics as JSON, joined from pieces that are kept from one time to the next.
+"""JSON of all topics, joined from cached JSON of each.
 
-A broker with ten thousand topics sends all of them to each NameServer and writes all of
-them to `topics.json` after every change of one. To encode them anew takes tens of
-milliseconds, during which threads compete with the loop for the interpreter; to join
-kept pieces takes two.
+After every change of one topic, a broker sends all topics to each NameServer and writes them to
+`topics.json`. With ten thousand topics, encoding takes tens of milliseconds in which the thread
+competes with the loop for the GIL; joining cached JSON takes two.
 
-A piece belongs to a `TopicConfig` object: those are never modified, only replaced, and
-equal data versions mean equal tables (`state.topics`). Called by any thread.
+The cache is valid by identity: a `TopicConfig` is never modified, only replaced, and equal data
+versions mean equal tables (`state.topics`). Any thread may call this.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ import orjson
 
 from pyromq.protocol.wire.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 
-#: So many pieces of topics that are gone are kept at least.
-_SPARE_PIECES: Final = 1000
+#: Entries of deleted topics that the cache may always keep.
+_MAX_SPARE_ENTRIES: Final = 1000
 
 
 class TopicJson:
     """Encodes the topics of one broker."""
 
     def __init__(self) -> None:
-        self._pieces: dict[str, tuple[TopicConfig, bytes]] = {}
+        self._cached: dict[str, tuple[TopicConfig, bytes]] = {}
         self._lock = threading.Lock()
         self._last = b""
         self._last_version: DataVersion | None = None
 
     def table(self, topics: TopicConfigSerializeWrapper) -> bytes:
-        """What `topics.encode()` gives."""
-        # The file and the registration want the same at the same time: one of them waits.
+        """Return the same as `topics.encode()`."""
+        # File and registration need the same JSON at the same time: one waits for the other.
         with self._lock:
             if topics.data_version != self._last_version:
                 self._last = self._join(topics)
@@ -41,20 +40,20 @@ class TopicJson:
             return self._last
 
     def _join(self, topics: TopicConfigSerializeWrapper) -> bytes:
-        pieces = self._pieces
-        if len(pieces) > 2 * len(topics.topic_config_table) + _SPARE_PIECES:
-            pieces = self._pieces = {}
-        parts = []
+        cached = self._cached
+        if len(cached) > 2 * len(topics.topic_config_table) + _MAX_SPARE_ENTRIES:
+            cached = self._cached = {}
+        encoded = []
         for name, topic in topics.topic_config_table.items():
-            kept = pieces.get(name)
-            if kept is None or kept[0] is not topic:
-                kept = pieces[name] = topic, orjson.dumps(name) + b":" + topic.encode()
-            parts.append(kept[1])
+            entry = cached.get(name)
+            if entry is None or entry[0] is not topic:
+                entry = cached[name] = topic, orjson.dumps(name) + b":" + topic.encode()
+            encoded.append(entry[1])
         return b'{"dataVersion":%b,"topicConfigTable":{%b}}' % (
             topics.data_version.encode(),
-            b",".join(parts),
+            b",".join(encoded),
         )
 
     def registration(self, topics: TopicConfigSerializeWrapper) -> bytes:
-        """What `RegisterBrokerBody(topics).encode()` gives."""
+        """Return the same as `RegisterBrokerBody(topics).encode()`."""
         return b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}' % self.table(topics)

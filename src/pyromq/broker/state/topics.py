@@ -1,21 +1,20 @@
-"""The broker's topics: which exist, how many queues they have, what clients may do.
+"""Topics: which exist, their queues and permissions.
 
-The table begins with the system's own topics, then takes what `config/topics.json` says.
-It grows when clients send to topics that do not exist yet (from the template TBW102),
-when a group needs its retry topic, and by administrators.
+The table starts with the system's own topics and those of `config/topics.json`. Topics are added
+when clients send to new ones (from the template TBW102), when a group needs its retry topic, and by
+administrators.
 
-Invariants:
-1. A `TopicConfig` in the table is never modified, only replaced: readers may keep it
-   until `on_change` names its topic.
-2. Every change makes a new data version, calls the listeners once with the topic's name
-   and is saved. Equal versions therefore mean equal tables.
-3. Names created by clients are legal (see `protocol.names`): a topic is a folder of the
-   store.
-4. A topic is created only while there are fewer than `maxTopics` and a registration with all
-   of them fits into a frame, even if it cannot be compressed: without a registration, clients
-   would find none of them. The system's own topics, and those of the file, are exempt.
+Invariants
+1. A `TopicConfig` in the table is never modified, only replaced: readers may keep it until a
+   listener is called with its topic.
+2. Every change makes a new data version, calls the listeners with the topic's name and is saved. So
+   equal versions mean equal tables.
+3. Names created by clients are legal (`protocol.names`): a topic is a directory of the store.
+4. A topic is created only while there are fewer than `maxTopics` and a registration with all of
+   them, even uncompressed, fits into a frame: without a registration, clients would find none of
+   them. The system's own topics and those of the file are exempt.
 
-All methods are called on the event loop; none of them waits for the disk.
+Called on the loop; nothing here waits for the disk.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pyromq.base.clock import Clock, now_ms
+from pyromq.base.sizes import KIB
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.state.capacity import Capacity
 from pyromq.broker.state.persistence import TableFile
@@ -39,15 +39,15 @@ from pyromq.protocol.wire.frame import MAX_FRAME, RequestError
 
 logger = logging.getLogger(__name__)
 
-#: Flags of a topic: it belongs to a unit, or a group of a unit subscribes to it.
+#: Flags of a topic that belongs to a unit, or to which a group of a unit subscribes.
 TOPIC_UNIT = 1
 TOPIC_UNIT_SUBSCRIPTION = 2
 
 _READ_WRITE = PERM_READ | PERM_WRITE
 _SCHEDULE_QUEUES = 18
 _BENCHMARK_QUEUES = 1024
-#: Bytes of all topics in a registration that leave room for its other parts in a frame.
-MAX_REGISTRATION_TOPICS: Final = MAX_FRAME - 64 * 1024
+#: Bytes of all topics in a registration; leaves room in the frame for the rest.
+MAX_REGISTRATION_TOPICS: Final = MAX_FRAME - 64 * KIB
 
 Listener = Callable[[str], None]
 
@@ -72,17 +72,17 @@ class TopicTable:
         self._size_capacity = Capacity(
             "bytes of topics to register", "size of a frame", lambda: MAX_REGISTRATION_TOPICS
         )
-        #: Bytes of all topics in a registration, before it is compressed.
+        #: Bytes of all topics in a registration, uncompressed.
         self._size = sum(topic.line_size() for topic in self._topics.values())
         self.data_version = DataVersion(now(), 0)
-        #: Encodes snapshots of the table, quicker than they would themselves.
+        #: Encodes snapshots of the table from cached parts.
         self.json = TopicJson()
         self.file = TableFile(
             directory / "topics.json", lambda: _FileContent(self.json, self.snapshot())
         )
 
     def load(self) -> None:
-        """Take the topics of the file over the built-in ones. Raises PersistenceError."""
+        """Load the file; its topics replace built-in ones. Raises PersistenceError."""
         loaded = self.file.load(TopicConfigSerializeWrapper.decode)
         if loaded is not None:
             self._topics.update(loaded.topic_config_table)
@@ -91,7 +91,7 @@ class TopicTable:
             self.data_version = loaded.data_version
 
     def settings_changed(self) -> None:
-        """Have the topics that every broker of this configuration has, as it is now."""
+        """Create the system topics that the current settings require."""
         needed = system_topics(self._config)
         self._own_system_topics |= {topic.topic_name for topic in needed}
         for topic in needed:
@@ -99,11 +99,11 @@ class TopicTable:
                 self._put(topic)
 
     def add_listener(self, on_change: Listener) -> None:
-        """Call `on_change` with the topic's name after each change."""
+        """Have `on_change` called with the topic's name after each change."""
         self._listeners.append(on_change)
 
     def get(self, topic: str) -> TopicConfig | None:
-        """The topic's configuration, if it exists."""
+        """Return the configuration of a topic, or None."""
         return self._topics.get(topic)
 
     def __contains__(self, topic: object) -> bool:
@@ -113,24 +113,24 @@ class TopicTable:
         return len(self._topics)
 
     def names(self) -> Collection[str]:
-        """All topics' names."""
+        """Return the names of all topics."""
         return self._topics.keys()
 
     def is_system_topic(self, topic: str) -> bool:
-        """Whether clients and administrators may not create or delete this topic."""
+        """Return whether clients and administrators cannot create or delete a topic."""
         return topic in self._own_system_topics or names.is_system_topic(topic)
 
     def system_topics(self) -> set[str]:
-        """All topics that are not for applications."""
+        """Return the topics that applications cannot use."""
         return {*names.SYSTEM_TOPICS, *self._own_system_topics}
 
     def is_order_topic(self, topic: str) -> bool:
-        """Whether the topic's messages are ordered over all brokers."""
+        """Return whether a topic is ordered across all brokers."""
         config = self._topics.get(topic)
         return config is not None and config.order
 
     def snapshot(self) -> TopicConfigSerializeWrapper:
-        """The table as it is now, not shared with later changes."""
+        """Return a copy of the table."""
         return TopicConfigSerializeWrapper(dict(self._topics), self.data_version)
 
     def create_for_send(
@@ -142,22 +142,21 @@ class TopicTable:
         sys_flag: int = 0,
         remote_address: str = "",
     ) -> TopicConfig | None:
-        """The topic of a send, created if need be from the template that the client names.
+        """Return the topic of a send, created if missing from the template that the client names.
 
-        None when the topic does not exist and may not be created; RequestError when the table
-        is full.
+        Return None if it may not be created. Raises RequestError if the table is full.
         """
         existing = self._topics.get(topic)
         if existing is not None:
             return existing
         fault = names.topic_fault(topic) or self._template_fault(template)
         if fault is not None:
-            logger.warning("topic %r of %s is not created: %s", topic, remote_address, fault)
+            logger.warning("topic %r not created for %s: %s", topic, remote_address, fault)
             return None
         pattern = self._topics[template]
         created = TopicConfig(
             topic_name=topic,
-            # A topic without queues could never be sent to, whatever the client asked for.
+            # At least one queue: a topic without queues could never be sent to.
             read_queue_nums=(queues := max(1, min(queue_nums, pattern.write_queue_nums))),
             write_queue_nums=queues,
             perm=pattern.perm & ~PERM_INHERIT,
@@ -172,9 +171,9 @@ class TopicTable:
     def create_for_send_back(
         self, topic: str, queue_nums: int, perm: int = _READ_WRITE, sys_flag: int = 0
     ) -> TopicConfig:
-        """The topic that the broker itself needs, such as a group's retry topic.
+        """Return a topic that the broker itself needs, such as a retry topic, created if missing.
 
-        Raises RequestError when it does not exist and the table is full.
+        Raises RequestError if the table is full.
         """
         existing = self._topics.get(topic)
         if existing is not None:
@@ -192,17 +191,17 @@ class TopicTable:
         return created
 
     def update(self, config: TopicConfig) -> None:
-        """Create the topic, or replace its configuration. Raises RequestError when full."""
+        """Create or replace a topic. Raises RequestError if the table is full."""
         self._refuse_when_full(config)
         verb = "updated" if config.topic_name in self._topics else "created"
         logger.info("topic %s %s: %s", config.topic_name, verb, config)
         self._put(config)
 
     def delete(self, topic: str) -> bool:
-        """Remove a topic; False when it does not exist."""
+        """Delete a topic; return False if it does not exist."""
         deleted = self._topics.pop(topic, None)
         if deleted is None:
-            logger.warning("topic %r is not deleted: it does not exist", topic)
+            logger.warning("topic %r not deleted: it does not exist", topic)
             return False
         self._size -= deleted.line_size()
         self._note_size()
@@ -211,7 +210,7 @@ class TopicTable:
         return True
 
     def set_order_topics(self, ordered: Collection[str]) -> None:
-        """Make exactly these topics ordered, as the NameServer's order configuration says."""
+        """Mark exactly these topics as ordered, following the NameServer's order configuration."""
         changed = [
             config
             for config in self._topics.values()
@@ -224,7 +223,7 @@ class TopicTable:
             self._changed([config.topic_name for config in changed])
 
     def set_sys_flag(self, topic: str, flag: int, *, present: bool) -> None:
-        """Set or clear a flag (`TOPIC_UNIT`, `TOPIC_UNIT_SUBSCRIPTION`) of a topic that exists."""
+        """Set or clear a flag (`TOPIC_UNIT`, `TOPIC_UNIT_SUBSCRIPTION`) of an existing topic."""
         config = self._topics.get(topic)
         if config is None:
             return
@@ -233,19 +232,19 @@ class TopicTable:
             self._put(dataclasses.replace(config, topic_sys_flag=flags))
 
     def new_version(self) -> None:
-        """Let everybody read the table again, although no topic has changed."""
+        """Change the data version, so that clients and replicas read the table again."""
         self._changed(())
 
     def adopt(self, queue_counts: Mapping[str, int]) -> None:
-        """Create the topics that the store has queues of and the table does not know.
+        """Create the topics that have queues in the store but are missing in the table.
 
-        Such a topic was created in the instant before the process was killed, most likely by
-        a send: its producers may know as many queues as such a topic gets.
+        Such a topic was created just before the process was killed, most likely by a send. It gets
+        the queues of such a topic, because its producers may know of them.
         """
         for topic, found in queue_counts.items():
-            # The ends of transactions are nobody else's: in RocketMQ, too, they have no topic.
+            # The queue of transaction ends has no topic, as in RocketMQ.
             if topic not in self._topics and topic != names.TRANSACTION_OP_TOPIC:
-                logger.warning("topic %s has messages but no configuration: created", topic)
+                logger.warning("topic %s created: it has messages but no configuration", topic)
                 by_broker = topic[:1] == "%" or names.is_system_topic(topic)
                 count = max(found, 0 if by_broker else self._config.default_topic_queue_nums)
                 self._put(TopicConfig(topic, count, count))
@@ -253,11 +252,11 @@ class TopicTable:
     def _template_fault(self, template: str) -> str | None:
         pattern = self._topics.get(template)
         if pattern is None:
-            return f"the template {template!r} does not exist"
+            return f"template {template!r} does not exist"
         if template == names.AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
             return "autoCreateTopicEnable is false"
         if not pattern.perm & PERM_INHERIT:
-            return f"{template} is no template, its permission is {pattern.perm}"
+            return f"{template} is not a template: its permission is {pattern.perm}"
         return None
 
     def _refuse_when_full(self, config: TopicConfig) -> None:
@@ -268,7 +267,7 @@ class TopicTable:
             self._size + config.line_size()
         )
         if fault is not None:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {name} is not created: {fault}")
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {name} not created: {fault}")
 
     def _put(self, config: TopicConfig) -> None:
         before = self._topics.get(config.topic_name)
@@ -290,7 +289,7 @@ class TopicTable:
 
 
 class _FileContent(NamedTuple):
-    """The table at one instant, as the file has it."""
+    """The content of the file at one instant."""
 
     json: TopicJson
     topics: TopicConfigSerializeWrapper
@@ -300,7 +299,7 @@ class _FileContent(NamedTuple):
 
 
 def system_topics(config: BrokerConfig) -> list[TopicConfig]:
-    """The topics that every broker of this configuration has."""
+    """Return the system topics that the settings require."""
 
     def fixed(name: str, queues: int, perm: int = _READ_WRITE) -> TopicConfig:
         return TopicConfig(name, queues, queues, perm)

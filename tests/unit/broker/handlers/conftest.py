@@ -1,4 +1,4 @@
-"""What most tests of handlers work with."""
+"""Fixtures for tests of handlers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of pulls share: how answers are read, and who subscribes."""
+"""Helpers for tests of pulls: decode responses, subscribe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyromq.protocol.wire.frame import Encoding, RemotingCommand
 from tests.unit.broker.assembled import AssembledBroker
 
 BOTH_ENCODINGS = (Encoding.JSON, Encoding.ROCKETMQ)
-#: A pull with its subscription that waits.
+#: Flags of a waiting pull that carries its subscription.
 WAITING = str(PULL_SUSPEND | PULL_SUBSCRIPTION)
 
 
@@ -39,7 +39,7 @@ def subscribe(
     model: MessageModel = MessageModel.CLUSTERING,
     **values: Any,
 ) -> None:
-    """A heartbeat of a member of the group `consumers`."""
+    """Register a heartbeat of a member of the group `consumers`."""
     tags = {tag.strip() for tag in expression.split("||")} - {"*", ""}
     subscription = SubscriptionData(
         "T", expression, tags, {java_hash(tag) for tag in tags}, version, **values

@@ -1,4 +1,4 @@
-"""What the tests of sends share: their forms, and how one comes to the hot path."""
+"""Helpers for tests of sends."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def handlers() -> LockHandlers:
 
 
 def request(code: RequestCode, client_id: str, *queues: object) -> RemotingCommand:
-    """As Java's client writes it."""
+    """Return a request as Java's client writes it."""
     body = {"clientId": client_id, "consumerGroup": "g", "mqSet": queues}
     return RemotingCommand(code, opaque=9, body=orjson.dumps(body))
 
@@ -47,7 +47,7 @@ def lock(handlers: LockHandlers, client_id: str, *queues: object) -> set[Message
     return LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
 
 
-def test_one_client_at_a_time_has_a_queue(handlers: LockHandlers) -> None:
+def test_one_client_at_a_time_holds_a_queue(handlers: LockHandlers) -> None:
     assert lock(handlers, "c1", QUEUE) == {MessageQueue("t", "broker-a", 3)}
     assert lock(handlers, "c2", QUEUE) == set()
     answer = handlers.unlock_queues(
@@ -59,7 +59,7 @@ def test_one_client_at_a_time_has_a_queue(handlers: LockHandlers) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2000])
-async def test_locks_end_with_their_connection_if_asked_for(
+async def test_locks_end_with_their_connection_on_request(
     handlers: LockHandlers, count: int
 ) -> None:
     queues = [
@@ -99,7 +99,7 @@ def test_bad_requests_are_errors(handlers: LockHandlers, body: bytes) -> None:
         handlers.unlock_queues(FakeConnection(), command)
 
 
-async def test_many_queues_leave_the_loop_to_others() -> None:
+async def test_many_queues_yield_to_the_loop() -> None:
     lanes, locks = Lanes(CONFIG), QueueLockTable()
     handlers = LockHandlers(CONFIG, locks, lanes.heartbeat)
     queues = [QUEUE | {"queueId": number} for number in range(10_000)]

@@ -87,17 +87,17 @@ def test_committed_offset_is_answered(broker: Broker) -> None:
         Store(None, 0),
         Store(0, 0),
         Store(0, 5, in_memory=True),
-        # An empty queue has nothing in memory: it is young all the same.
+        # An empty queue is young, although nothing of it is in memory.
         Store(0, 0, in_memory=False),
         Store(None, 0, in_memory=False),
     ],
 )
-def test_new_group_begins_at_zero_in_a_young_queue(broker: Broker, store: Store) -> None:
+def test_a_new_group_starts_at_zero_in_a_young_queue(broker: Broker, store: Store) -> None:
     assert query(broker, store) == 0
 
 
 @pytest.mark.parametrize("store", [Store(1, 5), Store(0, 5, in_memory=False)])
-def test_new_group_decides_itself_in_an_old_queue(broker: Broker, store: Store) -> None:
+def test_a_new_group_decides_itself_in_an_old_queue(broker: Broker, store: Store) -> None:
     with pytest.raises(RequestError) as raised:
         query(broker, store)
     assert raised.value.code is ResponseCode.QUERY_NOT_FOUND
@@ -126,7 +126,7 @@ def test_bad_numbers_name_the_field(broker: Broker, value: str) -> None:
         update(broker, commitOffset=value)
 
 
-def test_commits_for_what_is_not_here_are_answered_and_dropped(
+def test_commits_for_unknown_queues_are_answered_and_dropped(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     for fields in ({"topic": "absent"}, {"queueId": "4"}, {"topic": "%RETRY%g"}):
@@ -136,8 +136,8 @@ def test_commits_for_what_is_not_here_are_answered_and_dropped(
     assert line.startswith("1 commits dropped")
     broker.now += 61
     update(broker, topic="absent")
-    assert caplog.messages[1].startswith("3 commits dropped: their topics or queues do not exist")
-    assert "group g for topic absent queue 3, by 127.0.0.1:40404" in caplog.messages[1]
+    assert caplog.messages[1].startswith("3 commits dropped: unknown topic or queue")
+    assert "group g, topic absent queue 3, from 127.0.0.1:40404" in caplog.messages[1]
 
 
 def test_queues_of_a_topic_that_has_shrunk_still_count(broker: Broker) -> None:
@@ -146,14 +146,14 @@ def test_queues_of_a_topic_that_has_shrunk_still_count(broker: Broker) -> None:
     assert broker.table == {"t@g": {7: 12}}
 
 
-def test_the_table_has_room_for_groups_that_are_known(tmp_path: Path) -> None:
+def test_most_of_the_table_is_for_known_groups(tmp_path: Path) -> None:
     broker = Broker(tmp_path, max_pairs=10)
     assert update(broker, consumerGroup="early").code == ResponseCode.SUCCESS
     with pytest.raises(RequestError) as refused:
         update(broker, consumerGroup="unknown")
     assert refused.value.remark == (
         "group unknown does not exist here, and the broker has 1 pairs of topic and group, "
-        "limit 1 for such groups (maxConsumerOffsets)"
+        "limit 1 for unknown groups (maxConsumerOffsets)"
     )
     for number in range(9):
         broker.groups.find(f"g{number}")

@@ -47,7 +47,7 @@ def query_request(key: str, /, **values: str) -> RemotingCommand:
 
 
 async def query(broker: AssembledBroker, request: RemotingCommand) -> RemotingCommand:
-    """The answer, once the index has caught up: it is made off the loop."""
+    """Return the response once the index, which is built off the loop, has caught up."""
     await until(lambda: broker.store.dispatch_behind == 0)
     client = broker.connect()
     client.exchange(request)
@@ -60,7 +60,7 @@ def bodies(answer: RemotingCommand) -> list[bytes]:
     return [record.body for record in decode_records(answer.body)]
 
 
-async def test_the_messages_of_a_key_come_oldest_first(broker: AssembledBroker) -> None:
+async def test_messages_of_a_key_are_oldest_first(broker: AssembledBroker) -> None:
     for number, keys in enumerate(["a", "b", "a b", "c", "a"]):
         put(broker, b"%d" % number, keys)
     put(broker, b"elsewhere", "a", topic="U")
@@ -78,7 +78,7 @@ async def test_the_messages_of_a_key_come_oldest_first(broker: AssembledBroker) 
     }
 
 
-async def test_of_too_much_for_one_answer_the_newest_are_given(
+async def test_a_response_that_would_be_too_large_has_the_newest(
     broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(4):
@@ -98,7 +98,7 @@ async def test_both_encodings_are_answered_in_kind(broker: AssembledBroker) -> N
         assert (answer.encoding, bodies(answer)) == (encoding, [b"x"])
 
 
-async def test_a_key_that_nobody_has_is_not_found(broker: AssembledBroker) -> None:
+async def test_an_unknown_key_is_not_found(broker: AssembledBroker) -> None:
     put(broker, b"x", "a")
     for request in (
         query_request("b"),
@@ -116,7 +116,7 @@ async def test_a_key_that_nobody_has_is_not_found(broker: AssembledBroker) -> No
 
 
 @pytest.mark.parametrize("limit", ["2", "1", "0", "-1"])
-async def test_no_more_come_than_were_asked_for(broker: AssembledBroker, limit: str) -> None:
+async def test_a_query_is_capped_by_its_maximum(broker: AssembledBroker, limit: str) -> None:
     for number in range(5):
         put(broker, b"%d" % number, "a")
 
@@ -143,7 +143,7 @@ async def test_a_missing_or_bad_field_is_named(broker: AssembledBroker, name: st
         assert name in (answer.remark or "")
 
 
-async def test_a_message_is_found_by_its_place(broker: AssembledBroker) -> None:
+async def test_a_message_is_found_by_its_offset(broker: AssembledBroker) -> None:
     put(broker, b"first", "a")
     put(broker, b"second", "b")
     for record in broker.records():
@@ -158,7 +158,7 @@ async def test_a_message_of_the_same_chunk_is_found(broker: AssembledBroker) -> 
     assert bodies(answers[1]) == [b"new"]
 
 
-async def test_a_message_that_is_not_in_memory_is_read_elsewhere(
+async def test_a_cold_message_is_read_on_a_lane(
     broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.put(b"one")
@@ -174,7 +174,7 @@ async def test_a_message_that_is_not_in_memory_is_read_elsewhere(
         assert (answer.body != b"") == (code is ResponseCode.SUCCESS)
 
 
-async def test_where_no_message_begins_none_is_found(broker: AssembledBroker) -> None:
+async def test_no_message_is_found_inside_another(broker: AssembledBroker) -> None:
     put(broker, b"x" * 200, "a")
     end = broker.store.max_physical_offset
     for offset in (1, 7, 100, end - 1, end, end + 1, 2**62, 2**63 - 1, -1, -(2**63)):
@@ -183,8 +183,8 @@ async def test_where_no_message_begins_none_is_found(broker: AssembledBroker) ->
         assert answer.remark == f"can not find message by the offset, {offset}"
 
 
-async def test_bytes_that_only_look_like_a_message_hurt_nobody(broker: AssembledBroker) -> None:
-    """A client may store what looks like a record inside of a body."""
+async def test_bytes_that_look_like_a_message_are_harmless(broker: AssembledBroker) -> None:
+    """A client may store bytes that look like a record inside a body."""
     put(broker, b"inner", "a")
     inner = broker.store.read_record(0)
     assert inner is not None

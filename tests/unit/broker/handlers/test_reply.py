@@ -115,7 +115,7 @@ async def test_a_reply_reaches_its_requester_and_is_stored(
     assert record.born_host == ("127.0.0.1", 40404)
 
 
-async def test_a_reply_may_go_without_being_stored(without_store: AssembledBroker) -> None:
+async def test_a_reply_need_not_be_stored(without_store: AssembledBroker) -> None:
     requester = asker(without_store)
     without_store.fast.exchange(reply())
     requester.exchange((await pushed(requester)).answer())
@@ -125,7 +125,7 @@ async def test_a_reply_may_go_without_being_stored(without_store: AssembledBroke
     assert without_store.records() == []
 
 
-async def test_a_reply_to_a_requester_that_is_gone_is_stored_and_an_error(
+async def test_a_reply_to_a_lost_requester_is_stored_and_an_error(
     broker: AssembledBroker,
 ) -> None:
     broker.fast.exchange(reply())
@@ -136,7 +136,7 @@ async def test_a_reply_to_a_requester_that_is_gone_is_stored_and_an_error(
     assert done.ext_fields["msgId"] == record.message_id
 
 
-async def test_a_reply_to_nobody_is_an_error(without_store: AssembledBroker) -> None:
+async def test_a_reply_without_a_requester_is_an_error(without_store: AssembledBroker) -> None:
     without_store.fast.exchange(reply(properties="CORRELATION_ID\x0142"))
     done = await answer(without_store.fast)
     assert done.code == ResponseCode.SYSTEM_ERROR
@@ -144,7 +144,7 @@ async def test_a_reply_to_nobody_is_an_error(without_store: AssembledBroker) -> 
     assert done.ext_fields == ANSWER_FIELDS
 
 
-async def test_what_the_requester_refuses_is_an_error(broker: AssembledBroker) -> None:
+async def test_a_refusal_of_the_requester_is_an_error(broker: AssembledBroker) -> None:
     requester = asker(broker)
     broker.fast.exchange(reply())
     push = await pushed(requester)
@@ -157,7 +157,7 @@ async def test_what_the_requester_refuses_is_an_error(broker: AssembledBroker) -
     assert len(broker.records()) == 1
 
 
-async def test_a_requester_that_goes_away_is_an_error(broker: AssembledBroker) -> None:
+async def test_a_requester_that_disconnects_is_an_error(broker: AssembledBroker) -> None:
     requester = asker(broker)
     broker.fast.exchange(reply())
     await pushed(requester)
@@ -170,7 +170,7 @@ async def test_a_requester_that_goes_away_is_an_error(broker: AssembledBroker) -
 async def test_a_requester_that_is_silent_is_an_error(
     broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyromq.broker.handlers.reply._PUSH_SECONDS", 0.01)
+    monkeypatch.setattr("pyromq.broker.handlers.reply._PUSH_TIMEOUT_SECONDS", 0.01)
     requester = asker(broker)
     broker.fast.exchange(reply())
     await pushed(requester)
@@ -179,7 +179,7 @@ async def test_a_requester_that_is_silent_is_an_error(
     assert "no answer" in (done.remark or "")
 
 
-async def test_replies_that_wait_are_bounded(tmp_path: Path) -> None:
+async def test_waiting_replies_are_capped(tmp_path: Path) -> None:
     broker = AssembledBroker(
         tmp_path, dataclasses.replace(CONFIG, reply_thread_pool_queue_capacity=2)
     )
@@ -233,7 +233,7 @@ async def test_replies_pass_the_checks_of_sends(
     assert broker.records() == []
 
 
-async def test_any_queue_will_do(broker: AssembledBroker) -> None:
+async def test_a_negative_queue_id_means_any_queue(broker: AssembledBroker) -> None:
     broker.fast.exchange(reply(queueId="-1"))
     assert (await answer(broker.fast)).ext_fields["queueId"] == "0"
 
@@ -249,7 +249,7 @@ async def test_a_reply_that_cannot_be_stored_still_reaches_its_requester(
     assert (done.code, done.ext_fields["msgId"]) == (ResponseCode.SUCCESS, "0")
 
 
-async def test_a_stored_reply_is_no_half_message(broker: AssembledBroker) -> None:
+async def test_a_stored_reply_is_not_a_half_message(broker: AssembledBroker) -> None:
     broker.fast.exchange(reply(sysFlag=str(TRANSACTION_PREPARED | COMPRESSED)))
     await answer(broker.fast)
     (record,) = broker.records()

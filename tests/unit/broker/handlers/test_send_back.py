@@ -25,14 +25,14 @@ CONFIG = BrokerConfig(broker_ip1="127.0.0.1", broker_ip2="127.0.0.1")
 
 @pytest.fixture
 def sent_back(broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Group and topic of each message that was counted as sent back."""
+    """Return group and topic of each message counted as sent back."""
     counted: list[tuple[str, str]] = []
     monkeypatch.setattr(broker.stats, "sent_back", lambda *each: counted.append(each))
     return counted
 
 
 def send(broker: AssembledBroker, **values: Any) -> MessageRecord:
-    """A message that somebody sent; its record."""
+    """Send a message and return its record."""
     since = broker.store.max_physical_offset
     fields = {"properties": "KEYS\x01k\x02TAGS\x01a", **values}
     assert broker.slow.exchange(send_request(**fields))[0].code == ResponseCode.SUCCESS
@@ -48,7 +48,7 @@ def back(
     oneway: bool = False,
     **fields: str | None,
 ) -> RemotingCommand:
-    """As Java's consumer sends it."""
+    """Return a request as Java's consumer sends it."""
     offset = record if isinstance(record, int) else record.physical_offset
     filled: dict[str, str | None] = {
         "offset": str(offset),
@@ -71,7 +71,7 @@ def back(
 
 
 async def ask(broker: AssembledBroker, request: RemotingCommand) -> RemotingCommand:
-    """The one answer, whenever it comes."""
+    """Return the one response, whenever it arrives."""
     answers = broker.fast.exchange(request)
     if not answers:
         await until(lambda: broker.fast.transport.written)
@@ -82,7 +82,7 @@ async def ask(broker: AssembledBroker, request: RemotingCommand) -> RemotingComm
 
 
 async def retried(broker: AssembledBroker, request: RemotingCommand) -> MessageRecord:
-    """What is stored when a message is sent back."""
+    """Send a message back and return the new record."""
     since = broker.store.max_physical_offset
     answer = await ask(broker, request)
     assert (answer.code, answer.remark, answer.ext_fields) == (ResponseCode.SUCCESS, None, {})
@@ -121,7 +121,7 @@ async def test_a_message_is_stored_again_for_its_group(
     assert sent_back == [("g", "T")]
 
 
-async def test_each_retry_waits_longer_and_remembers_where_it_came_from(
+async def test_each_retry_waits_longer_and_keeps_its_origin(
     broker: AssembledBroker,
     sent_back: list[tuple[str, str]],
 ) -> None:
@@ -129,7 +129,7 @@ async def test_each_retry_waits_longer_and_remembers_where_it_came_from(
     second = await retried(broker, back(original))
     assert (second.properties["DELAY"], second.reconsume_times) == ("7", 5)
 
-    # What the delayed delivery makes of it comes from the retry topic.
+    # The delayed delivery stores it in the retry topic.
     delivered = send(
         broker,
         topic="%RETRY%g",
@@ -144,7 +144,7 @@ async def test_each_retry_waits_longer_and_remembers_where_it_came_from(
     assert sent_back == [("g", "T"), ("g", "T")]
 
 
-async def test_the_consumer_may_say_how_long_to_wait(broker: AssembledBroker) -> None:
+async def test_the_consumer_may_set_the_delay(broker: AssembledBroker) -> None:
     original = send(broker, reconsumeTimes="4")
     assert (await retried(broker, back(original, delayLevel="2"))).properties["DELAY"] == "2"
     highest = await retried(broker, back(original, delayLevel="99"))
@@ -182,7 +182,7 @@ async def test_queues_that_the_retry_topic_lacks_are_not_used(broker: AssembledB
 
 
 @pytest.mark.parametrize(("unit_mode", "flag"), [("true", 2), ("false", 0), (None, 0)])
-async def test_the_retry_topic_of_a_unit_says_so(
+async def test_the_retry_topic_of_a_unit_is_flagged(
     broker: AssembledBroker, unit_mode: str | None, flag: int
 ) -> None:
     await retried(broker, back(send(broker), unitMode=unit_mode))
@@ -194,7 +194,7 @@ async def test_the_retry_topic_of_a_unit_says_so(
 # Dead letters
 
 
-async def test_a_message_that_was_retried_often_enough_is_a_dead_letter(
+async def test_a_message_becomes_a_dead_letter_after_the_last_retry(
     broker: AssembledBroker,
 ) -> None:
     original = send(broker, reconsumeTimes="16", properties="DELAY\x010\x02TAGS\x01a")
@@ -207,7 +207,7 @@ async def test_a_message_that_was_retried_often_enough_is_a_dead_letter(
     assert ("%DLQ%g", 0, 0, java_hash("a")) in broker.entries()
 
 
-async def test_a_consumer_may_give_a_message_up_at_once(broker: AssembledBroker) -> None:
+async def test_a_consumer_may_abandon_a_message(broker: AssembledBroker) -> None:
     again = await retried(broker, back(send(broker), delayLevel="-1"))
     assert (again.topic, again.reconsume_times) == ("%DLQ%g", 1)
 
@@ -222,7 +222,7 @@ async def test_a_consumer_may_give_a_message_up_at_once(broker: AssembledBroker)
         (120, "5", 2),
     ],
 )
-async def test_whose_limit_counts(
+async def test_the_limit_of_the_client_or_the_group(
     broker: AssembledBroker, version: int, asked_for: str | None, limit: int
 ) -> None:
     broker.groups.update(SubscriptionGroupConfig("g", retry_max_times=2))
@@ -233,7 +233,7 @@ async def test_whose_limit_counts(
         assert (again.topic == "%DLQ%g") == (times >= limit)
 
 
-def test_the_groups_limit_counts_where_the_client_has_none() -> None:
+def test_the_limit_of_the_group_is_the_default() -> None:
     group = SubscriptionGroupConfig("g", retry_max_times=9)
     assert retry_limit(group, 407, None) == 9
     assert retry_limit(group, 407, 0) == 0
@@ -245,7 +245,7 @@ async def test_a_count_of_retries_never_overflows(broker: AssembledBroker) -> No
     assert (again.topic, again.reconsume_times) == ("%DLQ%g", 2147483647)
 
 
-# What is refused, in this order
+# Refusals, in this order
 
 
 async def test_a_group_that_does_not_exist(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ async def test_a_group_whose_name_is_too_long_for_a_topic(broker: AssembledBroke
 
 
 @pytest.mark.parametrize("offset", [1, -1, 10**15, 2**63 - 1, -(2**63)])
-async def test_a_message_that_is_not_there(
+async def test_an_unknown_message(
     broker: AssembledBroker, sent_back: list[tuple[str, str]], offset: int
 ) -> None:
     send(broker)
@@ -309,7 +309,7 @@ async def test_a_message_that_is_not_there(
     assert sent_back == []
 
 
-async def test_a_message_that_nobody_can_have_received(broker: AssembledBroker) -> None:
+async def test_a_message_that_no_consumer_can_have_received(broker: AssembledBroker) -> None:
     queue = broker.store.queue("T", 0)
     physical = broker.store.put(queue, b"half", b"", 0, 0, TRANSACTION_PREPARED, BORN, bytes(8), 0)
     broker.store.seal()
@@ -351,7 +351,7 @@ async def test_a_torn_header_names_its_field(broker: AssembledBroker, field: str
     assert field in (answer.remark or "")
 
 
-# When it is answered
+# Time of the response
 
 
 async def test_a_oneway_request_is_stored_and_not_answered(broker: AssembledBroker) -> None:
@@ -362,7 +362,7 @@ async def test_a_oneway_request_is_stored_and_not_answered(broker: AssembledBrok
     assert len(broker.records()) == before + 1
 
 
-async def test_a_topic_that_was_made_is_known_before_the_answer(broker: AssembledBroker) -> None:
+async def test_a_created_topic_is_registered_before_the_response(broker: AssembledBroker) -> None:
     known = asyncio.Event()
     calls: list[int] = []
 
@@ -383,12 +383,12 @@ async def test_a_topic_that_was_made_is_known_before_the_answer(broker: Assemble
         known.set()
         await until(lambda: broker.fast.transport.written)
         assert broker.fast.received()[0].code == ResponseCode.SUCCESS
-        # The next one finds its topic.
+        # The topic exists for the next one.
         assert broker.fast.ask(back(message)).code == ResponseCode.SUCCESS
         assert calls == [0]
 
 
-async def test_a_message_that_is_not_in_memory_is_read_elsewhere(
+async def test_a_cold_message_is_read_on_a_lane(
     broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await retried(broker, back(send(broker)))
@@ -407,7 +407,7 @@ async def test_a_message_that_is_not_in_memory_is_read_elsewhere(
     assert (await ask(broker, back(1))).remark == "look message by offset failed, 1"
 
 
-async def test_with_sync_flush_the_answer_waits_for_the_disk(tmp_path: Path) -> None:
+async def test_with_sync_flush_the_response_waits_for_the_fsync(tmp_path: Path) -> None:
     broker = AssembledBroker(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     broker.topics.update(TopicConfig("%RETRY%g", 1, 1, 6))
     assert broker.slow.exchange(send_request()) == []

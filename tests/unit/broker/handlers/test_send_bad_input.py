@@ -1,4 +1,4 @@
-"""Sends of no use: whatever they hold, at most one whole record is stored."""
+"""Malformed sends: each stores at most one whole record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.broker.handlers.sends import (
     warm,
 )
 
-# Requests of no use
+# Malformed requests
 
 
 def header_of(code: RequestCode, **changes: Any) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def header_of(code: RequestCode, **changes: Any) -> dict[str, Any]:
 async def test_a_frame_with_a_bad_header_is_stored_at_most_once(
     broker: AssembledBroker, code: RequestCode, changes: dict[str, Any]
 ) -> None:
-    """Whatever is wrong with it: an answer or a closed connection, never an exception."""
+    """Expect a response or a closed connection, never an exception."""
     warm(broker)
 
     answers = broker.fast.exchange(raw_frame(header_of(code, **changes), body_for(code)))
@@ -132,7 +132,7 @@ async def test_a_missing_field_is_named(
         assert "missing" in (answer.remark or "")
         assert len(broker.records()) == 1
     else:
-        # The hot path does not read what it does not need.
+        # The hot path does not read fields that it does not need.
         assert name in ("defaultTopic", "flag")
         assert name != "flag" or code == RequestCode.SEND_BATCH_MESSAGE
 
@@ -163,7 +163,7 @@ NO_NUMBERS = (
 
 
 @pytest.mark.parametrize(("code", "name"), FORMS_AND_NUMBERS)
-async def test_numbers_that_are_none_are_refused_on_either_path(
+async def test_invalid_numbers_are_refused_on_both_paths(
     broker: AssembledBroker, code: RequestCode, name: str
 ) -> None:
     warm(broker)
@@ -178,7 +178,7 @@ async def test_numbers_that_are_none_are_refused_on_either_path(
 
 
 @pytest.mark.parametrize(("code", "name"), FORMS_AND_NUMBERS)
-async def test_numbers_that_their_field_cannot_hold_are_refused(
+async def test_numbers_out_of_range_are_refused(
     broker: AssembledBroker, code: RequestCode, name: str
 ) -> None:
     warm(broker)
@@ -193,10 +193,10 @@ async def test_numbers_that_their_field_cannot_hold_are_refused(
 
 
 @pytest.mark.parametrize(("code", "name"), FORMS_AND_NUMBERS)
-async def test_numbers_may_come_unquoted(
+async def test_numbers_may_be_unquoted(
     broker: AssembledBroker, code: RequestCode, name: str
 ) -> None:
-    """`header_json` promises it; fractions are no integers all the same."""
+    """`header_json` promises it; fractions are still not integers."""
     warm(broker)
     wire = dict(zip(send_fields(RequestCode.SEND_MESSAGE), send_fields(code), strict=True))
     for value, expected in ((1, 0), (1.5, ResponseCode.SYSTEM_ERROR)):
@@ -205,7 +205,7 @@ async def test_numbers_may_come_unquoted(
         assert broker.fast.ask(frame).code == expected, value
 
 
-async def test_a_batch_that_says_so_with_an_unquoted_boolean_is_one(
+async def test_the_flag_of_a_batch_may_be_unquoted(
     broker: AssembledBroker,
 ) -> None:
     warm(broker)
@@ -232,8 +232,8 @@ async def test_fields_of_any_type_store_at_most_one_whole_record(
         assert len(broker.records()) == before + (answer.code == ResponseCode.SUCCESS)
 
 
-async def test_what_came_before_a_bad_frame_is_answered(broker: AssembledBroker) -> None:
-    """It is stored: a client that is not told would send it again."""
+async def test_frames_before_a_bad_one_are_answered(broker: AssembledBroker) -> None:
+    """It is stored: without a response the client would send it again."""
     warm(broker)
     bad = raw_frame(header_of(RequestCode.SEND_MESSAGE_V2, opaque="x"), b"body")
 
@@ -263,7 +263,7 @@ async def test_hostile_input_leaves_no_traceback(
 async def test_long_properties_do_not_fill_the_memory(
     broker: AssembledBroker, code: RequestCode
 ) -> None:
-    """They are refused, and nothing keeps them."""
+    """They are refused and not cached."""
     warm(broker)
     tracemalloc.start()
     try:

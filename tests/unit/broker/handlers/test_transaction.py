@@ -65,9 +65,7 @@ async def test_a_message_that_was_rolled_back_is_not_delivered(broker: Transacti
 
 
 @pytest.mark.parametrize("from_check", ["true", "false"])
-async def test_an_end_that_is_not_known_changes_nothing(
-    broker: Transactional, from_check: str
-) -> None:
+async def test_an_unknown_outcome_changes_nothing(broker: Transactional, from_check: str) -> None:
     half = broker.prepare()
     answer = broker.end(half, UNKNOWN, fromTransactionCheck=from_check)
     assert answer.code == ResponseCode.SUCCESS
@@ -76,10 +74,8 @@ async def test_an_end_that_is_not_known_changes_nothing(
 
 
 @pytest.mark.parametrize("encoding", [Encoding.JSON, Encoding.ROCKETMQ])
-async def test_an_end_without_an_answer_is_stored_too(
-    broker: Transactional, encoding: Encoding
-) -> None:
-    """As Java's client sends it."""
+async def test_a_oneway_end_is_stored(broker: Transactional, encoding: Encoding) -> None:
+    """Return a request as Java's client sends it."""
     halves = [broker.prepare(number) for number in range(3)]
     requests = [
         end_request(half, outcome, oneway=True)
@@ -95,7 +91,7 @@ async def test_an_end_without_an_answer_is_stored_too(
     assert broker.transactions.half_offset == 3
 
 
-async def test_half_and_end_may_come_in_one_chunk(broker: Transactional) -> None:
+async def test_half_and_end_may_be_in_one_chunk(broker: Transactional) -> None:
     broker.prepare()
     half = broker.prepare(1)
     following = Half("2", half.physical * 2, "key-2")  # records of one length
@@ -105,7 +101,7 @@ async def test_half_and_end_may_come_in_one_chunk(broker: Transactional) -> None
     assert broker.delivered == [b"body 2"]
 
 
-async def test_a_delay_begins_at_the_commit(broker: Transactional) -> None:
+async def test_a_delay_starts_at_the_commit(broker: Transactional) -> None:
     half = broker.prepare(properties="DELAY\x013")
     assert [record.topic for record in broker.records()] == [TRANSACTION_HALF_TOPIC]
 
@@ -123,7 +119,7 @@ async def test_a_delay_begins_at_the_commit(broker: Transactional) -> None:
 async def test_a_transaction_ends_once(
     broker: Transactional, first: int, second: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """RocketMQ delivers a second time."""
+    """RocketMQ delivers it twice."""
     half = broker.prepare()
     broker.end(half, first)
     delivered = broker.delivered
@@ -134,10 +130,10 @@ async def test_a_transaction_ends_once(
     assert answer.code == ResponseCode.SUCCESS
     assert broker.delivered == delivered
     assert broker.ends == [b"0"]
-    assert "which has ended: nothing is done" in caplog.text
+    assert "ignored: already ended" in caplog.text
 
 
-async def test_the_producer_is_told_what_is_wrong(broker: Transactional) -> None:
+async def test_refusals_name_the_cause(broker: Transactional) -> None:
     half = broker.prepare()
     plain = Half.sent(broker.fast.ask(send_request(properties=f"PGROUP\x01{GROUP}")))
     other = broker.prepare(1)
@@ -156,7 +152,7 @@ async def test_the_producer_is_told_what_is_wrong(broker: Transactional) -> None
     assert (broker.delivered, broker.ends) == ([b"body"], [])
 
 
-async def test_a_half_within_a_body_is_none(broker: Transactional) -> None:
+async def test_a_half_inside_a_body_is_not_found(broker: Transactional) -> None:
     half = broker.prepare()
     record = broker.halves[0]
     place = broker.store.max_physical_offset + 88  # where the body of the next message begins
@@ -174,7 +170,7 @@ async def test_a_half_within_a_body_is_none(broker: Transactional) -> None:
     assert broker.end(half, COMMIT).code == ResponseCode.SUCCESS
 
 
-async def test_an_outcome_that_is_none_is_refused(broker: Transactional) -> None:
+async def test_an_invalid_outcome_is_refused(broker: Transactional) -> None:
     half = broker.prepare()
     for outcome in (4, 1, -1):
         answer = broker.end(half, outcome)
@@ -197,7 +193,7 @@ async def test_a_replica_ends_nothing(tmp_path: Path) -> None:
     await broker.close()
 
 
-async def test_a_commit_that_cannot_be_stored_can_be_tried_again(
+async def test_a_commit_that_failed_can_be_retried(
     broker: Transactional, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half = broker.prepare()
@@ -218,7 +214,7 @@ async def test_a_commit_that_cannot_be_stored_can_be_tried_again(
     assert (broker.delivered, broker.ends) == ([b"body 0"], [b"0"])
 
 
-async def test_an_end_that_cannot_be_stored_is_known_all_the_same(
+async def test_an_end_that_cannot_be_stored_is_remembered(
     broker: Transactional, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     half = broker.prepare()
@@ -232,7 +228,7 @@ async def test_an_end_that_cannot_be_stored_is_known_all_the_same(
     with monkeypatch.context() as patch:
         patch.setattr(broker.writer, "put", refuse_ends)
         assert broker.end(half, COMMIT).code == ResponseCode.SUCCESS
-    assert "the end of half 0 could not be stored" in caplog.text
+    assert "end of half 0 not stored" in caplog.text
 
     broker.end(half, COMMIT)
     assert (broker.delivered, broker.ends) == ([b"body 0"], [])
@@ -240,13 +236,13 @@ async def test_an_end_that_cannot_be_stored_is_known_all_the_same(
 
 
 @pytest.mark.parametrize("oneway", [False, True])
-async def test_a_half_that_is_not_in_memory_is_read_elsewhere(
+async def test_a_cold_half_is_read_on_a_lane(
     broker: Transactional, monkeypatch: pytest.MonkeyPatch, oneway: bool
 ) -> None:
     half = broker.prepare()
     monkeypatch.setattr(broker.store, "is_cold", lambda _: True)
 
-    # Both are under way at the same time: only one of them may count.
+    # Both are in flight at the same time: only one of them may count.
     requests = [end_request(half, COMMIT, oneway=oneway) for _ in range(2)]
     assert broker.fast.exchange(*requests) == []
     await until(lambda: broker.store.max_offset(TRANSACTION_OP_TOPIC, 0))
@@ -308,8 +304,8 @@ async def test_an_end_before_or_after_a_resumption_counts_once(broker: Transacti
     assert broker.transactions.half_offset == 2
 
 
-async def test_what_is_no_half_is_not_put_back(broker: Transactional) -> None:
-    """RocketMQ makes a half of any message."""
+async def test_a_message_that_is_not_a_half_is_not_put_back(broker: Transactional) -> None:
+    """RocketMQ turns any message into a half."""
     broker.put(b"plain")
     plain = broker.records()[0].message_id
     for message_id in (plain, None, "", "xyz", plain[:-2] + "FF"):
@@ -321,7 +317,7 @@ async def test_what_is_no_half_is_not_put_back(broker: Transactional) -> None:
     assert len(broker.records()) == 1
 
 
-async def test_a_half_that_cannot_be_put_back_is_told(
+async def test_a_half_that_cannot_be_put_back_is_an_error(
     broker: Transactional, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.prepare()

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -19,7 +19,7 @@ from tests.support.patience import until
 
 
 class Peer:
-    """A client's connection that keeps what is written to it."""
+    """A connection that records writes."""
 
     def __init__(self) -> None:
         self.remote_address = "10.0.0.1:1"
@@ -36,25 +36,55 @@ class Peer:
 
 
 class Answers:
-    """Stands for the pull handler: parked pulls get an answer when `ready` or over."""
+    """Decides for all pulls of a test: they complete when `ready`."""
 
     def __init__(self) -> None:
         self.ready = False
+        #: Each call: the pull's name, and whether it expired.
         self.runs: list[tuple[Any, bool]] = []
+        self.cancelled: list[Any] = []
         self.failing: set[Any] = set()
-        #: How long each run takes.
+        #: The duration of each call.
         self.seconds = 0.0
 
-    def __call__(self, parked: ParkedPull[Any], *, is_over: bool) -> bytes | None:
-        self.runs.append((parked.pull, is_over))
-        end = time.perf_counter() + self.seconds
+
+class NamedPull(ParkedPull):
+    """A parked pull that answers with its name."""
+
+    def __init__(
+        self, answers: Answers, name: Any, peer: Peer, seconds: float, weight: int
+    ) -> None:
+        super().__init__(peer, seconds, weight=weight)  # type: ignore[arg-type]
+        self.name = name
+        self._answers = answers
+
+    def try_complete(self) -> bool:
+        self._run(is_over=False)
+        if self._answers.ready:
+            self.connection.write(b"%s found" % str(self.name).encode())
+        return self._answers.ready
+
+    def expire(self) -> None:
+        self._run(is_over=True)
+        self.connection.write(b"%s over" % str(self.name).encode())
+
+    def cancel(self) -> None:
+        self._answers.cancelled.append(self.name)
+
+    def _run(self, *, is_over: bool) -> None:
+        answers = self._answers
+        answers.runs.append((self.name, is_over))
+        end = time.perf_counter() + answers.seconds
         while time.perf_counter() < end:
             pass
-        if parked.pull in self.failing:
+        if self.name in answers.failing:
             raise RuntimeError("broken pull")
-        if self.ready or is_over:
-            return b"%s %s" % (str(parked.pull).encode(), b"over" if is_over else b"found")
-        return None
+
+
+class MakePull(Protocol):
+    def __call__(
+        self, name: object, peer: Peer, seconds: float = 100.0, weight: int = 0
+    ) -> ParkedPull: ...
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +100,6 @@ def answers() -> Answers:
 @pytest.fixture
 async def long_poll(answers: Answers) -> Any:
     parked = LongPoll()
-    parked.run_again = answers
     parked.start()
     yield parked
     answers.failing.clear()
@@ -82,12 +111,16 @@ def queues(tmp_path: Path) -> list[ConsumeQueue]:
     return [ConsumeQueue(tmp_path, 2000, "T", number) for number in range(2)]
 
 
-def pull(name: object, peer: Peer, seconds: float = 100.0) -> ParkedPull[Any]:
-    return ParkedPull(peer, (0, {}, b""), 0, seconds, name)  # type: ignore[arg-type]
+@pytest.fixture
+def pull(answers: Answers) -> MakePull:
+    def make(name: object, peer: Peer, seconds: float = 100.0, weight: int = 0) -> ParkedPull:
+        return NamedPull(answers, name, peer, seconds, weight)
+
+    return make
 
 
 async def test_an_arrival_wakes_all_that_wait_on_its_queue(
-    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
+    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue], pull: MakePull
 ) -> None:
     peers = [Peer() for _ in range(100)]
     for number, peer in enumerate(peers):
@@ -108,8 +141,8 @@ async def test_an_arrival_wakes_all_that_wait_on_its_queue(
     assert [queue.watched for queue in queues] == [False, True]
 
 
-async def test_arrivals_of_one_turn_wake_once(
-    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
+async def test_arrivals_of_one_iteration_wake_once(
+    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue], pull: MakePull
 ) -> None:
     peer = Peer()
     long_poll.park(queues[0], pull("a", peer))
@@ -120,7 +153,7 @@ async def test_arrivals_of_one_turn_wake_once(
     await asyncio.sleep(0)
 
     assert sorted(answers.runs) == [("a", False), ("b", False)]
-    assert len(long_poll) == 2  # nothing for them: they go on waiting
+    assert len(long_poll) == 2  # nothing for them: they keep waiting
     assert all(queue.watched for queue in queues)
 
     answers.ready = True
@@ -129,7 +162,7 @@ async def test_arrivals_of_one_turn_wake_once(
     assert peer.written == [b"a found"]
 
 
-async def test_an_arrival_in_a_queue_where_nobody_waits_any_more_does_nothing(
+async def test_an_arrival_in_a_queue_without_waiting_pulls_does_nothing(
     long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
 ) -> None:
     queues[0].watched = True
@@ -140,8 +173,8 @@ async def test_an_arrival_in_a_queue_where_nobody_waits_any_more_does_nothing(
     assert not queues[0].watched
 
 
-async def test_only_those_whose_time_is_over_are_answered(
-    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
+async def test_only_expired_pulls_are_answered(
+    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue], pull: MakePull
 ) -> None:
     peer = Peer()
     long_poll.park(queues[0], pull("short", peer, 0.02))
@@ -153,8 +186,8 @@ async def test_only_those_whose_time_is_over_are_answered(
     assert queues[0].watched
 
 
-async def test_closed_connections_are_forgotten(
-    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
+async def test_pulls_of_closed_connections_are_cancelled(
+    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue], pull: MakePull
 ) -> None:
     gone, there = Peer(), Peer()
     long_poll.park(queues[0], pull("gone", gone))
@@ -165,12 +198,14 @@ async def test_closed_connections_are_forgotten(
 
     assert not queues[0].watched
     assert queues[1].watched
-    assert "gone" not in [name for name, _ in answers.runs]
+    assert answers.runs == []
+    assert sorted(answers.cancelled) == ["gone", "gone too"]
 
 
-async def test_a_stop_answers_all(answers: Answers, queues: list[ConsumeQueue]) -> None:
+async def test_a_stop_expires_all_pulls(
+    answers: Answers, queues: list[ConsumeQueue], pull: MakePull
+) -> None:
     long_poll = LongPoll()
-    long_poll.run_again = answers
     long_poll.start()
     peers = [Peer() for _ in range(4)]
     for number, peer in enumerate(peers):
@@ -191,8 +226,8 @@ async def test_a_stop_before_the_start_does_nothing() -> None:
     LongPoll().stop()
 
 
-async def test_too_many_on_one_queue_push_out_the_oldest(
-    long_poll: LongPoll, queues: list[ConsumeQueue], monkeypatch: pytest.MonkeyPatch
+async def test_too_many_on_one_queue_expire_the_oldest(
+    long_poll: LongPoll, queues: list[ConsumeQueue], monkeypatch: pytest.MonkeyPatch, pull: MakePull
 ) -> None:
     monkeypatch.setattr(module, "_MAX_PER_QUEUE", 3)
     peer = Peer()
@@ -203,8 +238,8 @@ async def test_too_many_on_one_queue_push_out_the_oldest(
     assert len(long_poll) == 3
 
 
-async def test_a_client_that_does_not_read_gets_no_more_until_it_does(
-    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
+async def test_a_client_that_does_not_read_gets_no_responses_until_it_does(
+    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue], pull: MakePull
 ) -> None:
     slow, quick = Peer(), Peer()
     slow.unsent = MAX_UNSENT + 1
@@ -222,11 +257,12 @@ async def test_a_client_that_does_not_read_gets_no_more_until_it_does(
     assert len(long_poll) == 0
 
 
-async def test_a_pull_that_fails_hurts_nobody_beside_it(
+async def test_a_failing_pull_does_not_affect_others(
     long_poll: LongPoll,
     answers: Answers,
     queues: list[ConsumeQueue],
     caplog: pytest.LogCaptureFixture,
+    pull: MakePull,
 ) -> None:
     broken, fine, later = Peer(), Peer(), Peer()
     answers.failing = {"broken"}
@@ -236,17 +272,18 @@ async def test_a_pull_that_fails_hurts_nobody_beside_it(
         await until(lambda: fine.written)
 
     assert broken.closed
+    assert answers.cancelled == ["broken"]
     assert [record.getMessage() for record in caplog.records] == [
-        "10.0.0.1:1: a waiting pull could not be answered: closed"
+        "waiting pull of 10.0.0.1:1 failed: connection closed"
     ]
     long_poll.park(queues[0], pull("later", later, 0.0))
-    await until(lambda: later.written)  # the ticks go on
+    await until(lambda: later.written)  # the ticks continue
 
 
 async def test_many_woken_pulls_run_in_slices(
-    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
+    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue], pull: MakePull
 ) -> None:
-    """However many wait for a message, others have their turns between."""
+    """The loop stays responsive however many pulls wait."""
     answers.seconds = TURN_SECONDS / 4
     peer = Peer()
     for number in range(40):
@@ -255,7 +292,7 @@ async def test_many_woken_pulls_run_in_slices(
     long_poll.arrived(queues[1])
     await asyncio.sleep(0)
     assert 1 <= len(answers.runs) <= 8
-    # A message that comes in the middle is seen by all of its queue, and wakes nobody twice.
+    # A message in between wakes all pulls of its queue, none of them twice.
     long_poll.arrived(queues[0])
     await until(lambda: len(answers.runs) >= 40 and not long_poll.turns)
     names = [name for name, _ in answers.runs]
@@ -264,8 +301,8 @@ async def test_many_woken_pulls_run_in_slices(
     assert len(long_poll) == 40
 
 
-async def test_pulls_that_end_together_are_answered_in_slices(
-    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue]
+async def test_pulls_that_expire_together_are_answered_in_slices(
+    long_poll: LongPoll, answers: Answers, queues: list[ConsumeQueue], pull: MakePull
 ) -> None:
     answers.seconds = TURN_SECONDS / 4
     peer = Peer()
@@ -281,10 +318,9 @@ async def test_pulls_that_end_together_are_answered_in_slices(
 
 
 async def test_no_pull_waits_longer_than_allowed(
-    answers: Answers, queues: list[ConsumeQueue]
+    answers: Answers, queues: list[ConsumeQueue], pull: MakePull
 ) -> None:
     long_poll = LongPoll(local_broker(max_suspend_timeout_millis=20))
-    long_poll.run_again = answers
     long_poll.start()
     peer = Peer()
     long_poll.park(queues[0], pull("for years", peer, 1e9))
@@ -293,29 +329,29 @@ async def test_no_pull_waits_longer_than_allowed(
     long_poll.stop()
 
 
-async def test_what_waits_is_bounded(answers: Answers, queues: list[ConsumeQueue]) -> None:
+async def test_the_limits_of_parked_pulls(
+    answers: Answers, queues: list[ConsumeQueue], pull: MakePull
+) -> None:
     config = local_broker(
         max_parked_pulls=5, max_parked_pulls_per_connection=3, max_parked_expression_size=100
     )
     long_poll = LongPoll(config)
-    long_poll.run_again = answers
     long_poll.start()
 
     def park(peer: Peer, *, seconds: float = 100.0, weight: int = 0) -> str:
-        parked = pull(0, peer, seconds)
-        parked.weight = weight
         try:
-            long_poll.park(queues[0], parked)
+            long_poll.park(queues[0], pull(0, peer, seconds, weight))
         except RequestError as refused:
             return f"{refused.code.name}: {refused.remark}"
         return ""
 
     one, other = Peer(), Peer()
+    held = "waiting pulls hold expressions of"
     limit_of_size = "limit 100 (maxParkedExpressionSize)"
     assert [park(one, weight=40) for _ in range(3)] == [
         "",
         "",
-        f"SYSTEM_BUSY: expressions of 80 characters wait, this one has 40, {limit_of_size}",
+        f"SYSTEM_BUSY: {held} 80 characters, this one has 40, {limit_of_size}",
     ]
     assert [park(one) for _ in range(2)] == [
         "",

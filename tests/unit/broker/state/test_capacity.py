@@ -5,7 +5,7 @@ import pytest
 from pyromq.broker.state.capacity import Capacity
 
 
-def test_a_full_table_says_what_is_full_and_which_setting_limits_it() -> None:
+def test_a_full_table_names_its_setting() -> None:
     limit = 10
     capacity = Capacity("topics", "maxTopics", lambda: limit)
     assert capacity.fault(9) is None
@@ -15,16 +15,14 @@ def test_a_full_table_says_what_is_full_and_which_setting_limits_it() -> None:
     assert capacity.fault(11) is None
 
 
-def test_a_table_that_fills_is_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_table_that_fills_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     capacity = Capacity("topics", "maxTopics", lambda: 100)
     for count in range(79):
         capacity.note(count)
     assert caplog.messages == []
     for count in (80, 81, 99, 100, 76, 80):
         capacity.note(count)
-    assert caplog.messages == [
-        "the broker has 80 topics, 80 % of the limit 100 (maxTopics): more are refused then"
-    ]
+    assert caplog.messages == ["table nearly full: 80 topics, 80 % of the limit 100 (maxTopics)"]
     capacity.note(74)
     capacity.note(90)
     assert len(caplog.messages) == 2

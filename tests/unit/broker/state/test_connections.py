@@ -80,7 +80,7 @@ def test_only_a_newer_subscription_replaces_a_known_one(consumers: ConsumerTable
     assert consumers.subscription("g", "t") == SubscriptionData("t", sub_version=6)
 
 
-def test_kind_of_consumption_is_that_of_the_newest_heartbeat(consumers: ConsumerTable) -> None:
+def test_the_newest_heartbeat_sets_the_message_model(consumers: ConsumerTable) -> None:
     one = client(FakeConnection())
     consumers.register(consumer(), one)
     consumers.register(
@@ -92,7 +92,7 @@ def test_kind_of_consumption_is_that_of_the_newest_heartbeat(consumers: Consumer
     assert group.message_model is MessageModel.BROADCASTING
 
 
-def test_last_member_takes_the_group_with_it(consumers: ConsumerTable) -> None:
+def test_the_last_member_removes_the_group(consumers: ConsumerTable) -> None:
     one, two = FakeConnection(), FakeConnection()
     consumers.register(consumer(), client(one))
     consumers.register(consumer(), client(two, "c2"))
@@ -106,7 +106,7 @@ def test_last_member_takes_the_group_with_it(consumers: ConsumerTable) -> None:
     assert not consumers.unregister("absent", one)
 
 
-def test_lost_connection_leaves_all_its_groups(consumers: ConsumerTable) -> None:
+def test_a_lost_connection_leaves_all_its_groups(consumers: ConsumerTable) -> None:
     one, two = FakeConnection(), FakeConnection()
     consumers.register(consumer("g"), client(one))
     consumers.register(consumer("h"), client(one))
@@ -140,7 +140,7 @@ def test_changed_client_id_is_taken_over(consumers: ConsumerTable) -> None:
     assert ids(consumers) == ["new"]
 
 
-def test_listeners_hear_of_subscriptions_and_of_groups_that_are_gone(clock: Clock) -> None:
+def test_listeners_get_subscriptions_and_lost_groups(clock: Clock) -> None:
     heard: list[tuple[str, list[str]]] = []
     gone: list[str] = []
     consumers = ConsumerTable(
@@ -163,7 +163,7 @@ def test_listeners_hear_of_subscriptions_and_of_groups_that_are_gone(clock: Cloc
     assert gone == ["g", "h", "g"]
 
 
-def test_producers_are_asked_in_turn(producers: ProducerTable) -> None:
+def test_producers_are_picked_round_robin(producers: ProducerTable) -> None:
     connections = [FakeConnection() for _ in range(3)]
     for number, connection in enumerate(connections):
         producers.register("p", client(connection, f"c{number}"))
@@ -225,8 +225,8 @@ def test_client_ids_do_not_pile_up_on_one_connection(producers: ProducerTable) -
     assert producers._by_client_id == {}
 
 
-def test_the_end_of_a_connection_costs_what_it_stood_for(producers: ProducerTable) -> None:
-    """Eight times the client ids on one connection take about eight times as long to forget."""
+def test_the_end_of_a_connection_takes_linear_time(producers: ProducerTable) -> None:
+    """Dropping eight times the client ids of a connection takes about eight times as long."""
 
     def seconds_to_leave(count: int) -> float:
         connection = FakeConnection()
@@ -244,7 +244,7 @@ def test_the_end_of_a_connection_costs_what_it_stood_for(producers: ProducerTabl
     assert best(4000) < 25 * best(500)
 
 
-def test_a_client_id_lives_until_its_last_group_leaves(producers: ProducerTable) -> None:
+def test_a_client_id_is_kept_until_its_last_group_leaves(producers: ProducerTable) -> None:
     connection = FakeConnection()
     for group in ("p", "q"):
         producers.register(group, client(connection, "c1"))

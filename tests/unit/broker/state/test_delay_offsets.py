@@ -37,7 +37,7 @@ def inode(file: Path) -> int:
     return file.stat().st_ino
 
 
-async def test_the_file_is_javas(tmp_path: Path, file: Path) -> None:
+async def test_the_file_is_like_javas(tmp_path: Path, file: Path) -> None:
     write(file, JAVA_FILE)
     table = opened(tmp_path)
     assert table.table() == DelayOffsetSerializeWrapper(OFFSETS)
@@ -59,7 +59,7 @@ def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path, file: Path) 
         opened(tmp_path)
 
 
-async def test_only_what_is_flushed_is_saved(tmp_path: Path, file: Path) -> None:
+async def test_only_flushed_deliveries_are_saved(tmp_path: Path, file: Path) -> None:
     table = opened(tmp_path)
     table.begin(100)
     table.move({1: 1}, 200)
@@ -84,7 +84,9 @@ async def test_only_what_is_flushed_is_saved(tmp_path: Path, file: Path) -> None
     assert inode(file) == written
 
 
-async def test_a_stop_without_the_last_flush_saves_what_is_safe(tmp_path: Path, file: Path) -> None:
+async def test_a_stop_without_the_last_flush_saves_flushed_deliveries(
+    tmp_path: Path, file: Path
+) -> None:
     table = opened(tmp_path)
     table.begin(0)
     table.move({1: 1}, 200)
@@ -146,9 +148,7 @@ def test_a_file_that_is_ahead_of_the_note_counts(tmp_path: Path, file: Path) -> 
     assert table.table().offset_table == {1: 9, 2: 3, 3: 4}
 
 
-async def test_what_the_note_said_is_saved_by_a_stop_before_anything_is_delivered(
-    tmp_path: Path, file: Path
-) -> None:
+async def test_a_stop_before_any_delivery_saves_the_note(tmp_path: Path, file: Path) -> None:
     killed(tmp_path)
     table = opened(tmp_path)
     table.begin(500)

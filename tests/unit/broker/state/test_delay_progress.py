@@ -31,7 +31,7 @@ def test_the_last_note_is_read(note: ProgressNote, path: Path) -> None:
         assert ProgressNote(path).read() == Progress(number, {1: number})
 
 
-def test_a_note_that_was_torn_leaves_the_one_before(note: ProgressNote, path: Path) -> None:
+def test_a_torn_note_leaves_the_previous_one(note: ProgressNote, path: Path) -> None:
     note.write(FIRST)
     before = path.read_bytes()
     note.write(SECOND)
@@ -43,14 +43,14 @@ def test_a_note_that_was_torn_leaves_the_one_before(note: ProgressNote, path: Pa
 
 
 @pytest.mark.parametrize("length", [0, 1, 38, 2048, 4096])
-def test_what_is_no_note_says_nothing(path: Path, length: int) -> None:
+def test_a_malformed_note_is_ignored(path: Path, length: int) -> None:
     path.parent.mkdir()
     for content in (bytes(length), b"\xff" * length, os.urandom(length)):
         path.write_bytes(content)
         assert ProgressNote(path).read() is None
 
 
-def test_a_note_of_another_boot_is_not_believed(
+def test_a_note_of_another_boot_is_ignored(
     note: ProgressNote, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     note.write(FIRST)
@@ -73,7 +73,7 @@ def test_without_a_boot_id_nothing_is_noted(
     note.remove()
 
 
-def test_opening_forgets_and_removing_removes(note: ProgressNote, path: Path) -> None:
+def test_open_clears_and_remove_deletes_the_file(note: ProgressNote, path: Path) -> None:
     note.write(FIRST)
     other = ProgressNote(path)
     other.open()
@@ -83,18 +83,18 @@ def test_opening_forgets_and_removing_removes(note: ProgressNote, path: Path) ->
     assert not path.exists()
 
 
-def test_more_levels_than_fit_are_not_noted(note: ProgressNote, path: Path) -> None:
+def test_too_many_levels_are_not_noted(note: ProgressNote, path: Path) -> None:
     note.write(FIRST)
     note.write(Progress(3_000, dict.fromkeys(range(1_000), 1)))
     assert ProgressNote(path).read() == FIRST
 
 
-def test_a_note_that_cannot_be_made_is_told(
+def test_a_note_that_cannot_be_created_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "config").write_bytes(b"a file in the way")
     note = ProgressNote(tmp_path / "config" / "delayOffset.progress")
     note.open()
     note.write(FIRST)
-    assert "will be delivered again" in caplog.text
+    assert "last seconds again" in caplog.text
     assert note.read() is None

@@ -9,7 +9,7 @@ from pyromq.broker.state.persistence import PersistenceError
 
 
 class FakeLog:
-    """Remembers what was removed."""
+    """Records removals."""
 
     def __init__(self, min_offset: int, max_offset: int) -> None:
         self.min_physical_offset = min_offset
@@ -27,7 +27,7 @@ def table(directory: Path, now: int = 5000) -> DeletedTopicTable:
     return deleted
 
 
-def test_a_start_removes_what_was_deleted(tmp_path: Path) -> None:
+def test_a_start_removes_deleted_queues(tmp_path: Path) -> None:
     deleted = table(tmp_path)
     deleted.note("orders", FakeLog(0, 100))
     deleted.note("payments", FakeLog(0, 200))
@@ -45,7 +45,7 @@ def test_the_latest_deletion_of_a_topic_counts(tmp_path: Path) -> None:
     assert log.removed == [("orders", 200, 5000)]
 
 
-def test_notes_end_with_the_records(tmp_path: Path) -> None:
+def test_notes_expire_with_the_records(tmp_path: Path) -> None:
     deleted = table(tmp_path)
     deleted.note("orders", FakeLog(0, 100))
     log = FakeLog(100, 300)

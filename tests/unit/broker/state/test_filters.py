@@ -1,4 +1,4 @@
-"""The table of filters: versions, deaths, bit maps, the file."""
+"""Filters: versions, deaths, bit maps, the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyromq.protocol.wire.bodies import SubscriptionData
 
 CONFIG = BrokerConfig(broker_ip1="127.0.0.1", broker_ip2="127.0.0.1")
 
-#: What Java 4.9.7's ConsumerFilterManager wrote, with its default bloom filter for tests.
+#: Written by Java 4.9.7's ConsumerFilterManager with its default bloom filter for tests.
 JAVA = (
     b'{"filterDataByTopic":{"T1":{"groupFilterData":{"G1":{"bloomFilterData":{"bitNum":216,'
     b'"bitPos":[68,60,52]},"bornTime":1794795604632,"clientVersion":7,"consumerGroup":"G1",'
@@ -63,7 +63,7 @@ def text_of(table: ConsumerFilterTable, topic: str = "T", group: str = "g") -> s
     return None if found is None else found.text
 
 
-def test_a_heartbeat_registers_what_is_not_by_tags(table: ConsumerFilterTable) -> None:
+def test_a_heartbeat_registers_sql_subscriptions(table: ConsumerFilterTable) -> None:
     table.register("g", [sql("a > 5"), SubscriptionData("Tags", "x"), sql("", topic="Empty")])
     assert text_of(table) == "a > 5"
     assert text_of(table, "Tags") is None
@@ -74,7 +74,7 @@ def test_a_heartbeat_registers_what_is_not_by_tags(table: ConsumerFilterTable) -
     assert table.message_filter("T", "other") is None
 
 
-def test_what_cannot_be_compiled_is_not_registered(table: ConsumerFilterTable) -> None:
+def test_an_expression_that_does_not_compile_is_not_registered(table: ConsumerFilterTable) -> None:
     table.register("g", [sql("a >"), sql("a > 5", topic="X", kind="XPATH")])
     assert text_of(table) is None
     assert text_of(table, "X") is None
@@ -97,7 +97,7 @@ def test_only_a_newer_version_changes_a_filter(table: ConsumerFilterTable, clock
     assert (found.text, found.client_version, found.born_time) == ("a > 6", 9, clock.now)
 
 
-def test_a_newer_version_that_is_wrong_removes_the_filter(table: ConsumerFilterTable) -> None:
+def test_a_newer_invalid_expression_removes_the_filter(table: ConsumerFilterTable) -> None:
     table.register("g", [sql("a > 5", 7)])
     table.register("g", [sql("a >", 8)])
     assert text_of(table) is None
@@ -105,7 +105,7 @@ def test_a_newer_version_that_is_wrong_removes_the_filter(table: ConsumerFilterT
     assert text_of(table) == "a > 5"
 
 
-def test_filters_die_and_come_back(table: ConsumerFilterTable, clock: Clock) -> None:
+def test_filters_die_and_are_revived(table: ConsumerFilterTable, clock: Clock) -> None:
     def is_dead(topic: str) -> bool:
         found = table.find(topic, "g")
         assert found is not None
@@ -125,7 +125,7 @@ def test_filters_die_and_come_back(table: ConsumerFilterTable, clock: Clock) -> 
     assert not is_dead("T")
 
 
-def test_the_dead_are_forgotten_after_a_while(table: ConsumerFilterTable, clock: Clock) -> None:
+def test_dead_filters_expire(table: ConsumerFilterTable, clock: Clock) -> None:
     table.register("g", [sql("a > 5")])
     table.register("h", [sql("a > 5")])
     assert text_of(table) == "a > 5"
@@ -141,7 +141,7 @@ def test_the_dead_are_forgotten_after_a_while(table: ConsumerFilterTable, clock:
     table.unregister("g")
 
 
-def test_bit_maps_name_those_who_want_a_message(table: ConsumerFilterTable) -> None:
+def test_bit_maps_name_the_groups_that_match(table: ConsumerFilterTable) -> None:
     assert table.bit_map("T", {"a": "6"}) is None
     table.register("g", [sql("a > 5")])
     table.register("h", [sql("a < 5")])
@@ -155,7 +155,7 @@ def test_bit_maps_name_those_who_want_a_message(table: ConsumerFilterTable) -> N
         assert "".join(hits) == expected
 
 
-def test_what_is_ruled_out_is_not_wanted(table: ConsumerFilterTable, clock: Clock) -> None:
+def test_ruled_out_messages_do_not_match(table: ConsumerFilterTable, clock: Clock) -> None:
     table.register("g", [sql("a > 5")])
     wanted = table.message_filter("T", "g")
     assert wanted is not None
@@ -166,7 +166,7 @@ def test_what_is_ruled_out_is_not_wanted(table: ConsumerFilterTable, clock: Cloc
         assert wanted.rules_out(clock.now + 1, bit_map) is not is_wanted
 
 
-def test_the_file_is_java_s(tmp_path: Path) -> None:
+def test_the_file_is_like_javas(tmp_path: Path) -> None:
     path = tmp_path / "consumerFilter.json"
     path.write_bytes(JAVA)
     now = 1794795700000
@@ -202,7 +202,7 @@ def test_a_file_of_another_bloom_filter_is_dropped(
     assert "expectConsumerNumUseFilter" in caplog.text
 
 
-def test_a_loaded_expression_that_cannot_be_compiled_lets_nothing_be_ruled_out(
+def test_a_loaded_invalid_expression_rules_out_nothing(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "consumerFilter.json").write_bytes(JAVA.replace(b"a IS NULL", b"a IS"))
@@ -218,7 +218,7 @@ def test_a_loaded_expression_that_cannot_be_compiled_lets_nothing_be_ruled_out(
 
 def test_types_of_expressions() -> None:
     assert compile_expression("SQL92", "a > 5").names == {"a"}
-    with pytest.raises(SqlError, match="TAG and SQL92"):
+    with pytest.raises(SqlError, match="TAG or SQL92"):
         compile_expression("XPATH", "a")
     with pytest.raises(SqlError, match="empty"):
         compile_expression("SQL92", "")
@@ -250,7 +250,7 @@ def test_a_heartbeat_compiles_nothing(
     assert compiled == ["a > 7", "a > 8"]
 
 
-def test_a_filter_that_nothing_needed_goes_with_its_group(table: ConsumerFilterTable) -> None:
+def test_an_unused_filter_is_dropped_with_its_group(table: ConsumerFilterTable) -> None:
     table.register("g", [sql("a > 5"), sql("a > 5", topic="U")])
     assert text_of(table, "U") == "a > 5"
     table.unregister("g")
@@ -262,7 +262,7 @@ def test_a_filter_that_nothing_needed_goes_with_its_group(table: ConsumerFilterT
 @pytest.mark.parametrize(
     "limits", [{"max_consumer_filters": 3}, {"max_consumer_filter_bytes": 3 * len("a > 5")}]
 )
-def test_a_full_table_takes_no_filter_until_others_are_gone(
+def test_a_full_table_takes_no_filter_until_others_are_dropped(
     tmp_path: Path, limits: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     table = ConsumerFilterTable(dataclasses.replace(CONFIG, **limits), tmp_path)

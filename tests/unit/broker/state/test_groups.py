@@ -100,7 +100,7 @@ def test_reads_and_writes_the_file_of_rocketmq(groups: GroupTable, tmp_path: Pat
     assert again.snapshot() == groups.snapshot()
 
 
-def test_a_full_table_takes_no_group_but_the_systems(tmp_path: Path) -> None:
+def test_a_full_table_takes_only_system_groups(tmp_path: Path) -> None:
     limit = len(GroupTable(CONFIG, tmp_path)) + 1
     groups = GroupTable(dataclasses.replace(CONFIG, max_subscription_groups=limit), tmp_path)
     groups.find("first")
@@ -109,7 +109,7 @@ def test_a_full_table_takes_no_group_but_the_systems(tmp_path: Path) -> None:
         lambda: groups.update(SubscriptionGroupConfig("second")),
     ]
     for create in creations:
-        with pytest.raises(RequestError, match=r"second is not created: .*Groups\)") as refused:
+        with pytest.raises(RequestError, match=r"second not created: .*Groups\)") as refused:
             create()
         assert refused.value.code is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert groups.find("first") is not None

@@ -29,14 +29,14 @@ def test_commit_and_query(offsets: ConsumerOffsetTable) -> None:
     assert offsets.queues("g", "absent") == {}
 
 
-def test_going_back_is_logged(
+def test_an_offset_that_moves_back_is_logged(
     offsets: ConsumerOffsetTable, caplog: pytest.LogCaptureFixture
 ) -> None:
     offsets.commit("g", "t", 0, 10)
     with caplog.at_level(logging.WARNING):
         offsets.commit("g", "t", 0, 9, remote_address="10.0.0.1:5")
     assert offsets.query("g", "t", 0) == 9
-    assert "t@g queue 0: offset goes back from 10 to 9, by 10.0.0.1:5" in caplog.text
+    assert "offset of t@g queue 0 moved back from 10 to 9 by 10.0.0.1:5" in caplog.text
 
 
 def test_who_consumes_what(offsets: ConsumerOffsetTable) -> None:
@@ -73,7 +73,7 @@ def test_reads_quoted_and_unquoted_queue_ids(
     assert offsets.queues("g", "t") == {0: 10, 1: 3}
 
 
-def test_writes_what_rocketmq_writes(offsets: ConsumerOffsetTable, tmp_path: Path) -> None:
+def test_writes_the_file_of_rocketmq(offsets: ConsumerOffsetTable, tmp_path: Path) -> None:
     offsets.commit("g", "t", 0, 10)
     offsets.commit("g", "t", 1, 3)
     offsets.save_if_changed()
@@ -105,7 +105,7 @@ def test_pairs(offsets: ConsumerOffsetTable) -> None:
     assert len(list(offsets.pairs())) == 3
 
 
-def test_names_that_end_or_begin_alike(offsets: ConsumerOffsetTable) -> None:
+def test_names_with_common_prefixes_and_suffixes(offsets: ConsumerOffsetTable) -> None:
     for topic, group in (("t", "g"), ("at", "g"), ("t", "ag"), ("t", "x@g"), ("ta", "g")):
         offsets.commit(group, topic, 0, 1)
     assert offsets.topics_of("g") == {"t", "at", "ta"}
@@ -125,7 +125,7 @@ async def test_commits_during_a_save_are_in_the_next(
     assert again.query("g", "t", 0) == 99
 
 
-def test_offsets_of_a_topic_go_with_it(offsets: ConsumerOffsetTable) -> None:
+def test_offsets_are_removed_with_their_topic(offsets: ConsumerOffsetTable) -> None:
     for topic, group in (("t", "g"), ("t", "h"), ("u", "g")):
         offsets.commit(group, topic, 0, 1)
     assert offsets.remove_topic("t") == 2
@@ -135,7 +135,7 @@ def test_offsets_of_a_topic_go_with_it(offsets: ConsumerOffsetTable) -> None:
     assert offsets.topics_of("g") == {"u"}
 
 
-def test_topics_that_are_gone_are_forgotten_at_the_start(
+def test_offsets_of_unknown_topics_are_removed_at_the_start(
     offsets: ConsumerOffsetTable, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "consumerOffset.json").write_text(
@@ -148,7 +148,7 @@ def test_topics_that_are_gone_are_forgotten_at_the_start(
         "t": "g",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC": "CID_RMQ_SYS_TRANS",
     }
-    assert "2 pairs of topic and group removed: 1 topics such as gone do not exist" in caplog.text
+    assert "2 topic and group pairs removed: 1 topics do not exist, such as gone" in caplog.text
 
 
 def test_a_full_table_takes_no_new_pair(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_full_table_takes_no_new_pair(tmp_path: Path) -> None:
     assert offsets.query("CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC", 0) == 3
 
 
-def test_a_save_encodes_what_has_changed(
+def test_a_save_encodes_only_changes(
     offsets: ConsumerOffsetTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(50):

@@ -11,7 +11,7 @@ from pyromq.broker.state.persistence import PersistenceError, TableFile
 
 
 class Counter:
-    """A table of one number whose snapshots can be held back while they are written."""
+    """A table of one number whose snapshots can be held up while they are written."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -46,7 +46,7 @@ def test_first_start_has_no_table(file: TableFile) -> None:
     assert file.load(int) is None
 
 
-def test_save_keeps_the_version_before(file: TableFile, counter: Counter) -> None:
+def test_a_save_keeps_the_previous_version(file: TableFile, counter: Counter) -> None:
     for counter.value in (1, 2, 3):
         file.save()
     assert file.load(int) == 3
@@ -135,7 +135,7 @@ async def test_background_failure_is_logged_and_the_next_save_works(
     assert file.load(int) == 9
 
 
-async def test_a_failed_save_is_tried_again_when_asked(
+async def test_a_failed_save_is_retried_on_request(
     file: TableFile, counter: Counter, caplog: pytest.LogCaptureFixture
 ) -> None:
     file.path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ async def test_a_failed_save_is_tried_again_when_asked(
         file.save_soon()
         assert file._task is not None
         await file._task
-    assert caplog.text.count("stays in memory until it can be saved") == 1
+    assert caplog.text.count("keeping the table in memory until it can be saved") == 1
     blocked.rmdir()
     file.save_if_failed()
     task = file._task

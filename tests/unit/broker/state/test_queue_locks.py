@@ -38,13 +38,13 @@ def test_a_free_queue_is_locked_for_one_client(locks: QueueLockTable) -> None:
     assert [locks.owner("g", queue) for queue in (ONE, TWO, THREE)] == ["c1", "c1", "c2"]
 
 
-def test_its_owner_may_lock_a_queue_again(locks: QueueLockTable) -> None:
+def test_the_owner_may_lock_a_queue_again(locks: QueueLockTable) -> None:
     assert locks.lock("g", {ONE}, "c1") == {ONE}
     assert locks.lock("g", {ONE}, "c1") == {ONE}
     assert len(locks) == 1
 
 
-def test_groups_do_not_disturb_each_other(locks: QueueLockTable) -> None:
+def test_groups_are_independent(locks: QueueLockTable) -> None:
     assert locks.lock("g", {ONE}, "c1") == {ONE}
     assert locks.lock("h", {ONE}, "c2") == {ONE}
 
@@ -64,7 +64,7 @@ def test_a_lock_may_end_with_its_connection(locks: QueueLockTable) -> None:
     assert locks.lock("g", {ONE, TWO}, "c2") == {ONE}
 
 
-def test_a_lock_that_is_asked_for_again_lives_as_long_as_the_new_connection(
+def test_a_renewed_lock_ends_with_the_new_connection(
     locks: QueueLockTable,
 ) -> None:
     old, new = FakeConnection(), FakeConnection()
@@ -94,7 +94,7 @@ def test_each_request_of_the_owner_renews_its_lock(locks: QueueLockTable, clock:
     assert locks.lock("g", {ONE}, "c2") == set()
 
 
-def test_the_owner_comes_back_after_its_lease(locks: QueueLockTable, clock: Clock) -> None:
+def test_the_owner_returns_after_its_lease(locks: QueueLockTable, clock: Clock) -> None:
     locks.lock("g", {ONE}, "c1")
     clock.now += 2 * LEASE_SECONDS
     assert locks.lock("g", {ONE}, "c1") == {ONE}
@@ -110,14 +110,14 @@ def test_an_unlocked_queue_is_free(locks: QueueLockTable) -> None:
     assert len(locks) == 0
 
 
-def test_nobody_unlocks_what_is_not_its_own(locks: QueueLockTable) -> None:
+def test_a_client_cannot_unlock_queues_of_others(locks: QueueLockTable) -> None:
     locks.lock("g", {ONE}, "c1")
     locks.unlock("g", {ONE, TWO}, "c2")
     locks.unlock("h", {ONE}, "c1")
     assert locks.owner("g", ONE) == "c1"
 
 
-async def test_locks_that_have_ended_are_forgotten(locks: QueueLockTable, clock: Clock) -> None:
+async def test_expired_locks_are_dropped(locks: QueueLockTable, clock: Clock) -> None:
     locks.lock("g", {ONE, TWO}, "c1")
     clock.now += LEASE_SECONDS - 1
     locks.lock("g", {ONE}, "c1")
@@ -131,13 +131,13 @@ async def test_locks_that_have_ended_are_forgotten(locks: QueueLockTable, clock:
     assert len(locks) == 0
 
 
-def test_asking_for_nothing_leaves_nothing(locks: QueueLockTable) -> None:
+def test_an_empty_request_leaves_no_group(locks: QueueLockTable) -> None:
     assert locks.lock("g", set(), "c1") == set()
     assert len(locks) == 0
     assert locks.owner("g", ONE) is None
 
 
-def test_one_line_tells_of_all_queues(
+def test_all_queues_of_a_request_are_one_log_line(
     locks: QueueLockTable, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -153,11 +153,11 @@ def test_one_line_tells_of_all_queues(
     assert lines[1:] == [
         "group g: not locked for c2: queue 0 of topic t (c1 holds it)",
         "group g: unlocked by c1: queue 0 of topic t, queue 1 of topic t",
-        "group g: not unlocked by c1: queue 0 of topic t (nobody holds it)",
+        "group g: not unlocked by c1: queue 0 of topic t (not locked)",
     ]
 
 
-def test_there_is_a_limited_number_of_locks(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_number_of_locks_is_capped(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     locks = QueueLockTable(clock, max_locks=lambda: 3)
     queues = [MessageQueue("t", "b", number) for number in range(5)]
@@ -174,7 +174,7 @@ def test_there_is_a_limited_number_of_locks(clock: Clock, caplog: pytest.LogCapt
     assert len(locks) == 3
 
 
-async def test_expiry_leaves_the_loop_to_others(locks: QueueLockTable, clock: Clock) -> None:
+async def test_expiry_yields_to_the_loop(locks: QueueLockTable, clock: Clock) -> None:
     locks.lock("g", [MessageQueue("t", "b", number) for number in range(20_000)], "c1")
     clock.now += LEASE_SECONDS + 1
     expiring = asyncio.ensure_future(locks.expire())

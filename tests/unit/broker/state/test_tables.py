@@ -33,7 +33,7 @@ async def test_closed_tables_are_loaded_again(tmp_path: Path) -> None:
     assert again.offsets.query("g", "T", 0) == 7
 
 
-async def test_a_table_that_cannot_be_saved_does_not_keep_the_others(
+async def test_a_failed_save_does_not_affect_other_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = tables_of(tmp_path)

@@ -23,7 +23,7 @@ def topics(*names: str) -> TopicConfigSerializeWrapper:
     )
 
 
-def test_both_forms_are_those_of_the_bodies() -> None:
+def test_both_forms_equal_the_encoded_bodies() -> None:
     table = topics("a", "%RETRY%b", 'strange "ñame"\n')
     table.topic_config_table["c"] = TopicConfig(
         "c", 1, 2, 4, TopicFilterType.MULTI_TAG, topic_sys_flag=3, order=True
@@ -41,11 +41,11 @@ def test_the_same_version_is_joined_once() -> None:
 
 
 def topics_of(table: TopicConfigSerializeWrapper) -> TopicConfigSerializeWrapper:
-    """Another snapshot of the same table."""
+    """Return another snapshot of the same table."""
     return TopicConfigSerializeWrapper(dict(table.topic_config_table), table.data_version)
 
 
-def test_a_topic_that_was_replaced_is_encoded_anew() -> None:
+def test_a_replaced_topic_is_encoded_again() -> None:
     encoder, table = TopicJson(), topics("a", "b")
     encoder.table(table)
     changed = dataclasses.replace(table.topic_config_table["a"], perm=4)
@@ -56,9 +56,9 @@ def test_a_topic_that_was_replaced_is_encoded_anew() -> None:
     assert encoder.table(table) == table.encode()
 
 
-def test_pieces_of_topics_that_are_gone_do_not_pile_up() -> None:
+def test_cached_json_of_deleted_topics_is_dropped() -> None:
     encoder = TopicJson()
-    for number in range(5 * topic_json._SPARE_PIECES):
+    for number in range(5 * topic_json._MAX_SPARE_ENTRIES):
         encoder.table(topics(f"T{number}"))
 
-    assert len(encoder._pieces) <= topic_json._SPARE_PIECES + 3
+    assert len(encoder._cached) <= topic_json._MAX_SPARE_ENTRIES + 3

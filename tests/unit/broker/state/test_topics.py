@@ -20,7 +20,7 @@ CONFIG = BrokerConfig(
     broker_name="broker-a", broker_ip1="127.0.0.1", broker_ip2="127.0.0.1", namesrv_addr=None
 )
 
-#: name, read queues, write queues, permission: what RocketMQ 4.9.7 has after its first start.
+#: Name, read queues, write queues, permission: RocketMQ 4.9.7 after its first start.
 SYSTEM = {
     ("SELF_TEST_TOPIC", 1, 1, 6),
     ("TBW102", 8, 8, 7),
@@ -96,7 +96,7 @@ def test_system_topics(make: Callable[..., TopicTable]) -> None:
     assert ("TBW102", 3, 3, 7) in rows(make(default_topic_queue_nums=3))
 
 
-def test_the_template_comes_with_its_setting(tmp_path: Path) -> None:
+def test_the_template_depends_on_its_setting(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, auto_create_topic_enable=False)
     table = TopicTable(config, tmp_path)
     version = table.data_version
@@ -146,7 +146,7 @@ def test_send_does_not_create_illegal_names(topics: TopicTable, name: str) -> No
     assert topics.create_for_send(name, "TBW102", 4) is None
 
 
-def test_send_back_creates_as_asked(topics: TopicTable, changes: list[str]) -> None:
+def test_send_back_creates_a_topic(topics: TopicTable, changes: list[str]) -> None:
     created = topics.create_for_send_back("%RETRY%g", 2, 6, TOPIC_UNIT_SUBSCRIPTION)
     assert created == TopicConfig("%RETRY%g", 2, 2, 6, topic_sys_flag=2)
     assert topics.create_for_send_back("%RETRY%g", 9) is created
@@ -207,7 +207,7 @@ def test_reads_a_file_of_rocketmq(topics: TopicTable, tmp_path: Path) -> None:
     (tmp_path / "topics.json").write_text(JAVA_FILE)
     topics.load()
     assert topics.get("orders") == TopicConfig("orders", 4, 3, 6, order=True)
-    # What the file says of the template counts, also when the setting has changed since.
+    # The template of the file wins, even if the setting has changed since.
     assert rows(topics) == (SYSTEM - {("TBW102", 8, 8, 7)}) | {
         ("TBW102", 4, 4, 7),
         ("orders", 4, 3, 6),
@@ -249,13 +249,13 @@ def test_topics_with_messages_are_adopted(topics: TopicTable, changes: list[str]
     assert changes == ["wide", "narrow", "%RETRY%group"]
 
 
-def test_queues_of_transactions_are_adopted_as_the_broker_makes_them(topics: TopicTable) -> None:
+def test_queues_of_transactions_are_adopted(topics: TopicTable) -> None:
     topics.adopt({TRANSACTION_HALF_TOPIC: 1, TRANSACTION_OP_TOPIC: 1})
     assert topics.get(TRANSACTION_HALF_TOPIC) == TopicConfig(TRANSACTION_HALF_TOPIC, 1, 1)
     assert TRANSACTION_OP_TOPIC not in topics
 
 
-def test_every_listener_hears_each_change(topics: TopicTable, changes: list[str]) -> None:
+def test_every_listener_is_called_for_each_change(topics: TopicTable, changes: list[str]) -> None:
     heard: list[str] = []
     topics.add_listener(heard.append)
     topics.update(TopicConfig("orders"))
@@ -263,14 +263,14 @@ def test_every_listener_hears_each_change(topics: TopicTable, changes: list[str]
 
 
 def full_table(directory: Path, room: int, **settings: int) -> TopicTable:
-    """A table that takes so many topics more than the system's."""
+    """Return a table with room for `room` topics besides the system's."""
     system = len(TopicTable(CONFIG, directory))
     changes: dict[str, Any] = {"max_topics": system + room, **settings}
     config = dataclasses.replace(CONFIG, **changes)
     return TopicTable(config, directory)
 
 
-def test_a_full_table_takes_no_topic_from_anybody(tmp_path: Path) -> None:
+def test_a_full_table_takes_no_topic(tmp_path: Path) -> None:
     topics = full_table(tmp_path, 1)
     assert topics.create_for_send("first", "TBW102", 4) is not None
     version = topics.data_version
@@ -280,7 +280,7 @@ def test_a_full_table_takes_no_topic_from_anybody(tmp_path: Path) -> None:
         lambda: topics.update(TopicConfig("second")),
     ]
     for create in creations:
-        with pytest.raises(RequestError, match=r"second is not created: .*\(maxTopics\)"):
+        with pytest.raises(RequestError, match=r"second not created: .*\(maxTopics\)"):
             create()
     assert topics.data_version is version
     assert topics.create_for_send("first", "TBW102", 4) is not None
@@ -313,8 +313,8 @@ def test_topics_whose_registration_would_not_fit_are_refused(
         again.update(TopicConfig(f"{101:0100}"))
 
 
-def test_a_table_that_fills_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_table_that_fills_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     topics = full_table(tmp_path, 100)
     for number in range(100):
         topics.update(TopicConfig(f"t{number}"))
-    assert caplog.text.count("(maxTopics): more are refused then") == 1
+    assert caplog.text.count("table nearly full: 87 topics") == 1

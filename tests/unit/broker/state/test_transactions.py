@@ -16,7 +16,7 @@ def table(half_offset: int = 0, op_offset: int = 0, **arguments: Any) -> Transac
 
 
 def end(transactions: TransactionTable, half: int, origin: int | None = None) -> list[int]:
-    """End a transaction and store what is to be named."""
+    """End a transaction and store its ends."""
     named = transactions.end(half, half if origin is None else origin)
     for offset in named:
         transactions.end_stored(offset)
@@ -27,13 +27,13 @@ def offsets(transactions: TransactionTable) -> tuple[int, int]:
     return transactions.half_offset, transactions.op_offset
 
 
-def test_both_offsets_move_behind_what_is_done_with() -> None:
+def test_both_offsets_advance_over_finished_halves() -> None:
     transactions = table(10, 100)
     assert end(transactions, 11) == [11]
     assert offsets(transactions) == (10, 100)
     assert end(transactions, 13) == [13]
     assert end(transactions, 10) == [10]
-    # 11 and 10 are done with, but 13 stands between them in the queue of ends.
+    # 11 and 10 are finished, but 13 is between them in the queue of ends.
     assert offsets(transactions) == (12, 101)
     end(transactions, 12)
     assert offsets(transactions) == (14, 104)
@@ -53,7 +53,7 @@ def test_the_next_open_half_is_found() -> None:
     ]
 
 
-def test_an_end_is_known_afterwards() -> None:
+def test_an_end_is_remembered() -> None:
     transactions = table(10)
     assert not transactions.is_ended(10, 10)
     end(transactions, 10)
@@ -61,7 +61,7 @@ def test_an_end_is_known_afterwards() -> None:
     assert not transactions.is_ended(9, 9), "nothing is known of what was before"
 
 
-def test_ends_are_forgotten_after_so_many_halves() -> None:
+def test_a_limited_number_of_ends_is_remembered() -> None:
     transactions = table(remembered=4)
     for half in range(20):
         end(transactions, half)
@@ -91,7 +91,7 @@ def test_the_first_one_ends_with_a_half_that_was_put_back() -> None:
     assert transactions.is_ended(0, 0)
 
 
-def test_a_half_that_was_given_up_can_still_be_ended() -> None:
+def test_an_abandoned_half_can_still_be_ended() -> None:
     transactions = table()
     transactions.put_back(0, 0, 1)
     transactions.give_up(1, 0)
@@ -128,8 +128,8 @@ def test_a_kill_between_putting_back_and_saving_leaves_one_half() -> None:
     assert end(transactions, 3, 3) == [8, 3]
 
 
-def test_an_end_that_was_saved_tells_of_halves_between() -> None:
-    """Killed when the first half was passed, the second was not yet, and the third was ended."""
+def test_a_saved_end_covers_halves_in_between() -> None:
+    """Killed after the first half was passed and the third ended, before the second was passed."""
     transactions = table(1)
     for half in (2, 0):
         transactions.end_stored(half)
@@ -138,7 +138,7 @@ def test_an_end_that_was_saved_tells_of_halves_between() -> None:
     assert offsets(transactions) == (1, 0)
 
 
-def test_to_begin_is_to_forget() -> None:
+def test_begin_resets_the_table() -> None:
     transactions = table()
     transactions.put_back(0, 0, 1)
     end(transactions, 1, 0)
@@ -150,7 +150,7 @@ def test_to_begin_is_to_forget() -> None:
 @settings(max_examples=examples(200))
 @given(st.data())
 def test_a_table_is_like_a_plain_list_of_halves(data: st.DataObject) -> None:
-    """Whatever happens in whatever order, against sets; and a restart at any time agrees."""
+    """Compare any sequence of events with plain sets, including restarts at any time."""
     transactions = table(remembered=3)
     halves = 0
     origin_of: dict[int, int] = {}

@@ -1,1 +1,1 @@
-"""Requests of administrators and tools."""
+"""Handlers of requests from administrators and tools."""

@@ -1,12 +1,12 @@
-"""Requests about clients: who is connected, and questions that are passed on to them.
+"""Admin requests about clients: list them, or forward a request to one of them.
 
 GET_CONSUMER_CONNECTION_LIST, GET_PRODUCER_CONNECTION_LIST, GET_ALL_PRODUCER_INFO,
 QUERY_TOPIC_CONSUME_BY_WHO, GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY and
-INVOKE_BROKER_TO_GET_CONSUMER_STATUS. Where RocketMQ asks the members of a group one after
-the other, each for up to five seconds, this asks all of them at once.
+INVOKE_BROKER_TO_GET_CONSUMER_STATUS. RocketMQ asks the members of a group for their status one
+after the other, up to five seconds each; this asks all of them at once.
 
-The methods are handlers of `broker.routes`; all run on the loop and wait for clients
-without holding it. Lists of clients, which may be thousands, are encoded on the admin lane.
+Handlers run on the loop and wait for clients without blocking it. Lists of clients, possibly
+thousands, are encoded on the admin lane.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from pyromq.base.clock import now_ms
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.flow_control import Admission, SharedBody
@@ -49,16 +50,16 @@ from pyromq.remoting.errors import RemotingError, RemotingTimeoutError
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a client has for its answer, to what is passed on and about its status.
-_CALL_SECONDS: Final = 10.0
-_STATUS_SECONDS: Final = 5.0
-#: Protocol versions of 3.0.7 and 3.1.8, the first that can answer.
+#: Timeouts of a client's response to a forwarded request and to a status request.
+_CALL_TIMEOUT_SECONDS: Final = 10.0
+_STATUS_TIMEOUT_SECONDS: Final = 5.0
+#: Protocol versions of 3.0.7 and 3.1.8, the first that can respond.
 KNOWS_RESETS: Final = 28
 _KNOWS_CALLS: Final = 62
 
 
 class ClientAdminHandlers:
-    """Tells who is there, and asks them."""
+    """Lists clients and forwards requests to them."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._config = parts.config
@@ -66,7 +67,7 @@ class ClientAdminHandlers:
         self._consumers = parts.tables.consumers
         self._producers = parts.tables.producers
         self._offsets = parts.tables.offsets
-        #: Reads messages that may be on the disk, and encodes long lists.
+        #: Reads messages from disk and encodes long lists.
         self._lane = parts.lanes.admin
         self._every_producer = SharedBody(self._encode_producers)
         self._lists = Admission()
@@ -98,7 +99,7 @@ class ClientAdminHandlers:
     async def consumer_connections(
         self, _: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """GET_CONSUMER_CONNECTION_LIST: the members of a consumer group."""
+        """GET_CONSUMER_CONNECTION_LIST: return the members of a consumer group."""
         name = GetConsumerConnectionListRequestHeader.decode(request.ext_fields).consumer_group
         group = self._consumers.find(name)
         if group is None:
@@ -115,7 +116,7 @@ class ClientAdminHandlers:
     async def producer_connections(
         self, _: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """GET_PRODUCER_CONNECTION_LIST: the members of a producer group."""
+        """GET_PRODUCER_CONNECTION_LIST: return the members of a producer group."""
         name = GetProducerConnectionListRequestHeader.decode(request.ext_fields).producer_group
         members = self._producers.members(name)
         if not members:
@@ -123,7 +124,7 @@ class ClientAdminHandlers:
         return await self._encoded(request, lambda: ProducerConnection(_connections(members)))
 
     async def all_producers(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_ALL_PRODUCER_INFO: every producer, by group."""
+        """GET_ALL_PRODUCER_INFO: return all producers by group."""
         return request.answer(body=await self._every_producer.get())
 
     async def _encode_producers(self) -> bytes:
@@ -135,20 +136,20 @@ class ClientAdminHandlers:
         )
 
     def consumed_by_who(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """QUERY_TOPIC_CONSUME_BY_WHO: groups that subscribe to a topic, or ever read it."""
+        """QUERY_TOPIC_CONSUME_BY_WHO: return the groups that read a topic, now or ever."""
         topic = QueryTopicConsumeByWhoRequestHeader.decode(request.ext_fields).topic
         groups = self._consumers.groups_of_topic(topic) | self._offsets.groups_of(topic)
         return request.answer(body=GroupList(groups).encode())
 
     async def running_info(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_CONSUMER_RUNNING_INFO: passed on to the client."""
+        """GET_CONSUMER_RUNNING_INFO: forward the request to the client."""
         header = GetConsumerRunningInfoRequestHeader.decode(request.ext_fields)
         return await self._call(request, header.consumer_group, header.client_id, request.body)
 
     async def consume_directly(
         self, _: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """CONSUME_MESSAGE_DIRECTLY: a message to one client, which answers what became of it."""
+        """CONSUME_MESSAGE_DIRECTLY: send a message to one client and return its result."""
         header = ConsumeMessageDirectlyResultRequestHeader.decode(request.ext_fields)
         try:
             physical = decode_message_id(header.msg_id or "")[2]
@@ -166,7 +167,7 @@ class ClientAdminHandlers:
     async def consumer_status(
         self, _: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: how far clients say that they have come."""
+        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: return the offsets that clients report."""
         header = GetConsumerStatusRequestHeader.decode(request.ext_fields)
         group = self._consumers.find(header.group)
         if group is None:
@@ -197,19 +198,18 @@ class ClientAdminHandlers:
     async def _status_of(
         self, member: Client, question: dict[str, str]
     ) -> GetConsumerStatusBody | None:
-        """What one client says; None when it says nothing that can be read."""
+        """Return the status of one client; None if it fails or cannot be decoded."""
         request = RemotingCommand(
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext_fields=dict(question)
         )
         try:
-            answer = await member.connection.request(request, _STATUS_SECONDS)
+            answer = await member.connection.request(request, _STATUS_TIMEOUT_SECONDS)
             if answer.code != ResponseCode.SUCCESS or not answer.body:
                 return None
             limit = self._config.max_request_body_size
             if len(answer.body) > limit:
                 logger.warning(
-                    "no status of client %s: the answer has %d bytes, limit %d "
-                    "(maxRequestBodySize)",
+                    "no status of client %s: response of %d bytes, limit %d (maxRequestBodySize)",
                     member.client_id,
                     len(answer.body),
                     limit,
@@ -223,7 +223,7 @@ class ClientAdminHandlers:
     async def _call(
         self, request: RemotingCommand, group_name: str, client_id: str | None, body: bytes
     ) -> RemotingCommand:
-        """Pass a request on to a member of a group, and its answer back."""
+        """Forward a request to a member of a group and return its response."""
         group = self._consumers.find(group_name)
         member = group.find_client(client_id or "") if group is not None else None
         name = f"<{group_name}> <{client_id}>"
@@ -235,9 +235,9 @@ class ClientAdminHandlers:
                 f"The Consumer <{client_id}> Version <{member.version}> too low to finish, "
                 "please upgrade it to V3_1_8_SNAPSHOT",
             )
-        passed_on = RemotingCommand(request.code, ext_fields=request.ext_fields, body=body)
+        forwarded = RemotingCommand(request.code, ext_fields=request.ext_fields, body=body)
         try:
-            answer = await member.connection.request(passed_on, _CALL_SECONDS)
+            answer = await member.connection.request(forwarded, _CALL_TIMEOUT_SECONDS)
         except RemotingTimeoutError as error:
             raise RequestError(
                 ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {name} Timeout: {error}"
@@ -250,7 +250,7 @@ class ClientAdminHandlers:
 
 
 def refuse_old_client(member: Client) -> None:
-    """Raise RequestError for a client that does not know of resets and status requests."""
+    """Raise RequestError for a client that knows neither resets nor status requests."""
     if member.version < KNOWS_RESETS:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -268,11 +268,11 @@ def _connections(members: Iterable[Client]) -> list[Connection]:
 
 
 def _producer_info(member: Client) -> ProducerInfo:
-    silent = time.monotonic() - member.last_seen
+    silent_seconds = time.monotonic() - member.last_seen
     return ProducerInfo(
         member.client_id,
         f"/{member.connection.remote_address}",
         member.language,
         member.version,
-        int((time.time() - silent) * 1000),
+        now_ms() - int(silent_seconds * 1000),
     )

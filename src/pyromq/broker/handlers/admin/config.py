@@ -1,10 +1,8 @@
 """GET_BROKER_CONFIG and UPDATE_BROKER_CONFIG.
 
-Both carry a `.properties` text as their body. An update is answered when it is in the file
-and in effect (`services.live_config`); the answer's remark names the keys that wait for
-the next start or have no effect. What cannot be used is refused with the reason, and nothing is
-changed.
-The methods are handlers of `broker.routes`.
+The body of both is a `.properties` text. The response to an update follows once it is saved and in
+effect (`services.live_config`); its remark names the keys that need a restart or have no effect. An
+invalid update is refused as a whole, with the reason.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import logging
 from typing import Final
 
 from pyromq.base.settings import ConfigError
+from pyromq.base.sizes import KIB
 from pyromq.broker.routes import Route, Routes
 from pyromq.broker.services.live_config import LiveConfig
 from pyromq.broker.state.connections import ClientConnection
@@ -23,8 +22,8 @@ from pyromq.protocol.wire.headers_admin import GetBrokerConfigResponseHeader
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of a change: all settings together are a few thousand.
-MAX_CHANGE_SIZE: Final = 64 * 1024
+#: Bytes of an update; all settings together are a few thousand.
+MAX_CHANGE_SIZE: Final = 64 * KIB
 
 
 class ConfigAdminHandlers:
@@ -41,7 +40,7 @@ class ConfigAdminHandlers:
         )
 
     def get_config(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_BROKER_CONFIG: all settings in effect, and their version."""
+        """GET_BROKER_CONFIG: return all settings in effect and their version."""
         version = self._config.version.encode().decode()
         return request.answer(
             ext_fields=GetBrokerConfigResponseHeader(version).encode(),
@@ -51,11 +50,11 @@ class ConfigAdminHandlers:
     async def update_config(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """UPDATE_BROKER_CONFIG: checked, saved and, where that is possible, in effect."""
+        """UPDATE_BROKER_CONFIG: check and save settings, and apply those that need no restart."""
         if len(request.body) > MAX_CHANGE_SIZE:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"nothing was changed: the change has {len(request.body)} bytes, limit "
+                f"nothing was changed: update of {len(request.body)} bytes, limit "
                 f"{MAX_CHANGE_SIZE}",
             )
         try:
@@ -70,7 +69,7 @@ class ConfigAdminHandlers:
         except OSError as error:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"nothing was changed: {self._config.file} cannot be written: {error.strerror}",
+                f"nothing was changed: cannot write {self._config.file}: {error.strerror}",
             ) from error
         notes = list(applied.ineffective)
         if applied.later:

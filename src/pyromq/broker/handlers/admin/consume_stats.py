@@ -1,14 +1,11 @@
-"""How far groups have come, and when messages were stored: what the consoles show.
+"""Progress of groups and ages of messages, for the consoles.
 
-GET_CONSUME_STATS, GET_BROKER_CONSUME_STATS, QUERY_CONSUME_TIME_SPAN and
-GET_TOPIC_STATS_INFO. Tables and consume queues are read on the loop, a few hundred queues
-in one turn; the store times, for which records are read that may be on the disk, on the
-admin lane, and answers are encoded there.
+GET_CONSUME_STATS, GET_BROKER_CONSUME_STATS, QUERY_CONSUME_TIME_SPAN and GET_TOPIC_STATS_INFO.
+Tables and consume queues are read on the loop, a few dozen queues per iteration. The admin lane
+reads store timestamps, whose records may be on disk, and encodes the responses.
 
-Better than RocketMQ: a group that has read nothing of a queue is as late as the queue's
-first message is old; there, by all the time since 1970.
-
-The methods are handlers of `broker.routes`.
+Different from RocketMQ: the delay of a group that has read nothing of a queue is the age of the
+queue's oldest message, not the time since 1970.
 """
 
 from __future__ import annotations
@@ -41,12 +38,12 @@ from pyromq.protocol.wire.headers_admin import (
     QueryConsumeTimeSpanRequestHeader,
 )
 
-#: So many queues are looked at in one turn of the loop.
-_QUEUES_AT_ONCE: Final = 64
+#: Queues per loop iteration.
+_MAX_QUEUES_PER_ITERATION: Final = 64
 
 
 class _Read(NamedTuple):
-    """A queue as a group has read it; `last_read` is where that message's record begins."""
+    """A queue as a group has read it; `last_read` is the physical offset of that message."""
 
     queue: MessageQueue
     end: int
@@ -63,7 +60,7 @@ class _TopicRead(NamedTuple):
 
 
 class ConsumeStatsHandlers:
-    """Tells how far groups have come."""
+    """Reports the progress of groups."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._config = parts.config
@@ -76,7 +73,7 @@ class ConsumeStatsHandlers:
         self._lane = parts.lanes.admin
         self._broker_address = parts.address
         self._now = parts.clock
-        self._turn = 0
+        self._steps = 0
         self._scans = Admission()
 
     def routes(self) -> Routes:
@@ -99,7 +96,7 @@ class ConsumeStatsHandlers:
         )
 
     async def consume_stats(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_CONSUME_STATS: how far a group has come in one topic, or in all of its topics."""
+        """GET_CONSUME_STATS: return the progress of a group in one topic, or in all its topics."""
         header = GetConsumeStatsRequestHeader.decode(request.ext_fields)
         topic = (header.topic or "").strip()
         topics = [topic] if topic else sorted(self._offsets.topics_of(header.consumer_group))
@@ -124,7 +121,7 @@ class ConsumeStatsHandlers:
     async def broker_consume_stats(
         self, _: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """GET_BROKER_CONSUME_STATS: how far all groups have come in all of their topics."""
+        """GET_BROKER_CONSUME_STATS: return the progress of all groups in all their topics."""
         is_order = GetConsumeStatsInBrokerHeader.decode(request.ext_fields).is_order
         pairs = self._offsets.pairs()
         topics_of = await self._lane.run(lambda: _by_group(pairs))
@@ -153,12 +150,12 @@ class ConsumeStatsHandlers:
     async def consume_time_span(
         self, _: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """QUERY_CONSUME_TIME_SPAN: how old what a group reads of a topic is."""
+        """QUERY_CONSUME_TIME_SPAN: return the age of the messages that a group reads of a topic."""
         header = QueryConsumeTimeSpanRequestHeader.decode(request.ext_fields)
         config = self._known_topic(header.topic)
         places = []
         for queue_id in range(config.write_queue_nums):
-            await self._let_others_go()
+            await self._yield_to_loop()
             end = self._store.max_offset(header.topic, queue_id)
             start = self._store.min_offset(header.topic, queue_id) or 0
             reached = self._offsets.query(header.group, header.topic, queue_id) or 0
@@ -178,12 +175,12 @@ class ConsumeStatsHandlers:
         return await self._encoded(request, answer)
 
     async def topic_stats(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_TOPIC_STATS_INFO: the ends of a topic's queues."""
+        """GET_TOPIC_STATS_INFO: return first and next offset of a topic's queues."""
         topic = GetTopicStatsInfoRequestHeader.decode(request.ext_fields).topic
         config = self._known_topic(topic)
         found = []
         for queue_id in range(config.write_queue_nums):
-            await self._let_others_go()
+            await self._yield_to_loop()
             start = self._store.min_offset(topic, queue_id) or 0
             end = self._store.max_offset(topic, queue_id)
             found.append((start, end, self._place(topic, queue_id, end - 1)))
@@ -206,14 +203,14 @@ class ConsumeStatsHandlers:
         return config
 
     async def _read(self, group: str, config: TopicConfig, queue_count: int) -> _TopicRead | None:
-        """What a group has read of a topic; None when it is online without wanting it."""
+        """Return what a group has read of a topic; None if it is online and not subscribed."""
         topic = config.topic_name
         members = self._consumers.find(group)
         if members is not None and members.subscriptions and topic not in members.subscriptions:
             return None
         queues = []
         for queue_id in range(queue_count):
-            await self._let_others_go()
+            await self._yield_to_loop()
             reached = max(0, self._offsets.query(group, topic, queue_id) or 0)
             queues.append(
                 _Read(
@@ -225,20 +222,20 @@ class ConsumeStatsHandlers:
             )
         return _TopicRead(group, queues, self._stats.group_get_tps(group, topic))
 
-    async def _let_others_go(self) -> None:
-        self._turn += 1
-        if self._turn % _QUEUES_AT_ONCE == 0:
+    async def _yield_to_loop(self) -> None:
+        self._steps += 1
+        if self._steps % _MAX_QUEUES_PER_ITERATION == 0:
             await asyncio.sleep(0)
 
     def _place(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Where the record of a message begins; None when there is no such message."""
+        """Return the physical offset of a message, or None if it does not exist."""
         queue = self._store.find_queue(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.next_offset:
             return None
         entry = queue.entry(offset)
         return None if entry is None else entry.physical_offset
 
-    # In the lane
+    # On the lane
 
     def _with_times(self, part: _TopicRead) -> ConsumeStats:
         return ConsumeStats(
@@ -265,7 +262,7 @@ class ConsumeStatsHandlers:
 
 
 def _by_group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The topics that each group has offsets of."""
+    """Return the topics in which each group has offsets."""
     topics_of: dict[str, list[str]] = {}
     for topic, group in pairs:
         topics_of.setdefault(group, []).append(topic)

@@ -1,8 +1,8 @@
-"""Requests that tidy up a broker, and those of access control, which it does not have.
+"""Clean-up requests, and the requests of access control, which this broker does not have.
 
 CLEAN_EXPIRED_CONSUMEQUEUE, DELETE_EXPIRED_COMMITLOG, CLEAN_UNUSED_TOPIC and
-GET_SYSTEM_TOPIC_LIST_FROM_BROKER. The methods are handlers of `broker.routes`; those that
-look at many queues let other requests run in between.
+GET_SYSTEM_TOPIC_LIST_FROM_BROKER. Handlers run on the loop; those that inspect many queues yield in
+between.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class MaintenanceHandlers:
-    """Tidies up on request."""
+    """Cleans up on request."""
 
     def __init__(self, store: MessageStore, topics: TopicTable, deletion: TopicDeletion) -> None:
         self._store = store
@@ -50,44 +50,44 @@ class MaintenanceHandlers:
     async def clean_expired_queues(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """CLEAN_EXPIRED_CONSUMEQUEUE: queues without a message in the log lose their files."""
-        logger.info("expired consume queues are removed for %s", connection.remote_address)
+        """CLEAN_EXPIRED_CONSUMEQUEUE: delete the files of queues without a message in the log."""
+        logger.info("removing expired consume queues for %s", connection.remote_address)
         await self._store.retention.clean_expired_queues()
         return request.answer()
 
     def delete_expired_log(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """DELETE_EXPIRED_COMMITLOG: expired segments go from now on, whatever the hour is."""
-        logger.info("expired segments of the log are deleted for %s", connection.remote_address)
+        """DELETE_EXPIRED_COMMITLOG: delete expired segments now, whatever `deleteWhen` says."""
+        logger.info("deleting expired log segments for %s", connection.remote_address)
         self._store.retention.execute_delete_files_manually()
         return request.answer()
 
     async def clean_unused_topics(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """CLEAN_UNUSED_TOPIC: queues of topics that are no more are removed."""
+        """CLEAN_UNUSED_TOPIC: remove the queues of topics that no longer exist."""
         unused = [
             topic
             for topic in self._store.queue_counts()
             if topic not in self._topics and topic not in TOPICS_WITH_PROGRESS
         ]
-        # Together, so that they share the saves of their notes; a topic may be created meanwhile.
+        # Concurrently, so that they share saves. A topic may be created meanwhile.
         removed = await asyncio.gather(*map(self._deletion.remove_unused, unused))
         for topic in itertools.compress(unused, removed):
             logger.info(
-                "queues of topic %s, which does not exist, removed for %s",
+                "queues of nonexistent topic %s removed for %s",
                 topic,
                 connection.remote_address,
             )
         return request.answer()
 
     def system_topics(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics that are not for applications."""
+        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER: return the topics that applications cannot use."""
         return request.answer(body=TopicList(self._topics.system_topics()).encode())
 
     def access_control(self, _: ClientConnection, request: RemotingCommand) -> NoReturn:
-        """The requests of access control: refused, so that nobody believes in it."""
+        """Refuse a request of access control, so that no operator relies on it."""
         raise RequestError(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             f"request type {request.code} not supported: this broker has no access control",

@@ -1,17 +1,15 @@
-"""Requests that move groups' offsets, or ask where they should be.
+"""Admin requests about offsets of groups (reset, clone, correct) and of delay levels (list).
 
-INVOKE_BROKER_TO_RESET_OFFSET, CLONE_GROUP_OFFSET and QUERY_CORRECTION_OFFSET. A reset is
-carried out by the clients of the group: the broker works out the offsets, tells every
-member (RESET_CONSUMER_CLIENT_OFFSET), and they commit them.
+INVOKE_BROKER_TO_RESET_OFFSET, CLONE_GROUP_OFFSET, QUERY_CORRECTION_OFFSET, GET_ALL_DELAY_OFFSET.
+The clients of a group apply a reset: the broker works out the offsets and notifies every member
+(RESET_CONSUMER_CLIENT_OFFSET), and the members commit them.
 
-Better than RocketMQ: cloning without a topic clones all topics of the group, not one
-without a name; asking for correction offsets with groups to leave out does not delete the
-offsets of those groups; a queue that no group has a valid offset of is left out of that
-answer, where RocketMQ fails.
+Different from RocketMQ: a clone without a topic clones all topics of the group instead of one
+without a name. A request for correction offsets does not delete the offsets of the groups that it
+excludes. Its response omits queues for which no group has a valid offset; RocketMQ fails.
 
-The methods are handlers of `broker.routes` and run on the loop, which others get back after a
-few groups or queues; the places of a time are looked for, and offsets of many queues encoded, on
-the admin lane.
+Handlers run on the loop and yield after a few groups or queues. The admin lane searches by
+timestamp and encodes the offsets of many queues.
 """
 
 from __future__ import annotations
@@ -42,16 +40,16 @@ from pyromq.protocol.wire.headers_admin import (
 
 logger = logging.getLogger(__name__)
 
-#: The timestamp that stands for the end of a queue.
+#: The timestamp that means the end of a queue.
 _TO_THE_END: Final = -1
-#: What is answered for a queue where the compared group is behind all others.
+#: The answer for a queue in which the compared group lags behind all others.
 _NO_CORRECTION: Final = (1 << 63) - 1
-#: Groups or queues that are looked at in one turn of the loop.
-_ITEMS_AT_ONCE: Final = 256
+#: Groups or queues per loop iteration.
+_MAX_ITEMS_PER_ITERATION: Final = 256
 
 
 class OffsetAdminHandlers:
-    """Resets, clones and compares offsets of groups."""
+    """Resets, clones and compares offsets of groups; lists those of delay levels."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._config = parts.config
@@ -61,6 +59,7 @@ class OffsetAdminHandlers:
         self._offsets = parts.tables.offsets
         self._lane = parts.lanes.admin
         self._groups = parts.tables.groups
+        self._delay_offsets = parts.tables.delay_offsets
 
     def routes(self) -> Routes:
         """Return the routes of the family."""
@@ -68,12 +67,13 @@ class OffsetAdminHandlers:
             Route(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offset),
             Route(RequestCode.CLONE_GROUP_OFFSET, self.clone_offsets),
             Route(RequestCode.QUERY_CORRECTION_OFFSET, self.correction_offsets),
+            Route(RequestCode.GET_ALL_DELAY_OFFSET, self.all_delay_offsets),
         )
 
     async def reset_offset(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """INVOKE_BROKER_TO_RESET_OFFSET: let a group go on at a time, its members online."""
+        """INVOKE_BROKER_TO_RESET_OFFSET: move a group, whose members are online, to a time."""
         header = ResetOffsetRequestHeader.decode(request.ext_fields)
         table = await self._offsets_at(header)
         group = self._consumers.find(header.group)
@@ -84,7 +84,7 @@ class OffsetAdminHandlers:
                 f"Topic: {header.topic} Timestamp: {header.timestamp}",
             )
         logger.info(
-            "%s resets offsets of group %s in topic %s to the time %d",
+            "%s resets group %s in topic %s to timestamp %d",
             connection.remote_address,
             header.group,
             header.topic,
@@ -111,19 +111,19 @@ class OffsetAdminHandlers:
         return request.answer(body=plain)
 
     async def clone_offsets(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """CLONE_GROUP_OFFSET: one group begins where another one is."""
+        """CLONE_GROUP_OFFSET: copy the offsets of one group to another."""
         header = CloneGroupOffsetRequestHeader.decode(request.ext_fields)
-        # Names go into the table's keys and its file: an illegal one would be there for good.
+        # The name becomes a key of the table and its file: an illegal one would stay for good.
         fault = group_fault(header.dest_group)
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
         topic = (header.topic or "").strip()
         topics = [topic] if topic else self._offsets.topics_of(header.src_group)
         for number, each in enumerate(topics, 1):
-            await _let_others_go(number)
+            await _yield_to_loop(number)
             if self._topics.get(each) is None:
-                logger.warning("offsets of topic %s not cloned: there is no such topic", each)
-            elif not header.offline and self._is_left_out(header.src_group, each):
+                logger.warning("offsets of topic %s not cloned: no such topic", each)
+            elif not header.offline and self._does_not_subscribe(header.src_group, each):
                 logger.warning(
                     "offsets of topic %s not cloned: group %s does not subscribe to it",
                     each,
@@ -141,16 +141,16 @@ class OffsetAdminHandlers:
     async def correction_offsets(
         self, _: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """QUERY_CORRECTION_OFFSET: where the group that is farthest behind is, by queue."""
+        """QUERY_CORRECTION_OFFSET: return the lowest offset of all groups, by queue."""
         header = QueryCorrectionOffsetHeader.decode(request.ext_fields)
         topic = header.topic
-        left_out = set((header.filter_groups or "").split(","))
+        excluded = set((header.filter_groups or "").split(","))
         least: dict[int, int] = {}
         number = 0
-        for group in self._offsets.groups_of(topic) - left_out:
+        for group in self._offsets.groups_of(topic) - excluded:
             for queue_id, offset in self._offsets.queues(group, topic).items():
                 number += 1
-                await _let_others_go(number)
+                await _yield_to_loop(number)
                 minimum = self._store.min_offset(topic, queue_id)
                 if minimum is None or offset >= minimum:
                     least[queue_id] = min(offset, least.get(queue_id, offset))
@@ -159,8 +159,12 @@ class OffsetAdminHandlers:
                 least[queue_id] = _NO_CORRECTION
         return request.answer(body=QueryCorrectionOffsetBody(least).encode())
 
+    def all_delay_offsets(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
+        """GET_ALL_DELAY_OFFSET: return the next offset of each delay level, as Java stores it."""
+        return request.answer(body=self._delay_offsets.table().encode())
+
     async def _offsets_at(self, header: ResetOffsetRequestHeader) -> dict[MessageQueue, int]:
-        """Where the group goes on in each queue."""
+        """Return the offset of each queue at which the group will resume."""
         topic = self._topics.get(header.topic)
         if topic is None:
             raise RequestError(
@@ -170,7 +174,7 @@ class OffsetAdminHandlers:
             )
         reached_in = []
         for queue_id in range(topic.write_queue_nums):
-            await _let_others_go(queue_id)
+            await _yield_to_loop(queue_id)
             reached = self._offsets.query(header.group, header.topic, queue_id)
             if reached is None:
                 raise RequestError(
@@ -181,12 +185,12 @@ class OffsetAdminHandlers:
         found: list[int] = []
         if header.timestamp == _TO_THE_END:
             for queue_id in queue_ids:
-                await _let_others_go(queue_id)
+                await _yield_to_loop(queue_id)
                 found.append(self._store.max_offset(header.topic, queue_id))
         else:
             searches = []
             for queue_id in queue_ids:
-                await _let_others_go(queue_id)
+                await _yield_to_loop(queue_id)
                 searches.append(self._store.time_search(header.topic, queue_id, header.timestamp))
             found = await self._lane.run(lambda: [search() for search in searches])
         table = {}
@@ -196,8 +200,8 @@ class OffsetAdminHandlers:
             table[queue] = offset if header.is_force else min(offset, reached)
         return table
 
-    def _is_left_out(self, group: str, topic: str) -> bool:
-        """Whether a group is online and does not subscribe to a topic."""
+    def _does_not_subscribe(self, group: str, topic: str) -> bool:
+        """Return whether a group is online and does not subscribe to a topic."""
         members = self._consumers.find(group)
         return (
             members is not None
@@ -206,8 +210,8 @@ class OffsetAdminHandlers:
         )
 
 
-async def _let_others_go(number: int) -> None:
-    if number % _ITEMS_AT_ONCE == 0:
+async def _yield_to_loop(number: int) -> None:
+    if number % _MAX_ITEMS_PER_ITERATION == 0:
         await asyncio.sleep(0)
 
 
@@ -216,7 +220,7 @@ def _plain(table: dict[MessageQueue, int]) -> bytes:
 
 
 def _as_list(table: dict[MessageQueue, int]) -> bytes:
-    """The offsets as clients in C++ can read them."""
+    """Encode the offsets for C++ clients."""
     return ResetOffsetBodyForC(
         [
             MessageQueueForC(queue.topic, queue.broker_name, queue.queue_id, offset)

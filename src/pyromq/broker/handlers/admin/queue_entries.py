@@ -1,10 +1,9 @@
-"""QUERY_CONSUME_QUEUE: entries of a consume queue, and what a group's filter makes of them.
+"""QUERY_CONSUME_QUEUE: return entries of a consume queue, matched by a filter.
 
-`mqadmin queryCq` shows them. Whether a message is wanted (`eval`) is told where the
-consume-queue extension tells it, as in RocketMQ: by tags, or by the bit map.
+`mqadmin queryCq` shows them. As in RocketMQ, only entries with a unit in the consume-queue
+extension are evaluated (`eval`): by tags, or by the bit map.
 
-Entries are read on the loop; units of the extension, which are never changed, on the admin
-lane.
+Entries are read on the loop, units of the extension, which are immutable, on the admin lane.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from pyromq.store.message_store import MessageStore
 from pyromq.store.queues.consume_queue import ConsumeQueue, iter_entries
 from pyromq.store.queues.extension import ExtensionUnit, is_address
 
-#: More entries than this are for nobody's eyes.
+#: Entries per response.
 _MAX_ENTRIES: Final = 10_000
 
 
@@ -56,7 +55,7 @@ class QueueEntryHandlers:
     async def query_consume_queue(
         self, _: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """QUERY_CONSUME_QUEUE."""
+        """QUERY_CONSUME_QUEUE: return entries of a queue."""
         header = QueryConsumeQueueRequestHeader.decode(request.ext_fields)
         topic = header.topic or ""
         self._store.seal()
@@ -133,7 +132,7 @@ def _unit_as_json(unit: ExtensionUnit) -> str:
 
 
 def _bits(bit_map: bytes) -> str:
-    """The bits from the last one on, eight bytes to a line, as RocketMQ shows them."""
+    """Return the bits from the last one on, eight bytes to a line, as RocketMQ shows them."""
     shown = []
     for number in range(len(bit_map) - 1, -1, -1):
         shown.append(f"{bit_map[number]:08b}")

@@ -1,10 +1,9 @@
-"""Requests about what a queue holds: its ends, and the place of a time.
+"""Offsets and timestamps of a queue's messages.
 
-GET_MAX_OFFSET, GET_MIN_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and GET_EARLIEST_MSG_STORETIME.
-The methods are handlers of `broker.routes`; times are looked up on the admin lane, because the
-messages that tell them may be on the disk. Queues that do not exist are answered with
-RocketMQ's numbers (offset 0, time -1), not with errors: consumers ask about queues that are
-still empty.
+GET_MAX_OFFSET, GET_MIN_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and GET_EARLIEST_MSG_STORETIME. The admin
+lane searches by time, because the messages may be on disk. For an unknown queue the response has
+RocketMQ's numbers (offset 0, time -1), not an error: consumers ask about queues that are still
+empty.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from pyromq.protocol.wire.headers import (
 
 
 class QueueStore(Protocol):
-    """What these handlers ask the store."""
+    """The part of the store that these handlers use."""
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """The offset of the next message; 0 for no queue."""
+        """Return the offset of the next message; 0 for an unknown queue."""
 
     def min_offset(self, topic: str, queue_id: int) -> int | None:
-        """The first offset that is stored; at most 0 for no queue."""
+        """Return the offset of the oldest message; None for an unknown queue."""
 
     def time_search(self, topic: str, queue_id: int, timestamp: int) -> Callable[[], int]:
-        """What finds the offset of the message stored at a time (ms); 0 for no queue."""
+        """Return a search for the first message stored at or after a time (ms). Any thread."""
 
     def earliest_search(self, topic: str, queue_id: int) -> Callable[[], int | None]:
-        """What finds when the first message was stored (milliseconds); -1 for none."""
+        """Return a search for the store time (ms) of the oldest message, or None. Any thread."""
 
 
 class QueueOffsetHandlers:
-    """Handlers about the ends of queues."""
+    """Returns offsets and timestamps of queues."""
 
     def __init__(self, store: QueueStore, lane: Lane) -> None:
         self._store = store
@@ -62,13 +61,13 @@ class QueueOffsetHandlers:
         )
 
     def max_offset(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_MAX_OFFSET: the offset that the next message will get."""
+        """GET_MAX_OFFSET: return the offset of the next message."""
         header = GetMaxOffsetRequestHeader.decode(request.ext_fields)
         offset = self._store.max_offset(header.topic, header.queue_id)
         return request.answer(ext_fields=GetMaxOffsetResponseHeader(offset).encode())
 
     def min_offset(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_MIN_OFFSET: the first offset that is still stored."""
+        """GET_MIN_OFFSET: return the offset of the oldest message."""
         header = GetMinOffsetRequestHeader.decode(request.ext_fields)
         offset = self._store.min_offset(header.topic, header.queue_id) or 0
         return request.answer(ext_fields=GetMinOffsetResponseHeader(offset).encode())
@@ -76,14 +75,14 @@ class QueueOffsetHandlers:
     async def offset_by_time(
         self, _: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """SEARCH_OFFSET_BY_TIMESTAMP: the offset of what was stored at a time."""
+        """SEARCH_OFFSET_BY_TIMESTAMP: return the offset of the message stored at a time."""
         header = SearchOffsetRequestHeader.decode(request.ext_fields)
         search = self._store.time_search(header.topic, header.queue_id, header.timestamp)
         offset = await self._lane.run(search)
         return request.answer(ext_fields=SearchOffsetResponseHeader(offset).encode())
 
     async def earliest_time(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_EARLIEST_MSG_STORETIME: when the first message that is left was stored."""
+        """GET_EARLIEST_MSG_STORETIME: return the store time of the oldest message."""
         header = GetEarliestMsgStoretimeRequestHeader.decode(request.ext_fields)
         search = self._store.earliest_search(header.topic, header.queue_id)
         found = await self._lane.run(search)

@@ -1,18 +1,17 @@
-"""What a broker tells of itself: VIEW_BROKER_STATS_DATA and GET_BROKER_RUNTIME_INFO.
+"""VIEW_BROKER_STATS_DATA and GET_BROKER_RUNTIME_INFO: statistics of the broker.
 
-`mqadmin statsAll`, `brokerStatus`, `clusterList` and the dashboard live on these two. The
-runtime information is a flat table of strings with RocketMQ's keys, all of them:
+`mqadmin statsAll`, `brokerStatus`, `clusterList` and the dashboard use them. The runtime info is a
+flat table of strings with all of RocketMQ's keys:
 
-- Rates have three numbers: over the last 10, 60 and 600 seconds. RocketMQ leaves them out
-  until it has run for so long, which its own tools cannot read; here they go as far back
-  as there is anything.
-- A "thread pool queue" is what waits in the lane of that name (`services.flow_control`);
-  plain sends and pulls never wait in one.
-- `halfMessagesWithoutProducer` is not RocketMQ's: open transactions that nobody can be asked
-  about, as of the last round over them (`services.transaction_check`).
-- The page cache is never locked: there is one writer. Gets are not timed.
+- Rates are three numbers, over the last 10, 60 and 600 seconds. RocketMQ omits those it has not run
+  long enough for, which its own tools cannot parse; here they cover the time since the start.
+- A "thread pool queue" is the lane of that name (`services.flow_control`). Plain sends and pulls
+  never wait in one.
+- `halfMessagesWithoutProducer` is not RocketMQ's: open transactions without a producer to check
+  with, as of the last round (`services.transaction_check`).
+- The page cache is never locked, since there is one writer. Gets are not timed.
 
-The tables are read on the loop, the disks on the admin lane.
+Tables are read on the loop, disks on the admin lane.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers_admin import ViewBrokerStatsDataRequestHeader
 from pyromq.store.retention import used_percent
 
-#: The version whose protocol is spoken, as RocketMQ's tools name it.
+#: The protocol version, as RocketMQ's tools name it.
 VERSION_NAME: Final = "V4_9_7"
-#: Buffers that are left of a transient store pool which is not on: RocketMQ's number for that.
+#: RocketMQ's number of free buffers without a transient store pool.
 _NO_POOL: Final = 0x7FFFFFFF
 _PUT_TIMES: Final = (
     (1, "[<=0ms]"),
@@ -57,7 +56,7 @@ _LIMITS: Final = [limit for limit, _ in _PUT_TIMES if limit is not None]
 
 
 class StatsAdminHandlers:
-    """Tells what was counted and how the broker is."""
+    """Reports statistics."""
 
     def __init__(
         self, parts: BrokerParts, *, halves_without_producer: Callable[[], int] = lambda: 0
@@ -79,7 +78,7 @@ class StatsAdminHandlers:
         )
 
     async def view_stats(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """VIEW_BROKER_STATS_DATA: one statistic over the last minute, hour and day."""
+        """VIEW_BROKER_STATS_DATA: return one statistic over the last minute, hour and day."""
         header = ViewBrokerStatsDataRequestHeader.decode(request.ext_fields)
         await self._stats.count()
         data = self._stats.view(header.stats_name, header.stats_key)
@@ -91,7 +90,7 @@ class StatsAdminHandlers:
         return request.answer(body=data.encode())
 
     async def runtime_info(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_BROKER_RUNTIME_INFO: how the broker is, as a table of strings."""
+        """GET_BROKER_RUNTIME_INFO: return the state of the broker as a table of strings."""
         await self._stats.count()
         table = {
             **self._version_and_time(),
@@ -184,7 +183,7 @@ class StatsAdminHandlers:
         return table
 
     def _disks(self) -> dict[str, str]:
-        """In a thread: what only the disks know."""
+        """Return the entries that need the disks. Runs on the lane."""
         config, store = self._store.config, self._store
         logs = {
             path: used_percent(path) / 100
@@ -205,7 +204,7 @@ def _three(rates: tuple[float, ...]) -> str:
 
 
 def _distribution(times: PutTimes) -> str:
-    """How many puts took how long; ends with a blank, as RocketMQ's."""
+    """Return the histogram of put times; ends with a blank, as in RocketMQ."""
     counts = [0] * len(_PUT_TIMES)
     counts[0] = times.quick
     for milliseconds in times.slow:
@@ -220,7 +219,7 @@ def _capacity(path: Path) -> str:
 
 
 def _readable(count: int) -> str:
-    """Bytes for people: `512 B`, `1.5 MiB`."""
+    """Format bytes: `512 B`, `1.5 MiB`."""
     if count < 1024:
         return f"{count} B"
     exponent = min((count.bit_length() - 1) // 10, 6)

@@ -1,11 +1,11 @@
-"""Administrators' requests about topics, consumer groups and committed offsets.
+"""Admin requests about topics, consumer groups and committed offsets.
 
 UPDATE_AND_CREATE_TOPIC, DELETE_TOPIC_IN_BROKER, GET_ALL_TOPIC_CONFIG,
-UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-DELETE_SUBSCRIPTIONGROUP and GET_ALL_CONSUMER_OFFSET. The GET_ALL requests are also how a
-replica copies its master's tables: snapshots, encoded on the admin lane, once for all who wait.
-The methods are
-handlers of `broker.routes` and run on the event loop.
+UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, DELETE_SUBSCRIPTIONGROUP and
+GET_ALL_CONSUMER_OFFSET. Replicas copy their master's tables with the GET_ALL requests: snapshots,
+encoded on the admin lane, once for all concurrent requests.
+
+Handlers run on the loop.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from pyromq.protocol.wire.headers import (
 
 logger = logging.getLogger(__name__)
 
-_HIGHEST_PERMISSION = 15
+_MAX_PERMISSION = 15
 
 
 class TopicAdminHandlers:
-    """Handlers of the tables that administrators maintain."""
+    """Changes and returns the tables of topics, groups and offsets."""
 
     def __init__(self, parts: BrokerParts, deletion: TopicDeletion) -> None:
         topics, groups, offsets = parts.tables.topics, parts.tables.groups, parts.tables.offsets
@@ -72,12 +72,12 @@ class TopicAdminHandlers:
     async def update_topic(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """UPDATE_AND_CREATE_TOPIC: answered when the NameServers know the topic."""
+        """UPDATE_AND_CREATE_TOPIC: respond once the NameServers know the topic."""
         self._refuse_on_replica()
         header = CreateTopicRequestHeader.decode(request.ext_fields)
         self._refuse_bad_topic(header.topic)
         config = _topic_config(header)
-        logger.info("topic %s: update asked for by %s", header.topic, connection.remote_address)
+        logger.info("update of topic %s requested by %s", header.topic, connection.remote_address)
         self._topics.update(config)
         await self._announced()
         return request.answer()
@@ -85,11 +85,11 @@ class TopicAdminHandlers:
     async def delete_topic(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """DELETE_TOPIC_IN_BROKER: the topic and its queues are gone."""
+        """DELETE_TOPIC_IN_BROKER: delete a topic and its queues."""
         self._refuse_on_replica()
         header = DeleteTopicRequestHeader.decode(request.ext_fields)
         self._refuse_bad_topic(header.topic)
-        logger.info("topic %s: deletion asked for by %s", header.topic, connection.remote_address)
+        logger.info("deletion of topic %s requested by %s", header.topic, connection.remote_address)
         await self._deletion.delete(header.topic)
         if self._config.auto_delete_unused_stats:
             self._stats.topic_deleted(header.topic)
@@ -97,13 +97,13 @@ class TopicAdminHandlers:
         return request.answer()
 
     async def all_topics(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_ALL_TOPIC_CONFIG: the whole table with its version."""
+        """GET_ALL_TOPIC_CONFIG: return the whole table with its version."""
         return request.answer(body=await self._all_topics.get())
 
     async def update_group(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: answered when the group is on the disk."""
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: respond once the group is on disk."""
         self._refuse_on_replica()
         config = SubscriptionGroupConfig.decode(request.body)
         fault = group_fault(config.group_name)
@@ -116,22 +116,26 @@ class TopicAdminHandlers:
             )
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
-        logger.info("group %s: update by %s", config.group_name, connection.remote_address)
+        logger.info(
+            "update of group %s requested by %s", config.group_name, connection.remote_address
+        )
         self._groups.update(config)
         await self._groups.file.saved()
         return request.answer()
 
     async def all_groups(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the whole table with its version."""
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: return the whole table with its version."""
         return request.answer(body=await self._all_groups.get())
 
     async def delete_group(
         self, connection: ClientConnection, request: RemotingCommand
     ) -> RemotingCommand:
-        """DELETE_SUBSCRIPTIONGROUP: the group, and if asked its offsets, are gone."""
+        """DELETE_SUBSCRIPTIONGROUP: delete a group and, on request, its offsets."""
         self._refuse_on_replica()
         header = DeleteSubscriptionGroupRequestHeader.decode(request.ext_fields)
-        logger.info("group %r: deletion by %s", header.group_name, connection.remote_address)
+        logger.info(
+            "deletion of group %r requested by %s", header.group_name, connection.remote_address
+        )
         self._groups.delete(header.group_name)
         if self._config.auto_delete_unused_stats:
             self._stats.group_deleted(header.group_name)
@@ -143,7 +147,7 @@ class TopicAdminHandlers:
         return request.answer()
 
     async def all_offsets(self, _: ClientConnection, request: RemotingCommand) -> RemotingCommand:
-        """GET_ALL_CONSUMER_OFFSET: the whole table."""
+        """GET_ALL_CONSUMER_OFFSET: return the whole table."""
         return request.answer(body=await self._all_offsets.get())
 
     def _refuse_on_replica(self) -> None:
@@ -156,7 +160,7 @@ class TopicAdminHandlers:
     def _refuse_bad_topic(self, topic: str) -> None:
         fault = topic_fault(topic)
         if fault is None and self._topics.is_system_topic(topic):
-            fault = f"topic {topic} belongs to the system"
+            fault = f"topic {topic} is a system topic"
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
 
@@ -165,7 +169,7 @@ def _topic_config(header: CreateTopicRequestHeader) -> TopicConfig:
     if header.topic_filter_type not in TopicFilterType.__members__:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            f"topicFilterType {header.topic_filter_type!r} is none of "
+            f"topicFilterType {header.topic_filter_type!r} must be one of "
             f"{', '.join(TopicFilterType.__members__)}",
         )
     if not (
@@ -176,12 +180,12 @@ def _topic_config(header: CreateTopicRequestHeader) -> TopicConfig:
             f"readQueueNums {header.read_queue_nums} and writeQueueNums "
             f"{header.write_queue_nums} must be 0 to {MAX_QUEUES}",
         )
-    if not 0 <= header.perm <= _HIGHEST_PERMISSION:
+    if not 0 <= header.perm <= _MAX_PERMISSION:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            f"perm {header.perm} is no permission: 2 is write, 4 is read, 6 is both",
+            f"perm {header.perm} is invalid: 2 is write, 4 is read, 6 is both",
         )
-    # `order` is left out as in RocketMQ: the NameServer's order configuration decides it.
+    # `order` is omitted, as in RocketMQ: the NameServer's order configuration sets it.
     return TopicConfig(
         topic_name=header.topic,
         read_queue_nums=header.read_queue_nums,

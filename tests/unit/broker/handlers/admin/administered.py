@@ -1,4 +1,4 @@
-"""The admin handlers about clients, offsets and consume statistics of an assembled broker."""
+"""An assembled broker with its admin handlers of clients, offsets and consume statistics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Administered(AssembledBroker):
         version: int = 407,
         **subscription: Any,
     ) -> FakeConnection:
-        """A consumer's heartbeat on a connection of its own."""
+        """Register a consumer on a connection of its own."""
         connection = FakeConnection(f"127.0.0.1:{40000 + len(client_id)}")
         wanted = [SubscriptionData(topic, **subscription) for topic in topics or ("T",)]
         self.consumers.register(

@@ -73,7 +73,7 @@ async def test_who_consumes_a_topic(broker: Administered) -> None:
     assert GroupList.decode(answer.body).group_list == {"g", "gone"}
 
 
-async def test_running_info_is_the_client_s(broker: Administered) -> None:
+async def test_running_info_comes_from_the_client(broker: Administered) -> None:
     client = broker.join("one")
     client.client = lambda request: request.answer(
         ResponseCode.SUCCESS, "fine", {"a": "b"}, b"running"
@@ -180,7 +180,7 @@ async def test_a_status_that_is_too_large_is_not_parsed(
     other.client = lambda request: request.answer(body=small)
     answer = await broker.clients.consumer_status(ADMIN, asking(topic="T", group="g"))
     assert GetConsumerStatusBody.decode(answer.body).consumer_table == {"other": {queue(0): 7}}
-    assert "no status of client one: the answer has" in caplog.text
+    assert "no status of client one: response of" in caplog.text
     assert "limit 1048576 (maxRequestBodySize)" in caplog.text
 
 

@@ -53,7 +53,7 @@ async def test_an_update_can_be_read_back(handlers: ConfigAdminHandlers) -> None
     assert version["counter"] == 1
 
 
-async def test_what_waits_for_a_restart_is_named(handlers: ConfigAdminHandlers) -> None:
+async def test_settings_that_need_a_restart_are_named(handlers: ConfigAdminHandlers) -> None:
     answer = await update(handlers, b"maxMessageSize=12000")
 
     assert answer.code == ResponseCode.SUCCESS
@@ -70,7 +70,7 @@ async def test_settings_without_effect_are_named(handlers: ConfigAdminHandlers) 
     )
 
 
-async def test_an_empty_update_is_none(handlers: ConfigAdminHandlers) -> None:
+async def test_an_empty_update_changes_nothing(handlers: ConfigAdminHandlers) -> None:
     assert (await update(handlers, b"# nothing")).code == ResponseCode.SUCCESS
     assert get(handlers)[1]["counter"] == 0
 
@@ -81,7 +81,7 @@ async def test_an_empty_update_is_none(handlers: ConfigAdminHandlers) -> None:
         (b"fileReservedTime=soon", "nothing was changed: fileReservedTime=soon: expected"),
         (b"noSuchKey=1", "nothing was changed: unknown setting noSuchKey"),
         (b"a=\\u12", "nothing was changed: line 1"),
-        (b"#" * 70_000, "nothing was changed: the change has 70000 bytes, limit 65536"),
+        (b"#" * 70_000, "nothing was changed: update of 70000 bytes, limit 65536"),
         (b"brokerName=../../x", "nothing was changed: brokerName='../../x': expected"),
         (b"storePathRootDir=/x", "nothing was changed: storePathRootDir cannot be changed"),
     ],
@@ -98,5 +98,5 @@ async def test_a_file_that_cannot_be_written(
     handlers: ConfigAdminHandlers, config: LiveConfig
 ) -> None:
     config.file.mkdir()
-    with pytest.raises(RequestError, match=r"broker\.conf cannot be written: Is a directory"):
+    with pytest.raises(RequestError, match=r"cannot write .*broker\.conf: Is a directory"):
         await update(handlers, b"fileReservedTime=1")

@@ -22,7 +22,7 @@ from tests.unit.broker.handlers.admin.administered import ADMIN, Administered, a
 
 @pytest.fixture
 async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Administered]:
-    monkeypatch.setattr(consume_stats, "_QUEUES_AT_ONCE", 2)
+    monkeypatch.setattr(consume_stats, "_MAX_QUEUES_PER_ITERATION", 2)
     broker = Administered(tmp_path)
     broker.groups.update(SubscriptionGroupConfig("g"))
     broker.put(b"1", b"2", b"3", queue_id=0)
@@ -41,7 +41,7 @@ async def stats_of(broker: Administered, **fields: str) -> ConsumeStats:
     return ConsumeStats.decode(answer.body)
 
 
-async def test_how_far_a_group_has_come(broker: Administered) -> None:
+async def test_the_progress_of_a_group(broker: Administered) -> None:
     found = await stats_of(broker)
     assert found.offset_table == {
         queue(0): OffsetWrapper(3, 2, time_of(broker, 1)),
@@ -54,13 +54,15 @@ async def test_how_far_a_group_has_come(broker: Administered) -> None:
     assert never_read.offset_table[queue(0)] == OffsetWrapper(3, 0, 0)
 
 
-async def test_offsets_that_are_no_longer_there(broker: Administered) -> None:
+async def test_offsets_that_have_expired(broker: Administered) -> None:
     broker.offsets.commit("g", "T", 0, 100)
     found = await stats_of(broker)
     assert found.offset_table[queue(0)] == OffsetWrapper(3, 100, 0)
 
 
-async def test_topics_that_an_online_group_does_not_want_are_left_out(broker: Administered) -> None:
+async def test_topics_without_a_subscription_of_an_online_group_are_omitted(
+    broker: Administered,
+) -> None:
     broker.join("one", "U")
     assert (await stats_of(broker)).offset_table == {}
     broker.join("one", "U", "T")
@@ -121,7 +123,7 @@ async def test_ends_of_queues(broker: Administered) -> None:
     }
 
 
-async def test_topics_that_are_not_there(broker: Administered) -> None:
+async def test_unknown_topics(broker: Administered) -> None:
     for handler in (broker.consume_stats.topic_stats, broker.consume_stats.consume_time_span):
         with pytest.raises(RequestError, match=r"topic\[X\] not exist") as refused:
             await handler(ADMIN, asking(topic="X", group="g"))

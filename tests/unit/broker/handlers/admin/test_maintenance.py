@@ -33,13 +33,13 @@ def handlers(assembled: AssembledBroker) -> MaintenanceHandlers:
 
 
 def put(assembled: AssembledBroker, topic: str) -> None:
-    """Store a message, whatever the table of topics says."""
+    """Store a message, even if its topic does not exist."""
     host = assembled.host
     assembled.store.put(assembled.store.queue(topic, 0), b"x", b"", 0, 0, 0, 0, host, 0)
     assembled.store.seal()
 
 
-async def test_queues_of_topics_that_are_no_more(
+async def test_queues_of_deleted_topics(
     assembled: AssembledBroker, handlers: MaintenanceHandlers
 ) -> None:
     assembled.topics.update(TopicConfig("Kept", 1, 1))

@@ -50,7 +50,7 @@ async def reset(
     return ResetOffsetBody.decode(answer.body)
 
 
-async def test_members_are_told_where_to_go_on(broker: Administered) -> None:
+async def test_members_are_notified_of_their_new_offsets(broker: Administered) -> None:
     one, other = broker.join("one"), broker.join("other", language=LanguageCode.CPP)
     assert (await reset(broker, -1)).offset_table == {queue(0): 4, queue(1): 4}
     (told,) = one.sent
@@ -68,7 +68,7 @@ async def test_members_are_told_where_to_go_on(broker: Administered) -> None:
     assert broker.offsets.query("g", "T", 0) == 3, "the clients commit"
 
 
-async def test_an_administrator_may_say_that_clients_are_c(broker: Administered) -> None:
+async def test_an_administrator_may_request_the_format_for_cpp(broker: Administered) -> None:
     one = broker.join("one")
     await reset(broker, -1, language=LanguageCode.CPP)
     (told,) = one.sent
@@ -82,7 +82,7 @@ async def test_back_to_a_time_and_forward_only_by_force(broker: Administered) ->
     assert (await reset(broker, -1, force=True)).offset_table == {queue(0): 4, queue(1): 4}
 
 
-async def test_resets_that_are_not_possible(broker: Administered) -> None:
+async def test_impossible_resets(broker: Administered) -> None:
     with pytest.raises(RequestError, match="Consumer not online") as refused:
         await reset(broker, -1)
     assert refused.value.code == ResponseCode.CONSUMER_NOT_ONLINE
@@ -121,9 +121,7 @@ async def test_offsets_are_cloned(broker: Administered) -> None:
 
 
 @pytest.mark.parametrize("group", ["", "a@b", "x" * 256])
-async def test_offsets_are_not_cloned_to_a_group_that_cannot_be(
-    broker: Administered, group: str
-) -> None:
+async def test_offsets_are_not_cloned_to_an_illegal_group(broker: Administered, group: str) -> None:
     before = broker.offsets.snapshot()
     with pytest.raises(RequestError):
         await broker.offset_admin.clone_offsets(
@@ -161,7 +159,7 @@ async def test_offsets_are_not_cloned_into_a_full_table(
 
 
 async def turns_during(work: Awaitable[RemotingCommand]) -> int:
-    """How often others have their turn before an answer is there."""
+    """Return how many loop iterations pass before the response."""
     answering = asyncio.ensure_future(work)
     turns = 0
     while not answering.done():
@@ -171,7 +169,7 @@ async def turns_during(work: Awaitable[RemotingCommand]) -> int:
     return turns
 
 
-async def test_many_queues_and_groups_leave_the_loop_to_others(broker: Administered) -> None:
+async def test_many_queues_and_groups_yield_to_the_loop(broker: Administered) -> None:
     broker.topics.update(TopicConfig("Wide", 3000, 3000))
     for queue_id in range(3000):
         broker.offsets.commit("g", "Wide", queue_id, 0)
@@ -182,3 +180,18 @@ async def test_many_queues_and_groups_leave_the_loop_to_others(broker: Administe
     assert await turns_during(broker.offset_admin.reset_offset(ADMIN, reset)) > 20
     corrections = asking(topic="T", compareGroup="g")
     assert await turns_during(broker.offset_admin.correction_offsets(ADMIN, corrections)) > 10
+
+
+async def test_delay_offsets_are_encoded_as_in_java(broker: Administered) -> None:
+    request = RemotingCommand(RequestCode.GET_ALL_DELAY_OFFSET, opaque=3)
+
+    answer = broker.offset_admin.all_delay_offsets(ADMIN, request)
+    assert (answer.code, answer.opaque, answer.body) == (
+        ResponseCode.SUCCESS,
+        3,
+        b'{"offsetTable":{}}',
+    )
+
+    broker.tables.delay_offsets.move({1: 5, 2: 7}, 0)
+    answer = broker.offset_admin.all_delay_offsets(ADMIN, request)
+    assert answer.body == b'{"offsetTable":{1:5,2:7}}'

@@ -42,7 +42,7 @@ async def test_entries(tmp_path: Path) -> None:
     await broker.close()
 
 
-async def test_what_is_not_there(tmp_path: Path) -> None:
+async def test_unknown_queues_and_entries(tmp_path: Path) -> None:
     broker = Administered(tmp_path)
     broker.put(b"1")
     with pytest.raises(RequestError, match="3@T is not exist!") as refused:
@@ -57,7 +57,7 @@ async def test_what_is_not_there(tmp_path: Path) -> None:
     await broker.close()
 
 
-async def test_a_group_s_filter(tmp_path: Path) -> None:
+async def test_the_filter_of_a_group(tmp_path: Path) -> None:
     broker = Administered(tmp_path, FILTERING, enable_consume_queue_ext=True)
     broker.join("one", sub_string="a > 5", expression_type="SQL92")
     found = broker.filters.find("T", "g")

@@ -16,7 +16,7 @@ from tests.unit.broker.fakes import FakeConnection
 
 
 class Store:
-    """Answers each question with its own number and keeps what was asked."""
+    """Returns a different number from each method and records the arguments."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[object, ...]] = []
@@ -50,7 +50,7 @@ async def lane() -> AsyncIterator[Lane]:
 
 
 async def answered_by(handler: Any, request: RemotingCommand) -> RemotingCommand:
-    """The answer of a handler, which may be a coroutine."""
+    """Return the response of a handler, which may be a coroutine."""
     answer = handler(FakeConnection(), request)
     return await answer if inspect.isawaitable(answer) else answer  # type: ignore[no-any-return]
 
@@ -64,7 +64,7 @@ async def answered_by(handler: Any, request: RemotingCommand) -> RemotingCommand
         ("earliest_time", {}, ("earliest", "t", 3), {"timestamp": "1700000000123"}),
     ],
 )
-async def test_answers_what_the_store_says(
+async def test_responses_carry_the_numbers_of_the_store(
     lane: Lane,
     method: str,
     more: dict[str, str],

@@ -15,7 +15,7 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from tests.unit.broker.assembled import AssembledBroker
 
-#: Every key of RocketMQ 4.9.7's answer but those that name a directory or a delay level.
+#: Every key of RocketMQ 4.9.7's response, except those with a directory or a delay level.
 KEYS = {
     "EndTransactionQueueSize",
     "EndTransactionThreadPoolQueueCapacity",
@@ -122,7 +122,7 @@ async def test_the_runtime_information_has_every_key_of_java(setup: Setup) -> No
     assert info["brokerVersionDesc"] == "V4_9_7"
 
 
-async def test_the_runtime_information_of_a_broker_that_works(setup: Setup) -> None:
+async def test_the_runtime_information_of_a_busy_broker(setup: Setup) -> None:
     setup.assembled.put(b"one", b"two")
     setup.assembled.stats.pulled("g", "T", 0, 2, 200)
     setup.now += ((26 * 60 + 3) * 60 + 4) * 1000
@@ -137,7 +137,7 @@ async def test_the_runtime_information_of_a_broker_that_works(setup: Setup) -> N
     assert info["commitLogMaxOffset"] == str(first.size + second.size)
     assert info["runtime"] == "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"
     assert 0 <= float(info["commitLogDiskRatio"]) <= 1
-    # What mqadmin does with them.
+    # As mqadmin parses them.
     for key in ("putTps", "getTransferedTps"):
         assert len([float(rate) for rate in info[key].split(" ")]) == 3
 
@@ -153,7 +153,7 @@ async def test_how_long_puts_took(setup: Setup) -> None:
     assert info["putLatency99"] == "1500.00"
 
 
-async def test_delay_levels_are_told_with_their_ends(setup: Setup) -> None:
+async def test_delay_levels_have_both_offsets(setup: Setup) -> None:
     setup.delays.begin(0)
     setup.delays.move({3: 5}, 0)
     setup.assembled.put(b"x", topic="T")

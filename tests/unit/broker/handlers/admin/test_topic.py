@@ -179,7 +179,7 @@ async def test_topic_is_deleted_with_its_queues(broker: Broker) -> None:
     assert b"orders" in broker.deleted.file.path.read_bytes()
 
 
-async def test_deleting_what_does_not_exist_is_fine(broker: Broker) -> None:
+async def test_deleting_an_unknown_topic_is_fine(broker: Broker) -> None:
     assert (await broker.delete_topic("absent")).code == ResponseCode.SUCCESS
     assert "absent" not in broker.deleted
 
@@ -214,7 +214,7 @@ async def test_bad_groups_are_refused(broker: Broker, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"null", b"[1"])
-async def test_bodies_that_are_no_group_are_errors(broker: Broker, body: bytes) -> None:
+async def test_malformed_groups_are_errors(broker: Broker, body: bytes) -> None:
     with pytest.raises(BodyError):
         await broker.update_group(body)
 
@@ -230,7 +230,7 @@ async def test_group_is_deleted_with_or_without_its_offsets(broker: Broker) -> N
     assert broker.offsets.groups_of("t") == {"g"}
 
 
-async def test_changes_of_groups_are_on_the_disk_when_they_are_answered(
+async def test_changes_of_groups_are_on_disk_before_the_response(
     broker: Broker, tmp_path: Path
 ) -> None:
     def saved() -> tuple[GroupTable, ConsumerOffsetTable]:
@@ -249,7 +249,7 @@ async def test_changes_of_groups_are_on_the_disk_when_they_are_answered(
     assert offsets.groups_of("t") == set()
 
 
-async def test_whole_tables_are_answered(broker: Broker) -> None:
+async def test_whole_tables_are_returned(broker: Broker) -> None:
     await broker.update_topic()
     broker.groups.find("g")
     broker.offsets.commit("g", "orders", 0, 5)
@@ -277,7 +277,7 @@ async def test_replica_refuses_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("forget", [False, True])
-async def test_statistics_of_what_is_deleted(tmp_path: Path, forget: bool) -> None:
+async def test_statistics_are_deleted_with_topics_and_groups(tmp_path: Path, forget: bool) -> None:
     config = dataclasses.replace(CONFIG, auto_delete_unused_stats=forget)
     broker = Broker(tmp_path, config=config)
     await broker.update_topic()

@@ -1,4 +1,4 @@
-"""Batches of very many messages: put in slices, in order, within limits."""
+"""Large batches: stored in slices, in order, within limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyromq.broker.handlers import send as module
+from pyromq.broker.handlers import send, send_slow
 from pyromq.protocol.message.record import encode_inner_message
 from pyromq.protocol.wire.bodies import TopicConfig
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
@@ -23,8 +23,9 @@ LARGE_FILES: dict[str, Any] = {"mapped_file_size_commit_log": 32 * 1024 * 1024}
 
 @pytest.fixture
 async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AssembledBroker]:
-    monkeypatch.setattr(module, "MAX_BATCH_AT_ONCE", 100)
-    monkeypatch.setattr(module, "_BATCH_SLICE", 10)
+    for module in (send, send_slow):
+        monkeypatch.setattr(module, "MAX_BATCH_AT_ONCE", 100)
+    monkeypatch.setattr(send_slow, "_BATCH_SLICE", 10)
     assembled = AssembledBroker(tmp_path, **LARGE_FILES)
     assembled.topics.update(TopicConfig("T", 4, 4))
     assembled.put(b"first")
@@ -56,7 +57,7 @@ async def answers_of(client: Client, count: int) -> list[RemotingCommand]:
 
 @pytest.mark.parametrize("path", ["fast", "slow"])
 @pytest.mark.parametrize("code", [RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2])
-async def test_a_large_batch_takes_many_turns_and_arrives_whole(
+async def test_a_large_batch_takes_many_iterations_and_arrives_whole(
     broker: AssembledBroker, path: str, code: RequestCode
 ) -> None:
     client: Client = getattr(broker, path)
@@ -81,7 +82,7 @@ async def test_a_batch_at_the_limit_is_put_at_once(broker: AssembledBroker) -> N
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2])
-async def test_what_follows_on_the_connection_stays_behind_it(
+async def test_later_sends_of_the_connection_queue_up_after_it(
     broker: AssembledBroker, code: RequestCode
 ) -> None:
     client = broker.fast
@@ -113,13 +114,13 @@ async def test_what_follows_on_the_connection_stays_behind_it(
     assert client.ask(send_request(body=b"x", queueId="0")).code == ResponseCode.SUCCESS
 
 
-async def test_a_topic_may_go_while_its_batch_is_encoded(broker: AssembledBroker) -> None:
+async def test_a_topic_may_be_deleted_while_its_batch_is_encoded(broker: AssembledBroker) -> None:
     assert broker.fast.exchange(batch(500)) == []
     await asyncio.sleep(0)
     broker.topics.delete("T")
     broker.store.remove_topic("T")
     (answer,) = await answers_of(broker.fast, 1)
-    assert answer.code == ResponseCode.SUCCESS, "it is made again, as by any send"
+    assert answer.code == ResponseCode.SUCCESS, "it is recreated, as by any send"
     assert broker.store.max_offset("T", 0) == 500
 
 
@@ -133,17 +134,17 @@ async def test_a_large_batch_that_is_torn_is_refused_whole(broker: AssembledBrok
     assert broker.fast.ask(send_request(body=b"x", queueId="0")).code == ResponseCode.SUCCESS
 
 
-async def test_a_client_that_goes_leaves_nothing_waiting(broker: AssembledBroker) -> None:
+async def test_a_client_that_disconnects_leaves_nothing_queued(broker: AssembledBroker) -> None:
     client = broker.connect()
     client.exchange(batch(500), send_request(body=b"x", queueId="0"))
     client.transport.close()
     client.lose()
     await until(lambda: not broker.server.tasks)
-    assert not broker.send_handlers._behind
+    assert not broker.slow_sends.queued
 
 
 @pytest.mark.parametrize("path", ["fast", "slow"])
-async def test_a_batch_s_properties_cannot_fill_the_log(tmp_path: Path, path: str) -> None:
+async def test_properties_of_a_batch_cannot_fill_the_log(tmp_path: Path, path: str) -> None:
     """360 KB on the wire became 450 MB."""
     broker = AssembledBroker(tmp_path, **LARGE_FILES)
     broker.topics.update(TopicConfig("T", 4, 4))

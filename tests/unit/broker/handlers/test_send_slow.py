@@ -1,4 +1,4 @@
-"""Sends that are special: retries, transactions, delays, properties and batches."""
+"""Sends on the slow path: retries, transactions, delays, properties, batches."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ from tests.unit.broker.handlers.sends import (
 
 
 @pytest.mark.parametrize("code", SINGLE)
-async def test_retries_go_on_until_the_groups_limit(
-    broker: AssembledBroker, code: RequestCode
-) -> None:
+async def test_retries_end_at_the_groups_limit(broker: AssembledBroker, code: RequestCode) -> None:
     broker.groups.update(SubscriptionGroupConfig("g", retry_max_times=3))
     for times in ("0", "2", "3", "4", None):
         answer = broker.fast.ask(
@@ -83,11 +81,11 @@ async def test_a_dead_letter_topic_is_announced_before_the_answer(broker: Assemb
     async def announce() -> None:
         announced.append("%DLQ%g" in broker.topics)
 
-    handlers = SendHandlers(dataclasses.replace(broker.parts, announce=announce))
+    sends = SendHandlers(dataclasses.replace(broker.parts, announce=announce)).slow
     broker.topics.update(TopicConfig("%RETRY%g", 1, 1))
     for known in (False, True):
         request = send_request(topic="%RETRY%g", queueId="0", reconsumeTimes="16")
-        answer = handlers.send_one(broker.fast.connection, request)
+        answer = sends.send_one(broker.fast.connection, request)
         if not isinstance(answer, RemotingCommand):
             assert not known
             answer = await answer
@@ -96,7 +94,7 @@ async def test_a_dead_letter_topic_is_announced_before_the_answer(broker: Assemb
 
 
 @pytest.mark.parametrize(("topic", "flag"), [("T", 1), ("%RETRY%g", 2)])
-async def test_topics_that_a_unit_makes_say_so(
+async def test_topics_created_by_a_unit_are_flagged(
     broker: AssembledBroker, topic: str, flag: int
 ) -> None:
     request = send_request(topic=topic, queueId="0", unitMode="true")
@@ -106,7 +104,7 @@ async def test_topics_that_a_unit_makes_say_so(
     assert created.topic_sys_flag == flag
 
 
-async def test_traces_are_taken_also_where_their_topic_is_not_made_ahead(
+async def test_traces_are_accepted_without_a_trace_topic(
     broker: AssembledBroker,
 ) -> None:
     answer = broker.fast.ask(send_request(topic="RMQ_SYS_TRACE_TOPIC", queueId="0"))
@@ -114,7 +112,7 @@ async def test_traces_are_taken_also_where_their_topic_is_not_made_ahead(
     assert broker.records()[0].topic == "RMQ_SYS_TRACE_TOPIC"
 
 
-async def test_a_dead_letter_is_not_delayed_any_more(broker: AssembledBroker) -> None:
+async def test_a_dead_letter_is_not_delayed(broker: AssembledBroker) -> None:
     dead = send_request(
         topic="%RETRY%g", queueId="0", reconsumeTimes="16", properties="DELAY\x0118\x02KEYS\x01k"
     )
@@ -128,7 +126,7 @@ async def test_a_dead_letter_is_not_delayed_any_more(broker: AssembledBroker) ->
     assert record.properties["KEYS"] == "k"
 
 
-async def test_a_retry_of_a_group_that_may_not_be_made_is_refused(tmp_path: Path) -> None:
+async def test_a_retry_of_an_unknown_group_is_refused(tmp_path: Path) -> None:
     broker = AssembledBroker(
         tmp_path, BrokerConfig(broker_ip1="127.0.0.1", auto_create_subscription_group=False)
     )
@@ -235,7 +233,7 @@ async def test_transactional_messages_may_be_forbidden(tmp_path: Path, code: Req
     await broker.close()
 
 
-async def test_what_an_old_client_sends_back_is_no_transaction(broker: AssembledBroker) -> None:
+async def test_a_retry_of_an_old_client_is_not_a_transaction(broker: AssembledBroker) -> None:
     answer = broker.fast.ask(
         send_request(
             properties="TRAN_MSG\x01true\x02DELAY\x013", sysFlag="4", reconsumeTimes="1", topic="T"
@@ -247,7 +245,7 @@ async def test_what_an_old_client_sends_back_is_no_transaction(broker: Assembled
     assert (record.topic, record.queue_id, record.sys_flag) == (SCHEDULE_TOPIC, 2, 0)
 
 
-async def test_a_half_with_a_delay_that_is_none_is_refused(broker: AssembledBroker) -> None:
+async def test_a_half_with_an_invalid_delay_is_refused(broker: AssembledBroker) -> None:
     answer = broker.fast.ask(send_request(properties="TRAN_MSG\x01true\x02DELAY\x01soon"))
 
     assert (answer.code, answer.remark) == (
@@ -257,7 +255,7 @@ async def test_a_half_with_a_delay_that_is_none_is_refused(broker: AssembledBrok
     assert broker.records() == []
 
 
-async def test_a_message_that_says_it_is_no_transaction_is_none(broker: AssembledBroker) -> None:
+async def test_tran_msg_false_is_not_a_transaction(broker: AssembledBroker) -> None:
     for _ in range(2):
         assert broker.fast.ask(send_request(properties="TRAN_MSG\x01false")).code == 0
 
@@ -307,7 +305,7 @@ async def test_a_topic_with_delayed_messages_alone_takes_the_hot_path(
     first, second = broker.records()
     assert (second.topic, second.queue_id) == (SCHEDULE_TOPIC, 0)
     assert (second.body, second.raw_properties) == (first.body, first.raw_properties)
-    # What asks for no delay is the slow path's.
+    # A delay of zero takes the slow path.
     broker.fast.exchange(send_request(topic="Late", properties="DELAY\x010"))
     assert len(slow) == 1
 
@@ -321,7 +319,7 @@ async def test_a_topic_with_delayed_messages_alone_takes_the_hot_path(
         "UNIQ_KEY\x01u",
     ],
 )
-async def test_what_clients_send_every_day_takes_the_hot_path(
+async def test_everyday_messages_take_the_hot_path(
     broker: AssembledBroker, monkeypatch: pytest.MonkeyPatch, properties: str
 ) -> None:
     warm(broker)
@@ -355,7 +353,7 @@ async def test_a_chunk_of_plain_and_delayed_messages_keeps_their_queues_apart(
 
 @pytest.mark.parametrize("code", SINGLE)
 @pytest.mark.parametrize("level", ["abc", "9" * 5000])
-async def test_a_delay_that_is_no_number_is_refused_clearly(
+async def test_a_delay_that_is_not_a_number_is_refused(
     broker: AssembledBroker, code: RequestCode, level: str
 ) -> None:
     warm(broker)
@@ -377,7 +375,7 @@ async def test_a_batch_cannot_be_delayed(broker: AssembledBroker, level: str) ->
 
 
 @pytest.mark.parametrize("level", ["0", "-1"])
-async def test_a_delay_of_nothing_is_no_delay(broker: AssembledBroker, level: str) -> None:
+async def test_a_delay_of_zero_is_not_a_delay(broker: AssembledBroker, level: str) -> None:
     for client in (broker.fast, broker.slow, broker.fast):
         assert client.ask(send_request(properties=f"DELAY\x01{level}")).code == 0
 
@@ -420,7 +418,7 @@ async def test_properties_are_stored_with_the_cluster_and_without_wait(
 @pytest.mark.parametrize(
     "sent", ["CLUSTER\x01other", "CLUSTER\x01other\x02A\x01b", "A\x01b\x02CLUSTER\x01other\x02"]
 )
-async def test_a_cluster_that_is_there_already_is_replaced(
+async def test_an_existing_cluster_property_is_replaced(
     broker: AssembledBroker, sent: str, path: str
 ) -> None:
     warm(broker)
@@ -514,7 +512,7 @@ async def test_properties_are_refused_when_the_cluster_makes_them_too_long(
 
 
 @pytest.mark.parametrize("code", ALL_FORMS)
-async def test_bodies_up_to_the_limit_are_taken(tmp_path: Path, code: RequestCode) -> None:
+async def test_bodies_up_to_the_limit_are_accepted(tmp_path: Path, code: RequestCode) -> None:
     broker = AssembledBroker(tmp_path, mapped_file_size_commit_log=16 * MIB)
     warm(broker)
     frame = len(body_for(code, b""))
@@ -529,7 +527,7 @@ async def test_bodies_up_to_the_limit_are_taken(tmp_path: Path, code: RequestCod
 
 
 async def test_a_send_that_finds_no_buffer_may_go_to_another_broker(tmp_path: Path) -> None:
-    """With a transient store pool, and as soon as there is a buffer again it is taken."""
+    """With a transient store pool; accepted again once a buffer is free."""
     broker = AssembledBroker(
         tmp_path,
         mapped_file_size_commit_log=MIB,
@@ -610,7 +608,7 @@ async def test_an_empty_batch_is_refused(
         (16, -(2**31)),
     ],
 )
-async def test_lengths_that_lie_store_nothing(
+async def test_wrong_lengths_store_nothing(
     broker: AssembledBroker, wrong: tuple[int, int], path: str
 ) -> None:
     warm(broker)
@@ -636,7 +634,7 @@ async def test_lengths_that_lie_store_nothing(
         (b"", "X\x01y", b"X\x01y\x02" + CLUSTER),
     ],
 )
-async def test_the_messages_of_a_batch_get_its_properties_behind_their_own(
+async def test_messages_of_a_batch_get_its_properties_after_their_own(
     broker: AssembledBroker, own: bytes, shared: str, stored: bytes, path: str
 ) -> None:
     warm(broker)
@@ -649,7 +647,7 @@ async def test_the_messages_of_a_batch_get_its_properties_behind_their_own(
 
 @pytest.mark.parametrize("path", BOTH_PATHS)
 @pytest.mark.parametrize("excess", [1, 2, 30_000, 32_780])
-async def test_a_batchs_properties_never_pass_what_a_record_holds(
+async def test_properties_of_a_batch_never_exceed_a_record(
     broker: AssembledBroker, excess: int, path: str
 ) -> None:
     warm(broker)
@@ -676,7 +674,7 @@ async def test_a_batchs_properties_never_pass_what_a_record_holds(
 
 @pytest.mark.parametrize("code", SINGLE)
 @pytest.mark.parametrize("batch", ["true", "TRUE", "True"])
-async def test_a_batch_may_come_in_any_send(
+async def test_any_send_may_carry_a_batch(
     broker: AssembledBroker, code: RequestCode, batch: str
 ) -> None:
     warm(broker)
@@ -686,7 +684,7 @@ async def test_a_batch_may_come_in_any_send(
     assert [record.body for record in broker.records()[1:4]] == [b"body 0", b"body 1", b"body 2"]
 
 
-async def test_a_send_batch_that_is_none_is_one_message(broker: AssembledBroker) -> None:
+async def test_a_send_batch_without_the_flag_is_one_message(broker: AssembledBroker) -> None:
     warm(broker)
     for client in (broker.fast, broker.slow):
         answer = client.ask(send_request(RequestCode.SEND_BATCH_MESSAGE, b"plain", batch="false"))

@@ -1,4 +1,4 @@
-"""Pulls that wait: until something comes, or their time is over."""
+"""Waiting pulls: until a message arrives or they time out."""
 
 from __future__ import annotations
 
@@ -35,9 +35,6 @@ async def broker(tmp_path: Path) -> AsyncIterator[AssembledBroker]:
     await assembled.close()
 
 
-# Waiting
-
-
 @pytest.mark.parametrize("encoding", BOTH_ENCODINGS)
 async def test_a_waiting_pull_gets_the_next_message(
     broker: AssembledBroker, encoding: Encoding
@@ -58,7 +55,7 @@ async def test_a_waiting_pull_gets_the_next_message(
     assert len(broker.long_poll) == 0
 
 
-async def test_a_waiting_pull_is_answered_when_its_time_is_over(broker: AssembledBroker) -> None:
+async def test_a_waiting_pull_times_out(broker: AssembledBroker) -> None:
     broker.put(b"x")
     client = broker.connect()
     client.exchange(
@@ -72,8 +69,8 @@ async def test_a_waiting_pull_is_answered_when_its_time_is_over(broker: Assemble
     assert offsets_of(answer) == (1, 0, 1)
 
 
-async def test_nothing_waits_in_a_broker_that_stops(broker: AssembledBroker) -> None:
-    """Not told that nothing was found: clients would ask at once on a connection that closes."""
+async def test_no_pull_waits_in_a_stopping_broker(broker: AssembledBroker) -> None:
+    """PULL_NOT_FOUND would make clients retry at once on a connection that is closing."""
     broker.put(b"x")
     client = broker.connect()
     waiting = pull_request(sysFlag=WAITING, queueOffset="1", opaque=3)
@@ -91,9 +88,7 @@ async def test_nothing_waits_in_a_broker_that_stops(broker: AssembledBroker) -> 
 
 
 @pytest.mark.parametrize("millis", ["0", "-1", str(-(2**63))])
-async def test_a_pull_that_may_not_wait_is_answered_soon(
-    broker: AssembledBroker, millis: str
-) -> None:
+async def test_a_pull_without_a_wait_is_answered_soon(broker: AssembledBroker, millis: str) -> None:
     broker.fast.exchange(pull_request(sysFlag=WAITING, suspendTimeoutMillis=millis))
     await until(lambda: broker.fast.transport.written)
 
@@ -125,7 +120,7 @@ async def test_filtered_messages_do_not_end_the_wait(broker: AssembledBroker) ->
     assert offsets_of(answer) == (4, 0, 4)
 
 
-async def test_a_wait_in_which_all_was_filtered_ends_behind_it(broker: AssembledBroker) -> None:
+async def test_a_timed_out_pull_skips_filtered_messages(broker: AssembledBroker) -> None:
     client = broker.connect()
     client.exchange(
         pull_request(sysFlag=WAITING, subscription="red", suspendTimeoutMillis="60", opaque=8)
@@ -138,10 +133,10 @@ async def test_a_wait_in_which_all_was_filtered_ends_behind_it(broker: Assembled
     assert offsets_of(answer) == (2, 0, 2)
 
 
-async def test_a_wanted_message_behind_many_others_of_its_chunk_ends_the_wait(
+async def test_a_match_after_many_others_in_its_chunk_ends_the_wait(
     broker: AssembledBroker,
 ) -> None:
-    """More than one look at the queue is needed to come to it."""
+    """It takes more than one get to reach it."""
     client = broker.connect()
     client.exchange(pull_request(sysFlag=WAITING, subscription="red"))
     others = [send_request(queueId="0", properties="TAGS\x01blue")] * 2000
@@ -158,7 +153,7 @@ async def test_a_wanted_message_behind_many_others_of_its_chunk_ends_the_wait(
     assert bodies(answer) == [b"wanted"]
 
 
-async def test_short_polling_waits_its_own_time(tmp_path: Path) -> None:
+async def test_short_polling_has_its_own_wait(tmp_path: Path) -> None:
     config = BrokerConfig(
         broker_ip1="127.0.0.1", long_polling_enable=False, short_polling_time_mills=30
     )
@@ -172,14 +167,14 @@ async def test_short_polling_waits_its_own_time(tmp_path: Path) -> None:
     await broker.close()
 
 
-async def test_a_pull_of_a_wrong_offset_does_not_wait(broker: AssembledBroker) -> None:
+async def test_a_pull_with_a_wrong_offset_does_not_wait(broker: AssembledBroker) -> None:
     broker.put(b"x")
     answer = broker.fast.ask(pull_request(sysFlag=WAITING, queueOffset="9"))
     assert answer.code == ResponseCode.PULL_OFFSET_MOVED
     assert len(broker.long_poll) == 0
 
 
-async def test_a_pull_waits_in_a_queue_that_has_no_message_yet_and_may_be_deleted(
+async def test_a_pull_may_wait_on_an_empty_queue_that_is_deleted(
     broker: AssembledBroker,
 ) -> None:
     client = broker.connect()
@@ -213,10 +208,10 @@ async def test_waiting_pulls_keep_nothing_large(broker: AssembledBroker) -> None
     assert after - before < 2 * 1024 * 1024
 
 
-async def test_a_changed_subscription_is_never_skipped_by_a_waiting_pull(
+async def test_a_waiting_pull_honours_a_changed_subscription(
     broker: AssembledBroker,
 ) -> None:
-    """What the old expression filtered out may be what the new one wants."""
+    """The new expression may match messages that the old one filtered out."""
     subscribe(broker, "red", version=1)
     client = broker.connect()
     client.exchange(pull_request(sysFlag="2", subVersion="1", suspendTimeoutMillis="100"))
