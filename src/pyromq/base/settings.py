@@ -44,7 +44,7 @@ class ConfigError(ValueError):
     """An unusable setting; the message names the key, the value and what is expected."""
 
 
-def setting(
+def setting(  # noqa: PLR0913 - keywords of a declaration
     key: str,
     default: Any = dataclasses.MISSING,
     doc: str = "",

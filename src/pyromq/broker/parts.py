@@ -59,7 +59,7 @@ class BrokerParts:
             await pending
 
 
-def build_parts(
+def build_parts(  # noqa: PLR0913 - the inputs of the composition root
     config: BrokerConfig,
     store: MessageStore,
     tables: BrokerTables,

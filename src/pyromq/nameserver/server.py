@@ -1,19 +1,18 @@
-"""The NameServer: builds the table, the handlers and the listening socket; no logic of its own.
+"""The NameServer: assembles the route table, the handlers and the server.
 
-Everything runs on the loop that calls `start`. Beside the requests one task looks for dead
-brokers, `FIRST_SCAN` seconds after the start and then every `SCAN_INTERVAL`, as RocketMQ does.
+Everything runs on the loop that calls `start`. A periodic task removes dead brokers, `FIRST_SCAN`
+seconds after the start and then every `SCAN_INTERVAL`, as in RocketMQ.
 
 Used by the command line and, in-process, by tests.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pyromq.base.periodic import PeriodicTasks
 from pyromq.nameserver.config import NamesrvConfig
 from pyromq.nameserver.handlers import NameServerHandlers
 from pyromq.nameserver.kv_config import KVConfig, KVLimits
@@ -23,8 +22,6 @@ from pyromq.remoting.connection import Connection
 from pyromq.remoting.limits import PeerLimits
 from pyromq.remoting.server import RemotingServer
 from pyromq.remoting.service import Service
-
-logger = logging.getLogger(__name__)
 
 FIRST_SCAN = 5.0
 SCAN_INTERVAL = 10.0
@@ -61,43 +58,32 @@ class NameServer:
             idle_seconds=config.server_channel_max_idle_time_seconds,
             limits=PeerLimits.of(config),
         )
-        self._scanner: asyncio.Task[None] | None = None
+        self._periodic = PeriodicTasks()
 
     @property
     def port(self) -> int:
-        """The port it listens on, also when any free one was asked for."""
+        """Return the port it listens on, also if the configuration says 0."""
         return self._server.port
 
     async def start(self) -> None:
         """Read the KV configuration and listen.
 
-        Raises `KVConfigFileError`, or `OSError` when the port cannot be had.
+        Raises `KVConfigFileError`, or `OSError` if the port is not available.
         """
         self._kv_config.load()
         await self._server.start(
             Service(self._handlers.table(), on_disconnect=self.routes.remove_connection)
         )
-        self._scanner = asyncio.create_task(self._scan(), name="scan for dead brokers")
+        self._periodic.start(SCAN_INTERVAL, self.remove_dead_brokers, first=FIRST_SCAN)
 
     async def stop(self) -> None:
-        """Stop listening and close all connections. May be called twice."""
-        if self._scanner is not None:
-            self._scanner.cancel()
-            self._scanner = None
+        """Stop listening and close all connections. Idempotent."""
+        await self._periodic.stop()
         await self._server.stop()
         await self._kv_config.close()
         await self._production.close()
 
     def remove_dead_brokers(self) -> None:
-        """Forget brokers that were silent for too long and close their connections."""
+        """Remove brokers that were silent for too long and close their connections."""
         for connection in self.routes.remove_expired(self._clock()):
             connection.close()
-
-    async def _scan(self) -> None:
-        await asyncio.sleep(FIRST_SCAN)
-        while True:
-            try:
-                self.remove_dead_brokers()
-            except Exception:
-                logger.exception("dead brokers were not removed, tried again")
-            await asyncio.sleep(SCAN_INTERVAL)

@@ -167,7 +167,7 @@ async def test_stop_cancels_what_is_under_way() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            for _ in range(20):  # tidying up takes a while
+            for _step in range(20):  # cleaning up takes a while
                 await asyncio.sleep(0)
             cancelled += 1
         raise AssertionError("nobody sets the event")

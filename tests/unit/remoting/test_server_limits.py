@@ -36,6 +36,11 @@ from tests.unit.remoting.talking import (
 # Connections
 
 
+def server_of(connection: Connection) -> RemotingServer:
+    assert isinstance(connection._host, RemotingServer)
+    return connection._host
+
+
 @on_both_loops
 async def test_connections_are_capped_over_all_ports(caplog: Log) -> None:
     gone: list[Connection] = []
@@ -204,7 +209,7 @@ async def test_a_large_frame_on_a_slow_line_gets_its_time() -> None:
     for start in range(0, len(frame), 128 * 1024):
         connection.data_received(frame[start : start + 128 * 1024])
         await loop.pass_time(1.9)
-        connection._host._close_slow_frames(loop.time())
+        server_of(connection)._close_slow_frames(loop.time())
         assert not connection.closed
     assert len(wire.written) == 1
 
@@ -223,7 +228,7 @@ async def test_the_time_that_the_server_does_not_read_is_not_the_frames() -> Non
         connection.data_received(request(ECHO, number, bytes(MAX_FRAME - 1000)).encode())
     connection.data_received(request(ECHO, 2, bytes(4000)).encode() + beginning(100))
     assert wire.is_paused
-    server = connection._host
+    server = server_of(connection)
     await loop.pass_time(100)
     server._close_slow_frames(loop.time())
     assert not connection.closed

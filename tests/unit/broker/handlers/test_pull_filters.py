@@ -12,6 +12,8 @@ import pytest
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers.waiting_pull import WaitingPull
 from pyromq.broker.services import long_poll as long_poll_module
+from pyromq.broker.services import turns as turns_module
+from pyromq.broker.services.turns import TURN_SECONDS
 from pyromq.broker.state.connections import Client as Member
 from pyromq.broker.state.filters import compile_expression
 from pyromq.protocol.message.record import decode_records
@@ -32,6 +34,13 @@ WAITING = str(PULL_SUSPEND | PULL_SUBSCRIPTION)
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_poll_module, "_TICK_SECONDS", 0.01)
     monkeypatch.setattr(reading, "_RECORD_FILTER_SECONDS", 60.0)
+    # A busy machine must not put pulls off; `short_turns` asks for that.
+    monkeypatch.setattr(turns_module, "TURN_SECONDS", 60.0)
+
+
+@pytest.fixture
+def short_turns(steady: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "TURN_SECONDS", TURN_SECONDS)
 
 
 def assembled(
@@ -290,7 +299,9 @@ def long_expression(number: int, length: int = 4000) -> str:
     return f"{number} = -1 OR " + " OR ".join(["a > 5"] * (length // 9))
 
 
-async def test_pulls_of_one_chunk_share_the_budget_of_an_iteration(broker: AssembledBroker) -> None:
+async def test_pulls_of_one_chunk_share_the_budget_of_an_iteration(
+    short_turns: None, broker: AssembledBroker
+) -> None:
     put(broker, b"x", a="6")
     requests = [own(long_expression(number), opaque=number) for number in range(40)]
     requests.append(own("a > 5", opaque=40))
@@ -309,7 +320,7 @@ async def test_pulls_of_one_chunk_share_the_budget_of_an_iteration(broker: Assem
 
 
 async def test_a_pull_that_was_put_off_is_dropped_with_its_client(
-    broker: AssembledBroker,
+    short_turns: None, broker: AssembledBroker
 ) -> None:
     put(broker, b"x", a="6")
     client = broker.connect()

@@ -33,7 +33,7 @@ from tests.support.patience import DEADLINE, until
 from tests.support.requests import pull_request, send_request
 from tests.unit.broker.assembled import Client, served
 
-POOLS = {
+POOLS: dict[int, Pool] = {
     **dict.fromkeys(
         (
             RequestCode.SEND_MESSAGE,

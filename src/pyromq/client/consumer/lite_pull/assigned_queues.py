@@ -47,7 +47,7 @@ READER_SECONDS: Final = 10.0
 class AssignedQueues:
     """The queues of one consumer. `readings` is the table that it fills and empties."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a consumer, all different
         self,
         group: str | None,
         start_from: Start,

@@ -91,7 +91,7 @@ class AssignedQueue:
 class Puller:
     """Pulls all queues of one consumer. `subscriptions` is the consumer's own table."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a consumer, all different
         self,
         session: Session,
         group: str,
