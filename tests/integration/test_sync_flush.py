@@ -14,6 +14,7 @@ import pytest
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.handlers import send as send_module
+from pyromq.broker.handlers import send_slow
 from pyromq.protocol.message.record import encode_inner_message
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import Encoding, RemotingCommand
@@ -140,8 +141,9 @@ def large_batch(count: int) -> RemotingCommand:
 async def test_a_large_batch_and_what_is_behind_it_wait_for_the_disk(
     broker: Broker, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(send_module, "MAX_BATCH_AT_ONCE", 100)
-    monkeypatch.setattr(send_module, "_BATCH_SLICE", 10)
+    for module in (send_module, send_slow):
+        monkeypatch.setattr(module, "MAX_BATCH_AT_ONCE", 100)
+    monkeypatch.setattr(send_slow, "_BATCH_SLICE", 10)
     client, other = RemotingClient(), RemotingClient()
     assert (await client.request(broker.address, send(b"first"))).code == ResponseCode.SUCCESS
     assert broker.store is not None
