@@ -18,7 +18,7 @@ Deliberate differences:
    its broker loses a half that has one.)
 5. The age of a half counts from its store time if the producer's clock is ahead.
 
-Pure. Called by `handlers.send`, `handlers.transaction` and `services.transaction_check`.
+Pure. Called by `handlers.send_slow`, `handlers.transaction` and `services.transaction_check`.
 """
 
 from __future__ import annotations
