@@ -173,6 +173,7 @@ def test_an_audit_finds_what_is_wrong(spark: SparkSession, tmp_path: Path) -> No
     store.seal()
     skipping = store.queue("Orders", 0)
     skipping.skip_to(skipping.next_offset + 5)
+    skipping.write_pending()
     put_with(store, "Orders", b"behind a gap", UNIQ_KEY="KEY1000")
     store.seal()
     store.stop()
