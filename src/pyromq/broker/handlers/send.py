@@ -2,7 +2,7 @@
 
 Serves a run of raw frames. Everything that the messages to a queue have in common is looked up once
 and kept as a `SendTarget`: that the topic exists and takes messages, the queue, the template of the
-response. A plain message goes from its header's dictionary straight to `store.put`, a delayed one
+response. A plain message goes from its header's dictionary straight to `MessageStore.put`, a delayed one
 to the writer. All other frames go to the slow path (`handlers.send_slow`).
 
 Invariants
