@@ -258,7 +258,9 @@ def drive_beside(sender: Client, puller: Client, pulls: int) -> None:
         while to_answer or sends_out:
             ready = poll.poll(_STALL_SECONDS)
             if not ready:
-                raise LoadError(f"no answer within {_STALL_SECONDS:g} s, {to_answer} pulls missing")
+                raise LoadError(
+                    f"no response within {_STALL_SECONDS:g} s, {to_answer} pulls missing"
+                )
             for descriptor, _ in ready:
                 client = by_descriptor[descriptor]
                 answers = client.receive()

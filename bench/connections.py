@@ -316,7 +316,7 @@ class _Client:
             for command in self._frames.feed(data):
                 if command.is_response:
                     if command.code not in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY):
-                        raise ServerError(f"answer {command.code}: {command.remark}")
+                        raise ServerError(f"response code {command.code}: {command.remark}")
                     return command.code == ResponseCode.SUCCESS
 
     def close(self) -> None:

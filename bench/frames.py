@@ -1,8 +1,8 @@
 """The benchmark's frames, built before the clock starts.
 
 Requests equal those of RocketMQ's Java client: same fields, same order, same JSON. This module
-imports nothing of pyromq: the benchmark shares no code with its subject. Called by bench/load.py
-(rings of requests) and bench/servers.py (single requests).
+imports nothing of pyromq: the benchmark shares no code with its subject. bench/load.py and
+bench/cold.py send rings of requests; other modules of the benchmark build single ones.
 
 A connection sends a `Ring` repeatedly: requests back to back in one buffer. The opaque of a
 request is OPAQUE_BASE plus its slot in the ring, so responses may arrive in any order. Keys are

@@ -177,7 +177,7 @@ def drive(clients: Sequence[Client], frames: int) -> None:
         while to_answer:
             ready = poll.poll(_STALL_SECONDS)
             if not ready:
-                raise LoadError(f"no answer within {_STALL_SECONDS:g} s, {to_answer} missing")
+                raise LoadError(f"no response within {_STALL_SECONDS:g} s, {to_answer} missing")
             for descriptor, _ in ready:
                 client = by_descriptor[descriptor]
                 to_answer -= client.receive()
@@ -250,7 +250,7 @@ class Client:
             following = position + 4 + total
             if following > end:
                 if 4 + total > _RECEIVE_BUFFER:
-                    raise LoadError(f"an answer of {total} bytes is larger than any expected")
+                    raise LoadError(f"a response of {total} bytes is larger than any expected")
                 break
             heads.append(self._view[position + 8 : position + 8 + header])
             position = following

@@ -1,6 +1,6 @@
 """Measures CPU time and memory of a process and its descendants, from /proc, and the disk.
 
-Called by bench/load.py and bench/__main__.py.
+Called by bench/__main__.py, bench/load.py, most cases and bench/spark.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Both write below the given directory. The benchmark measures the broker's process: without Java's
 NameServer, a separate process, but with pyromq's, which is part of the broker's. Called by
-bench/__main__.py.
+bench/__main__.py and by the cases that start servers themselves.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def stored_per_queue(port: int, topic: str) -> list[int]:
     for queue in range(QUEUES):
         answer = exchange(port, max_offset_request(topic, queue))
         if answer["code"] != 0:
-            raise ServerError(f"asking for the end of {topic}:{queue} was refused: {answer}")
+            raise ServerError(f"max offset of {topic}:{queue} was refused: {answer}")
         counts.append(int(answer["extFields"]["offset"]))
     return counts
 

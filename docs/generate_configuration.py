@@ -55,7 +55,7 @@ pyromq standalone -c broker.properties    # the file is the broker's
 *Live* settings can be changed in a running broker (`mqadmin updateBrokerConfig`) and take effect at
 once. Most others can be changed that way too: they are saved and take effect at the next start.
 Names, addresses, ports, roles, and the place and layout of the store cannot: edit the file and
-restart the broker. The answer names keys that wait for a restart or have no effect. Changes are
+restart the broker. The response names keys that wait for a restart or have no effect. Changes are
 written to the file that the broker was started with, and leave its other lines alone. Without a
 file they go to `config/broker.properties` in the store; name it with `-c` at the next start.
 

@@ -241,7 +241,7 @@ def _table(messages: int, medians: Mapping[str, Figures]) -> tuple[Table, list[s
             row += [f"{ratio:.2f}", f"{case.asked:g}", "ok" if is_kept else "MISSED"]
             row.append(f"{base['cpu_seconds'] / ours['cpu_seconds']:.2f}")
             if not is_kept:
-                missed.append(f"{messages:,}: {case.title}: {ratio:.2f}, asked {case.asked:g}")
+                missed.append(f"{messages:,}: {case.title}: {ratio:.2f}, bound {case.asked:g}")
         table.add_row(case.title, *row)
     return table, missed
 

@@ -6,7 +6,7 @@ printing and the reference page all follow from the fields:
 
 * `load_settings` builds an instance from the table of a `.properties` file. An invalid value
   raises `ConfigError`, which names the key, the value and the expected range. (RocketMQ keeps
-  the default silently, which hides typing mistakes.)
+  the default silently, which hides typos.)
 * `format_settings` prints `key=value` lines in field order, like the `-p` and `-m` options of
   RocketMQ's start scripts.
 * `setting_warnings` names every key of a file that has no effect: unknown ones with the nearest

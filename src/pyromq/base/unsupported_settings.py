@@ -7,7 +7,7 @@ its operator believes closed, lose messages, or promise a feature that clients t
 
 `BROKER`, `STORE` and `NAMESERVER` complement the fields of `BrokerConfig`, `MessageStoreConfig`
 and `NamesrvConfig`: together they name every field of RocketMQ's configuration classes. Defaults
-are RocketMQ's; None stands for a default that depends on the machine.
+are RocketMQ's; None means that the default depends on the machine.
 
 Pure data, used at start-up by the configuration modules.
 """

@@ -1,1 +1,1 @@
-"""The broker. `broker.py` builds it, `routes.py` says who serves which request."""
+"""The broker. `broker.py` starts and stops it, `assembly.py` puts its parts together."""

@@ -96,8 +96,8 @@ def build_service(
     2. Each remaining frame goes to its route: first the guard against a store without buffers,
        then the hooks, then the limit on its body, then the handler of the family.
     3. After the last frame the server ends the chunk: `fast_failure` times the store's `end_chunk`,
-       which writes the gathered records to the log. Only then do the answers leave.
-    4. With SYNC_FLUSH `end_chunk` returns a future. The answers wait for it, and
+       which writes the gathered records to the log. Only then do the responses leave.
+    4. With SYNC_FLUSH `end_chunk` returns a future. The responses wait for it, and
        `answers_after_flush` tells clients if the fsync took too long.
 
     While the broker is draining, sends are refused before anything else.

@@ -4,9 +4,9 @@ A hook is any object with the methods of its protocol, passed to `Broker(..., ho
 docs/hooks.md shows one of each kind.
 
 Rules
-1. `before_send` and `before_request` may refuse: a RequestError that they raise becomes the answer,
-   and nothing is stored. Any other exception of a hook is a bug: it is logged and the request
-   continues. Only `before_request`, the place for guards, refuses with any exception.
+1. `before_send` and `before_request` may refuse: a RequestError that they raise becomes the
+   response, and nothing is stored. Any other exception of a hook is a bug: it is logged and the
+   request continues. Only `before_request`, the place for guards, refuses with any exception.
 2. Hooks run on the loop, in the given order, and must be quick.
 3. Hooks cost nothing if there are none: `with_hooks` changes the routes, not the handlers. With
    send or RPC hooks every send takes the slow path.
@@ -119,7 +119,7 @@ class RpcHook(Protocol):
     def after_response(
         self, remote_address: str, request: RemotingCommand, response: RemotingCommand | None
     ) -> None:
-        """Observe the answer before it leaves; None for a pull that waits for messages."""
+        """Observe the response before it leaves; None for a pull that waits for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Hooks:
 def with_hooks(routes: Routes, hooks: Hooks) -> Routes:
     """Return the routes with the hooks around their handlers.
 
-    Pulls call `Hooks.found` themselves, because many of their answers leave later.
+    Pulls call `Hooks.found` themselves, because many of their responses leave later.
     """
 
     def hooked(route: Route) -> Route:
@@ -257,7 +257,7 @@ def _around(handler: Handler, hooks: Sequence[RpcHook]) -> Handler:
 
 
 def _around_hot(handler: HotHandler, hooks: Sequence[RpcHook]) -> HotHandler:
-    """Serve frame by frame, so that the hooks see each request with its answer."""
+    """Serve frame by frame, so that the hooks see each request with its response."""
 
     def serve(connection: Connection, frames: list[RawFrame], answers: list[bytes]) -> None:
         for frame in frames:
@@ -292,7 +292,7 @@ def _followed(
     handler: Handler,
     after: Callable[[RemotingCommand | None], None],
 ) -> Result:
-    """Run a handler and call `after` with its answer, now or when it is done."""
+    """Run a handler and call `after` with its response, now or when it is done."""
     try:
         result = handler(connection, request)
     except Exception as error:
@@ -332,7 +332,7 @@ def _never_fail(hook: Callable[..., None], *arguments: object) -> None:
     try:
         hook(*arguments)
     except Exception:
-        logger.exception("hook %s failed; the answer is sent unchanged", _name(hook))
+        logger.exception("hook %s failed; the response is sent unchanged", _name(hook))
 
 
 def _name(hook: Callable[..., None]) -> str:

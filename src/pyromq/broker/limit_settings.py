@@ -25,12 +25,12 @@ class LimitSettings:
     bulk_pull_max_bytes: int = setting(
         "bulkPullMaxBytes",
         4 * 1024 * 1024,
-        "Return at most this many bytes to a pull that asks for a large answer (maxMsgBytes); "
-        "0 turns large answers off.",
+        "Return at most this many bytes to a pull that asks for a large response (maxMsgBytes); "
+        "0 turns large responses off.",
         minimum=0,
         maximum=15 * 1024 * 1024,
         live=True,
-        limit="The answer carries fewer messages than requested.",
+        limit="The response carries fewer messages than requested.",
     )
     max_suspend_timeout_millis: int = setting(
         "maxSuspendTimeoutMillis",

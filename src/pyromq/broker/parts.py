@@ -41,8 +41,8 @@ class BrokerParts:
     notices: GroupNotices
     stats: BrokerStats
     live_config: LiveConfig
-    #: Tells the NameServers about the topics as they are now and saves them. Returns what an answer
-    #: must wait for, if anything.
+    #: Tells the NameServers about the topics as they are now and saves them. Returns what a
+    #: response must wait for, if anything.
     announce: Callable[[], Awaitable[None] | None]
     hooks: Hooks
     clock: Clock

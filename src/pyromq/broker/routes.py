@@ -29,7 +29,7 @@ from pyromq.protocol.wire.frame import RawFrame, RemotingCommand, RequestError, 
 from pyromq.remoting.connection import Connection, Handler, HotHandler
 from pyromq.remoting.service import Result
 
-#: Serves one frame of a run by the plain handler of its route and appends the answer, if any.
+#: Serves one frame of a run by the plain handler of its route and appends the response, if any.
 SlowPath: TypeAlias = Callable[[Connection, RawFrame, list[bytes]], None]
 #: A hot handler that leaves some frames to the slow path.
 FastHandler: TypeAlias = Callable[[SlowPath, Connection, list[RawFrame], list[bytes]], None]
@@ -70,7 +70,7 @@ class Route:
     pool: Pool | None = None
     #: Whether the request changes nothing and may be cancelled when its connection is lost.
     is_query: bool = False
-    #: Cap on the length of runs, for large answers.
+    #: Cap on the length of runs, for large responses.
     max_run: int | None = None
 
 

@@ -1,7 +1,7 @@
-"""Answers that the server itself makes: errors, unknown codes, and answers that do not fit.
+"""Responses that the server itself builds: errors, unknown codes, and responses that do not fit.
 
-Every request that expects an answer gets one, whatever goes wrong: an answer that cannot be encoded
-or exceeds the frame limit is replaced by SYSTEM_ERROR with the cause.
+Every request that expects a response gets one, whatever goes wrong: a response that cannot be
+encoded or exceeds the frame limit is replaced by SYSTEM_ERROR with the cause.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 def error_answer(
     remote_address: str, request: RemotingCommand, error: Exception
 ) -> RemotingCommand:
-    """Return the answer to a request whose handler raised `error`.
+    """Return the response to a request whose handler raised `error`.
 
     A RequestError carries its code and remark. Any other exception is logged and answered with
     SYSTEM_ERROR and its text.
@@ -39,7 +39,7 @@ def error_answer(
 
 
 def not_supported(request: RemotingCommand) -> RemotingCommand:
-    """Return the answer to a request whose code has no handler, in RocketMQ's words."""
+    """Return the response to a request whose code has no handler, in RocketMQ's words."""
     return request.answer(
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported"
     )
@@ -48,16 +48,16 @@ def not_supported(request: RemotingCommand) -> RemotingCommand:
 def encode_answer(
     remote_address: str, request: RemotingCommand, answer: RemotingCommand, max_frame: int
 ) -> bytes:
-    """Encode an answer, or the error that it cannot be encoded in a frame."""
+    """Encode a response, or the error that it cannot be encoded in a frame."""
     try:
         encoded = answer.encode()
     except (ValueError, TypeError) as error:
         return error_answer(remote_address, request, error).encode()
     if len(encoded) <= max_frame:
         return encoded
-    # The peer could only close the connection and lose every other answer on it.
+    # The peer could only close the connection and lose every other response on it.
     remark = (
-        f"the answer to request {request.code} has {len(encoded)} bytes,"
+        f"the response to request {request.code} has {len(encoded)} bytes,"
         f" a frame at most {max_frame}"
     )
     logger.error("%s: %s", remote_address, remark)

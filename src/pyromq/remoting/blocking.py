@@ -1,14 +1,14 @@
 """A connection for programs without an event loop: a plain socket, one thread.
 
     with BlockingConnection("127.0.0.1:10911", timeout=10.0) as connection:
-        answer = connection.request(command)
+        response = connection.request(command)
 
-Several requests may be in flight (`send`); their answers arrive in any order (`receive`). The
-body of an answer is read from the socket directly into its own buffer. For readers that move
+Several requests may be in flight (`send`); their responses arrive in any order (`receive`). The
+body of a response is read from the socket directly into its own buffer. For readers that move
 gigabytes, such as Spark tasks; all other code uses `remoting.client`.
 
 Invariants
-1. A request ends with its answer or with one RemotingError that names the address. After an error
+1. A request ends with its response or with one RemotingError that names the address. After an error
    the connection is closed and cannot be used again.
 2. Requests of the server are dropped.
 """
@@ -44,12 +44,12 @@ from pyromq.remoting.errors import (
 )
 
 _MAX_OPAQUE: Final = 0x7FFFFFFF
-#: Holds the bulk answers of one more round trip.
+#: Holds the bulk responses of one more round trip.
 _RECEIVE_BUFFER: Final = 4 * MIB
 
 
 class Reply(NamedTuple):
-    """An answer, and its body in a buffer of its own."""
+    """A response, and its body in a buffer of its own."""
 
     command: RemotingCommand
     body: memoryview
@@ -101,7 +101,7 @@ class BlockingConnection:
         self.close()
 
     def request(self, command: RemotingCommand) -> RemotingCommand:
-        """Send a request and return its answer; no other request may be in flight."""
+        """Send a request and return its response; no other request may be in flight."""
         opaque = self.send(command)
         while True:
             answer, body = self.receive()
@@ -110,7 +110,7 @@ class BlockingConnection:
                 return answer
 
     def send(self, command: RemotingCommand) -> int:
-        """Send a request and return its opaque, which its answer will have."""
+        """Send a request and return its opaque, which its response will have."""
         self._opaque = command.opaque = (self._opaque + 1) & _MAX_OPAQUE
         if self._sign is not None:
             self._sign(command)
@@ -123,7 +123,7 @@ class BlockingConnection:
         return command.opaque
 
     def receive(self) -> Reply:
-        """Return the next answer."""
+        """Return the next response."""
         while True:
             total, word = PREFIX.unpack(self._exactly(PREFIX_SIZE))
             header_length = word & HEADER_LENGTH_MASK
@@ -145,7 +145,7 @@ class BlockingConnection:
             self._socket.close()
 
     def _exactly(self, size: int) -> memoryview:
-        # np.empty does not zero the memory: answers are megabytes long.
+        # np.empty does not zero the memory: responses are megabytes long.
         view = np.empty(size, np.uint8).data
         position = 0
         try:

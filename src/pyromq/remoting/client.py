@@ -1,21 +1,21 @@
 """The client end of RocketMQ's remoting protocol: requests to servers by address.
 
 There is one connection per address, opened on demand and shared; concurrent callers share the
-attempt to open it. Requests and answers are matched by opaque. Requests that a server sends on the
-connection go to `handlers`. Used by clients, by tools, and by brokers towards NameServers, on one
-event loop; not thread-safe.
+attempt to open it. Requests and responses are matched by opaque. Requests that a server sends on
+the connection go to `handlers`. Used by clients, by tools, and by brokers towards NameServers, on
+one event loop; not thread-safe.
 
 `request` suits most callers. A caller that sends tens of thousands of requests per second encodes
 frames itself and uses `ready` and `ServerConnection.call`: one future per request, one timer for
-all of them, and no copy of the answer's header.
+all of them, and no copy of the response's header.
 
 Invariants:
-1. A request ends exactly once, with its answer or with one RemotingError that names the address.
+1. A request ends exactly once, with its response or with one RemotingError that names the address.
    When a connection is lost, all its requests fail immediately.
 2. The frames of one loop iteration leave in one write, in the order in which they were sent.
 3. Senders wait while the peer does not read (`pause_writing`), so the number of concurrent
    requests bounds the memory.
-4. Answers that are late or match no request are dropped.
+4. Responses that are late or match no request are dropped.
 5. A connection whose requests time out while nothing arrives for `SILENT_SECONDS` is closed, and
    the next request opens a new one. So a silently broken path heals itself.
 """
@@ -64,7 +64,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 #: Takes the server's address and its request; a function or a coroutine function. None means no
-#: answer; a RequestError is answered with its code.
+#: response; a RequestError is answered with its code.
 ClientHandler = Callable[
     [str, RemotingCommand], RemotingCommand | Awaitable[RemotingCommand | None] | None
 ]
@@ -112,9 +112,9 @@ class RemotingClient:
         command: RemotingCommand,
         timeout: float = 3.0,  # noqa: ASYNC109 - the time-out is part of the protocol's request
     ) -> RemotingCommand:
-        """Send `command` (its opaque is set here) and return the answer, whatever its code.
+        """Send `command` (its opaque is set here) and return the response, whatever its code.
 
-        `timeout` covers connecting, waiting for the peer to read, and the answer.
+        `timeout` covers connecting, waiting for the peer to read, and the response.
         """
         connection = self.ready(address)
         if connection is not None:
@@ -132,7 +132,7 @@ class RemotingClient:
             raise connection.refuse(error) from error
 
     async def send_oneway(self, address: str, command: RemotingCommand) -> None:
-        """Send `command` as a oneway request: the server sends no answer."""
+        """Send `command` as a oneway request: the server sends no response."""
         connection = self.ready(address) or await self.connect(address)
         self._prepare(connection, command)
         command.flag |= FLAG_ONEWAY
@@ -257,7 +257,7 @@ class ServerConnection(asyncio.Protocol):
         self._deadlines: dict[float, _Deadlines] = {}
         self._handler_tasks: set[asyncio.Task[None]] = set()
         self._close_reason: str | None = None
-        #: When bytes last arrived, and since when requests have got no answer.
+        #: When bytes last arrived, and since when requests have had no response.
         self._heard_at = self._loop.time()
         self._silent_since = self._heard_at
 
@@ -274,7 +274,7 @@ class ServerConnection(asyncio.Protocol):
     def call(
         self, opaque: int, frame: bytes, code: int, timeout: float | None
     ) -> asyncio.Future[RawFrame]:
-        """Send a request's frame; return a future of its answer or a RemotingError.
+        """Send a request's frame; return a future of its response or a RemotingError.
 
         Without a `timeout` the caller must cancel the future itself.
         """
@@ -320,7 +320,7 @@ class ServerConnection(asyncio.Protocol):
             self._note_silence(seconds)
 
     def drop_deadlines(self, seconds: float) -> None:
-        """Forget a time-out that no request has any more."""
+        """Drop the timer of a time-out that no request uses any more."""
         del self._deadlines[seconds]
 
     async def close(self) -> None:
@@ -342,7 +342,7 @@ class ServerConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Pass answers to their callers and requests to their handlers."""
+        """Pass responses to their callers and requests to their handlers."""
         self._heard_at = self._loop.time()
         buffer = self._gatherer.add(data)
         if buffer is None:
@@ -410,7 +410,7 @@ class ServerConnection(asyncio.Protocol):
         answer = self._pending.pop(opaque, None)
         if answer is None or answer.done():
             logger.debug(
-                "answer %s of %s is late or matches no request: dropped", opaque, self.address
+                "response %s of %s is late or matches no request: dropped", opaque, self.address
             )
         else:
             answer.set_result(frame)
@@ -518,7 +518,7 @@ class _Deadlines:
 
 def _timed_out(address: str, code: int, seconds: float) -> RemotingTimeoutError:
     return RemotingTimeoutError(
-        address, f"no answer from {address} to {_code_name(code)} within {seconds:g} s"
+        address, f"no response from {address} to {_code_name(code)} within {seconds:g} s"
     )
 
 

@@ -1,18 +1,18 @@
-"""One connection of a server: a chunk comes in, its answers leave in one write.
+"""One connection of a server: a chunk comes in, its responses leave in one write.
 
 `data_received` gets everything that the socket had. It parses, handles and answers all complete
 frames in one pass, without a task, future or queue per message. Requests of hot codes go to their
 handler as runs of raw frames, all others one by one as commands.
 
 Invariants
-1. Answers leave only after `Service.on_chunk_end` has returned, so everything they claim is true.
+1. Responses leave only after `Service.on_chunk_end` has returned, so everything they claim is true.
    If it returned a future, they leave when it is done, rewritten by `Service.late_answers`.
-2. Backpressure: a connection is not read while its peer does not read, while its answers wait, or
+2. Backpressure: a connection is not read while its peer does not read, while its responses wait, or
    while too many of its requests are in progress; frames already parsed wait. So it holds at most
-   one chunk of input and, as output, `MAX_UNSENT` plus the answers of one run. Frames written
-   outside a chunk (late answers, requests to the client) may add up to `_MAX_BACKLOG`; beyond that
-   the connection is closed. `limits` caps the bytes held for all connections together.
-3. A handler's RequestError becomes the answer's code and remark; any other exception becomes
+   one chunk of input and, as output, `MAX_UNSENT` plus the responses of one run. Frames written
+   outside a chunk (late responses, requests to the client) may add up to `_MAX_BACKLOG`; beyond
+   that the connection is closed. `limits` caps the bytes held for all connections together.
+3. A handler's RequestError becomes the response's code and remark; any other exception becomes
    SYSTEM_ERROR with its text, and a log line. A hot handler answers for itself: an exception that
    it lets through closes the connection.
 4. When a connection is lost, its queries are cancelled. Requests that change something run to
@@ -56,7 +56,7 @@ from pyromq.remoting.unfinished import Unfinished
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of answers after which a chunk's answers are written before its remaining frames run.
+#: Bytes of responses after which a chunk's responses are written before its remaining frames run.
 MAX_UNSENT: Final = 4 * MIB
 #: Bytes that a peer may leave unread before it is closed.
 _MAX_BACKLOG: Final = 64 * MIB
@@ -64,10 +64,10 @@ _MAX_BACKLOG: Final = 64 * MIB
 _FRAME_COST: Final = 1 * KIB
 #: From this size on, a second write is cheaper than copying the buffer.
 _LARGE_BUFFER: Final = 64 * KIB
-#: How long a stopping server waits for a peer to read its last answers.
+#: How long a stopping server waits for a peer to read its last responses.
 _CLOSE_SECONDS: Final = 2.0
 #: How long a connection is still read before it is closed. Closing a socket that has unread input
-#: resets it, and the peer loses answers that it has not read yet.
+#: resets it, and the peer loses responses that it has not read yet.
 _LINGER_SECONDS: Final = 0.2
 
 #: Serves one request.
@@ -154,13 +154,13 @@ class Connection(asyncio.Protocol):
         self._received = 0
         #: The address under which `limits` counts this connection.
         self._admitted_from: str | None = None
-        #: Bytes of answers that wait for the end of their chunk.
+        #: Bytes of responses that wait for the end of their chunk.
         self._held = 0
         #: The future of the last chunk that had to wait.
         self._last_waiter: asyncio.Future[Any] | None = None
         self._write_paused = False
-        #: Late answers, encoded only when the peer reads again, because the bodies of whole tables
-        #: are shared between answers; and the size of those bodies.
+        #: Late responses, encoded only when the peer reads again, because the bodies of whole
+        #: tables are shared between responses; and the size of those bodies.
         self._parked: deque[tuple[RemotingCommand, RemotingCommand]] = deque()
         self._parked_size = 0
         self._unfinished = Unfinished(host.limits)
@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
         return self._state is not _OPEN
 
     def send(self, command: RemotingCommand) -> None:
-        """Write a late answer or a oneway request; do nothing if the connection is closed."""
+        """Write a late response or a oneway request; do nothing if the connection is closed."""
         self.write(command.encode())
 
     def write(self, frames: bytes) -> None:
@@ -212,7 +212,7 @@ class Connection(asyncio.Protocol):
         command: RemotingCommand,
         timeout: float,  # noqa: ASYNC109 - as in RemotingClient
     ) -> RemotingCommand:
-        """Send the client a request on its own connection and return its answer.
+        """Send the client a request on its own connection and return its response.
 
         Raises RemotingClosedError or RemotingTimeoutError.
         """
@@ -221,7 +221,7 @@ class Connection(asyncio.Protocol):
         return await self._outgoing.ask(command, timeout, self.send, self.remote_address)
 
     def serve(self, handler: Handler, request: RemotingCommand) -> RemotingCommand | None:
-        """Run a handler; return its answer, or None if it comes later or is not wanted."""
+        """Run a handler; return its response, or None if it comes later or is not wanted."""
         try:
             result = handler(self, request)
         except Exception as error:
@@ -355,7 +355,7 @@ class Connection(asyncio.Protocol):
         self._host.limits.unsent.hold(self, self.unsent, self._loop.time())
 
     def resume_writing(self) -> None:
-        """Write parked answers, then resume handling and reading."""
+        """Write parked responses, then resume handling and reading."""
         self._write_paused = False
         while self._parked and not self._write_paused:
             request, answer = self._parked.popleft()
@@ -382,7 +382,7 @@ class Connection(asyncio.Protocol):
             # 3. If the loop may be late, refuse requests that have waited too long.
             if now > host.lateness.at:
                 frames = self._without_late(frames, now)
-            # 4. Run the handlers, end the chunk, write the answers.
+            # 4. Run the handlers, end the chunk, write the responses.
             self._handle(frames)
         # 5. Close on bytes that are not a frame; the frames before them are answered.
         if error is not None:
@@ -405,7 +405,7 @@ class Connection(asyncio.Protocol):
         return kept
 
     def _handle(self, frames: list[RawFrame]) -> None:
-        """Run the handlers of a chunk, run by run, and write the answers."""
+        """Run the handlers of a chunk, run by run, and write the responses."""
         service = self._host.service
         hot_handlers, max_runs = service.hot_handlers, service.max_runs
         answers: list[bytes] = []
@@ -447,11 +447,13 @@ class Connection(asyncio.Protocol):
         self._write_answers(answers)
 
     def _handle_one(self, frame: RawFrame) -> list[bytes]:
-        """Run the plain handler of a frame, or take the answer to one of our requests."""
+        """Run the plain handler of a frame, or take the response to one of our requests."""
         command = command_from(frame)
         if command.is_response:
             if not self._outgoing.take(command):
-                logger.debug("%s: answer %d to no request", self.remote_address, command.opaque)
+                logger.debug(
+                    "%s: response %d matches no request", self.remote_address, command.opaque
+                )
             return []
         handler = self._host.service.handlers.get(command.code)
         if handler is not None:
@@ -461,7 +463,7 @@ class Connection(asyncio.Protocol):
         return [] if answer is None else [self._encoded(command, answer)]
 
     def _write_answers(self, answers: list[bytes], *, late: bool = False) -> None:
-        """End the chunk, then write its answers; `late` answers belong to an earlier chunk."""
+        """End the chunk, then write its responses; `late` responses belong to an earlier chunk."""
         on_chunk_end = self._host.service.on_chunk_end
         if on_chunk_end is not None:
             try:
@@ -486,7 +488,7 @@ class Connection(asyncio.Protocol):
                 self._note_unsent()
 
     def _hold(self, answers: bytes, waiter: asyncio.Future[Any]) -> None:
-        """Write answers when `waiter` is done."""
+        """Write responses when `waiter` is done."""
         self._held += len(answers)
         if self._held > MAX_UNSENT and self._state is _OPEN:
             self._transport.pause_reading()

@@ -1,6 +1,6 @@
 """Errors of a connection; each names the address of the other end.
 
-Raised by `remoting.client`, and by a server's requests to its clients. An answer with an error
+Raised by `remoting.client`, and by a server's requests to its clients. A response with an error
 code raises none of these: the caller decides what the code means.
 """
 
@@ -10,7 +10,7 @@ from pyromq.protocol.errors import RocketMQError
 
 
 class RemotingError(RocketMQError):
-    """A request got no answer; `address` is the other end."""
+    """A request got no response; `address` is the other end."""
 
     def __init__(self, address: str, message: str) -> None:
         super().__init__(message)
@@ -22,8 +22,8 @@ class RemotingConnectError(RemotingError):
 
 
 class RemotingTimeoutError(RemotingError):
-    """No answer arrived in time; the request may have been applied."""
+    """No response arrived in time; the request may have been applied."""
 
 
 class RemotingClosedError(RemotingError):
-    """The connection was lost before the answer; the request may have been applied."""
+    """The connection was lost before the response; the request may have been applied."""

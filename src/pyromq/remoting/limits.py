@@ -4,15 +4,15 @@ All ports of a process that share its memory and descriptors, such as a broker's
 port, share one `PeerLimits`. A limit of 0 means no limit.
 
 Invariants
-1. A connection above a limit is closed before a byte of it is read.
-2. `received` counts incomplete frames and complete frames that wait; `unsent` counts answers that
+1. A connection above a limit is closed before any of its bytes is read.
+2. `received` counts incomplete frames and complete frames that wait; `unsent` counts responses that
    peers have not read. When a sum exceeds its limit, connections are closed until it is an eighth
    below, starting with the largest product of bytes and seconds: a large frame that is arriving
    now outlives one that was abandoned.
 3. Bodies of requests in progress cannot be dropped. While they exceed the limit
    (`is_overworked`), connections with requests in progress are not read.
 
-A connection whose chunks contain only complete frames, and which reads its answers, costs nothing
+A connection whose chunks contain only complete frames, and which reads its responses, costs nothing
 here. Everything runs on the loop's thread.
 """
 
@@ -156,7 +156,7 @@ class PeerConfig(SocketConfig, Protocol):
 
     @property
     def max_unsent_bytes(self) -> int:
-        """Return the limit on bytes of unread answers."""
+        """Return the limit on bytes of unread responses."""
 
     @property
     def max_frame_seconds(self) -> int:
@@ -183,7 +183,7 @@ class PeerLimits:
             self.max_per_address = min(self.max_per_address or share, share)
         self.received = Budget("unfinished requests", max_received, "maxReceivedBytes")
         self.unsent = Budget(
-            "unread answers", max_unsent, "maxUnsentBytes", lambda holder: holder.unsent
+            "unread responses", max_unsent, "maxUnsentBytes", lambda holder: holder.unsent
         )
         self.frame_seconds = frame_seconds
         self.sockets = sockets or SocketOptions()
@@ -276,7 +276,7 @@ class PeerSettings:
         self.max_unsent_bytes = setting(
             "maxUnsentBytes",
             unsent,
-            "Maximum bytes of answers that peers have not read, on all connections together; 0 "
+            "Maximum bytes of responses that peers have not read, on all connections together; 0 "
             "means no limit.",
             bits=64,
             minimum=0,

@@ -1,6 +1,7 @@
 """Requests that a server sends to a client on the client's own connection.
 
-Each gets an opaque of this direction; the answer is found by it. Runs on the loop.
+Each connection counts the opaques of this direction separately; a response is matched by its
+opaque. Runs on the loop.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _OPAQUE_MASK = 0x7FFFFFFF
 
 
 class OutgoingRequests:
-    """The requests of one connection that wait for the client's answer."""
+    """The requests of one connection that wait for the client's response."""
 
     __slots__ = ("_last_opaque", "_waiting")
 
@@ -30,7 +31,7 @@ class OutgoingRequests:
         send: Callable[[RemotingCommand], None],
         remote_address: str,
     ) -> RemotingCommand:
-        """Send a request and return its answer.
+        """Send a request and return its response.
 
         Raises RemotingTimeoutError, or RemotingClosedError if the connection is lost meanwhile.
         """
@@ -42,13 +43,13 @@ class OutgoingRequests:
             return await asyncio.wait_for(answer, seconds)
         except TimeoutError:
             raise RemotingTimeoutError(
-                remote_address, f"{remote_address} gave no answer within {seconds:g} s"
+                remote_address, f"{remote_address} gave no response within {seconds:g} s"
             ) from None
         finally:
             self._waiting.pop(command.opaque, None)
 
     def take(self, answer: RemotingCommand) -> bool:
-        """Give an answer to its request; return whether there is one."""
+        """Give a response to its request; return whether there is one."""
         future = self._waiting.get(answer.opaque)
         if future is not None and not future.done():
             future.set_result(answer)

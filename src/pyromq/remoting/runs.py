@@ -20,7 +20,7 @@ from pyromq.remoting.service import LatePolicy
 
 Hot = TypeVar("Hot")
 
-#: Frames of a run. Between two runs the connection checks the size of the answers.
+#: Frames of a run. Between two runs the connection checks the size of the responses.
 _MAX_RUN: Final = 256
 
 
@@ -82,5 +82,5 @@ def without_late(
 
 
 def wants_answer(frame: RawFrame) -> bool:
-    """Return whether the sender of a raw frame expects an answer."""
+    """Return whether the sender of a raw frame expects a response."""
     return not frame[1].get("flag", 0) & FLAG_ONEWAY

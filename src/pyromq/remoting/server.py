@@ -1,7 +1,7 @@
 """The listening side of a server: takes the port, accepts connections, closes them.
 
     server = RemotingServer(host="0.0.0.0", port=10911)
-    server.bind()                # the port is taken, nobody is served
+    server.bind()                # the port is ours, nothing is served yet
     await server.start(service)  # `remoting.service`: what to do with requests
 
 The server closes a connection that was silent for `idle_seconds`, and one whose frame takes too
@@ -160,7 +160,7 @@ class RemotingServer:
         for connection in list(self.connections):
             if connection.last_active >= oldest:
                 continue
-            if connection.closed:  # the peer does not read its last answers
+            if connection.closed:  # the peer does not read its last responses
                 connection.abort()
             else:
                 logger.info(
@@ -172,7 +172,7 @@ class RemotingServer:
         self._idle_timer = loop.call_later(patience / _IDLE_CHECKS, self._close_idle, loop)
 
     def _close_slow_frames(self, now: float) -> None:
-        """Close connections that send a frame drop by drop; such a peer is never silent."""
+        """Close connections that trickle a frame in; such a peer is never silent."""
         for connection, holding in self.limits.received:
             if (
                 connection in self.connections

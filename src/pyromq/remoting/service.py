@@ -17,8 +17,8 @@ from pyromq.protocol.wire.frame import RawFrame, RemotingCommand, RequestError
 
 Peer = TypeVar("Peer")
 
-#: What a handler returns: the answer, an awaitable of it, or None if the request gets no answer or
-#: the handler sends it later itself.
+#: The result of a handler: the response, an awaitable of it, or None if the request gets no
+#: response or the handler sends it later itself.
 Result: TypeAlias = RemotingCommand | Awaitable[RemotingCommand | None] | None
 
 
@@ -44,19 +44,19 @@ class Service(Generic[Peer]):
     #: REQUEST_CODE_NOT_SUPPORTED.
     handlers: Mapping[int, Callable[[Peer, RemotingCommand], Result]]
     #: Handlers of runs of raw frames, by code; they take precedence over `handlers`. A hot handler
-    #: appends its answers as encoded frames, in any number of buffers, and leaves out those that
+    #: appends its responses as encoded frames, in any number of buffers, and leaves out those that
     #: come later or are not wanted (oneway). A FrameError ends the run and the connection.
     hot_handlers: Mapping[int, Callable[[Peer, list[RawFrame], list[bytes]], None]] = field(
         default_factory=dict
     )
-    #: Caps on the run length of hot codes with large answers.
+    #: Caps on the run length of hot codes with large responses.
     max_runs: Mapping[int, int] = field(default_factory=dict)
     #: Codes of requests that change nothing. They are cancelled when their connection is lost.
     queries: Collection[int] = ()
-    #: Called after the handlers of a chunk and before its answers are written. If it returns a
-    #: future, the answers wait for it.
+    #: Called after the handlers of a chunk and before its responses are written. If it returns a
+    #: future, the responses wait for it.
     on_chunk_end: Callable[[], asyncio.Future[Any] | None] | None = None
-    #: Rewrites answers that waited, given the future's result.
+    #: Rewrites responses that waited, given the future's result.
     late_answers: Callable[[bytes, Any], bytes] | None = None
     late_requests: LatePolicy | None = None
     on_disconnect: Callable[[Peer], object] | None = None

@@ -68,6 +68,6 @@ class Unfinished:
         return True
 
     def cancel_queries(self) -> None:
-        """Cancel the requests that change nothing: nobody is left to read their answers."""
+        """Cancel the requests that change nothing: nobody is left to read their responses."""
         for task in self._queries:
             task.cancel()

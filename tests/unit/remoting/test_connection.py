@@ -504,7 +504,9 @@ async def test_many_requests_to_the_client_keep_apart() -> None:
 async def test_request_to_a_silent_client_times_out() -> None:
     async with serving() as server, connected(server) as client:
         connection = await connection_of(server, client)
-        with pytest.raises(RemotingTimeoutError, match=f"{client.address} gave no answer") as info:
+        with pytest.raises(
+            RemotingTimeoutError, match=f"{client.address} gave no response"
+        ) as info:
             await connection.request(request(39), 0.01)
         assert info.value.address == client.address
         # Its answer comes too late, and harms nobody.

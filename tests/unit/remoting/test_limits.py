@@ -42,7 +42,7 @@ def test_bytes_are_summed_up_and_given_back() -> None:
 
 
 def test_those_who_hold_the_most_for_the_longest_time_go_first() -> None:
-    budget = Budget("unread answers", 1000, "maxUnsentBytes")
+    budget = Budget("unread responses", 1000, "maxUnsentBytes")
     old, large, young = (Peer(budget, name) for name in ("old", "large", "young"))
     budget.hold(old, 200, 0.0)
     budget.hold(large, 500, 50.0)
@@ -52,7 +52,7 @@ def test_those_who_hold_the_most_for_the_longest_time_go_first() -> None:
     assert not young.reasons
     [reason] = large.reasons
     assert reason == (
-        "has held 500 bytes of unread answers for 49.9 s; all connections hold 1100, "
+        "has held 500 bytes of unread responses for 49.9 s; all connections hold 1100, "
         "limit 1000 (maxUnsentBytes)"
     )
     budget.hold(young, 1001, 100.0)
@@ -62,7 +62,7 @@ def test_those_who_hold_the_most_for_the_longest_time_go_first() -> None:
 
 
 def test_a_budget_that_measures_closes_nobody_whose_bytes_have_left() -> None:
-    budget = Budget("unread answers", 1000, "maxUnsentBytes", lambda peer: peer.unsent)
+    budget = Budget("unread responses", 1000, "maxUnsentBytes", lambda peer: peer.unsent)
     reads, reads_not = Peer(budget, "reads"), Peer(budget, "reads not")
     reads_not.unsent = 700
     budget.hold(reads_not, 700, 1.0)

@@ -29,7 +29,7 @@ async def test_each_request_gets_its_own_answer() -> None:
 
 async def test_a_silent_client_times_out() -> None:
     outgoing = OutgoingRequests()
-    with pytest.raises(RemotingTimeoutError, match=r"peer gave no answer within 0.01 s"):
+    with pytest.raises(RemotingTimeoutError, match=r"peer gave no response within 0.01 s"):
         await outgoing.ask(RemotingCommand(1), 0.01, lambda _: None, "peer")
 
 

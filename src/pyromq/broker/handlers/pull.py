@@ -1,6 +1,6 @@
 """PULL_MESSAGE: give consumers the messages of a queue from an offset on.
 
-LITE_PULL_MESSAGE of 5.x clients is the same request. The way of a pull:
+LITE_PULL_MESSAGE of 5.x clients is the same request. The path of a pull:
 
 1. `pull_plans` finds the plan of its header fields, checked before, or checks it.
 2. `pull_serving` gets the messages from the store and builds the response.

@@ -1,1 +1,1 @@
-"""What the broker does by itself."""
+"""Work of the broker besides serving requests: delivery, checks, registration, flow control."""

@@ -267,7 +267,7 @@ class Admission:
 
 
 class SharedBody:
-    """The body of an answer, encoded once for all requests that wait for it.
+    """The body of a response, encoded once for all requests that wait for it.
 
     A body is never older than its request. At most two are being encoded: one that was started
     before the last request arrived, and the next one. Nothing is cached when no request waits:

@@ -78,7 +78,7 @@ class NameServerClient(Protocol):
         command: RemotingCommand,
         timeout: float,  # noqa: ASYNC109 - as in RemotingClient
     ) -> RemotingCommand:
-        """Send a request and return its answer. Raises RemotingError."""
+        """Send a request and return its response. Raises RemotingError."""
 
 
 class Registration:
@@ -165,7 +165,7 @@ class Registration:
                 await self._send_registration(name_server)
         except Exception as error:
             # Whatever failed, keep retrying: nobody finds an unregistered broker. A ValueError
-            # means that the header or body of the answer cannot be decoded.
+            # means that the header or body of the response cannot be decoded.
             expected = isinstance(error, RemotingError | _RefusedError | ValueError)
             if name_server.registered or not name_server.reported:
                 logger.warning(
@@ -275,7 +275,7 @@ class Registration:
             name_server.address, command, self._config.register_broker_timeout_mills / 1000
         )
         if answer.code != ResponseCode.SUCCESS:
-            raise _RefusedError(f"answer {answer.code}: {answer.remark}")
+            raise _RefusedError(f"response code {answer.code}: {answer.remark}")
         return answer
 
     def _take_answer(self) -> None:

@@ -11,7 +11,7 @@ Invariants
 3. An unreadable table stops the start: with an empty one, topics and offsets would vanish.
 
 A change is on disk some milliseconds after it was made. The response to a request that created a
-topic waits for that (`saved`). If the broker is killed before, messages that others sent to the
+topic waits for that (`saved`). If the broker is killed first, messages that others sent to the
 topic meanwhile restore it (`TopicTable.adopt`).
 
 `load` runs before the loop, `save_soon` on the loop, `close` at the stop.

@@ -101,7 +101,7 @@ class TransactionTable:
         self._pass(half)
 
     def found_again(self, half: int, origin: int) -> None:
-        """Note an open half that was put back, at a start, in the order of their queue."""
+        """Note an open half that was put back; called at the start, in queue order."""
         before = self._newest.get(origin, origin)
         if self.is_open(before):  # the process was killed just before it was passed
             self._set(before, _PASSED)

@@ -176,7 +176,7 @@ async def test_a_requester_that_is_silent_is_an_error(
     await pushed(requester)
     done = await answer(broker.fast)
     assert done.code == ResponseCode.SYSTEM_ERROR
-    assert "no answer" in (done.remark or "")
+    assert "no response" in (done.remark or "")
 
 
 async def test_waiting_replies_are_capped(tmp_path: Path) -> None:

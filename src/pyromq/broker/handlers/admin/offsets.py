@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 #: The timestamp that means the end of a queue.
 _TO_THE_END: Final = -1
-#: The answer for a queue in which the compared group lags behind all others.
+#: The offset returned for a queue in which the compared group lags behind all others.
 _NO_CORRECTION: Final = (1 << 63) - 1
 #: Groups or queues per loop iteration.
 _MAX_ITEMS_PER_ITERATION: Final = 256
