@@ -55,16 +55,16 @@ class ClientOptions(TypedDict, total=False):
     #: Signs requests with this key, for brokers with access control (HMAC-SHA1, as in RocketMQ
     #: 4.9). It needs `secret_key`.
     access_key: str
-    #: Is the secret of `access_key`.
+    #: The secret that belongs to `access_key`.
     secret_key: str
-    #: Is sent with each signed request, for temporary credentials.
+    #: Accompanies each signed request, for temporary credentials.
     security_token: str
-    #: True encrypts connections without verifying the server's certificate. An SSLContext
-    #: decides on everything.
+    #: True encrypts connections without verifying the server's certificate. An SSLContext is
+    #: used as it is.
     tls: bool | ssl.SSLContext
     #: True sends message traces to the topic RMQ_SYS_TRACE_TOPIC, a name sends them to that topic.
     trace: bool | str
-    #: Are called around every send, every call of a handler, and at the end of transactions.
+    #: Objects called around every send and handler call, and at the end of transactions.
     hooks: Sequence[AnyHook]
     #: Limits requests other than sends and pulls.
     request_timeout: float

@@ -3,6 +3,6 @@
     spark.read.format("rocketmq").option("nameserver", "localhost:9876")
          .option("subscribe", "Orders").load()
 
-Needs the extra `pyromq[spark]`. Spark finds the format by itself (`pyspark_rocketmq`). The package
-itself imports nothing.
+Needs the extra `pyromq[spark]`. Spark finds the format by itself (`pyspark_rocketmq`). Importing
+the package loads nothing.
 """

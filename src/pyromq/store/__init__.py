@@ -1,6 +1,6 @@
 """The storage engine: commit log, consume queues, key index. Knows nothing of the network.
 
-Three doors for other packages:
+Entry points for other packages:
 - `message_store`: a live store, with `retention`, `growth` and `flush` for the broker that runs
   it. `queues.consume_queue` is the type of queue that it hands out.
 - `offline`: check, compare, dump and rebuild a store that no broker serves.

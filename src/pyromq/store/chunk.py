@@ -18,7 +18,7 @@ Invariants
 3. All records of a chunk have one store timestamp.
 4. The log is written before the queues: no entry points at bytes that are not there.
 
-Owned by `message_store`, which lends out these methods as its own. Runs on the loop's thread.
+Owned by `message_store`, which exposes these methods as its own. Runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -434,7 +434,7 @@ class Chunk:
         limit = self._config.max_batch_messages
         return PutError(
             PutStatus.MESSAGE_ILLEGAL,
-            f"the batch has more than {limit} messages, limit {limit} (maxBatchMessages)",
+            f"the batch has more than {limit} messages (maxBatchMessages)",
         )
 
 

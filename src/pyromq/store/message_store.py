@@ -1,6 +1,6 @@
-"""The door to a live store: start, put, get, query, delete, stop.
+"""The entry point of a live store: start, put, get, query, delete, stop.
 
-Putting is the chunk's business (`chunk`); the store lends out its methods. Every read seals the
+`chunk` implements the puts; the store exposes its methods as its own. Every read seals the
 chunk first, so that a pull sees the messages sent before it in the same chunk.
 
 Invariants
@@ -10,7 +10,7 @@ Invariants
    `store_time`, which read sealed data only and may be called from any thread, and the searches
    that `earliest_search` and `time_search` return.
 
-Owned by the broker, which calls `retention` from time to time.
+Owned by the broker, which calls `retention` periodically.
 """
 
 from __future__ import annotations

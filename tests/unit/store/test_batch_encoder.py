@@ -122,7 +122,7 @@ def test_a_batch_of_too_many_messages_is_refused(tmp_path: Path, even: bool) -> 
             elif count > 200:
                 assert refusal is not None
                 assert refusal.status is PutStatus.MESSAGE_ILLEGAL
-                assert refusal.reason.endswith("limit 200 (maxBatchMessages)")
+                assert refusal.reason.endswith("more than 200 messages (maxBatchMessages)")
             else:
                 assert refusal is None
     with pytest.raises(PutError, match="maxBatchMessages"):

@@ -1,4 +1,4 @@
-"""Tracks which offset tables exist, because a group's first commit has to travel alone.
+"""Track which offset tables exist, because a group's first commit must be sent alone.
 
 A broker keeps one table of offsets for each group and topic, and creates it on the first commit.
 Java's broker handles commits on several threads without a lock: first commits that arrive

@@ -85,8 +85,8 @@ class Handover:
                 waited = time.monotonic() - began
                 if waited > self._patience:
                     logger.warning(
-                        "group %s takes %s although it is still locked after %g s: messages in "
-                        "flight at its last owner are delivered again",
+                        "group %s takes over %s, still locked after %g s: messages in flight at "
+                        "its last owner will be redelivered",
                         self._group,
                         name_of(queue),
                         self._patience,

@@ -1,4 +1,4 @@
-"""Builds PULL_MESSAGE requests: as a command, or as a template for the fast path.
+"""Build PULL_MESSAGE requests: as a command, or as a template for the fast path.
 
 Both forms carry the same fields. The template formats five numbers and the opaque into a
 prepared JSON header, which saves encoding the constant fields of a queue on every pull; it has

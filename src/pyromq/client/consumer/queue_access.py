@@ -1,4 +1,4 @@
-"""Sends the requests that concern one queue: pulls, offset queries, commits.
+"""Send the requests that concern one queue: pulls, offset queries, commits.
 
 All three consumers build on this, and so do readers without a group. The only state is which
 replica a broker suggested to read from, which offset tables exist, and which brokers are pyromq's.
@@ -7,7 +7,7 @@ Runs on the consumer's event loop.
 
 Commits keep two rules because of Java's brokers, which handle requests on several threads:
 
-- A group's first commit in a topic travels alone (`first_commit`).
+- A group's first commit in a topic is sent alone (`first_commit`).
 - A pull commits an offset only if it is the pull's own. A commit that rides on a pull for a later
   offset could be applied after a newer one, and the group would fall back.
 

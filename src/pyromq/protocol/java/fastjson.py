@@ -1,6 +1,6 @@
 """Parse and write JSON the way Java's fastjson does.
 
-Beside standard JSON, RocketMQ 4.9 puts two forms of keys into bodies:
+Besides standard JSON, RocketMQ 4.9 puts two forms of keys into bodies:
 
     {0:"127.0.0.1:10911"}                                   integer keys without quotes
     {{"brokerName":"b","queueId":0,"topic":"t"}:{...}}      objects as keys

@@ -47,7 +47,7 @@ PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 TTL: Final = "TTL"
 #: When the requester received the reply (ms since the epoch).
 ARRIVE_TIME: Final = "ARRIVE_TIME"
-#: The kind of message: `REPLY`, or another one.
+#: The kind of message; `REPLY` marks a reply.
 MESSAGE_TYPE: Final = "MSG_TYPE"
 REPLY: Final = "reply"
 KEY_SEPARATOR: Final = " "

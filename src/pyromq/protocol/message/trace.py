@@ -17,7 +17,7 @@ Rules
    end (14), and a `SubAfter` without code, time and group. All of these can be decoded.
 3. Records that cannot be decoded are skipped.
 
-Pure. Written by clients (`client.trace`), read by tools.
+Pure. Written by clients (`client.trace`), read by Java's tools (`mqadmin`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Layouts of the store's files beside the log: consume queue, its extension, key index, checkpoint.
+"""Layouts of consume queue, its extension, key index and checkpoint (`record` has the log's).
 
 All integers are big endian.
 

@@ -22,7 +22,7 @@ class CommitPlan(NamedTuple):
 
     #: Offsets that tasks read; all of them exist.
     ranges: list[QueueRange]
-    #: The offsets, read or lost, by which each queue advances; queues that are new included.
+    #: The offsets, read or lost, by which each queue advances, including new queues.
     advances: list[QueueRange]
     lost: list[LostRecords]
     #: Queues that end below their position and start over, with a description for the user.

@@ -177,7 +177,7 @@ class Facts:
         self.records += other.records
 
     def open_halves(self) -> list[tuple[Half, bool]]:
-        """Return the last half of each unfinished transaction, and whether it was given up."""
+        """Return the last half of each unfinished transaction, and whether it was abandoned."""
         ended_keys = {half.key for half in self.halves if half.offset in self.ended}
         last: dict[bytes, Half] = {}
         for half in sorted(self.halves):

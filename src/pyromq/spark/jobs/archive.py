@@ -141,7 +141,7 @@ def command(
     if bool(topics) == (pattern is not None):
         raise click.UsageError("give either --topic or --pattern")
     if once and interval is not None:
-        raise click.UsageError("--once and --interval exclude each other")
+        raise click.UsageError("--once and --interval are mutually exclusive")
     if broker_name and store_path is None:
         raise click.UsageError("--broker-name needs --store-path")
     start_ms = None

@@ -74,8 +74,8 @@ _MILLISECONDS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86
     metavar="DURATION|now",
     default="0s",
     show_default=True,
-    help="Shift the times in messages (ORIGIN_..._TIME), by -7d or 90m for example, or so that "
-    "the first one is now.",
+    help="Shift the times in messages (ORIGIN_..._TIME) by a duration such as -7d or 90m; now "
+    "makes the first message's time the current one.",
 )
 @click.option(
     "--order",
@@ -148,7 +148,7 @@ def command(
     if (archive is None) == (source_nameserver is None):
         raise click.UsageError("give either --archive or --source-nameserver")
     if topics and pattern is not None:
-        raise click.UsageError("--topic and --pattern exclude each other")
+        raise click.UsageError("--topic and --pattern are mutually exclusive")
     if source_nameserver is not None and not topics and pattern is None:
         raise click.UsageError("give either --topic or --pattern")
     _check_pattern(pattern)

@@ -75,9 +75,9 @@ def command(
         pyromq spark report report.html --archive /data/archive --since 2026-11-16T00:00:00Z
     """
     if archive is not None and store_path is not None:
-        raise click.UsageError("--archive and --store-path exclude each other")
+        raise click.UsageError("--archive and --store-path are mutually exclusive")
     if topics and pattern:
-        raise click.UsageError("--topic and --pattern exclude each other")
+        raise click.UsageError("--topic and --pattern are mutually exclusive")
     since_ms = parse_optional_time("--since", since)
     until_ms = parse_optional_time("--until", until)
     source: Source = BrokerSource(cluster) if store_path is None else StoreSource(str(store_path))

@@ -50,7 +50,7 @@ from pyromq.store.offline.violation import Violation, ViolationKind
 #: The most records in a block.
 BLOCK_RECORDS: Final = 16_384
 _QUEUE_ID: Final = re.compile("0|[1-9][0-9]{0,9}")
-#: An entry that is being written looks damaged, so it is read again after a pause.
+#: An entry that is being written looks damaged, so it is reread after a pause.
 _MAX_READS: Final = 3
 _SECONDS_BETWEEN_READS: Final = 0.02
 #: The topic of `LostRecords` that count offsets of the log itself.

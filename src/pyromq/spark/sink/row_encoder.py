@@ -11,7 +11,7 @@ Invariants
 3. A row that no broker would accept is rejected by its number before any row of its Arrow batch
    is sent.
 
-Called by `writer` and the replay job, on the thread of a task.
+Called by `writer`, on a task's thread.
 """
 
 from __future__ import annotations

@@ -504,5 +504,5 @@ def keys_of_records(
 
 @functools.lru_cache(maxsize=1024)
 def _hash_of_topic(topic: bytes) -> int:
-    """Return the hash of a topic and the sign between topic and key."""
+    """Return the hash of `topic#`, the prefix of every indexed key."""
     return java_hash_bytes(topic) * 31 + _HASH_SIGN

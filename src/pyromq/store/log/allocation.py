@@ -168,7 +168,7 @@ class AllocationService:
         missing = [each.file.path for each in self._ahead if not each.file.path.exists()]
         if missing:
             logger.error(
-                "preallocated segment %s was removed by another process, creating it again: "
+                "preallocated segment %s was removed by another process, recreating it: "
                 "check for a second broker on this store",
                 missing[0],
             )

@@ -6,8 +6,9 @@ Invariants
    kernel's page cache, `committed` is not maintained, and the invariant is flushed <= written.
 2. A message that SYNC_FLUSH acknowledged ends at or below `flushed`.
 
-Each mark has one writer, so plain attributes suffice: the loop moves `written`, the commit thread
-`committed`, the flush thread `flushed`.
+Plain attributes suffice, because no mark has two writers at a time: the loop moves `written`, the
+flush thread `flushed`, and `committed` moves under the log's commit lock, on the commit thread or,
+if all buffers are in use, on the loop.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Make a store consistent before it serves: find the end of the log, rebuild what is missing.
 
-`recovery.recover` is the door; its head lists the five steps. The files, from the top down:
+`recovery.recover` is the entry point; its head lists the five steps. The files, from the top down:
 
     recovery        the steps, and the consume queues' side of them
     walk            reads the log front to back, in pieces of 4 MiB

@@ -100,7 +100,10 @@ def test_everything_else(calls: Calls, tmp_path: Path) -> None:
     [
         ([], "give either --topic or --pattern"),
         (["--topic", "A", "--pattern", "B"], "give either --topic or --pattern"),
-        (["--topic", "A", "--once", "--interval", "1"], "--once and --interval exclude each other"),
+        (
+            ["--topic", "A", "--once", "--interval", "1"],
+            "are mutually exclusive",
+        ),
         (["--topic", "A", "--broker-name", "b"], "needs --store-path"),
         (["--topic", "A", "--from", "yesterday"], "--from 'yesterday'"),
         (["--topic", "A", "--interval", "0"], "--interval"),

@@ -18,7 +18,7 @@ CLUSTER = ["--source-nameserver", "a:1", "--topic", "T"]
     [
         ([], "give either --archive or --source-nameserver"),
         (["--source-nameserver", "a:1"], "give either --topic or --pattern"),
-        ([*CLUSTER, "--pattern", "x"], "exclude each other"),
+        ([*CLUSTER, "--pattern", "x"], "are mutually exclusive"),
         (["--source-nameserver", "a:1", "--pattern", "("], "--pattern '('"),
         ([*CLUSTER, "--nameserver", "a:1"], "give another --to-topic"),
         ([*CLUSTER, "--nameserver", "a:1", "--to-topic", "T"], "give another --to-topic"),

@@ -16,7 +16,10 @@ from tests.support.patience import PATIENT_PROPERTIES
     ("arguments", "problem"),
     [
         (["--topic", "A", "--pattern", "B"], "--topic and --pattern"),
-        (["--archive", ".", "--store-path", "."], "--archive and --store-path exclude each other"),
+        (
+            ["--archive", ".", "--store-path", "."],
+            "are mutually exclusive",
+        ),
         (["--since", "yesterday"], "--since 'yesterday': expected a time"),
         (["--nameserver", "127.0.0.1:1"], "no NameServer answers"),
     ],

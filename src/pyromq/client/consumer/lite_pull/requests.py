@@ -1,6 +1,6 @@
 """Serve the requests that brokers send to a lite pull consumer, for themselves or an administrator.
 
-`client_requests` decodes the requests; this module carries them out for a consumer that has a
+`client_requests` decodes the requests; this module applies them to a consumer that has a
 reader instead of a handler. Unlike Java's lite consumer, it applies offsets that an administrator
 resets instead of overwriting them with its own. Runs on the consumer's event loop.
 """
@@ -31,7 +31,7 @@ class LitePullRequests:
     """An `AskedConsumer` for `client_requests`.
 
     `readings` is the consumer's own table. `subscriptions` returns its subscriptions,
-    `rebalance` computes its share again, `restart` continues a queue from another offset.
+    `rebalance` recomputes its share, `restart` continues a queue from another offset.
     """
 
     is_orderly = False

@@ -248,7 +248,7 @@ def _outcome(result: Any) -> Retry | None:
 
 def _log(messages: Sequence[ReceivedMessage], error: Exception) -> None:
     logger.warning(
-        "handler failed with %r%s, to be delivered again",
+        "handler failed on %r%s, redelivering",
         messages[0],
         f" and {len(messages) - 1} more" if len(messages) > 1 else "",
         exc_info=error,

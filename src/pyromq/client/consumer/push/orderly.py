@@ -148,5 +148,9 @@ class OrderlyHandling:
         if self._send_back is None:
             logger.warning("dropping %r: broadcasting has no redelivery", message)
             return True
-        logger.warning("%r failed, retries: %d, dead letter now", message, message.reconsume_times)
+        logger.warning(
+            "%r failed after %d retries, sending it to the dead letters",
+            message,
+            message.reconsume_times,
+        )
         return await self._send_back(message, DEAD_LETTER)

@@ -61,9 +61,9 @@ class SendBack:
         try:
             await self._return_to_broker(message, delay_level)
         except (ClientError, RemotingError) as error:
-            logger.warning("%r not taken back, trying the retry topic: %s", message, error)
+            logger.warning("send-back of %r failed, trying the retry topic: %s", message, error)
         except Exception:
-            logger.exception("%r not taken back, trying the retry topic", message)
+            logger.exception("send-back of %r failed, trying the retry topic", message)
         else:
             return True
         try:
