@@ -44,8 +44,6 @@ ENTRY_TAGS_CODE: Final = slice(12, 20)
 PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 PRE_BLANK_ENTRY: Final = CONSUME_QUEUE_ENTRY.pack(0, PRE_BLANK_SIZE, 0)
 CONSUME_QUEUE_FIELDS: Final = [("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")]
-#: The former name, for modules that still build their own numpy type.
-CONSUME_QUEUE_DTYPE: Final = CONSUME_QUEUE_FIELDS
 
 
 class Entry(NamedTuple):
@@ -103,8 +101,6 @@ INDEX_ENTRY_FIELDS: Final = [
     ("seconds", ">i4"),
     ("previous", ">i4"),
 ]
-#: The former name, for modules that still build their own numpy type.
-INDEX_ENTRY_DTYPE: Final = INDEX_ENTRY_FIELDS
 
 CHECKPOINT = struct.Struct(">qqq")
 CHECKPOINT_FILE_SIZE: Final = 4096
