@@ -2,8 +2,8 @@
 
 Serves a run of raw frames. Everything that the messages to a queue have in common is looked up once
 and kept as a `SendTarget`: that the topic exists and takes messages, the queue, the template of the
-response. A plain message goes from its header's dictionary straight to `MessageStore.put`, a delayed one
-to the writer. All other frames go to the slow path (`handlers.send_slow`).
+response. A plain message goes from its header's dictionary straight to `MessageStore.put`, a
+delayed one to the writer. All other frames go to the slow path (`handlers.send_slow`).
 
 Invariants
 1. A frame is put at most once. The hot path hands a frame to the slow one only before its put.
