@@ -22,9 +22,9 @@ def test_a_ratio_is_of_speed_and_held_against_what_is_asked() -> None:
     _, missed = _table(1_000_000, medians)
     # 5 s against 2.4 s is a ratio of 2.08.
     assert missed == [
-        "1,000,000: archive, all columns: 2.08, asked 4",
-        "1,000,000: store files, 18 columns -> noop: 2.08, asked 2.5",
-        "1,000,000: store files, 8 columns as Kafka -> noop: 2.08, asked 2.5",
+        "1,000,000: archive, all columns: 2.08, bound 4",
+        "1,000,000: store files, 18 columns -> noop: 2.08, bound 2.5",
+        "1,000,000: store files, 8 columns as Kafka -> noop: 2.08, bound 2.5",
     ]
 
 
