@@ -27,7 +27,16 @@ from pyromq.broker.parts import BrokerParts
 from pyromq.broker.routes import Body, Pool, Route, Routes, SlowPath, fast
 from pyromq.protocol.filter.tags import text_tags_codes
 from pyromq.protocol.java.wire_types import INT64, parse_integer
-from pyromq.protocol.message.properties import CLUSTER, decode_properties
+from pyromq.protocol.message.properties import (
+    CLUSTER,
+    CLUSTER_START,
+    DELAY_START,
+    PROPERTY_SEPARATOR,
+    TRAN_MSG_START,
+    WAIT_START,
+    WAIT_TRUE,
+    decode_properties,
+)
 from pyromq.protocol.message.sysflag import HOST_MASK, TRANSACTION_MASK
 from pyromq.protocol.wire.codes import RequestCode
 from pyromq.protocol.wire.frame import (
@@ -73,6 +82,9 @@ _V1: Final = _Fields(
     "topic", "queueId", "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes", "batch"
 )
 _V2: Final = _Fields("b", "e", "f", "g", "h", "i", "j", "m")
+#: The default WAIT property at the end of the properties, and between two others.
+_LAST_WAIT: Final = PROPERTY_SEPARATOR + WAIT_TRUE
+_INNER_WAIT: Final = _LAST_WAIT + PROPERTY_SEPARATOR
 
 
 class SendHandlers:
@@ -154,15 +166,15 @@ class SendHandlers:
                 ext = header["extFields"]
                 queue, template = targets[ext[topic]][ext[queue_id]]
                 sys_flag = numbers[ext[sys_flag_name]]
-                text = ext[properties_name].replace("\x02WAIT\x01true\x02", "\x02")
+                text = ext[properties_name].replace(_INNER_WAIT, PROPERTY_SEPARATOR)
                 # Without tags it is the last property.
-                text = text.removesuffix("\x02WAIT\x01true")
+                text = text.removesuffix(_LAST_WAIT)
                 if (
                     sys_flag & _SPECIAL_FLAGS
                     or not _INT_MIN <= header["opaque"] <= _INT_MAX
-                    or "WAIT\x01" in text
-                    or "TRAN_MSG\x01" in text
-                    or "CLUSTER\x01" in text
+                    or WAIT_START in text
+                    or TRAN_MSG_START in text
+                    or CLUSTER_START in text
                     or ext.get(batch, "false") != "false"
                 ):
                     slow(connection, frame, answers)
@@ -171,7 +183,7 @@ class SendHandlers:
                             slow(connection, later, answers)
                     continue
                 times = numbers[ext[reconsume]] if reconsume in ext else 0
-                if "DELAY\x01" in text:
+                if DELAY_START in text:
                     message = InnerMessage(
                         ext[topic],
                         queue.queue_id,
