@@ -36,7 +36,11 @@ class MovedModules:
 
     def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
         """Return a spec for a moved module, or None."""
-        return ModuleSpec(name, self) if name in MOVED else None  # type: ignore[arg-type]
+        return ModuleSpec(name, _Alias()) if name in MOVED else None  # type: ignore[arg-type]
+
+
+class _Alias:
+    """The loader of one old path; threads may import several at a time."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the module under its new name, imported as usual."""
@@ -45,8 +49,8 @@ class MovedModules:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Restore the attributes that the import machinery changed; the module has already run."""
-        module.__spec__ = sys.modules[module.__name__].__spec__ = self._spec
+        """Restore the spec that the import machinery replaced; the module has already run."""
+        module.__spec__ = self._spec
 
 
 def install() -> None:

@@ -86,3 +86,13 @@ store_config_option: Final[OptionDecorator] = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Read file sizes and directories from this broker properties file.",
 )
+
+
+def missing_package(command: str, error: ModuleNotFoundError) -> click.ClickException:
+    """Return an error that names the package a command lacks; raise `error` if it is our own."""
+    if (error.name or "").startswith("pyromq"):
+        raise error
+    return click.ClickException(
+        f"{command} needs the package {error.name}, which is not installed: "
+        "pip install 'pyromq[spark]'"
+    )

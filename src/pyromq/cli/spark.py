@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from pyromq.base.command_options import missing_package
 from pyromq.cli.lazy_group import LazyGroup
 
 #: Name to the command's module and attribute, and its line in `pyromq spark --help`.
@@ -46,12 +47,7 @@ class JobGroup(LazyGroup):
         try:
             return super().get_command(ctx, cmd_name)
         except ModuleNotFoundError as error:
-            if (error.name or "").startswith("pyromq"):
-                raise
-            raise click.ClickException(
-                f"pyromq spark {cmd_name} needs the package {error.name}, which is not "
-                "installed: pip install 'pyromq[spark]'"
-            ) from error
+            raise missing_package(f"pyromq spark {cmd_name}", error) from error
 
 
 @click.group(cls=JobGroup, table=JOBS)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from pyromq.base.command_options import missing_package
 from pyromq.base.progress import count_progress
 from pyromq.spark.jobs.options import SparkSettings
 
@@ -95,12 +96,7 @@ def clear_errors() -> Iterator[None]:
     except (BrokenPipeError, click.ClickException, click.exceptions.Exit, click.Abort):
         raise  # click handles these itself; a broken pipe (`| head`) ends silently
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("pyromq"):
-            raise
-        raise click.ClickException(
-            f"this job needs the package {error.name}, which is not installed: "
-            "pip install 'pyromq[spark]'"
-        ) from error
+        raise missing_package("this job", error) from error
     except Exception as error:
         if not isinstance(error, _fixable_errors()):
             raise
