@@ -18,8 +18,8 @@ from setuptools.command.build_ext import build_ext
 KERNEL = Path("src/pyromq/protocol/kernel")
 STABLE_ABI = 0x030B0000
 IS_PURE = os.environ.get("PYROMQ_PURE", "0") not in ("", "0")
-HAS_STABLE_ABI = (
-    sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+HAS_STABLE_ABI = sys.implementation.name == "cpython" and not sysconfig.get_config_var(
+    "Py_GIL_DISABLED"
 )
 
 
