@@ -111,7 +111,7 @@ class Chunk:
         #: Everything below this offset is flushed, or a flush of it is awaited.
         self._awaited = 0
         #: Gathered buffers of records, in log order.
-        self._buffers: list[bytes] = []
+        self._buffers: list[bytes | memoryview] = []
         #: The offset after the last gathered record.
         self.position = 0
         #: A record that would end above this offset needs `_make_room` first.
@@ -334,6 +334,38 @@ class Chunk:
             self.touched.append(queue)
         queue.append(entries, count)
 
+    # Records of the compiled kernel
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """Return where the next record goes, and the offset above which no record may end."""
+        return self.position, self._limit
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the log has all records, so that their buffers can be reused."""
+        return not self._buffers
+
+    def put_records(
+        self,
+        records: memoryview,
+        queues: Iterable[tuple[ConsumeQueue, bytes, int]],
+        store_timestamp: int,
+    ) -> None:
+        """Gather complete records for `room`, and the entries of each queue with their number.
+
+        The caller keeps the records unchanged until `is_written`.
+        """
+        touched = self.touched
+        if not touched:
+            self._store_timestamp = store_timestamp
+        self._buffers.append(records)
+        self.position += len(records)
+        for queue, entries, count in queues:
+            if not queue.pending:
+                touched.append(queue)
+            queue.append(entries, count)
+
     # The end
 
     def seal(self) -> None:
@@ -360,7 +392,8 @@ class Chunk:
         """Append the gathered records to the log."""
         buffers = self._buffers
         if buffers:
-            self._log.append(b"".join(buffers), self._store_timestamp)
+            records = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+            self._log.append(records, self._store_timestamp)
             buffers.clear()
 
     def end_chunk(self) -> asyncio.Future[FlushOutcome] | None:
