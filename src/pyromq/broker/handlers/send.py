@@ -154,7 +154,7 @@ class SendHandlers:
             return
         put = self._store.put
         targets, numbers = self._targets, self._numbers
-        by_last_property, find_tags = self._tags.by_last_property, self._tags.find
+        find_tags = self._tags.find
         cluster, joined_cluster = self._cluster_property, self._joined_cluster_property
         prefixes = self._prefixes
         born_host = connection.born_host
@@ -197,15 +197,12 @@ class SendHandlers:
                     )
                     _, offset, physical = self._writer.put(message)
                 else:
-                    tags_code = by_last_property.get(text.rpartition("\x02")[2])
-                    if tags_code is None:
-                        tags_code = find_tags(text)
                     offset = queue.next_offset
                     physical = put(
                         queue,
                         body,
                         text.encode(),
-                        tags_code,
+                        find_tags(text),
                         numbers[ext[flag]],
                         sys_flag,
                         numbers[ext[born]],
