@@ -3,7 +3,8 @@
 Serves a run of raw frames. Everything that the messages to a queue have in common is looked up once
 and kept as a `SendTarget`: that the topic exists and takes messages, the queue, the template of the
 response. A plain message goes from its header's dictionary straight to the store's `put`, a delayed
-one to the writer. All other frames go to the slow path (`handlers.send_slow`).
+one to the writer, and a batch to `put_batch`. All other frames go to the slow path
+(`handlers.send_slow`).
 
 Invariants
 1. A frame is put at most once. The hot path hands a frame to the slow one only before its put.
@@ -20,7 +21,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from pyromq.base.memo import Memo
-from pyromq.broker.handlers.send_responses import ID_END, SendResponses, SendTargets
+from pyromq.broker.handlers.send_responses import SendResponses, SendTargets
 from pyromq.broker.handlers.send_slow import MAX_BATCH_AT_ONCE, SlowSends
 from pyromq.broker.inner_messages import InnerMessage, delay_level
 from pyromq.broker.parts import BrokerParts
@@ -43,9 +44,10 @@ from pyromq.protocol.wire.frame import (
     FLAG_ONEWAY,
     RawFrame,
     RequestError,
-    command_from,
     pack_prefix,
 )
+from pyromq.protocol.wire.header_binary import pack_int
+from pyromq.protocol.wire.header_json import Header
 from pyromq.remoting.connection import Connection
 from pyromq.store.results import PutError
 
@@ -53,8 +55,15 @@ from pyromq.store.results import PutError
 _SPECIAL_FLAGS: Final = TRANSACTION_MASK | HOST_MASK
 _INT_MIN: Final = -0x80000000
 _INT_MAX: Final = 0x7FFFFFFF
+
+
+class _UnusualError(Exception):
+    """A message that is not plain."""
+
+
 #: Errors before the put: the slow path reports them or copes with them.
 _HOT_ERRORS: Final = (
+    _UnusualError,
     PutError,
     RequestError,
     KeyError,
@@ -106,8 +115,6 @@ class SendHandlers:
         self._prefixes: Memo[int, bytes] = Memo(lambda length: pack_prefix(4 + length, length))
         self._numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT64))
         self._tags = text_tags_codes()
-        id_prefix = self._responses.id_prefix
-        self._more_ids: Memo[int, bytes] = Memo(lambda count: (b"," + id_prefix + b"%016X") * count)
 
     def routes(self) -> Routes:
         """Return the routes of the family."""
@@ -129,7 +136,7 @@ class SendHandlers:
             Route(
                 RequestCode.SEND_BATCH_MESSAGE,
                 self.slow.send_one,
-                hot=fast(self.send_batch),
+                hot=fast(partial(self._batch_run, _V2)),
                 body=Body.MESSAGES,
                 pool=Pool.SEND,
             ),
@@ -156,7 +163,7 @@ class SendHandlers:
         targets, numbers = self._targets, self._numbers
         find_tags = self._tags.find
         cluster, joined_cluster = self._cluster_property, self._joined_cluster_property
-        prefixes = self._prefixes
+        prefixes, binary_templates = self._prefixes, self._responses.binary_templates
         born_host = connection.born_host
         topic, queue_id, sys_flag_name, born, flag, properties_name, reconsume, batch = fields
         following = iter(frames)
@@ -177,11 +184,7 @@ class SendHandlers:
                     or CLUSTER_START in text
                     or ext.get(batch, "false") != "false"
                 ):
-                    slow(connection, frame, answers)
-                    if connection in self._queued:
-                        for later in following:
-                            slow(connection, later, answers)
-                    continue
+                    raise _UnusualError
                 times = numbers[ext[reconsume]] if reconsume in ext else 0
                 if DELAY_START in text:
                     message = InnerMessage(
@@ -211,15 +214,20 @@ class SendHandlers:
                         joined_cluster if text and text[-1] != "\x02" else cluster,
                     )
             except _HOT_ERRORS:
-                slow(connection, frame, answers)
+                if _is_batch(header, batch):
+                    self._batch_run(fields, slow, connection, [frame], answers)
+                else:
+                    slow(connection, frame, answers)
+                if connection in self._queued:
+                    for later in following:
+                        slow(connection, later, answers)
                 continue
             if header.get("flag", 0) & FLAG_ONEWAY:
                 continue
             if encoding:
-                answer = self._responses.sent(
-                    command_from(frame), queue.queue_id, offset, [physical]
-                )
-                answers.append(answer.encode())
+                digits = b"%d" % offset
+                binary_template = binary_templates[queue.queue_id, 1, len(digits)]
+                answers.append(binary_template % (pack_int(header["opaque"]), physical, digits))
                 continue
             answer_header = template % (physical, offset, header["opaque"])
             answers.append(prefixes[len(answer_header)])
@@ -233,35 +241,39 @@ class SendHandlers:
         properties[CLUSTER] = self._config.broker_cluster_name
         return properties
 
-    def send_batch(
-        self, slow: SlowPath, connection: Connection, frames: list[RawFrame], answers: list[bytes]
+    def _batch_run(
+        self,
+        fields: _Fields,
+        slow: SlowPath,
+        connection: Connection,
+        frames: list[RawFrame],
+        answers: list[bytes],
     ) -> None:
-        """Serve a run of SEND_BATCH_MESSAGE: each frame holds many messages for one queue."""
-        numbers = self._numbers
+        """Serve a run of batches: each frame holds many messages for one queue."""
+        numbers, responses = self._numbers, self._responses
+        topic, queue_id, sys_flag_name, born, _, properties_name, reconsume, batch = fields
         for frame in frames:
             encoding, header, body = frame
             try:
                 ext = header["extFields"]
-                queue, template = self._targets[ext["b"]][ext["e"]]
-                sys_flag = numbers[ext["f"]]
+                queue, _ = self._targets[ext[topic]][ext[queue_id]]
+                sys_flag = numbers[ext[sys_flag_name]]
                 if (
-                    encoding
-                    or sys_flag & _SPECIAL_FLAGS
+                    sys_flag & _SPECIAL_FLAGS
                     or not _INT_MIN <= header["opaque"] <= _INT_MAX
-                    or ext["m"] != "true"
+                    or ext[batch] != "true"
                     or connection in self._queued
                 ):
-                    slow(connection, frame, answers)
-                    continue
+                    raise _UnusualError
                 offset = queue.next_offset
                 physicals = self._store.put_batch(
                     queue,
                     body,
-                    self.slow.batch_properties[ext["i"]],
+                    self.slow.batch_properties[ext[properties_name]],
                     sys_flag,
-                    numbers[ext["g"]],
+                    numbers[ext[born]],
                     connection.born_host,
-                    numbers[ext["j"]] if "j" in ext else 0,
+                    numbers[ext[reconsume]] if reconsume in ext else 0,
                     MAX_BATCH_AT_ONCE,
                 )
             except _HOT_ERRORS:
@@ -269,12 +281,19 @@ class SendHandlers:
                 continue
             if header.get("flag", 0) & FLAG_ONEWAY:
                 continue
-            # Insert the other message ids after the first one.
-            first, *others = physicals
-            answer_header = template % (first, offset, header["opaque"])
-            if others:
-                ids = self._more_ids[len(others)] % tuple(others)
-                end = answer_header.index(ID_END)
-                answer_header = answer_header[:end] + ids + answer_header[end:]
+            count = len(physicals)
+            if encoding:
+                digits = b"%d" % offset
+                template = responses.binary_templates[queue.queue_id, count, len(digits)]
+                answers.append(template % (pack_int(header["opaque"]), *physicals, digits))
+                continue
+            template = responses.json_templates[queue.queue_id, count]
+            answer_header = template % (*physicals, offset, header["opaque"])
             answers.append(self._prefixes[len(answer_header)])
             answers.append(answer_header)
+
+
+def _is_batch(header: Header, name: str) -> bool:
+    """Return whether a request of single messages holds a batch."""
+    ext = header.get("extFields")
+    return type(ext) is dict and ext.get(name) == "true"
