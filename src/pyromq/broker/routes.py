@@ -46,7 +46,7 @@ class FrameTaker:
 
 @dataclass(frozen=True, slots=True)
 class HotBuilder:
-    """Builds the handler of runs when the slow path is complete, with hooks and limits around it."""
+    """Builds the handler of runs, given the complete slow path with hooks and limits."""
 
     build: Callable[[SlowPath], HotHandler]
     #: Serves plain requests before they reach the handler. Dropped when the handler is wrapped,

@@ -105,8 +105,7 @@ class Chunk:
         self._on_arrival = on_arrival
         self._tags = raw_tags_codes()
         self._max_body = config.max_message_size
-        #: Records up to this size need no check of their body or properties.
-        self._unchecked_size = min(self._max_body, MAX_PROPERTIES)
+        self._unchecked_size = max_unchecked_record(config)
         self._waits_for_flush = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         #: Everything below this offset is flushed, or a flush of it is awaited.
         self._awaited = 0
@@ -336,15 +335,12 @@ class Chunk:
 
     # Records of the compiled kernel
 
-    @property
-    def room(self) -> tuple[int, int]:
-        """Return where the next record goes, and the offset above which no record may end."""
-        return self.position, self._limit
+    def record_room(self) -> tuple[int, int, bool]:
+        """Return where the next record goes, and the offset above which no record may end.
 
-    @property
-    def is_written(self) -> bool:
-        """Whether the log has all records, so that their buffers can be reused."""
-        return not self._buffers
+        Also whether the log has all records so far, so that their buffers can be reused.
+        """
+        return self.position, self._limit, not self._buffers
 
     def put_records(
         self,
@@ -352,9 +348,9 @@ class Chunk:
         queues: Iterable[tuple[ConsumeQueue, bytes, int]],
         store_timestamp: int,
     ) -> None:
-        """Gather complete records for `room`, and the entries of each queue with their number.
+        """Gather complete records for `record_room`, and each queue's entries with their number.
 
-        The caller keeps the records unchanged until `is_written`.
+        The caller keeps the records unchanged until they are in the log.
         """
         touched = self.touched
         if not touched:
@@ -469,6 +465,11 @@ class Chunk:
             PutStatus.MESSAGE_ILLEGAL,
             f"the batch has more than {limit} messages (maxBatchMessages)",
         )
+
+
+def max_unchecked_record(config: MessageStoreConfig) -> int:
+    """Return the size up to which a record needs no check of its body or properties."""
+    return min(config.max_message_size, MAX_PROPERTIES)
 
 
 def host_flag(store_host: bytes) -> int:
