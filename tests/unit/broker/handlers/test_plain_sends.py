@@ -313,4 +313,4 @@ async def test_a_chunk_larger_than_the_scratch_buffers(broker: AssembledBroker) 
     assert [answer.ext_fields["queueOffset"] for answer in answers] == [
         str(1 + 4000 * number) for number in range(15)
     ]
-    assert [record.queue_offset for record in broker.records()] == list(range(60_001))
+    assert broker.store.max_offset("T", 1) == 60_001
