@@ -176,3 +176,14 @@ cdef inline void write_word(Area area, i64 at, u64 word) noexcept nogil:
     word = pyromq_little_endian(word)
     if not is_outside(area.size, at, 8):
         memcpy(area.data + at, &word, 8)
+
+
+# The sources of a build, for `built_digest`.
+
+cdef extern from *:
+    """
+    #ifndef PYROMQ_DIGEST
+    #define PYROMQ_DIGEST ""
+    #endif
+    static const char pyromq_source[] __attribute__((used)) = "pyromq kernel source " PYROMQ_DIGEST;
+    """
