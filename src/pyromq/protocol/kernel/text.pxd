@@ -180,3 +180,17 @@ cdef inline i64 write_decimal(Area area, i64 at, i64 value) noexcept nogil:
         write8(area, place, <i64> (0x30 + rest % 10))
         rest //= 10
     return at + digits
+
+# The hash of the last property that starts with `tags` (its name and separator) and has a value; 0
+# without one, NONE if it is not UTF-8.
+cdef inline i64 tags_code_of(View view, i64 at, i64 end, View tags) noexcept nogil:
+    cdef i64 following
+    cdef i64 start = -1
+    cdef i64 stop = -1
+    while at < end:
+        following = find8(view, at, end, 2)
+        if following - at > tags.size and is_at(view, at, following, tags):
+            start = at + tags.size
+            stop = following
+        at = following + 1
+    return java_hash(view, start, stop) if start >= 0 else 0
