@@ -29,15 +29,17 @@ STABLE_ABI_TAG = "cp311"
 
 # Run, not imported: the package's dependencies are not there while it is built.
 _kernel = runpy.run_path(str(FOLDER / "__init__.py"))
-source_digest = _kernel["source_digest"]
-built_digest = _kernel["built_digest"]
+is_stale = _kernel["is_stale"]
+mark_source = _kernel["mark_source"]
 
 
 def is_set(variable: str) -> bool:
+    """Whether an environment variable is anything but empty or 0."""
     return os.environ.get(variable, "0") not in ("", "0")
 
 
 def extensions() -> list[Extension]:
+    """Return an extension per module of the kernel; none if this Python cannot load them."""
     has_stable_abi = sys.implementation.name == "cpython" and not sysconfig.get_config_var(
         "Py_GIL_DISABLED"
     )
@@ -50,7 +52,6 @@ def extensions() -> list[Extension]:
             define_macros=[
                 ("Py_LIMITED_API", STABLE_ABI),
                 ("PYROMQ_CHECKED", str(int(is_set("PYROMQ_CHECKED")))),
-                ("PYROMQ_DIGEST", f'"{source_digest(FOLDER, source.stem)}"'),
             ],
             extra_compile_args=["-O3", "-g0", "-fwrapv"],
             py_limited_api=True,
@@ -77,13 +78,18 @@ class BuildKernel(build_ext):
         from Cython.Build import cythonize  # missing after `pip install --no-build-isolation`
 
         # The C files go to the build directory, so that builds do not share them.
-        translated = cythonize(self.extensions, build_dir=self.build_temp, quiet=True)
+        translated = cythonize(self.extensions, build_dir=self.build_temp, quiet=True, force=True)
         sources = {each.name: each.sources for each in translated}
         for extension in self.extensions:
             extension.sources = sources[extension.name]
             extension.optional = False  # `run` prints one line for all of them
+        self.force = True  # times of files do not tell what they were built from
         self.parallel = self.parallel or True
         super().build_extensions()
+
+    def build_extension(self, ext: Extension) -> None:
+        super().build_extension(ext)
+        mark_source(self.get_ext_fullpath(ext.name), FOLDER)
 
     def copy_extensions_to_source(self) -> None:
         """Put the extensions beside their sources, atomically: a broker may start meanwhile."""
@@ -95,12 +101,11 @@ class BuildKernel(build_ext):
 
     def _is_current(self, extension: Extension) -> bool:
         """Whether the extension beside its source was built from it, with these flags."""
-        name = extension.name.rpartition(".")[2]
         path = self._inplace_path(extension)
         return (
             path.exists()
             and path.stat().st_mtime > Path(__file__).stat().st_mtime
-            and built_digest(path) == source_digest(FOLDER, name)
+            and not is_stale(path)
         )
 
     def _inplace_path(self, extension: Extension) -> Path:

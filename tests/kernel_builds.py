@@ -66,7 +66,7 @@ SANITIZED: Final = Build(
 
 
 def names() -> list[str]:
-    """Return the names of all modules of the kernel."""
+    """Return the names of all modules of the kernel, also of those without callers outside."""
     return sorted(path.stem for path in SOURCES.glob("*.py") if path.stem != "__init__")
 
 
@@ -75,6 +75,17 @@ def load(build: Build, name: str) -> ModuleType:
     """Return a module of a build; modules of other builds with the same name stay as they are."""
     with _visible(folder_of(build)):
         return importlib.import_module(_PREFIX + name)
+
+
+def fault_count(build: Build) -> int:
+    """Return how many accesses outside a buffer the loaded modules of a build have caught."""
+    return sum(module.fault_count() for module in loaded(build).values())
+
+
+def loaded(build: Build) -> dict[str, ModuleType]:
+    """Return the modules of a build that are loaded, also those that others imported."""
+    modules = _loaded.get(folder_of(build), {})
+    return {name.removeprefix(_PREFIX): module for name, module in modules.items()}
 
 
 @functools.cache
@@ -143,8 +154,10 @@ def _compile(build: Build, folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as directory:
         library = Path(directory, "library")
         done = subprocess.run(
-            [sys.executable, "setup.py", "--quiet", "build_ext", "--force"]
-            + [f"--build-lib={library}", f"--build-temp={directory}/objects"],
+            [
+                *(sys.executable, "setup.py", "--quiet", "build_ext", "--force"),
+                *(f"--build-lib={library}", f"--build-temp={directory}/objects"),
+            ],
             check=False,
             capture_output=True,
             text=True,
@@ -153,9 +166,8 @@ def _compile(build: Build, folder: Path) -> None:
         )
         extensions = list(library.rglob("*.so"))
         if len(extensions) < len(names()):
-            raise RuntimeError(
-                f"the {build.name} build of the kernel failed:\n{(done.stdout + done.stderr)[-5000:]}"
-            )
+            output = (done.stdout + done.stderr)[-5000:]
+            raise RuntimeError(f"the {build.name} build of the kernel failed:\n{output}")
         ready = Path(directory, "ready")
         ready.mkdir()
         for extension in extensions:

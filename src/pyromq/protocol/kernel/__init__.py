@@ -27,15 +27,13 @@ import importlib.machinery
 import os
 import sys
 import zlib
+from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 #: Set to anything but 0 to run without the kernel.
 PURE_VARIABLE: Final = "PYROMQ_PURE"
-#: The digest of its sources follows in an extension (`raw.pxd`).
-_MARK: Final = b"pyromq kernel source "
-_DIGEST_SIZE: Final = 16
-#: Lies beside an extension in a working tree, and in no wheel.
+#: Lies beside the extensions in a working tree, and not in a wheel.
 _SOURCE_OF_ALL: Final = "raw.pxd"
 
 
@@ -48,30 +46,30 @@ def describe() -> str:
     """Return which code runs, for `--version` and boot lines: `compiled kernel` or the reason."""
     if _is_switched_off():
         return f"pure Python ({PURE_VARIABLE} is set)"
-    problems = {name: problem for name in _names() if (problem := _load(name)[1])}
+    names = _names()
+    problems = {name: problem for name in names if (problem := _load(name)[1])}
     if not problems:
         return "compiled kernel"
-    (reason, *others) = dict.fromkeys(problems.values())
-    if others:
-        reason = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
-    if len(problems) == len(_names()):
-        return f"pure Python ({reason})"
-    return f"compiled kernel without {', '.join(problems)} ({reason})"
+    if len(problems) < len(names):
+        text = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
+        return f"compiled kernel in part ({text})"
+    return f"pure Python ({'; '.join(dict.fromkeys(problems.values()))})"
 
 
-def source_digest(folder: str | os.PathLike[str], name: str) -> str:
-    """Return a checksum of the sources of a module: its own, and all C types."""
-    checksums = _checksum_of_types(os.fspath(folder)), _checksum(os.path.join(folder, f"{name}.py"))
-    return "{:08x}{:08x}".format(*checksums)
+def mark_source(extension: str | os.PathLike[str], folder: str | os.PathLike[str]) -> None:
+    """Append the checksum of its sources in `folder` to a new extension; the loader ignores it."""
+    path = Path(extension)
+    with path.open("ab") as file:
+        file.write(_mark_of(Path(folder), path))
 
 
-def built_digest(extension: str | os.PathLike[str]) -> str:
-    """Return the checksum of the sources that an extension was built from; empty without one."""
-    with open(extension, "rb") as file:
-        content = file.read()
-    at = content.find(_MARK)
-    start = at + len(_MARK)
-    return "" if at < 0 else content[start : start + _DIGEST_SIZE].decode("latin-1")
+def is_stale(extension: str | os.PathLike[str]) -> bool:
+    """Whether an extension is incomplete, or was built from other sources than those beside it."""
+    path = Path(extension)
+    mark = _mark_of(path.parent, path)
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - len(mark)))
+        return file.read() != mark
 
 
 def _is_switched_off() -> bool:
@@ -79,46 +77,55 @@ def _is_switched_off() -> bool:
 
 
 def _names() -> list[str]:
-    """Return the names of all modules, compiled or not."""
-    (folder,) = __path__
-    return sorted(name.removesuffix(".pyi") for name in os.listdir(folder) if name.endswith(".pyi"))
+    """Return the names of the modules that have callers outside, compiled or not."""
+    return sorted(path.stem for path in Path(*__path__).glob("*.pyi"))
 
 
 @functools.cache
 def _load(name: str) -> tuple[ModuleType | None, str]:
     """Import a compiled module; return it, or None and the reason."""
-    path = f"{__name__}.{name}"
-    spec = importlib.machinery.PathFinder.find_spec(path, __path__)
+    full_name = f"{__name__}.{name}"
+    spec = importlib.machinery.PathFinder.find_spec(full_name, __path__)
     if spec is None or not isinstance(spec.loader, importlib.machinery.ExtensionFileLoader):
         return None, "no compiled kernel installed"
-    if "t" in sys.abiflags:  # it would load, and crash: objects have another layout
+    if "t" in sys.abiflags:
+        # It would load, and crash: objects have another layout.
         return None, "no compiled kernel for free-threaded Python"
     try:
-        if _is_stale(spec.loader.path, name):
-            return None, "the compiled kernel is not of this source: run make, or pip install"
-        return importlib.import_module(path), ""
+        problem = _staleness(spec.loader.path)
+        if problem:
+            return None, problem
+        module = importlib.import_module(full_name)
+        problem = "".join(map(_staleness, _extensions()))  # of the modules that it imported
+        return (None, problem) if problem else (module, "")
     except Exception as error:
         # Whatever is wrong with a file on disk, the Python code runs without it.
         return None, f"the compiled kernel does not load: {error}"
 
 
-def _is_stale(extension: str, name: str) -> bool:
-    """Whether an extension in a working tree was built from other sources than it has now."""
-    folder = os.path.dirname(extension)
-    if not os.path.exists(os.path.join(folder, _SOURCE_OF_ALL)):
-        return False
-    return built_digest(extension) != source_digest(folder, name)
+def _extensions() -> list[str]:
+    """Return the paths of the modules of this package that are imported."""
+    prefix = f"{__name__}."
+    return [
+        module.__file__
+        for name, module in list(sys.modules.items())
+        if name.startswith(prefix) and module.__file__
+    ]
 
 
 @functools.cache
-def _checksum_of_types(folder: str) -> int:
-    names = sorted(name for name in os.listdir(folder) if name.endswith(".pxd"))
-    checksum = 0
-    for name in names:
-        checksum = _checksum(os.path.join(folder, name), checksum)
-    return checksum
+def _staleness(path: str) -> str:
+    """Return what is wrong with an extension in a working tree, or an empty string."""
+    extension = Path(path)
+    if not (extension.parent / _SOURCE_OF_ALL).exists() or not is_stale(extension):
+        return ""
+    return f"{extension.name} was built from other sources: run make, or pip install"
 
 
-def _checksum(path: str, start: int = 0) -> int:
-    with open(path, "rb") as file:
-        return zlib.crc32(file.read(), start)
+def _mark_of(folder: Path, extension: Path) -> bytes:
+    """Return the bytes at the end of an extension: checksums of all C types and of its own code."""
+    types = 0
+    for path in sorted(folder.glob("*.pxd")):
+        types = zlib.crc32(path.read_bytes(), types)
+    own = zlib.crc32((folder / f"{extension.name.partition('.')[0]}.py").read_bytes())
+    return b"pyromq kernel source %08x%08x" % (types, own)
