@@ -14,6 +14,7 @@ cdef struct Message:
     i64 flag
     i64 born_timestamp
     i64 reconsume_times
+    bint is_batch
 
 # A message that is in the records, on its way to its queue.
 cdef struct Put:
@@ -22,12 +23,20 @@ cdef struct Put:
     i64 size
     i64 tags_code
 
-# The constant parts of a response, in the order of the wire.
-cdef struct Pieces:
+# The constant parts of a response header; see `broker.handlers.send_responses`.
+cdef struct JsonPieces:
     View before_id
     View before_queue_id
     View before_offset
     View before_opaque
+    View end
+
+cdef struct BinaryPieces:
+    View before_opaque
+    View before_fields_length
+    View before_id
+    View before_queue_id
+    View before_offset
     View end
 
 @cython.final
@@ -37,15 +46,16 @@ cdef class Sends:
     cdef View store_host
     cdef View id_prefix
     cdef View cluster
-    cdef Pieces json
-    cdef Pieces binary
+    cdef JsonPieces json
+    cdef BinaryPieces binary
+    # Of a response without ids
+    cdef i64 response_size
     cdef object batch_properties
     cdef i64 host_flag
     cdef i64 max_record
     cdef i64 max_body
     cdef i64 max_batch_count
     cdef i64 max_batch_size
-    cdef i64 max_frame
     cdef QueueTable table
     # Scratch
     cdef object records_memory
@@ -70,7 +80,7 @@ cdef class Sends:
     cdef Queue* queue
 
     cdef bint serve(self, i64 at, i64 end)
-    cdef bint read_message(self, Text* fields, bint is_batch)
+    cdef bint read_message(self, Text* fields)
     cdef bint send(self, i64 body, i64 end)
     cdef i64 write_properties(self, i64 at, Properties* properties) noexcept
     cdef bint send_batch(self, i64 body, i64 end)
@@ -99,5 +109,5 @@ cdef i64 INNER_HEAD_SIZE, INNER_FIXED_SIZE, INNER_FLAG, INNER_BODY_LENGTH
 cdef i64 ENTRY_SIZE, MAX_PROPERTIES, LENGTH_SIZE
 cdef i64 PREFIX_SIZE, TOTAL_SIZE, HEADER_LENGTH_MASK, RESPONSE, ONEWAY
 cdef i64 SEND, SEND_V2, SEND_BATCH, BORN_HOST_V6, SPECIAL_FLAGS
-cdef i64 BINARY_OPAQUE, BINARY_EXT_LENGTH
+cdef i64 MAX_FRAME
 cdef View TAGS, TRUE, FALSE

@@ -60,7 +60,7 @@ from pyromq.protocol.message import record, sysflag, units
 from pyromq.protocol.message.crc import CRC_MASK as _CRC_MASK
 from pyromq.protocol.message.message_id import HOST_SIZE_V4 as _HOST_SIZE_V4
 from pyromq.protocol.message.message_id import HOST_SIZE_V6 as _HOST_SIZE_V6
-from pyromq.protocol.wire import frame, header_binary, send_fields
+from pyromq.protocol.wire import frame
 from pyromq.protocol.wire.codes import RequestCode
 
 fill_crc_tables()
@@ -87,8 +87,7 @@ SEND_V2 = RequestCode.SEND_MESSAGE_V2
 SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
 BORN_HOST_V6 = sysflag.BORN_HOST_V6
 SPECIAL_FLAGS = sysflag.TRANSACTION_MASK | sysflag.HOST_MASK
-BINARY_OPAQUE = header_binary.OPAQUE_AT
-BINARY_EXT_LENGTH = header_binary.FIXED_SIZE + 4  # behind an empty remark
+MAX_FRAME = frame.MAX_FRAME
 
 # The owners of the bytes of module-level views.
 _tags, _true, _false = names.TAGS_START.encode(), b"true", b"false"
@@ -100,6 +99,10 @@ RECORDS_SIZE = 4 << 20
 RESPONSES_SIZE = 1 << 20
 #: Messages of one call.
 MAX_PUTS = 1 << 15
+#: At most, of three numbers in a response, with their lengths.
+NUMBERS_SIZE = 3 * (20 + 4) + 8
+#: Of a physical offset in a message id.
+ID_DIGITS = 16
 
 
 def fault_count() -> int:
@@ -123,7 +126,6 @@ class Sends:
         max_body: int,
         max_batch_count: int,
         max_batch_size: int,
-        max_frame: int,
     ) -> None:
         self.kept = []
         self.store_host = self.keep(store_host)
@@ -135,16 +137,20 @@ class Sends:
         self.json.before_offset = self.keep(json[2])
         self.json.before_opaque = self.keep(json[3])
         self.json.end = self.keep(json[4])
-        self.binary.before_id = self.keep(binary[0])
-        self.binary.before_queue_id = self.keep(binary[1])
-        self.binary.before_offset = self.keep(binary[2])
-        self.binary.end = self.keep(binary[3])
+        self.binary.before_opaque = self.keep(binary[0])
+        self.binary.before_fields_length = self.keep(binary[1])
+        self.binary.before_id = self.keep(binary[2])
+        self.binary.before_queue_id = self.keep(binary[3])
+        self.binary.before_offset = self.keep(binary[4])
+        self.binary.end = self.keep(binary[5])
+        self.response_size = (
+            PREFIX_SIZE + NUMBERS_SIZE + max(sum(map(len, json)), sum(map(len, binary)))
+        )
         self.batch_properties = batch_properties
         self.max_record = max_record
         self.max_body = max_body
         self.max_batch_count = min(max_batch_count, MAX_PUTS)
         self.max_batch_size = max_batch_size
-        self.max_frame = max_frame
         buffers = [
             bytearray(size) for size in (RECORDS_SIZE, RESPONSES_SIZE, MAX_PUTS * ENTRY_SIZE)
         ]
@@ -206,7 +212,7 @@ class Sends:
         at: cython.longlong = start
         while self.chunk.size - at >= PREFIX_SIZE:
             end = at + TOTAL_SIZE + read32(self.chunk, at)
-            if end > self.chunk.size or end - at > self.max_frame or not self.serve(at, end):
+            if end > self.chunk.size or end - at > MAX_FRAME or not self.serve(at, end):
                 break
             at = end
         if not self.put_count:
@@ -229,28 +235,32 @@ class Sends:
             return False
         if self.header.flag & RESPONSE:
             return False
-        if self.header.code == SEND_V2:
-            return self.read_message(self.header.short_fields, False) and self.send(body, end)
-        if self.header.code == SEND_BATCH:
-            return self.read_message(self.header.short_fields, True) and self.send_batch(body, end)
         if self.header.code == SEND:
-            return self.read_message(self.header.long_fields, False) and self.send(body, end)
-        return False
+            fields = self.header.long_fields
+        elif self.header.code == SEND_V2 or self.header.code == SEND_BATCH:
+            fields = self.header.short_fields
+        else:
+            return False
+        if not self.read_message(fields):
+            return False
+        return self.send_batch(body, end) if self.message.is_batch else self.send(body, end)
 
     # The message
 
-    def read_message(self, fields, is_batch):
+    def read_message(self, fields):
         """Check the fields of a send and find its queue; return False if it is not plain."""
         message = cython.address(self.message)
         batch = fields[BATCH]
-        if is_batch:
-            if batch.end - batch.start != TRUE.size or not is_at(
-                self.chunk, batch.start, batch.end, TRUE
-            ):
-                return False
-        elif batch.start >= 0 and (
-            batch.end - batch.start != FALSE.size
-            or not is_at(self.chunk, batch.start, batch.end, FALSE)
+        message.is_batch = batch.end - batch.start == TRUE.size and is_at(
+            self.chunk, batch.start, batch.end, TRUE
+        )
+        if not message.is_batch and (
+            self.header.code == SEND_BATCH
+            or batch.start >= 0
+            and (
+                batch.end - batch.start != FALSE.size
+                or not is_at(self.chunk, batch.start, batch.end, FALSE)
+            )
         ):
             return False
         message.sys_flag = number_in(self.chunk, fields[SYS_FLAG])
@@ -440,24 +450,11 @@ class Sends:
 
     def has_room(self, count, size):
         """Whether log, queue and all scratch buffers have room for these messages."""
-        queue = self.queue
-        pieces = cython.address(self.json)
-        if self.header.is_binary:
-            pieces = cython.address(self.binary)
-        response_size = (
-            PREFIX_SIZE
-            + pieces.before_id.size
-            + pieces.before_queue_id.size
-            + pieces.before_offset.size
-            + pieces.before_opaque.size
-            + pieces.end.size
-            + count * (self.id_prefix.size + 17)
-            + 80  # three numbers with their lengths
-        )
+        response_size = self.response_size + count * (self.id_prefix.size + ID_DIGITS + 1)
         return (
             size <= self.limit - self.position
             and size <= self.records.size - self.records_end
-            and count <= queue.room - queue.next_offset
+            and count <= self.queue.room - self.queue.next_offset
             and count <= MAX_PUTS - self.put_count
             and response_size <= self.responses.size - self.response_end
         )
@@ -508,8 +505,10 @@ class Sends:
 
     def respond_binary(self, first, count, offset):
         start = self.response_end
-        header = start + PREFIX_SIZE
-        id_length = write_all(self.responses, header, self.binary.before_id)
+        at = write_all(self.responses, start + PREFIX_SIZE, self.binary.before_opaque)
+        at = write32(self.responses, at, self.header.opaque)
+        fields_length = write_all(self.responses, at, self.binary.before_fields_length)
+        id_length = write_all(self.responses, fields_length + 4, self.binary.before_id)
         at = self.write_ids(id_length + 4, first, count)
         write32(self.responses, id_length, at - id_length - 4)
         at = write_all(self.responses, at, self.binary.before_queue_id)
@@ -517,10 +516,9 @@ class Sends:
         at = write_all(self.responses, at, self.binary.before_offset)
         at = write_sized_decimal(self.responses, at, offset)
         at = write_all(self.responses, at, self.binary.end)
-        write32(self.responses, header + BINARY_OPAQUE, self.header.opaque)
-        write32(self.responses, header + BINARY_EXT_LENGTH, at - header - BINARY_EXT_LENGTH - 4)
+        write32(self.responses, fields_length, at - fields_length - 4)
         write32(self.responses, start, at - start - TOTAL_SIZE)
-        write32(self.responses, start + TOTAL_SIZE, 1 << 24 | at - header)
+        write32(self.responses, start + TOTAL_SIZE, 1 << 24 | at - start - PREFIX_SIZE)
         self.response_end = at
 
     def write_ids(self, at, first, count):
