@@ -92,11 +92,7 @@ class IndexKeys:
         self.entries.size = MAX_KEYS * ENTRY_SIZE
         self.entries.data = cython.cast(cython.pointer(u8), malloc(MAX_KEYS * ENTRY_SIZE))
         self.rows = cython.cast(cython.pointer(u32), malloc(ROWS_SIZE * cython.sizeof(u32)))
-        if (
-            self.keys == cython.NULL
-            or self.entries.data == cython.NULL
-            or self.rows == cython.NULL
-        ):
+        if self.keys == cython.NULL or self.entries.data == cython.NULL or self.rows == cython.NULL:
             raise MemoryError
 
     def __dealloc__(self):
@@ -144,9 +140,7 @@ class IndexKeys:
         """Read records until there is one that cannot be read."""
         record: Record
         while True:
-            size = record_size(
-                self.log, self.position, self.log.size, cython.address(LAYOUT)
-            )
+            size = record_size(self.log, self.position, self.log.size, cython.address(LAYOUT))
             if size == 0:
                 return
             if read_record(
@@ -165,10 +159,7 @@ class IndexKeys:
     def add_record(self, record):
         """Add the keys of a complete record; return False if it must wait or is for Python."""
         offset = read64(self.log, record.start + LAYOUT.physical_offset)
-        if (
-            offset < self.end_offset
-            or record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
-        ):
+        if offset < self.end_offset or record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
             return True
         found: Found
         find_keys(self.log, record.properties, record.end, cython.address(found))
@@ -177,9 +168,7 @@ class IndexKeys:
         first = self.count
         if not self.hash_topic(record):
             return False
-        if found.unique >= 0 and not self.add_key(
-            record, offset, found.unique, found.unique_end
-        ):
+        if found.unique >= 0 and not self.add_key(record, offset, found.unique, found.unique_end):
             return False
         at = found.keys
         while at >= 0 and at < found.keys_end:
@@ -194,9 +183,7 @@ class IndexKeys:
     def hash_topic(self, record):
         """Compute the hash of `topic#`; return False if the topic is not UTF-8."""
         size = record.topic_end - record.topic
-        if size == self.topic.size and is_at(
-            self.log, record.topic, record.topic_end, self.topic
-        ):
+        if size == self.topic.size and is_at(self.log, record.topic, record.topic_end, self.topic):
             return True
         hash_code = continue_java_hash(0, self.log, record.topic, record.topic_end)
         if hash_code == NONE:
@@ -300,9 +287,7 @@ class IndexKeys:
         previous = read32_signed(read_only(self.file), self.slots_at + slot * SLOT_SIZE)
         return previous if 0 < previous <= number else 0
 
-    def enter(
-        self, file: object, slots_at: int, number: int, first: int, count: int
-    ) -> None:
+    def enter(self, file: object, slots_at: int, number: int, first: int, count: int) -> None:
         """Make the slots of the keys that `link` packed point to their entries."""
         first_row: cython.longlong = first
         key_count: cython.longlong = count
