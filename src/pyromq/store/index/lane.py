@@ -16,7 +16,6 @@ import threading
 from typing import Final
 
 from pyromq.base.sizes import KIB, MIB
-from pyromq.protocol.message import bulk
 from pyromq.protocol.message.record import BLANK_SIZE, MESSAGE_MAGIC, peek
 from pyromq.store.index.index import KeyIndex
 from pyromq.store.log.commit_log import CommitLog
@@ -98,9 +97,8 @@ class IndexLane:
         log = self._log
         offset = self._indexed_to
         data = self._read(offset)
-        starts, end = bulk.record_starts(data)
-        if starts.size:
-            index.put(data, starts)
+        end = index.put_span(data)
+        if end:
             self._indexed_to = offset + end
             return
         if not data:
@@ -112,8 +110,7 @@ class IndexLane:
         if magic != MESSAGE_MAGIC or offset + size > log.watermarks.written:
             self._indexed_to = log.segment_after(offset)
             return
-        record = log.read(offset, size)
-        index.put(record, bulk.record_starts(record)[0])
+        index.put_span(log.read(offset, size))
         self._indexed_to = offset + size
 
     def _read(self, offset: int) -> memoryview:

@@ -16,17 +16,17 @@ from tests.support.stores import FOREVER, TOPIC, open_store, put
 def test_lane_survives_a_failing_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = KeyIndex.put
+    real = KeyIndex.put_span
     failures = [3]
 
-    def failing(self: KeyIndex, *arguments: object) -> None:
+    def failing(self: KeyIndex, span: bytes) -> int:
         if failures[0]:
             failures[0] -= 1
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(self, *arguments)  # type: ignore[arg-type]
+        return real(self, span)
 
     monkeypatch.setattr("pyromq.store.index.lane._RETRY_SECONDS", 0.001)
-    monkeypatch.setattr(KeyIndex, "put", failing)
+    monkeypatch.setattr(KeyIndex, "put_span", failing)
     store = open_store(tmp_path)
     places = [put(store, keys="key") for _ in range(5)]
     store.seal()
