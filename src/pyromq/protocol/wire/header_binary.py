@@ -36,7 +36,7 @@ _unpack_short = _SHORT.unpack_from
 
 _LANGUAGE_NAMES = {language.value: language.name for language in LanguageCode}
 MAX_KEY = 0x7FFF
-_MAX_ASCII = 0x7F
+_ASCII_END = 0x80
 
 
 class DecodeError(ValueError):
@@ -129,7 +129,7 @@ def _decode_fields(data: bytes) -> dict[str, str]:
         name_length, name, length = unpack_short(data, position)
         start = position + _SHORT_SIZE
         end = start + length
-        if name_length != 1 or name > _MAX_ASCII or length < 0 or end > size:
+        if name_length != 1 or name >= _ASCII_END or length < 0 or end > size:
             break
         value = text[start:end]
         fields[chr(name)] = value if value.isascii() else data[start:end].decode()
