@@ -99,17 +99,10 @@ def pieces(header: bytes, values: Sequence[str]) -> list[bytes]:
 
     The values are those of fields, in order. A value is cut out together with its length.
     """
-<<<<<<< HEAD
-    after_opaque = OPAQUE_AT + _LENGTH.size
-    fields_length_at = _FIXED.size + _LENGTH.size
-    cut = [header[:OPAQUE_AT], header[after_opaque:fields_length_at]]
-    rest = header[fields_length_at + _LENGTH.size :]
-=======
     after_opaque = OPAQUE_AT + _LENGTH_SIZE
     fields_length_at = _FIXED.size + _LENGTH_SIZE
     cut = [header[:OPAQUE_AT], header[after_opaque:fields_length_at]]
     rest = header[fields_length_at + _LENGTH_SIZE :]
->>>>>>> quick14
     for value in values:
         text = value.encode()
         before, _, rest = rest.partition(_LENGTH.pack(len(text)) + text)
