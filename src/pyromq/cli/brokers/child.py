@@ -27,7 +27,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Self
 
 import click
 
@@ -65,6 +65,14 @@ class Order:
         """Return the line for the child's stdin."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
+    @classmethod
+    def decode(cls, line: bytes) -> Self:
+        """Return the order in a line. Raises ValueError if it is something else."""
+        try:
+            return cls(**json.loads(line))
+        except TypeError as error:
+            raise ValueError(f"not an order: {error}") from error
+
 
 @dataclass(frozen=True, slots=True)
 class Boot:
@@ -98,12 +106,12 @@ def decode_report(line: bytes) -> Boot | Failure | None:
 def main() -> None:
     """Run the broker that the parent describes."""
     try:
-        order = Order(**json.loads(_read_line()))
-    except (ValueError, TypeError):
+        order = Order.decode(_read_line())
+    except ValueError:
         click.echo("This program is started by `pyromq standalone --brokers N`.", err=True)
         sys.exit(2)
     reports = _take_stdout()
-    parent = _Parent()
+    parent = Parent(_STDIN, silence=_silence_stderr, end=_end_at_once)
     threading.Thread(target=parent.follow, daemon=True).start()
     try:
         _run(order, parent, lambda report: _write(reports, encode_report(report)))
@@ -134,7 +142,7 @@ def _write(reports: int, line: bytes) -> None:
         os.write(reports, line)
 
 
-def _run(order: Order, parent: _Parent, report: Callable[[Boot | Failure], None]) -> None:
+def _run(order: Order, parent: Parent, report: Callable[[Boot | Failure], None]) -> None:
     try:
         loaded = load_broker_properties({**read_properties(order.config_file), **order.properties})
     except ConfigError as error:
@@ -145,7 +153,8 @@ def _run(order: Order, parent: _Parent, report: Callable[[Boot | Failure], None]
         broker = await start_broker(
             servers, loaded, "choose others with --broker-port", order.config_file, lines.append
         )
-        parent.serving(servers)
+        loop = asyncio.get_running_loop()
+        parent.serving(lambda: _call_on(loop, servers.stop))
         report(Boot(lines[0], broker.port))
 
     options = ServerOptions(order.log_level, order.log_dir, order.log_size, order.log_files)
@@ -153,51 +162,61 @@ def _run(order: Order, parent: _Parent, report: Callable[[Boot | Failure], None]
     run_servers(start, options, ("store.log", "broker.log"))
 
 
-class _Parent:
+def _call_on(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: the broker has stopped
+        loop.call_soon_threadsafe(function)
+
+
+class Parent:
     """Follows the parent's wishes. `serving` runs on the loop, the rest on a thread."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, stdin: int, *, silence: Callable[[], None], end: Callable[[], object]
+    ) -> None:
+        """`silence` turns stderr off, `end` ends this process at once."""
+        self._stdin = stdin
+        self._silence = silence
+        self._end = end
         self._lock = threading.Lock()
         self._stop: Callable[[], object] | None = None
-        self._told_to_stop = False
+        self.told_to_stop = False
 
-    def serving(self, servers: Servers) -> None:
-        """Note that the broker serves, and how to stop it."""
-        loop = asyncio.get_running_loop()
-
-        def stop() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the broker has stopped
-                loop.call_soon_threadsafe(servers.stop)
-
+    def serving(self, stop: Callable[[], object]) -> None:
+        """Note that the broker serves; `stop` stops it cleanly, from any thread."""
         with self._lock:
             self._stop = stop
-            if self._told_to_stop:
+            if self.told_to_stop:
                 stop()
 
     def follow(self) -> None:
         """Stop the broker when the parent says so, or is gone."""
         received = b""
-        while data := os.read(_STDIN, 4096):
+        while data := os.read(self._stdin, 4096):
             received += data
             if STOP in received:
                 received = b""
                 self._stop_once()
         # Nobody reads stderr any more, and a failed write must not disturb the stop.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, _STDERR)
+        self._silence()
         if not self._stop_once():
-            _end_at_once()
+            self._end()
 
     def _stop_once(self) -> bool:
         """Stop the broker; return False if it does not serve or was told so before."""
         with self._lock:
-            if self._told_to_stop:
+            if self.told_to_stop:
                 return False
-            self._told_to_stop = True
+            self.told_to_stop = True
             if self._stop is None:
                 return False
             self._stop()
             return True
+
+
+def _silence_stderr() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, _STDERR)
+    os.close(nowhere)
 
 
 def _end_at_once() -> NoReturn:

@@ -106,13 +106,11 @@ def _refuse_unserved(directories: list[Path], root: Path) -> None:
     if 0 in unserved and directories[0] == root:
         advice = f"{root} itself holds the store of the first broker; move one of them elsewhere"
     elif needed > MAX_BROKERS:
-        advice = "move it elsewhere"
+        advice = "move what you do not need elsewhere"
     else:
-        advice = f"start with --brokers {needed}, or move it elsewhere if you do not need it"
-    raise click.ClickException(
-        f"{names} has messages that {len(directories)} "
-        f"broker{'s' if len(directories) > 1 else ''} would not serve: {advice}"
-    )
+        advice = f"start with --brokers {needed}, or move what you do not need elsewhere"
+    brokers = "1 broker" if len(directories) == 1 else f"{len(directories)} brokers"
+    raise click.ClickException(f"{brokers} would not serve the messages in {names}: {advice}")
 
 
 def _has_messages(directory: Path) -> bool:
