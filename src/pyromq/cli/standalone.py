@@ -22,6 +22,7 @@ from pyromq.cli.brokers.child import Order
 from pyromq.cli.brokers.figures import Figures, Target
 from pyromq.cli.brokers.layout import MAX_BROKERS, PORT_DISTANCE, Place, plan
 from pyromq.cli.brokers.processes import BrokerProcesses
+from pyromq.cli.brokers.topics import TopicSpread
 from pyromq.cli.namesrv import start_namesrv
 from pyromq.cli.running import (
     ServerOptions,
@@ -191,7 +192,8 @@ class _Cluster:
         if len(orders) == 1:
             lines += await self._start_own(servers, orders[0])
         else:
-            lines += await self._start_processes(servers, dict(zip(names, orders, strict=True)))
+            by_name = dict(zip(names, orders, strict=True))
+            lines += await self._start_processes(servers, server, by_name)
         if servers.stop_requested.is_set():
             return
         await _until_registered(server, names)
@@ -216,10 +218,13 @@ class _Cluster:
         return lines
 
     async def _start_processes(
-        self, servers: Servers, orders: dict[str, dict[str, str]]
+        self, servers: Servers, name_server: NameServer, orders: dict[str, dict[str, str]]
     ) -> list[str]:
         """Start a process for each broker; return their boot lines."""
         options = self._options
+        topics = TopicSpread(
+            name_server, lambda: {each.name: each.address for each in self._targets()}
+        )
         self._processes = processes = BrokerProcesses(
             {
                 name: Order(
@@ -234,8 +239,10 @@ class _Cluster:
             },
             servers.stop_requested,
             servers.stop,
+            topics.created,
         )
         await servers.start("brokers", processes, "", failures=())
+        await servers.start("topics", topics, "", failures=())
         return processes.boot_lines
 
     def _targets(self) -> list[Target]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import re
 import signal
@@ -72,15 +71,15 @@ def read(namesrv: str, topic: str, count: int, *brokers: str) -> set[bytes]:
 
 
 def test_messages_spread_over_brokers_and_stay_there(tmp_path: Path) -> None:
-    bodies = {b"%d" % number for number in range(20)}
+    bodies = {b"%d" % number for number in range(24)}
     names = ("broker-0", "broker-1")
     with running(*TWO, *ANY_PORTS, "--figures", "0.1", directory=tmp_path) as command:
         namesrv = namesrv_of(command)
         assert set(addresses_of(command)) == set(names)
         assert all(f"data/{name}" in command.printed for name in names)
-        sent = send(namesrv, "spread", 20)
-        assert sent == {"broker-0": 10, "broker-1": 10}
-        assert read(namesrv, "spread", 20, *names) == bodies
+        sent = send(namesrv, "spread", 24)
+        assert sent == {"broker-0": 12, "broker-1": 12}
+        assert read(namesrv, "spread", 24, *names) == bodies
         children = children_of(command)
         assert len(children) == 2
         command.wait_for("\nall: in ")
@@ -90,7 +89,7 @@ def test_messages_spread_over_brokers_and_stay_there(tmp_path: Path) -> None:
         r"\nbroker-0: in [\d,]+ msg/s [\d.]+ MiB/s, out \d+ msg/s, CPU", command.printed
     )
     totals = re.findall(r"^(broker-\d) +(\d+) +[\d.]+ +(\d+)", command.printed, re.MULTILINE)
-    assert totals == [("broker-0", "10", "10"), ("broker-1", "10", "10")]
+    assert totals == [("broker-0", "12", "12"), ("broker-1", "12", "12")]
     assert re.search(r"^broker-1 \| .* registered with NameServer", command.printed, re.MULTILINE)
     assert "Traceback" not in command.printed
     for name in names:
@@ -103,7 +102,11 @@ def test_messages_spread_over_brokers_and_stay_there(tmp_path: Path) -> None:
             "with --brokers 2, or move what you do not need elsewhere"
         )
     with running(*TWO, *ANY_PORTS, "--log-dir", "logs", directory=tmp_path) as command:
-        assert read(namesrv_of(command), "spread", 20, *names) == bodies
+        assert read(namesrv_of(command), "spread", 24, *names) == bodies
+        with running(*TWO, *ANY_PORTS, directory=tmp_path) as other:
+            assert other.exit_code() == 1
+            last = other.printed.splitlines()[-1]
+            assert re.match(r"Error: broker-\d: broker cannot start: .* is in use by another", last)
         assert command.end(signal.SIGTERM) == 0
     logs = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("logs/**/*.log"))
     assert logs == [
@@ -128,16 +131,21 @@ def test_data_of_one_broker_are_served_by_the_first_of_two(tmp_path: Path) -> No
     assert not (tmp_path / "data" / "broker-0").exists()
 
 
-def test_a_killed_command_leaves_no_broker_behind(tmp_path: Path) -> None:
+def test_a_topic_is_on_every_broker_and_a_killed_command_leaves_none_behind(
+    tmp_path: Path,
+) -> None:
+    stores = [tmp_path / "data" / name for name in ("broker-0", "broker-1")]
     with running(*TWO, *ANY_PORTS, directory=tmp_path) as command:
-        namesrv_of(command)
+        send(namesrv_of(command), "new", 1)
+        tables = [store / "config" / "topics.json" for store in stores]
+        wait_until(lambda: all('"new"' in table.read_text() for table in tables))
+
         children = children_of(command)
         assert len(children) == 2
-        assert (tmp_path / "data" / "broker-0" / "abort").exists()
+        assert all((store / "abort").exists() for store in stores)
         command.process.kill()
         wait_until(lambda: not any(map(is_alive, children)))
-    for name in ("broker-0", "broker-1"):
-        assert not (tmp_path / "data" / name / "abort").exists(), "it did not stop cleanly"
+    assert not any((store / "abort").exists() for store in stores), "it did not stop cleanly"
 
 
 def test_a_broker_that_dies_comes_back_and_a_second_signal_ends_all(tmp_path: Path) -> None:
@@ -191,17 +199,6 @@ def test_a_port_in_use_fails_the_start_with_the_error_of_its_broker(tmp_path: Pa
         f"Error: broker-1: broker cannot start: 127.0.0.1:{port + 4}: Address already in use; "
         "stop the program that uses it, or choose others with --broker-port"
     )
-
-
-def test_a_locked_store_fails_the_start_with_the_error_of_its_broker(tmp_path: Path) -> None:
-    store = tmp_path / "data" / "broker-1"
-    store.mkdir(parents=True)
-    with (store / "lock").open("ab+") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX, 1, 0)
-        with running(*TWO, *ANY_PORTS, directory=tmp_path) as command:
-            assert command.exit_code() == 1
-    last = command.printed.splitlines()[-1]
-    assert last.startswith(f"Error: broker-1: broker cannot start: {store} is in use by another")
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "65", "1000", "two", "1.5", ""])

@@ -7,7 +7,8 @@ The name is for `ps`; everything else comes from the parent (`cli.brokers.proces
 | stream | content |
 | --- | --- |
 | stdin | one line of JSON, the `Order`; then the line `stop`, which stops the broker cleanly |
-| stdout | one line of JSON: the `Boot` when the broker serves, or the `Failure` of its start |
+| stdout | lines of JSON: the `Boot` when the broker serves, or the `Failure` of its start; then a \
+`Created` for every topic that a send creates |
 | stderr | log lines, unless the order names a log directory |
 
 stdin stays open for as long as the parent lives. When it ends, also because the parent was killed,
@@ -22,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import sys
 import threading
@@ -41,6 +43,8 @@ from pyromq.cli.running import (
     read_properties,
     run_servers,
 )
+
+logger = logging.getLogger(__name__)
 
 STOP: Final = b"stop\n"
 _STDIN: Final = 0
@@ -89,17 +93,31 @@ class Failure:
     reason: str
 
 
-def encode_report(report: Boot | Failure) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A send has created a topic."""
+
+    topic: str
+    queues: int
+    perm: int
+    sys_flag: int
+
+
+Report = Boot | Failure | Created
+_KINDS: Final = {kind.__name__: kind for kind in (Boot, Failure, Created)}
+
+
+def encode_report(report: Report) -> bytes:
     """Return the line for the child's stdout."""
-    return json.dumps(asdict(report)).encode() + b"\n"
+    return json.dumps([type(report).__name__, asdict(report)]).encode() + b"\n"
 
 
-def decode_report(line: bytes) -> Boot | Failure | None:
+def decode_report(line: bytes) -> Report | None:
     """Return the report in a line of the child's stdout; None if it is something else."""
     try:
-        table = json.loads(line)
-        return Failure(**table) if "reason" in table else Boot(**table)
-    except (ValueError, TypeError):
+        kind, fields = json.loads(line)
+        return _KINDS[kind](**fields)
+    except (ValueError, TypeError, KeyError):
         return None
 
 
@@ -134,15 +152,21 @@ def _take_stdout() -> int:
     """Return a descriptor for reports; whatever else prints to stdout goes to stderr."""
     reports = os.dup(_STDOUT)  # not inherited by children, so that it closes with this process
     os.dup2(_STDERR, _STDOUT)
+    os.set_blocking(reports, False)
     return reports
 
 
 def _write(reports: int, line: bytes) -> None:
-    with contextlib.suppress(OSError):  # the parent is gone, and stdin has told us
-        os.write(reports, line)
+    """Write a line, unless the parent is gone or does not read: that must not stop the broker."""
+    try:
+        os.write(reports, line)  # a pipe takes so short a line as a whole or not at all
+    except BlockingIOError:
+        logger.warning("report not delivered to the parent process: %s", line)
+    except OSError:
+        pass
 
 
-def _run(order: Order, parent: Parent, report: Callable[[Boot | Failure], None]) -> None:
+def _run(order: Order, parent: Parent, report: Callable[[Report], None]) -> None:
     try:
         loaded = load_broker_properties({**read_properties(order.config_file), **order.properties})
     except ConfigError as error:
@@ -152,6 +176,11 @@ def _run(order: Order, parent: Parent, report: Callable[[Boot | Failure], None])
     async def start(servers: Servers) -> None:
         broker = await start_broker(
             servers, loaded, "choose others with --broker-port", order.config_file, lines.append
+        )
+        broker.topics.add_creation_listener(
+            lambda topic: report(
+                Created(topic.topic_name, topic.write_queue_nums, topic.perm, topic.topic_sys_flag)
+            )
         )
         loop = asyncio.get_running_loop()
         parent.serving(lambda: _call_on(loop, servers.stop))

@@ -28,11 +28,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import IO, Final, NamedTuple
 
 import click
 
-from pyromq.cli.brokers.child import STOP, Boot, Failure, Order, decode_report
+from pyromq.cli.brokers.child import STOP, Boot, Created, Failure, Order, Report, decode_report
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class BrokerProcesses:
         orders: Mapping[str, Order],
         stop_requested: asyncio.Event,
         give_up: Callable[[Exception], None],
+        on_created: Callable[[str, Created], None] = lambda _name, _topic: None,
         *,
         command: Sequence[str] | None = None,
         restarts: Restarts | None = None,
@@ -84,11 +86,13 @@ class BrokerProcesses:
         """`orders` holds the order of each broker by its name.
 
         A stop request ends a start early. `give_up` is called with an error when a broker cannot
-        be kept running; the caller then stops everything. `command` runs another child program.
+        be kept running; the caller then stops everything. `on_created` is called with the name of
+        a broker and a topic that a send has created on it. `command` runs another child program.
         """
         command = _child_command() if command is None else command
         self._brokers = [
-            _Broker(name, order, command, restarts or Restarts()) for name, order in orders.items()
+            _Broker(name, order, command, restarts or Restarts(), partial(on_created, name))
+            for name, order in orders.items()
         ]
         self._stop_requested = stop_requested
         self._give_up = give_up
@@ -154,8 +158,16 @@ class BrokerProcesses:
 class _Broker:
     """One broker, over all its processes."""
 
-    def __init__(self, name: str, order: Order, command: Sequence[str], restarts: Restarts) -> None:
+    def __init__(
+        self,
+        name: str,
+        order: Order,
+        command: Sequence[str],
+        restarts: Restarts,
+        on_created: Callable[[Created], None],
+    ) -> None:
         self.name = name
+        self._on_created = on_created
         self._order = order
         self._command = command
         self._restarts = restarts
@@ -171,7 +183,7 @@ class _Broker:
         if self.boot is not None:
             # A broker that chose a free port keeps it: messages and clients know it.
             order = replace(order, properties={**order.properties, "listenPort": self._port()})
-        self.run = _Run(self.name, [*self._command, self.name], order)
+        self.run = _Run(self.name, [*self._command, self.name], order, self._on_created)
         return self.run
 
     def _port(self) -> str:
@@ -227,8 +239,15 @@ class _Broker:
 class _Run:
     """One process of a broker."""
 
-    def __init__(self, name: str, command: Sequence[str], order: Order) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        order: Order,
+        on_created: Callable[[Created], None],
+    ) -> None:
         """Raises OSError if the system has no room for a process."""
+        self._on_created = on_created
         self._loop = asyncio.get_running_loop()
         self.started: asyncio.Future[Boot | Failure] = self._loop.create_future()
         self.exited: asyncio.Future[int] = self._loop.create_future()
@@ -283,8 +302,10 @@ class _Run:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know
             self._loop.call_soon_threadsafe(function, *arguments)
 
-    def _report(self, report: Boot | Failure) -> None:
-        if not self.started.done():
+    def _report(self, report: Report) -> None:
+        if isinstance(report, Created):
+            self._on_created(report)
+        elif not self.started.done():
             self.started.set_result(report)
 
     def _ended(self, status: int) -> None:

@@ -17,9 +17,11 @@ import pytest
 from pyromq.cli.brokers.child import (
     STOP,
     Boot,
+    Created,
     Failure,
     Order,
     Parent,
+    Report,
     decode_report,
     encode_report,
 )
@@ -57,7 +59,7 @@ def child(order: bytes) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def report_of(process: subprocess.Popen[bytes]) -> Boot | Failure | None:
+def report_of(process: subprocess.Popen[bytes]) -> Report | None:
     assert process.stdout is not None
     return decode_report(process.stdout.readline())
 
@@ -173,9 +175,9 @@ def test_orders_are_lines() -> None:
 
 
 def test_reports_are_lines() -> None:
-    for report in (Boot("a\nb", 7), Failure("ü\n")):
+    for report in (Boot("a\nb", 7), Failure("ü\n"), Created("t", 4, 6, 0)):
         line = encode_report(report)
         assert line.count(b"\n") == 1
         assert decode_report(line) == report
-    for line in (b"", b"hello\n", b"5\n", b"[]\n", b'{"line": 1}\n', b"\xff\xfe\n"):
+    for line in (b"", b"hello\n", b"5\n", b"[]\n", b'["Boot", {}]\n', b'["x", {}]\n', b"\xff\n"):
         assert decode_report(line) is None

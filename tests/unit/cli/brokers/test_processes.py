@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from pyromq.cli.brokers.child import Order
+from pyromq.cli.brokers.child import Created, Order
 from pyromq.cli.brokers.processes import BrokerProcesses, Restarts, describe_exit
 from tests.support.patience import until
 
@@ -21,14 +21,15 @@ PROGRAM = r"""
 import json, os, sys, time
 name, order = sys.argv[1], json.loads(sys.stdin.readline())
 does, port = order["properties"].get("does"), int(order["properties"].get("listenPort", 0))
-def say(**report): print(json.dumps(report), flush=True)
-if does == "fail": say(reason="no room"); sys.exit(1)
+def say(kind, **fields): print(json.dumps([kind, fields]), flush=True)
+if does == "fail": say("Failure", reason="no room"); sys.exit(1)
 if does == "vanish": sys.exit(7)
 if does == "hang": sys.stdin.read(); sys.exit(5)
 if does == "log": sys.stderr.write("first\n" + "x" * 100_000 + "\nlast"); sys.stderr.flush()
-say(line=f"{name} at {port or 4711}", port=port or 4711)
+say("Boot", line=f"{name} at {port or 4711}", port=port or 4711)
 if does == "crash": os.kill(os.getpid(), 6)
 if does == "crash once" and not port: os.kill(os.getpid(), 9)
+if does == "create": print("noise"); say("Created", topic="t", queues=4, perm=6, sys_flag=0)
 said = sys.stdin.readline()
 sys.exit(3 if does == "stop badly" or said != "stop\n" else 0)
 """
@@ -38,11 +39,13 @@ def brokers(
     *does: str,
     stop_requested: asyncio.Event | None = None,
     give_up: Callable[[Exception], None] = lambda _: None,
+    on_created: Callable[[str, Created], None] = lambda _name, _topic: None,
 ) -> BrokerProcesses:
     return BrokerProcesses(
         {f"broker-{number}": Order({"does": each}) for number, each in enumerate(does)},
         stop_requested or asyncio.Event(),
         give_up,
+        on_created,
         command=[sys.executable, "-I", "-S", "-c", PROGRAM],
         restarts=QUICK,
     )
@@ -172,6 +175,15 @@ async def test_log_lines_have_the_name_of_their_broker(capfd: pytest.CaptureFixt
     assert lines[0] == "broker-0 | first"
     assert lines[-1] == "broker-0 | last"
     assert sum(len(line) - len("broker-0 | ") for line in lines) == 100_009
+
+
+async def test_topics_that_sends_create_are_passed_on() -> None:
+    created: list[tuple[str, Created]] = []
+    processes = brokers("serve", "create", on_created=lambda *each: created.append(each))
+    await processes.start()
+    await until(lambda: created)
+    await processes.stop()
+    assert created == [("broker-1", Created("t", 4, 6, 0))]
 
 
 def test_pauses_double_up_to_a_limit() -> None:
