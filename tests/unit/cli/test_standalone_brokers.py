@@ -138,7 +138,7 @@ def test_a_topic_is_on_every_broker_and_a_killed_command_leaves_none_behind(
     with running(*TWO, *ANY_PORTS, directory=tmp_path) as command:
         send(namesrv_of(command), "new", 1)
         tables = [store / "config" / "topics.json" for store in stores]
-        wait_until(lambda: all('"new"' in table.read_text() for table in tables))
+        wait_until(lambda: all(t.exists() and '"new"' in t.read_text() for t in tables))
 
         children = children_of(command)
         assert len(children) == 2

@@ -231,7 +231,7 @@ class Parent:
             self._end()
 
     def _stop_once(self) -> bool:
-        """Stop the broker; return False if it does not serve or was told so before."""
+        """Stop the broker; return False if it does not serve, or stops already."""
         with self._lock:
             if self.told_to_stop:
                 return False
