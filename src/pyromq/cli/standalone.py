@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,7 +84,7 @@ _LOOPBACK = "127.0.0.1"
 @click.option(
     "--figures",
     metavar="SECONDS",
-    type=click.FloatRange(0.1),
+    type=click.IntRange(1, 86_400),
     help="Print message rates, CPU and memory of each broker at this interval, and totals at the "
     "end.",
 )
@@ -96,7 +96,7 @@ def standalone(
     broker_port: int | None,
     host: str,
     config_file: str | None,
-    figures: float | None,
+    figures: int | None,
     options: ServerOptions,
 ) -> None:
     """Run a NameServer and one or more brokers.
@@ -127,15 +127,21 @@ def standalone(
     checked = settings.load({"namesrvAddr": format_address(_LOOPBACK, 9876)})
     root = Path(checked.store.store_path_root_dir)
     places = plan(brokers, root, checked.broker.listen_port, given, namesrv_port)
-    for place in places:
-        settings.load(place.properties())
+    names = [settings.load(place.properties()).broker.broker_name for place in places]
+    if len(set(names)) < brokers:
+        raise click.ClickException(
+            f"the brokers would be called {', '.join(names)}, two of them the same: set another "
+            "brokerName in a file for -c"
+        )
     namesrv_config = NamesrvConfig(
         listen_port=namesrv_port,
         bind_address=host,
         kv_config_path=str(root / "namesrv" / "kvConfig.json"),
         config_store_path=str(root / "namesrv" / "namesrv.properties"),
     )
-    cluster = _Cluster(settings, places, options, namesrv_config, figures)
+    cluster = _Cluster(
+        settings, dict(zip(names, places, strict=True)), options, namesrv_config, figures
+    )
     own_logs = ("store.log", "namesrv.log", "broker.log")
     logs = own_logs if brokers == 1 else ("namesrv.log", "standalone.log")
     run_servers(cluster.start, options, logs, checked.warnings)
@@ -164,11 +170,12 @@ class _Cluster:
     def __init__(
         self,
         settings: _Settings,
-        places: Sequence[Place],
+        places: Mapping[str, Place],
         options: ServerOptions,
         namesrv_config: NamesrvConfig,
         figures: float | None,
     ) -> None:
+        """`places` are those of the brokers, by name."""
         self._settings = settings
         self._places = places
         self._options = options
@@ -187,24 +194,23 @@ class _Cluster:
             servers, self._namesrv_config, "choose another one with --namesrv-port", lines.append
         )
         address = format_address(_reachable(self._namesrv_config.bind_address), server.port)
-        orders = [{**place.properties(), "namesrvAddr": address} for place in self._places]
-        names = [self._settings.load(order).broker.broker_name for order in orders]
-        if len(orders) == 1:
-            lines += await self._start_own(servers, orders[0])
+        if len(self._places) == 1:
+            lines += await self._start_own(servers, address)
         else:
-            by_name = dict(zip(names, orders, strict=True))
-            lines += await self._start_processes(servers, server, by_name)
+            lines += await self._start_processes(servers, server, address)
         if servers.stop_requested.is_set():
             return
-        await _until_registered(server, names)
+        await _until_registered(server, self._places)
         if self._figures is not None or self._processes is not None:
             figures = Figures(self._targets, self._figures)
             await servers.start("figures", figures, "", failures=())
-        click.echo("\n".join([*lines, _guide(address, [each.directory for each in self._places])]))
+        directories = [place.directory for place in self._places.values()]
+        click.echo("\n".join([*lines, _guide(address, directories)]))
 
-    async def _start_own(self, servers: Servers, order: dict[str, str]) -> list[str]:
+    async def _start_own(self, servers: Servers, namesrv_address: str) -> list[str]:
         """Start the only broker, in this process; return its boot line."""
-        loaded = self._settings.load(order)
+        ((name, place),) = self._places.items()
+        loaded = self._settings.load({**place.properties(), "namesrvAddr": namesrv_address})
         lines: list[str] = []
         broker = await start_broker(
             servers,
@@ -214,28 +220,28 @@ class _Cluster:
             lines.append,
         )
         address = format_address(self._host, broker.port)
-        self._own_broker = Target(loaded.broker.broker_name, address, os.getpid())
+        self._own_broker = Target(name, address, os.getpid())
         return lines
 
     async def _start_processes(
-        self, servers: Servers, name_server: NameServer, orders: dict[str, dict[str, str]]
+        self, servers: Servers, name_server: NameServer, namesrv_address: str
     ) -> list[str]:
         """Start a process for each broker; return their boot lines."""
-        options = self._options
+        options, overrides = self._options, self._settings.overrides
         topics = TopicSpread(
             name_server, lambda: {each.name: each.address for each in self._targets()}
         )
         self._processes = processes = BrokerProcesses(
             {
                 name: Order(
-                    {**self._settings.overrides, **order},
+                    {**overrides, **place.properties(), "namesrvAddr": namesrv_address},
                     self._settings.config_file,
                     options.log_level,
                     None if options.log_dir is None else str(Path(options.log_dir) / name),
                     options.log_size,
                     options.log_files,
                 )
-                for name, order in orders.items()
+                for name, place in self._places.items()
             },
             servers.stop_requested,
             servers.stop,
@@ -268,7 +274,7 @@ def _reachable(host: str) -> str:
     return _LOOPBACK if host in _ALL_INTERFACES else host
 
 
-async def _until_registered(server: NameServer, broker_names: Sequence[str]) -> None:
+async def _until_registered(server: NameServer, broker_names: Iterable[str]) -> None:
     """Wait until the brokers have registered; they retry failed attempts themselves."""
     missing = set(broker_names)
     try:

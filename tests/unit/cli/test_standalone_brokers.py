@@ -73,7 +73,7 @@ def read(namesrv: str, topic: str, count: int, *brokers: str) -> set[bytes]:
 def test_messages_spread_over_brokers_and_stay_there(tmp_path: Path) -> None:
     bodies = {b"%d" % number for number in range(24)}
     names = ("broker-0", "broker-1")
-    with running(*TWO, *ANY_PORTS, "--figures", "0.1", directory=tmp_path) as command:
+    with running(*TWO, *ANY_PORTS, "--figures", "1", directory=tmp_path) as command:
         namesrv = namesrv_of(command)
         assert set(addresses_of(command)) == set(names)
         assert all(f"data/{name}" in command.printed for name in names)
@@ -206,6 +206,21 @@ def test_a_senseless_number_of_brokers_is_refused(value: str) -> None:
     result = CliRunner().invoke(standalone, ["--brokers", value])
     assert result.exit_code == 2
     assert "--brokers" in result.output
+
+
+def test_brokers_of_the_same_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").mkdir()  # of a single broker, which has the name of its host
+    monkeypatch.setattr(socket, "gethostname", lambda: "broker-1")
+    result = CliRunner().invoke(standalone, ["--brokers", "2", "--data", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "would be called broker-1, broker-1, two of them the same" in result.output
+
+
+@pytest.mark.parametrize("value", ["0", "nan", "-1", "x"])
+def test_a_senseless_interval_of_figures_is_refused(value: str) -> None:
+    assert CliRunner().invoke(standalone, ["--figures", value]).exit_code == 2
 
 
 def test_settings_that_several_brokers_cannot_share_are_refused(tmp_path: Path) -> None:

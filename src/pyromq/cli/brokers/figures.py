@@ -14,6 +14,7 @@ and a table of totals when it stops, before the brokers do. Runs on the loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -67,13 +68,13 @@ class Figures:
         targets: Callable[[], Sequence[Target]],
         every: float | None,
         *,
-        echo: Callable[[str], object] = click.echo,
+        echo: Callable[[str], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Print lines every `every` seconds, or only the table if that is None."""
         self._targets = targets
         self._every = every
-        self._echo = echo
+        self._echo = echo or _print
         self._clock = clock
         self._client = RemotingClient(connect_timeout=_ANSWER_SECONDS)
         self._last: dict[str, Sample] = {}
@@ -144,6 +145,11 @@ class Figures:
         except (RemotingError, OSError, KeyError, ValueError) as error:
             logger.debug("no figures of %s: %s", target.name, error)
             return None
+
+
+def _print(text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):  # nobody reads stdout, and the brokers matter more
+        click.echo(text)
 
 
 class Rate(NamedTuple):

@@ -138,7 +138,9 @@ class BrokerProcesses:
         finally:
             for task in (*starts, stop):
                 task.cancel()
-        if not stop.done():
+            # Retrieve all errors: one is enough to report.
+            await asyncio.gather(*starts, stop, return_exceptions=True)
+        if not self._stop_requested.is_set():
             self._watching = [asyncio.create_task(self._watch(each)) for each in self._brokers]
 
     async def _watch(self, broker: _Broker) -> None:
@@ -220,12 +222,12 @@ class _Broker:
                 *(self.name, ending, in_a_row, self._restarts.most, pause),
             )
             await asyncio.sleep(pause)
-            run = self.spawn()
             self.restarts += 1
             try:
+                run = self.spawn()
                 await self.until_started()
-            except click.ClickException as error:
-                logger.error("restart of %s failed: %s", self.name, error.message)
+            except (click.ClickException, OSError) as error:
+                logger.error("restart of %s failed: %s", self.name, error)
             else:
                 logger.warning("%s serves again, as process %d", self.name, run.pid)
 
