@@ -1,6 +1,6 @@
 """Load and resources of each broker: `pyromq standalone --figures`.
 
-    broker-0: in 41,020 msg/s 9.8 MiB/s, out 41,015 msg/s, CPU 93 %, RSS 131 MiB
+    broker-0: in 22,971 msg/s 6.3 MiB/s, out 0 msg/s, CPU 21 %, RSS 134 MiB
 
 Messages and bytes come from the brokers themselves (GET_BROKER_RUNTIME_INFO), CPU time and memory
 from /proc. `in` counts stored messages with the bytes of their records, `out` messages that pulls
