@@ -225,8 +225,9 @@ def _large(random: Random) -> Given:
         frame = _encode(RequestCode.SEND_MESSAGE_V2, single, b"", 0, Encoding.ROCKETMQ)
         frames = [frame] * 14_000
     else:
-        batch = encode_inner_message(b"", b"") * random.randrange(8000, 8193)
-        frames = [_encode(code, fields, batch, FLAG_ONEWAY, Encoding.JSON)] * 5
+        size = random.randrange(300, 2000)
+        batch = encode_inner_message(b"", b"") * size
+        frames = [_encode(code, fields, batch, FLAG_ONEWAY, Encoding.JSON)] * (36_000 // size)
     return Given(b"".join(frames), 0, 1 << 40, _HOSTS[0], 0, 8 if kind == 0 else 1)
 
 
