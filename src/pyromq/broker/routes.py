@@ -91,9 +91,9 @@ class Route:
     max_run: int | None = None
 
 
-def runs(handler: HotHandler) -> HotBuilder:
+def runs(handler: HotHandler, taker: FrameTaker | None = None) -> HotBuilder:
     """Declare a hot handler that serves every frame itself."""
-    return HotBuilder(lambda _: handler)
+    return HotBuilder(lambda _: handler, taker)
 
 
 def fast(handler: FastHandler, taker: FrameTaker | None = None) -> HotBuilder:
