@@ -79,6 +79,10 @@ _HEADS = {
 HEAD_SIZE_V4: Final = 88
 assert _HEADS[0].size == HEAD_SIZE_V4
 assert _HEADS[HOST_MASK].size == HEAD_SIZE_V4 + 24
+#: totalSize, magic, queueOffset, sysFlag and bodyLength of a record with IPv4 hosts: enough to
+#: check a record and to find the next one.
+SCANNED_HEAD = struct.Struct(">iI12xq8xi44xi")
+assert SCANNED_HEAD.size == HEAD_SIZE_V4
 #: Bytes of the length fields of topic and properties.
 TAIL_LENGTHS: Final = 3
 
@@ -150,6 +154,12 @@ def head_packer(sys_flag: int) -> Callable[..., bytes]:
 def head_unpacker(sys_flag: int) -> Callable[[bytes, int], tuple[Any, ...]]:
     """Return a function that unpacks them from a buffer and an offset."""
     return _HEADS[sys_flag & HOST_MASK].unpack_from
+
+
+def unpack_head(head: bytes) -> tuple[Any, ...]:
+    """Unpack fields 1 to 14 and bodyLength from exactly their bytes."""
+    (sys_flag,) = _INT.unpack_from(head, _SYS_FLAG)
+    return _HEADS[sys_flag & HOST_MASK].unpack(head)
 
 
 def shared_packer(sys_flag: int) -> Callable[..., bytes]:
