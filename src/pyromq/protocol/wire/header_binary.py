@@ -20,9 +20,13 @@ from pyromq.protocol.wire.codes import LanguageCode
 from pyromq.protocol.wire.header_json import Header
 
 _FIXED = struct.Struct(">hBhii")
+#: Where opaque and flag are in a header, and where the remark begins.
+OPAQUE_AT = 5
+FLAG_AT = 9
+FIXED_SIZE = _FIXED.size
 _LENGTH = struct.Struct(">i")
 _KEY_LENGTH = struct.Struct(">h")
-assert _FIXED.size == 13
+assert FIXED_SIZE == FLAG_AT + 4
 
 _LANGUAGE_NAMES = {language.value: language.name for language in LanguageCode}
 MAX_KEY = 0x7FFF
