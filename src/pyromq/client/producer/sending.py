@@ -7,11 +7,12 @@ Both are plain values; the producer decides on queues and retries.
 
 from __future__ import annotations
 
+import asyncio
 import time
 import zlib
 from collections.abc import Sequence
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -38,15 +39,23 @@ from pyromq.protocol.message.record import encode_inner_message
 from pyromq.protocol.message.sysflag import COMPRESSED, COMPRESSION_ZLIB, TRANSACTION_PREPARED
 from pyromq.protocol.names import RETRY_TOPIC_PREFIX
 from pyromq.protocol.wire.bodies import MessageQueue
-from pyromq.protocol.wire.codes import PROTOCOL_VERSION, LanguageCode, RequestCode
-from pyromq.protocol.wire.frame import FLAG_ONEWAY, RemotingCommand, pack_prefix
+from pyromq.protocol.wire.codes import (
+    PROTOCOL_VERSION,
+    LanguageCode,
+    RequestCode,
+    ResponseCode,
+)
+from pyromq.protocol.wire.frame import FLAG_ONEWAY, RawFrame, RemotingCommand, pack_prefix
 from pyromq.protocol.wire.headers import SendMessageRequestHeaderV2
+from pyromq.remoting.client import SendAnswer, ServerConnection
 
 #: The zlib level of RocketMQ 4.9's clients.
 _COMPRESSION_LEVEL: Final = 5
 #: Marks a template's placeholders: a character that no name contains.
 _HOLE: Final = "\ue000"
 _new_tuple: Final = tuple.__new__
+_SEND_OK: Final = SendStatus.SEND_OK
+_SUCCESS: Final = int(ResponseCode.SUCCESS)
 
 
 class Outgoing:
@@ -85,6 +94,14 @@ class Outgoing:
             body = zlib.compress(body, _COMPRESSION_LEVEL)
             self.sys_flag = COMPRESSED | COMPRESSION_ZLIB
         self.body = body
+
+    @classmethod
+    def of(cls, sent: QuickSend) -> Outgoing:
+        """Return a plain message that has to be sent again, or whose response is not plain."""
+        self = cls.encoded(sent.topic, sent.body, sent.properties)
+        self.messages = (sent.message,)
+        self.keys = [sent.key]
+        return self
 
     @classmethod
     def batch(
@@ -139,6 +156,32 @@ class Outgoing:
             transaction = fields.get("transactionId")
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"missing or bad position of the stored message: {error!r}") from error
+        return self._results(queue, status, stored_on, offset, ids, transaction, region, trace)
+
+    def results_of(self, answer: SendAnswer, queue: MessageQueue) -> list[SendResult]:
+        """Return one result per message, from a plain response."""
+        return self._results(
+            queue,
+            SendStatus.SEND_OK,
+            answer.queue_id,
+            answer.queue_offset,
+            answer.message_ids.split(","),
+            None,
+            answer.region_id,
+            answer.trace_on,
+        )
+
+    def _results(
+        self,
+        queue: MessageQueue,
+        status: SendStatus,
+        stored_on: int,
+        offset: int,
+        ids: list[str],
+        transaction: str | None,
+        region: str,
+        trace: bool,
+    ) -> list[SendResult]:
         if stored_on != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, stored_on)
         if len(ids) != len(self.keys):
@@ -152,6 +195,46 @@ class Outgoing:
             )
             for number, key, message_id in zip(count(offset), self.keys, ids, strict=False)
         ]
+
+
+class QuickSend(NamedTuple):
+    """A plain single message in flight, as it was sent."""
+
+    answer: asyncio.Future[RawFrame | SendAnswer]
+    key: str
+    target: Target
+    connection: ServerConnection
+    #: The time of the connection's loop at which it was sent.
+    queued_at: float
+    message: Message
+    topic: str
+    properties: str
+    body: bytes
+
+
+def quick_result(
+    key: str, response: RawFrame | SendAnswer, queue: MessageQueue
+) -> SendResult | None:
+    """Return the result of a single message; None if the response is not plain."""
+    if isinstance(response, SendAnswer):
+        message_id, queue_id, offset, region, trace = response
+    else:
+        header = response[1]
+        if header.get("code") != _SUCCESS:
+            return None
+        try:
+            fields = header["extFields"]
+            queue_id = int(fields["queueId"])
+            offset = int(fields["queueOffset"])
+            message_id = fields["msgId"]
+            region, trace = fields.get(MSG_REGION, ""), fields.get(TRACE_ON) != "false"
+        except (KeyError, TypeError, AttributeError, ValueError):
+            return None
+        if type(message_id) is not str or "," in message_id or "transactionId" in fields:
+            return None
+    if queue_id != queue.queue_id:
+        queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+    return _new_tuple(SendResult, (key, message_id, queue, offset, _SEND_OK, None, region, trace))
 
 
 class Target:
@@ -178,18 +261,19 @@ class Target:
             template = self._templates.get(code) or self._templates.setdefault(
                 code, self._template(code)
             )
-        header = template % (
+        return _encode(
+            template,
             outgoing.sys_flag,
-            time.time_ns() // 1_000_000,  # not now_ms(): one call per message less
             outgoing.flag,
-            orjson.dumps(outgoing.properties),
+            outgoing.properties,
             flag,
             opaque,
+            outgoing.body,
         )
-        length = len(header)
-        return b"".join(
-            (pack_prefix(4 + length + len(outgoing.body), length), header, outgoing.body)
-        )
+
+    def quick_frame(self, properties: str, opaque: int, body: bytes) -> bytes:
+        """Encode a request with a single message that has no flags."""
+        return _encode(self._single, 0, 0, properties, 0, opaque, body)
 
     def command(self, outgoing: Outgoing, *, is_oneway: bool = False) -> RemotingCommand:
         """Return a request to this queue as a command, for hooks and signatures."""
@@ -244,6 +328,27 @@ class Target:
         template = template.replace(hole + b"number", b"%d")
         template = template.replace(b'"' + hole + b'text"', b"%b")
         return template.replace(b'"' + hole + b'bare"', b"%d")
+
+
+def _encode(
+    template: bytes,
+    sys_flag: int,
+    message_flag: int,
+    properties: str,
+    flag: int,
+    opaque: int,
+    body: bytes,
+) -> bytes:
+    header = template % (
+        sys_flag,
+        time.time_ns() // 1_000_000,  # not now_ms(): one call per message less
+        message_flag,
+        orjson.dumps(properties),
+        flag,
+        opaque,
+    )
+    length = len(header)
+    return b"".join((pack_prefix(4 + length + len(body), length), header, body))
 
 
 def batches_of(messages: Sequence[Message]) -> list[Outgoing]:
