@@ -18,11 +18,11 @@ kept them could become a half message that no consumer ever gets. Any thread may
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyromq.client.errors import UnreadableBodyError
 from pyromq.client.message import Message, tags_to_keep
+from pyromq.protocol import kernel
 from pyromq.protocol.message import properties as property_names
 from pyromq.protocol.message.compression import CompressionError, decompress
 from pyromq.protocol.message.message_id import decode_host, encode_message_id
@@ -35,6 +35,7 @@ from pyromq.protocol.message.record import (
     SCANNED_HEAD,
     TAIL_LENGTHS,
     RecordError,
+    head_packer,
     head_size,
     head_unpacker,
     unpack_head,
@@ -50,14 +51,10 @@ from pyromq.protocol.wire.bodies import MessageQueue
 logger = logging.getLogger(__name__)
 
 _OFFSET_MASK = 0xFFFFFFFFFFFFFFFF
-#: Indexes of the fields of a head (`unpack_head`).
-_FLAG, _PHYSICAL_OFFSET, _SYS_FLAG = 4, 6, 7
-_BORN_TIMESTAMP, _BORN_HOST, _STORE_TIMESTAMP, _STORE_HOST = 8, 9, 10, 11
-_RECONSUME_TIMES, _PREPARED_TRANSACTION_OFFSET = 12, 13
 
 
-class ReceivedMessage:
-    """A message read from a queue, its body decompressed. Treat it as immutable."""
+class PlainRecord:
+    """The record of a message, in Python; the compiled kernel has a class with the same fields."""
 
     __slots__ = (
         "_all_properties",
@@ -72,6 +69,93 @@ class ReceivedMessage:
     )
 
     topic: str
+    body: bytes
+    body_size: int
+    queue: MessageQueue
+    queue_offset: int
+    #: The record up to its body: its bytes, and from the first access on its fields.
+    _head: bytes | list[Any]
+    _all_properties: bytes | dict[str, str]
+    _properties: dict[str, str] | None
+    _unreadable: tuple[bytes, CompressionError]
+
+    @property
+    def flag(self) -> int:
+        """Return the application's 32 bits."""
+        return self._number(4)
+
+    @property
+    def physical_offset(self) -> int:
+        """Return the position in the broker's commit log."""
+        return self._number(6)
+
+    @property
+    def sys_flag(self) -> int:
+        """Return RocketMQ's flags."""
+        return self._number(7)
+
+    @property
+    def born_timestamp(self) -> int:
+        """Return the time of sending."""
+        return self._number(8)
+
+    @property
+    def store_timestamp(self) -> int:
+        """Return the time of storing."""
+        return self._number(10)
+
+    @property
+    def reconsume_times(self) -> int:
+        """Return how many earlier deliveries failed."""
+        return self._number(12)
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        """Return the physical offset of the half message."""
+        return self._number(13)
+
+    @property
+    def _born_host(self) -> bytes:
+        return self._host(9)
+
+    @property
+    def _store_host(self) -> bytes:
+        return self._host(11)
+
+    def count_failure(self) -> None:
+        """Count a failed delivery within this consumer."""
+        self._fields()[12] += 1
+
+    def _number(self, index: int) -> int:
+        head = self._head
+        number: int = (head if type(head) is list else self._fields())[index]
+        return number
+
+    def _host(self, index: int) -> bytes:
+        host: bytes = self._fields()[index]
+        return host
+
+    def _fields(self) -> list[Any]:
+        head = self._head
+        if isinstance(head, bytes):
+            self._head = head = [*unpack_head(head)]
+        return head
+
+
+_compiled = kernel.load("received")
+if TYPE_CHECKING:
+    _Record = object
+else:
+    _Record = PlainRecord if _compiled is None else _compiled.Record
+
+
+class ReceivedMessage(_Record):
+    """A message read from a queue, its body decompressed. Treat it as immutable."""
+
+    if not TYPE_CHECKING:
+        __slots__ = ()
+
+    topic: str
     #: Raises UnreadableBodyError if the body cannot be decompressed.
     body: bytes
     #: Size of `body` in bytes, or of `raw_body` if the body cannot be decompressed.
@@ -79,8 +163,23 @@ class ReceivedMessage:
     #: The queue it was read from.
     queue: MessageQueue
     queue_offset: int
-    #: The record up to its body: its bytes, and from the first access on its fields.
-    _head: bytes | Sequence[Any]
+    #: Position in the broker's commit log.
+    physical_offset: int
+    #: The application's 32 bits.
+    flag: int
+    #: RocketMQ's flags: compression, transaction state, IPv6 hosts.
+    sys_flag: int
+    #: Time of sending, in milliseconds since the epoch, by the producer's clock.
+    born_timestamp: int
+    #: Time of storing, in milliseconds since the epoch, by the broker's clock.
+    store_timestamp: int
+    #: Earlier deliveries that failed.
+    reconsume_times: int
+    prepared_transaction_offset: int
+    _born_host: bytes
+    _store_host: bytes
+    #: The record up to its body.
+    _head: bytes | list[Any]
     #: The properties' bytes, and from the first access on their names and values.
     _all_properties: bytes | dict[str, str]
     #: Set together with the names and values.
@@ -145,57 +244,22 @@ class ReceivedMessage:
     @property
     def offset_msg_id(self) -> str:
         """Return the id that encodes the message's broker and physical offset."""
-        return encode_message_id(self._host(_STORE_HOST), self.physical_offset & _OFFSET_MASK)
-
-    @property
-    def physical_offset(self) -> int:
-        """Return the position in the broker's commit log."""
-        return self._number(_PHYSICAL_OFFSET)
-
-    @property
-    def flag(self) -> int:
-        """Return the application's 32 bits."""
-        return self._number(_FLAG)
-
-    @property
-    def sys_flag(self) -> int:
-        """Return RocketMQ's flags: compression, transaction state, IPv6 hosts."""
-        return self._number(_SYS_FLAG)
-
-    @property
-    def born_timestamp(self) -> int:
-        """Return the time of sending by the producer's clock, in milliseconds since the epoch."""
-        return self._number(_BORN_TIMESTAMP)
-
-    @property
-    def store_timestamp(self) -> int:
-        """Return the time of storing by the broker's clock, in milliseconds since the epoch."""
-        return self._number(_STORE_TIMESTAMP)
-
-    @property
-    def reconsume_times(self) -> int:
-        """Return how many earlier deliveries failed."""
-        return self._number(_RECONSUME_TIMES)
-
-    @property
-    def prepared_transaction_offset(self) -> int:
-        """Return the physical offset of the half message; transactions only."""
-        return self._number(_PREPARED_TRANSACTION_OFFSET)
+        return encode_message_id(self._store_host, self.physical_offset & _OFFSET_MASK)
 
     @property
     def born_host(self) -> tuple[str, int]:
         """Return the producer's address and port."""
-        return decode_host(self._host(_BORN_HOST))
+        return decode_host(self._born_host)
 
     @property
     def store_host(self) -> tuple[str, int]:
         """Return the broker's address and port."""
-        return decode_host(self._host(_STORE_HOST))
+        return decode_host(self._store_host)
 
-    def count_failure(self) -> None:
-        """Count a failed delivery within this consumer."""
-        self._head = head = list(self._fields())
-        head[_RECONSUME_TIMES] += 1
+    if TYPE_CHECKING:
+
+        def count_failure(self) -> None:
+            """Count a failed delivery within this consumer."""
 
     def forward(self, topic: str, body: bytes | None = None) -> Message:
         """Return a message for `topic` with the same content, or with another body.
@@ -220,21 +284,6 @@ class ReceivedMessage:
             f"{self.queue.queue_id}:{self.queue_offset}, {self.body_size} bytes>"
         )
 
-    def _number(self, index: int) -> int:
-        head = self._head
-        number: int = (self._fields() if type(head) is bytes else head)[index]
-        return number
-
-    def _host(self, index: int) -> bytes:
-        host: bytes = self._fields()[index]
-        return host
-
-    def _fields(self) -> Sequence[Any]:
-        head = self._head
-        if isinstance(head, bytes):
-            self._head = head = unpack_head(head)
-        return head
-
     if not TYPE_CHECKING:  # type checkers would accept any attribute
 
         def __getattr__(self, name: str) -> NoReturn:
@@ -251,6 +300,20 @@ class ReceivedMessage:
                 f"{self!r} is one message, not a list: a handler gets lists with "
                 "takes_lists=True or batch_size="
             )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        head = self._head
+        return _restored, (
+            head if isinstance(head, bytes) else head_packer(self.sys_flag)(*head),
+            self.reconsume_times,
+            self.queue,
+            self.topic,
+            self.queue_offset,
+            self._all_properties,
+            self.raw_body,
+            self.body_size,
+            None if self.is_readable else self._unreadable[1],
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ReceivedMessage):
@@ -277,6 +340,12 @@ def decode_messages(data: bytes, queue: MessageQueue, topic: str = "") -> list[R
     name = (topic or known_name).encode()
     # A name that is too long for a record, such as a group's retry topic, matches none.
     known_topic = bytes((min(len(name), 0xFF),)) + name
+    if _compiled is not None:
+        decoded: list[ReceivedMessage] | None = _compiled.decode(
+            data, queue, known_name, known_topic, ReceivedMessage
+        )
+        if decoded is not None:
+            return decoded
     known_topic_size = len(known_topic) + PROPERTIES_LENGTH.size
     scan, unpack_length = SCANNED_HEAD.unpack_from, PROPERTIES_LENGTH.unpack_from
     position, end = 0, len(data)
@@ -333,3 +402,29 @@ def _decompress(message: ReceivedMessage, body: bytes) -> None:
         logger.warning("body of %r cannot be decompressed: %s", message, error)
     else:
         message.body_size = len(message.body)
+
+
+def _restored(  # noqa: PLR0913 - the state of a message
+    head: bytes,
+    reconsume_times: int,
+    queue: MessageQueue,
+    topic: str,
+    queue_offset: int,
+    properties: bytes | dict[str, str],
+    body: bytes,
+    body_size: int,
+    problem: CompressionError | None,
+) -> ReceivedMessage:
+    """Return a copy of a message, from pickle or copy."""
+    message = ReceivedMessage()
+    message._head = head
+    while message.reconsume_times < reconsume_times:
+        message.count_failure()
+    message.queue, message.topic, message.queue_offset = queue, topic, queue_offset
+    message._all_properties, message._properties = properties, None
+    message.body_size = body_size
+    if problem is None:
+        message.body = body
+    else:
+        message._unreadable = body, problem
+    return message

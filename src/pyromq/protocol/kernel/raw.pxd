@@ -176,3 +176,8 @@ cdef inline void write_word(Area area, i64 at, u64 word) noexcept nogil:
     word = pyromq_little_endian(word)
     if not is_outside(area.size, at, 8):
         memcpy(area.data + at, &word, 8)
+
+cdef inline bytes bytes_in(View view, i64 start, i64 end):
+    if is_outside(view.size, start, end - start):
+        return b""
+    return (<const char*> view.data)[start:end]

@@ -77,6 +77,24 @@ _HEADS = {
     for bits, shared in _SHARED.items()
 }
 HEAD_SIZE_V4: Final = 88
+#: The position of each field of a record with IPv4 hosts, for the compiled kernel.
+FIELD_OFFSETS: Final = {
+    "totalSize": 0,
+    "magic": 4,
+    "bodyCRC": 8,
+    "queueId": 12,
+    "flag": 16,
+    "queueOffset": 20,
+    "physicalOffset": 28,
+    "sysFlag": 36,
+    "bornTimestamp": 40,
+    "bornHost": 48,
+    "storeTimestamp": 56,
+    "storeHost": 64,
+    "reconsumeTimes": 72,
+    "preparedTransactionOffset": 76,
+    "bodyLength": 84,
+}
 assert _HEADS[0].size == HEAD_SIZE_V4
 assert _HEADS[HOST_MASK].size == HEAD_SIZE_V4 + 24
 #: totalSize, magic, queueOffset, sysFlag and bodyLength of a record with IPv4 hosts: enough to
