@@ -30,6 +30,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, cast
 
+from pyromq.protocol import kernel
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import (
     FLAG_ONEWAY,
@@ -63,6 +64,7 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+_compiled = kernel.load("producing")
 
 #: Takes the server's address and its request; a function or a coroutine function. None means no
 #: response; a RequestError is answered with its code.
@@ -353,6 +355,8 @@ class ServerConnection(asyncio.Protocol):
         buffer = self._gatherer.add(data)
         if buffer is None:
             return
+        if self._sends and _compiled is not None:
+            buffer = self._take_plain_answers(buffer)
         frames, taken, error = split_frames(buffer, self._max_frame)
         try:
             for frame in frames:
@@ -432,6 +436,17 @@ class ServerConnection(asyncio.Protocol):
         if self._outgoing:
             self._transport.write(b"".join(self._outgoing))
             self._outgoing.clear()
+
+    def _take_plain_answers(self, buffer: bytes) -> bytes:
+        """Pass the plain responses to sends at the head of a chunk on; return the rest of it."""
+        assert _compiled is not None
+        answers, taken = _compiled.read_answers(buffer, self._sends, self._max_frame, SendAnswer)
+        pop = self._sends.pop
+        for opaque, plain in answers:
+            answer = pop(opaque, None)  # a peer may repeat a response
+            if answer is not None and not answer.done():
+                answer.set_result(plain)
+        return buffer[taken:] if taken else buffer
 
     def _take_answer(self, opaque: int, frame: RawFrame) -> None:
         answer = self._pending.pop(opaque, None) or self._sends.pop(opaque, None)

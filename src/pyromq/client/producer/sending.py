@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import Sequence
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -28,6 +28,7 @@ from pyromq.client.message import (
 )
 from pyromq.client.results import SendResult, SendStatus
 from pyromq.client.session.routes import TEMPLATE_TOPIC
+from pyromq.protocol import kernel
 from pyromq.protocol.message.properties import (
     MSG_REGION,
     PRODUCER_GROUP,
@@ -79,7 +80,7 @@ class Outgoing:
         """Encode a single message; bodies of `compress_over` bytes and more are compressed."""
         message.check(max_delay_level)
         key = create_unique_key()
-        body = message.body
+        body = message.body if type(message.body) is bytes else bytes(message.body)
         self.messages: Sequence[Message] = (message,)
         self.topic = message.topic
         self.keys = [key]
@@ -250,7 +251,7 @@ class Target:
         self._topic_queues = topic_queues
         self._single = self._template(RequestCode.SEND_MESSAGE_V2)
         #: Templates of other requests than single sends, created on first use.
-        self._templates: dict[RequestCode, bytes] = {}
+        self._templates: dict[RequestCode, SendTemplate] = {}
 
     def frame(self, outgoing: Outgoing, opaque: int, flag: int = 0) -> bytes:
         """Encode a request to this queue."""
@@ -261,9 +262,9 @@ class Target:
             template = self._templates.get(code) or self._templates.setdefault(
                 code, self._template(code)
             )
-        return _encode(
-            template,
+        return template.encode(
             outgoing.sys_flag,
+            time.time_ns() // 1_000_000,
             outgoing.flag,
             outgoing.properties,
             flag,
@@ -273,7 +274,9 @@ class Target:
 
     def quick_frame(self, properties: str, opaque: int, body: bytes) -> bytes:
         """Encode a request with a single message that has no flags."""
-        return _encode(self._single, 0, 0, properties, 0, opaque, body)
+        # Not now_ms(): one call per message less.
+        born_timestamp = time.time_ns() // 1_000_000
+        return self._single.encode(0, born_timestamp, 0, properties, 0, opaque, body)
 
     def command(self, outgoing: Outgoing, *, is_oneway: bool = False) -> RemotingCommand:
         """Return a request to this queue as a command, for hooks and signatures."""
@@ -299,7 +302,7 @@ class Target:
             flag=FLAG_ONEWAY if is_oneway else 0,
         )
 
-    def _template(self, code: RequestCode) -> bytes:
+    def _template(self, code: RequestCode) -> SendTemplate:
         header = {
             "code": int(code),
             "extFields": {
@@ -308,10 +311,10 @@ class Target:
                 "c": TEMPLATE_TOPIC,
                 "d": str(self._topic_queues),
                 "e": str(self.queue.queue_id),
-                "f": f"{_HOLE}number",
-                "g": f"{_HOLE}number",
-                "h": f"{_HOLE}number",
-                "i": f"{_HOLE}text",
+                "f": _HOLE,
+                "g": _HOLE,
+                "h": _HOLE,
+                "i": f"{_HOLE}bare",
                 "j": "0",
                 "k": "false",
                 "m": "true" if code is RequestCode.SEND_BATCH_MESSAGE else "false",
@@ -323,32 +326,63 @@ class Target:
             "serializeTypeCurrentRPC": "JSON",
             "version": PROTOCOL_VERSION,
         }
-        template = orjson.dumps(header).replace(b"%", b"%%")
         hole = _HOLE.encode()
-        template = template.replace(hole + b"number", b"%d")
-        template = template.replace(b'"' + hole + b'text"', b"%b")
-        return template.replace(b'"' + hole + b'bare"', b"%d")
+        template = orjson.dumps(header).replace(b'"' + hole + b'bare"', hole)
+        return _Template(tuple(template.split(hole)))
 
 
-def _encode(
-    template: bytes,
-    sys_flag: int,
-    message_flag: int,
-    properties: str,
-    flag: int,
-    opaque: int,
-    body: bytes,
-) -> bytes:
-    header = template % (
-        sys_flag,
-        time.time_ns() // 1_000_000,  # not now_ms(): one call per message less
-        message_flag,
-        orjson.dumps(properties),
-        flag,
-        opaque,
-    )
-    length = len(header)
-    return b"".join((pack_prefix(4 + length + len(body), length), header, body))
+class SendTemplate(Protocol):
+    """Encodes the requests to one queue, which differ in six values."""
+
+    def encode(
+        self,
+        sys_flag: int,
+        born_timestamp: int,
+        message_flag: int,
+        properties: str,
+        flag: int,
+        opaque: int,
+        body: bytes,
+    ) -> bytes:
+        """Return a request's whole frame."""
+        ...
+
+
+class PlainTemplate:
+    """A `SendTemplate` in Python."""
+
+    __slots__ = ("_template",)
+
+    def __init__(self, pieces: tuple[bytes, ...]) -> None:
+        """Take the constant text before each value, and after the last."""
+        escaped = (piece.replace(b"%", b"%%") for piece in pieces)
+        self._template = b"%b%%d%b%%d%b%%d%b%%b%b%%d%b%%d%b" % tuple(escaped)
+
+    def encode(
+        self,
+        sys_flag: int,
+        born_timestamp: int,
+        message_flag: int,
+        properties: str,
+        flag: int,
+        opaque: int,
+        body: bytes,
+    ) -> bytes:
+        """Return a request's whole frame."""
+        header = self._template % (
+            sys_flag,
+            born_timestamp,
+            message_flag,
+            orjson.dumps(properties),
+            flag,
+            opaque,
+        )
+        length = len(header)
+        return b"".join((pack_prefix(4 + length + len(body), length), header, body))
+
+
+_compiled = kernel.load("producing")
+_Template: Final = PlainTemplate if _compiled is None else _compiled.SendTemplate
 
 
 def batches_of(messages: Sequence[Message]) -> list[Outgoing]:
