@@ -42,7 +42,6 @@ from pyromq.client.message import (
     check_group,
     check_message,
     check_topic,
-    create_unique_key,
 )
 from pyromq.client.options import Settings
 from pyromq.client.producer.accumulator import Accumulator
@@ -140,6 +139,7 @@ class Producer(Client):
         #: Requests are filled-in templates, unless a hook or a signature needs the whole command.
         self._is_plain = not self.hooks.send and not settings.access_key
         self._is_quick = self._is_plain and self._accumulator is None
+        self._max_quick_body = min(self._compress_over - 1, MAX_BODY)
 
     @classmethod
     def sync(
@@ -189,7 +189,7 @@ class Producer(Client):
             check_message(message)
         if queue is not None or select is not None or timeout is not None:
             check_send(queue, select, timeout)
-        elif (sent := self._send_quickly(message)) is not None:
+        elif self._is_quick and (sent := self._send_quickly(message)) is not None:
             # Awaited here: a coroutine in between would cost a tenth of the whole send.
             response: RawFrame | SendAnswer | RemotingError
             try:
@@ -201,17 +201,18 @@ class Producer(Client):
                 return result or await self._retry_quick(sent, response)
             finally:
                 self._in_flight.release(1)
-        if (
-            self._accumulator is not None
-            and queue is None
-            and select is None
-            and self._accumulator.takes(message)
-        ):
-            self._session.check_running()
-            if message.ordering_key:
-                message.check()
-                queue = await self._targets.select(message, None)
-            return await self._accumulator.add(message, queue, timeout)
+        accumulator = self._accumulator
+        if accumulator is not None and queue is None and select is None:
+            if self._session.state is RUNNING:
+                accumulated = accumulator.add_plain(message, timeout)
+                if accumulated is not None:
+                    return await accumulated
+            if accumulator.takes(message):
+                self._session.check_running()
+                if message.ordering_key:
+                    message.check()
+                    queue = await self._targets.select(message, None)
+                return await accumulator.add(message, queue, timeout)
         outgoing = Outgoing(message, self._compress_over, self._max_delay_level)
         if queue is None and (select is not None or message.ordering_key):
             queue = await self._targets.select(message, select)
@@ -333,35 +334,21 @@ class Producer(Client):
 
     def _send_quickly(self, message: Message) -> QuickSend | None:
         """Send a plain message now; None if it is not plain, or if it would have to wait."""
-        topic, body = message.topic, message.body
-        if (
-            not self._is_quick
-            or type(message) is not Message
-            or type(body) is not bytes
-            or not 0 < len(body) < self._compress_over
-            or len(body) > MAX_BODY
-            or message.flag
-            or message.delay_level
-            or message.ordering_key
-            or type(topic) is not str
-            or self._session.state is not RUNNING
-        ):
+        tags = message.plain_tags(self._max_quick_body)
+        if tags is None or self._session.state is not RUNNING:
             return None
+        topic, body = message.topic, message.body
         target = self._targets.quick(topic)  # its plan exists: the topic is legal
         if target is None:
             return None
         connection = self._session.remoting.ready(target.address)
-        if connection is None:
-            return None
-        key = create_unique_key()
-        properties = message.wire_properties(key)
-        if not self._in_flight.try_acquire(1):
+        if connection is None or not self._in_flight.try_acquire(1):
             return None
         opaque = connection.next_opaque()
-        frame = target.quick_frame(properties, opaque, body)
+        frame, key = target.quick_frame(tags, opaque, body)
         answer = connection.send(opaque, frame, RequestCode.SEND_MESSAGE_V2, self._send_timeout)
         values = (answer, key, target, connection, connection.queued_at, message, topic)
-        return _new_tuple(QuickSend, (*values, properties, body))
+        return _new_tuple(QuickSend, (*values, tags, body))
 
     def _quick_result(
         self, sent: QuickSend, response: RawFrame | SendAnswer | RemotingError

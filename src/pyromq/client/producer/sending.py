@@ -21,10 +21,13 @@ from pyromq.client.errors import IllegalMessageError
 from pyromq.client.message import (
     MAX_BODY,
     MAX_DELAY_LEVEL,
+    UNIQUE_KEY_SIZE,
     Message,
+    UniqueKeys,
     check_message,
     check_topic,
     create_unique_key,
+    plain_properties,
 )
 from pyromq.client.results import SendResult, SendStatus
 from pyromq.client.session.routes import TEMPLATE_TOPIC
@@ -36,7 +39,7 @@ from pyromq.protocol.message.properties import (
     TRAN_MSG,
     WAIT_TRUE,
 )
-from pyromq.protocol.message.record import encode_inner_message
+from pyromq.protocol.message.record import INNER_FIXED_SIZE, encode_inner_message
 from pyromq.protocol.message.sysflag import COMPRESSED, COMPRESSION_ZLIB, TRANSACTION_PREPARED
 from pyromq.protocol.names import RETRY_TOPIC_PREFIX
 from pyromq.protocol.wire.bodies import MessageQueue
@@ -57,6 +60,9 @@ _HOLE: Final = "\ue000"
 _new_tuple: Final = tuple.__new__
 _SEND_OK: Final = SendStatus.SEND_OK
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
+#: Bytes of a plain message of a batch besides its body: without tags, and with tags besides them.
+_UNTAGGED_SIZE: Final = INNER_FIXED_SIZE + len(plain_properties("0" * UNIQUE_KEY_SIZE, ""))
+_PLAIN_SIZE: Final = INNER_FIXED_SIZE + len(plain_properties("0" * UNIQUE_KEY_SIZE, "x")) - 1
 
 
 class Outgoing:
@@ -99,7 +105,8 @@ class Outgoing:
     @classmethod
     def of(cls, sent: QuickSend) -> Outgoing:
         """Return a plain message that has to be sent again, or whose response is not plain."""
-        self = cls.encoded(sent.topic, sent.body, sent.properties)
+        properties = plain_properties(sent.key, sent.tags)
+        self = cls.encoded(sent.topic, sent.body, properties)
         self.messages = (sent.message,)
         self.keys = [sent.key]
         return self
@@ -209,7 +216,7 @@ class QuickSend(NamedTuple):
     queued_at: float
     message: Message
     topic: str
-    properties: str
+    tags: str
     body: bytes
 
 
@@ -272,11 +279,13 @@ class Target:
             outgoing.body,
         )
 
-    def quick_frame(self, properties: str, opaque: int, body: bytes) -> bytes:
-        """Encode a request with a single message that has no flags."""
-        # Not now_ms(): one call per message less.
-        born_timestamp = time.time_ns() // 1_000_000
-        return self._single.encode(0, born_timestamp, 0, properties, 0, opaque, body)
+    def quick_frame(self, tags: str, opaque: int, body: bytes) -> tuple[bytes, str]:
+        """Encode a request with a single plain message; return it and the message's unique key."""
+        now = time.time_ns() // 1_000_000
+        keys = create_unique_key
+        return self._single.encode_plain(
+            keys.head(now), keys.next_number(), tags, now, opaque, body
+        )
 
     def command(self, outgoing: Outgoing, *, is_oneway: bool = False) -> RemotingCommand:
         """Return a request to this queue as a command, for hooks and signatures."""
@@ -347,6 +356,12 @@ class SendTemplate(Protocol):
         """Return a request's whole frame."""
         ...
 
+    def encode_plain(
+        self, head: str, number: int, tags: str, born_timestamp: int, opaque: int, body: bytes
+    ) -> tuple[bytes, str]:
+        """Return the whole frame of a plain message, and its unique key from head and number."""
+        ...
+
 
 class PlainTemplate:
     """A `SendTemplate` in Python."""
@@ -380,9 +395,43 @@ class PlainTemplate:
         length = len(header)
         return b"".join((pack_prefix(4 + length + len(body), length), header, body))
 
+    def encode_plain(
+        self, head: str, number: int, tags: str, born_timestamp: int, opaque: int, body: bytes
+    ) -> tuple[bytes, str]:
+        """Return the whole frame of a plain message, and its unique key from head and number."""
+        key = UniqueKeys.key(head, number)
+        properties = plain_properties(key, tags)
+        return self.encode(0, born_timestamp, 0, properties, 0, opaque, body), key
+
 
 _compiled = kernel.load("producing")
 _Template: Final = PlainTemplate if _compiled is None else _compiled.SendTemplate
+
+
+def plain_batch(bodies: list[bytes], tags: list[str]) -> tuple[bytes, list[str]]:
+    """Encode plain messages for a batch; return them and their unique keys."""
+    head = create_unique_key.head(time.time_ns() // 1_000_000)
+    return _plain_batch(bodies, tags, head, create_unique_key.numbers(len(bodies)))
+
+
+def encode_plain_batch(
+    bodies: list[bytes], tags: list[str], head: str, numbers: list[int]
+) -> tuple[bytes, list[str]]:
+    """Encode plain messages with keys from `head` and `numbers`, as the compiled kernel does."""
+    keys = [UniqueKeys.key(head, number) for number in numbers]
+    encoded = [
+        encode_inner_message(body, plain_properties(key, tag).encode())
+        for body, tag, key in zip(bodies, tags, keys, strict=True)
+    ]
+    return b"".join(encoded), keys
+
+
+_plain_batch: Final = encode_plain_batch if _compiled is None else _compiled.plain_batch
+
+
+def plain_size(tags: str) -> int:
+    """Return the bytes of a plain message of a batch besides its body."""
+    return _PLAIN_SIZE + len(tags) if tags else _UNTAGGED_SIZE
 
 
 def batches_of(messages: Sequence[Message]) -> list[Outgoing]:

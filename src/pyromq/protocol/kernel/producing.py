@@ -1,22 +1,24 @@
 # cython: language_level=3, infer_types=True, cdivision=True, boundscheck=False, wraparound=False
 """The bytes of a producer: frames of sends, inner messages of batches, and responses to sends.
 
-`SendTemplate` encodes the requests to one queue, `inner_messages` the body of a batch, and
+`SendTemplate` encodes the requests to one queue, `plain_batch` the body of a batch, and
 `read_answers` decodes the responses at the head of a chunk. Results are the bytes and values of the
 Python code in `client.producer.sending` and `remoting.client`. `read_answers` stops at the first
 frame that is not the plain success of a send in flight: an error, a request, a header with spaces,
 escapes or repeated fields. That frame and the rest of the chunk are for the Python code.
 
-Not thread-safe: `SendTemplate` and `inner_messages` share a scratch buffer, and hold the GIL.
+Not thread-safe: `SendTemplate` and `plain_batch` share a scratch buffer, and hold the GIL.
 """
+
+import json
 
 import cython
 from cython.cimports.pyromq.protocol.kernel.raw import (
     area_of,
-    bytes_in,
     bytes_of,
     faults,
     is_at,
+    is_outside,
     read8,
     read32,
     view_of,
@@ -63,7 +65,18 @@ REGION_NAME = view_of(_view(names.MSG_REGION))
 TRACE_NAME = view_of(_view(names.TRACE_ON))
 TRANSACTION_NAME = view_of(_view("transactionId"))
 FALSE = view_of(_view("false"))
+# The properties of a plain message around its key and its tags, and the same in a JSON string.
+_WAIT = names.PROPERTY_SEPARATOR + names.WAIT_TRUE
+_TAGS = names.PROPERTY_SEPARATOR + names.TAGS_START
+KEY_START = view_of(_view(names.UNIQ_KEY_START))
+WAIT = view_of(_view(_WAIT))
+TAGS = view_of(_view(_TAGS))
+JSON_KEY_START = view_of(_view(json.dumps(names.UNIQ_KEY_START)[1:-1]))
+JSON_WAIT = view_of(_view(json.dumps(_WAIT)[1:-1]))
+JSON_TAGS = view_of(_view(json.dumps(_TAGS)[1:-1]))
 
+#: Digits of a unique key's number.
+NUMBER_SIZE = 4
 #: Digits of a 64-bit number with its sign.
 MAX_DIGITS = 20
 #: Bytes of a JSON string for each byte of its text.
@@ -106,7 +119,12 @@ class SendTemplate:
         text = view_of_text(properties)
         content = view_of(body)
         bound = (
-            PREFIX_SIZE + self.pieces_size + 5 * MAX_DIGITS + MAX_ESCAPED * text.size + content.size
+            PREFIX_SIZE
+            + self.pieces_size
+            + 5 * MAX_DIGITS
+            + MAX_ESCAPED * text.size
+            + 2
+            + content.size
         )
         area = scratch_of(bound)
         at = write_all(area, PREFIX_SIZE, self.pieces[0])
@@ -116,7 +134,9 @@ class SendTemplate:
         at = write_all(area, at, self.pieces[2])
         at = write_decimal(area, at, message_flag)
         at = write_all(area, at, self.pieces[3])
+        at = write8(area, at, 0x22)
         at = write_escaped(area, at, text)
+        at = write8(area, at, 0x22)
         at = write_all(area, at, self.pieces[4])
         at = write_decimal(area, at, flag)
         at = write_all(area, at, self.pieces[5])
@@ -127,22 +147,101 @@ class SendTemplate:
         write32(area, 0, at - TOTAL_SIZE)
         return bytes_of(area, 0, at)
 
+    def encode_plain(
+        self,
+        head: str,
+        number: cython.longlong,
+        tags: str,
+        born_timestamp: cython.longlong,
+        opaque: cython.longlong,
+        body: bytes,
+    ) -> tuple:
+        """Return the whole frame of a plain message, and its unique key from head and number."""
+        key_head = view_of_text(head)
+        text = view_of_text(tags)
+        content = view_of(body)
+        bound = (
+            PREFIX_SIZE
+            + self.pieces_size
+            + 5 * MAX_DIGITS
+            + JSON_KEY_START.size
+            + key_head.size
+            + NUMBER_SIZE
+            + JSON_WAIT.size
+            + JSON_TAGS.size
+            + MAX_ESCAPED * text.size
+            + 2
+            + content.size
+        )
+        area = scratch_of(bound)
+        at = write_all(area, PREFIX_SIZE, self.pieces[0])
+        at = write8(area, at, 0x30)
+        at = write_all(area, at, self.pieces[1])
+        at = write_decimal(area, at, born_timestamp)
+        at = write_all(area, at, self.pieces[2])
+        at = write8(area, at, 0x30)
+        at = write_all(area, at, self.pieces[3])
+        at = write8(area, at, 0x22)
+        at = write_all(area, at, JSON_KEY_START)
+        key_at = at
+        at = write_all(area, at, key_head)
+        at = write_number(area, at, number)
+        key = text_of(area, key_at, at)
+        at = write_all(area, at, JSON_WAIT)
+        if text.size:
+            at = write_all(area, at, JSON_TAGS)
+            at = write_escaped(area, at, text)
+        at = write8(area, at, 0x22)
+        at = write_all(area, at, self.pieces[4])
+        at = write8(area, at, 0x30)
+        at = write_all(area, at, self.pieces[5])
+        at = write_decimal(area, at, opaque)
+        at = write_all(area, at, self.pieces[6])
+        write32(area, TOTAL_SIZE, at - PREFIX_SIZE)
+        at = write_all(area, at, content)
+        write32(area, 0, at - TOTAL_SIZE)
+        return bytes_of(area, 0, at), key
 
-def inner_messages(bodies: list, properties: list) -> bytes:
-    """Encode the messages of a batch, without flags, from their bodies and properties."""
-    if len(bodies) != len(properties):
-        raise ValueError(f"{len(bodies)} bodies and {len(properties)} properties")
+
+def plain_batch(bodies: list, tags: list, head: str, numbers: list) -> tuple:
+    """Encode plain messages for a batch; return them and their keys, from `head` and `numbers`."""
+    count = len(bodies)
+    if len(tags) != count or len(numbers) != count:
+        raise ValueError(f"{count} bodies, {len(tags)} tags and {len(numbers)} numbers")
+    key_head = view_of_text(head)
     size: cython.longlong = 0
-    for number in range(len(bodies)):
-        text = view_of_text(properties[number])
-        if text.size > MAX_PROPERTIES:
-            raise ValueError(f"properties of {text.size} bytes")
-        size += INNER_FIXED_SIZE + view_of(bodies[number]).size + text.size
+    for index in range(count):
+        size += view_of(bodies[index]).size + view_of_text(tags[index]).size
+    size += count * (
+        INNER_FIXED_SIZE + KEY_START.size + key_head.size + NUMBER_SIZE + WAIT.size + TAGS.size
+    )
     area = scratch_of(size)
+    keys: list = []
     at: cython.longlong = 0
-    for number in range(len(bodies)):
-        at = write_inner(area, at, view_of(bodies[number]), view_of_text(properties[number]))
-    return bytes_of(area, 0, at)
+    for index in range(count):
+        body = view_of(bodies[index])
+        text = view_of_text(tags[index])
+        # The broker computes magic and CRC, and the flag is 0.
+        start = at
+        for position in range(at, at + INNER_BODY_LENGTH, 4):
+            write32(area, position, 0)
+        at = write32(area, at + INNER_BODY_LENGTH, body.size)
+        at = write_all(area, at, body)
+        length_at = at
+        at = write_all(area, at + 2, KEY_START)
+        key_at = at
+        at = write_all(area, at, key_head)
+        at = write_number(area, at, numbers[index])
+        keys.append(text_of(area, key_at, at))
+        at = write_all(area, at, WAIT)
+        if text.size:
+            at = write_all(area, at, TAGS)
+            at = write_all(area, at, text)
+        if at - length_at - 2 > MAX_PROPERTIES:
+            raise ValueError(f"properties of {at - length_at - 2} bytes")
+        write16(area, length_at, at - length_at - 2)
+        write32(area, start, at - start)
+    return bytes_of(area, 0, at), keys
 
 
 def read_answers(
@@ -174,12 +273,10 @@ def read_answers(
         if queue_id == NONE or queue_offset == NONE:
             break
         values = (
-            bytes_in(view, answer.message_ids.start, answer.message_ids.end).decode("ascii"),
+            text_in(view, answer.message_ids),
             queue_id,
             queue_offset,
-            ""
-            if answer.region_id.start < 0
-            else bytes_in(view, answer.region_id.start, answer.region_id.end).decode("ascii"),
+            "" if answer.region_id.start < 0 else text_in(view, answer.region_id),
             not is_name(view, answer.trace_on.start, answer.trace_on.end, FALSE),
         )
         answers.append((opaque, _new_tuple(answer_type, values)))
@@ -208,8 +305,7 @@ def view_of_text(text):
 
 
 def write_escaped(area, at, text):
-    """Write a text as a JSON string; return its end."""
-    at = write8(area, at, 0x22)
+    """Write a text as part of a JSON string; return its end."""
     position: cython.longlong = 0
     while position < text.size:
         byte = read8(text, position)
@@ -237,20 +333,34 @@ def write_escaped(area, at, text):
             at = write8(area, at, 0x30 + (byte >> 4))
             low = byte & 0xF
             at = write8(area, at, low + (0x30 if low < 10 else 0x57))
-    return write8(area, at, 0x22)
+    return at
 
 
-def write_inner(area, at, body, properties):
-    """Write one message of a batch; return its end."""
-    size = INNER_FIXED_SIZE + body.size + properties.size
-    write32(area, at, size)
-    # The broker computes magic and CRC, and the flag is 0.
-    for position in range(at + 4, at + INNER_BODY_LENGTH, 4):
-        write32(area, position, 0)
-    at = write32(area, at + INNER_BODY_LENGTH, body.size)
-    at = write_all(area, at, body)
-    at = write16(area, at, properties.size)
-    return write_all(area, at, properties)
+def write_number(area, at, number):
+    """Write the end of a unique key: the low 16 bits as four hexadecimal digits."""
+    for shift in range(12, -4, -4):
+        digit = number >> shift & 0xF
+        at = write8(area, at, digit + (0x30 if digit < 10 else 0x37))
+    return at
+
+
+def text_of(area, start, end):
+    """Return ASCII bytes as a string."""
+    if is_outside(area.size, start, end - start):
+        return ""
+    return PyUnicode_FromStringAndSize(
+        cython.cast(cython.pointer(cython.const[cython.char]), area.data) + start, end - start
+    )
+
+
+def text_in(view, text):
+    """Return a value, which is ASCII, as a string."""
+    if is_outside(view.size, text.start, text.end - text.start):
+        return ""
+    return PyUnicode_FromStringAndSize(
+        cython.cast(cython.pointer(cython.const[cython.char]), view.data) + text.start,
+        text.end - text.start,
+    )
 
 
 def parse_answer(view, at, end, answer):
