@@ -29,7 +29,7 @@ from pyromq.broker.handlers.send_responses import answers_after_flush
 from pyromq.broker.handlers.transaction import TransactionHandlers
 from pyromq.broker.hooks import with_hooks
 from pyromq.broker.parts import BrokerParts
-from pyromq.broker.routes import Family, Routes, build_routes, with_body_limits
+from pyromq.broker.routes import Family, Routes, build_routes, chained, with_body_limits
 from pyromq.broker.services.delay import DelayService
 from pyromq.broker.services.flow_control import FastFailure, refuse_sends, reject_sends_while
 from pyromq.broker.services.topic_deletion import TopicDeletion
@@ -93,8 +93,9 @@ def build_service(
     """Chain server, flow control and store, from the outside in.
 
     1. Before a chunk's frames run, the server asks `fast_failure` to refuse the late ones.
-    2. Each remaining frame goes to its route: first the guard against a store without buffers,
-       then the hooks, then the limit on its body, then the handler of the family.
+    2. Plain requests are served from the bytes of the chunk (`take_frames`), unless a hook or a
+       guard must see them. Each other frame goes to its route: first the guard against a store
+       without buffers, then the hooks, then the limit on its body, then the handler of the family.
     3. After the last frame the server ends the chunk: `fast_failure` times the store's `end_chunk`,
        which writes the gathered records to the log. Only then do the responses leave.
     4. With SYNC_FLUSH `end_chunk` returns a future. The responses wait for it, and
@@ -111,6 +112,7 @@ def build_service(
         routes = refuse_sends(routes)
     return Service(
         handlers=routes.plain,
+        take_frames=chained(routes.takers),
         hot_handlers=routes.hot,
         max_runs=routes.max_runs,
         queries=routes.queries,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -33,8 +33,25 @@ from pyromq.remoting.service import Result
 SlowPath: TypeAlias = Callable[[Connection, RawFrame, list[bytes]], None]
 #: A hot handler that leaves some frames to the slow path.
 FastHandler: TypeAlias = Callable[[SlowPath, Connection, list[RawFrame], list[bytes]], None]
-#: Builds the handler of runs when the slow path is complete, with hooks and limits around it.
-HotBuilder: TypeAlias = Callable[[SlowPath], HotHandler]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FrameTaker:
+    """Serves plain requests of some codes from the bytes of a chunk."""
+
+    codes: Collection[RequestCode]
+    #: See `Service.take_frames`.
+    take: Callable[[Connection, bytes, int, list[bytes]], int]
+
+
+@dataclass(frozen=True, slots=True)
+class HotBuilder:
+    """Builds the handler of runs, given the complete slow path with hooks and limits."""
+
+    build: Callable[[SlowPath], HotHandler]
+    #: Serves plain requests before they reach the handler. Dropped when the handler is wrapped,
+    #: because hooks and guards must see every request.
+    taker: FrameTaker | None = None
 
 
 class Body(enum.Enum):
@@ -76,17 +93,17 @@ class Route:
 
 def runs(handler: HotHandler) -> HotBuilder:
     """Declare a hot handler that serves every frame itself."""
-    return lambda _: handler
+    return HotBuilder(lambda _: handler)
 
 
-def fast(handler: FastHandler) -> HotBuilder:
+def fast(handler: FastHandler, taker: FrameTaker | None = None) -> HotBuilder:
     """Declare a hot handler that gets the slow path as its first argument."""
-    return lambda slow: partial(handler, slow)
+    return HotBuilder(lambda slow: partial(handler, slow), taker)
 
 
 def wrapped(hot: HotBuilder, wrap: Callable[[HotHandler], HotHandler]) -> HotBuilder:
     """Wrap the handler of runs that `hot` will build."""
-    return lambda slow: wrap(hot(slow))
+    return HotBuilder(lambda slow: wrap(hot.build(slow)))
 
 
 class Routes:
@@ -121,10 +138,22 @@ class Routes:
     def hot(self) -> dict[int, HotHandler]:
         """Return the handlers of runs by code, each with the slow path of its route."""
         return {
-            route.code: route.hot(_slow_path(route.plain))
+            route.code: route.hot.build(_slow_path(route.plain))
             for route in self
             if route.hot is not None
         }
+
+    @property
+    def takers(self) -> list[FrameTaker]:
+        """Return those of whose codes no handler was wrapped."""
+        declared = {
+            route.hot.taker: None for route in self if route.hot is not None and route.hot.taker
+        }
+        return [taker for taker in declared if all(self._has(taker, code) for code in taker.codes)]
+
+    def _has(self, taker: FrameTaker, code: int) -> bool:
+        route = self._by_code.get(code)
+        return route is not None and route.hot is not None and route.hot.taker is taker
 
     @property
     def queries(self) -> frozenset[int]:
@@ -152,6 +181,27 @@ class Family(Protocol):
 def build_routes(families: Iterable[Family]) -> Routes:
     """Merge the routes of all families. Raises ValueError for a code with two routes."""
     return Routes(*(route for family in families for route in family.routes()))
+
+
+def chained(
+    takers: Sequence[FrameTaker],
+) -> Callable[[Connection, bytes, int, list[bytes]], int] | None:
+    """Return one function that lets each taker serve what it can, or None without takers."""
+    if not takers:
+        return None
+    if len(takers) == 1:
+        return takers[0].take
+    functions = [taker.take for taker in takers]
+
+    def take_all(connection: Connection, chunk: bytes, position: int, answers: list[bytes]) -> int:
+        while True:
+            start = position
+            for take in functions:
+                position = take(connection, chunk, position, answers)
+            if position == start:
+                return position
+
+    return take_all
 
 
 def with_body_limits(routes: Routes, config: BrokerConfig) -> Routes:

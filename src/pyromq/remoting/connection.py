@@ -1,8 +1,9 @@
 """One connection of a server: a chunk comes in, its responses leave in one write.
 
 `data_received` gets everything that the socket had. It parses, handles and answers all complete
-frames in one pass, without a task, future or queue per message. Requests of hot codes go to their
-handler as runs of raw frames, all others one by one as commands.
+frames in one pass, without a task, future or queue per message. `Service.take_frames`, if there is
+one, serves plain requests straight from the bytes. Of the others, requests of hot codes go to their
+handler as runs of raw frames, the rest one by one as commands.
 
 Invariants
 1. Responses leave only after `Service.on_chunk_end` has returned, so everything they claim is true.
@@ -30,6 +31,7 @@ import asyncio
 import enum
 import inspect
 import logging
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, cast
@@ -62,6 +64,8 @@ MAX_UNSENT: Final = 4 * MIB
 _MAX_BACKLOG: Final = 64 * MIB
 #: Approximate memory of a parsed frame besides its body.
 _FRAME_COST: Final = 1 * KIB
+#: For `split_frames`.
+_ALL_FRAMES: Final = sys.maxsize
 #: From this size on, a second write is cheaper than copying the buffer.
 _LARGE_BUFFER: Final = 64 * KIB
 #: How long a stopping server waits for a peer to read its last responses.
@@ -376,40 +380,81 @@ class Connection(asyncio.Protocol):
         if buffer is None:
             self._note_received(now)
             return
-        # 2. Split the chunk into frames.
-        frames, taken, error = split_frames(buffer, host.max_frame)
-        if frames:
-            # 3. If the loop may be late, refuse requests that have waited too long.
-            if now > host.lateness.at:
-                frames = self._without_late(frames, now)
-            # 4. Run the handlers, end the chunk, write the responses.
-            self._handle(frames)
-        # 5. Close on bytes that are not a frame; the frames before them are answered.
+        # 2. Serve its requests, end the chunk, write the responses.
+        if now > host.lateness.at:
+            taken, error = self._serve_late(buffer, now)
+        else:
+            taken, error = self._serve(buffer)
+        # 3. Close on bytes that are not a frame; the frames before them are answered.
         if error is not None:
             self._refuse(error)
-        # 6. Keep the beginning of a frame whose end has not arrived.
+        # 4. Keep the beginning of a frame whose end has not arrived.
         elif (taken != len(buffer) or self._received) and self._state is _OPEN:
             self._gatherer.keep(buffer, taken)
             self._note_received(now, restart=taken > 0)
 
     # Steps of a chunk
 
-    def _without_late(self, frames: list[RawFrame], now: float) -> list[RawFrame]:
-        """Refuse requests that have waited too long; return the rest of the chunk."""
+    def _serve(self, buffer: bytes) -> tuple[int, FrameError | None]:
+        """Serve a chunk; return the end of its last complete frame, and an error after it.
+
+        `take_frames` gets the bytes first. It stops at each frame that it leaves to the handlers;
+        they serve one frame before it is asked again, then two, four and so on, so that a chunk
+        of such frames costs few vain calls.
+        """
+        take = self._host.service.take_frames
+        max_frame = self._host.max_frame
+        answers: list[bytes] = []
+        position, count = 0, 1 if take is not None else _ALL_FRAMES
+        while True:
+            if take is not None:
+                try:
+                    taken = take(self, buffer, position, answers)
+                except Exception:
+                    self._fail(answers)
+                    return position, None
+                if taken > position:
+                    position, count = taken, 1
+            frames, position, error = split_frames(buffer, max_frame, position, count)
+            if len(frames) < count:  # the last ones
+                if frames:
+                    self._handle_all(frames, answers)
+                elif position:
+                    self._write_answers(answers)
+                return position, error
+            if not self._handle(frames, answers) or self._must_wait(answers):
+                frames, position, error = split_frames(buffer, max_frame, position)
+                if self._state is _OPEN:
+                    self._keep_waiting(self._waiting + frames)
+                return position, error
+            count *= 2
+
+    def _serve_late(self, buffer: bytes, now: float) -> tuple[int, FrameError | None]:
+        """Do the same when the loop may be late: refuse requests that have waited too long."""
+        frames, taken, error = split_frames(buffer, self._host.max_frame)
         policy = self._host.service.late_requests
         waited = self._host.lateness.waited(now)
-        if policy is None or waited < policy.shortest_limit:
-            return frames
-        kept, refusals = without_late(frames, waited, policy)
-        self._write_answers(refusals)
-        return kept
+        if policy is not None and waited >= policy.shortest_limit:
+            frames, refusals = without_late(frames, waited, policy)
+            self._write_answers(refusals)
+        if frames:
+            self._handle_all(frames, [])
+        return taken, error
 
-    def _handle(self, frames: list[RawFrame]) -> None:
-        """Run the handlers of a chunk, run by run, and write the responses."""
+    def _handle_all(self, frames: list[RawFrame], answers: list[bytes]) -> None:
+        """Run the handlers of the last frames and write all responses."""
+        if self._handle(frames, answers):
+            self._write_answers(answers)
+
+    def _handle(self, frames: list[RawFrame], answers: list[bytes]) -> bool:
+        """Run the handlers of frames, run by run, and add the responses to `answers`.
+
+        Return False if the chunk must not continue: the connection is closed, or the remaining
+        frames wait. The responses are written then.
+        """
         service = self._host.service
         hot_handlers, max_runs = service.hot_handlers, service.max_runs
-        answers: list[bytes] = []
-        unsent = 0
+        unsent = sum(map(len, answers))
         start, count = 0, len(frames)
         run: list[bytes]
         while start < count and self._state is _OPEN:
@@ -423,28 +468,43 @@ class Connection(asyncio.Protocol):
             except FrameError as error:
                 self._write_answers(answers + run)
                 self._refuse(error)
-                return
+                return False
             except Exception:
-                self._write_answers(answers)
-                logger.exception("%s: request handler failed: closed", self.remote_address)
-                self.close()
-                return
+                self._fail(answers)
+                return False
             start = end
-            if start == count:
-                self._write_answers(answers + run if answers else run)
-                return
             answers += run
+            if start == count:
+                return True
             unsent += sum(map(len, run))
             if unsent > MAX_UNSENT:
                 self._write_answers(answers)
-                answers, unsent = [], 0
+                answers.clear()
+                unsent = 0
                 if self._write_paused:
                     self._keep_waiting(frames[start:])
-                    return
+                    return False
             if self._unfinished.is_full:
                 self._keep_waiting(frames[start:])
                 break
         self._write_answers(answers)
+        return False
+
+    def _must_wait(self, answers: list[bytes]) -> bool:
+        """Write many responses; return whether the rest of the chunk waits or is not wanted."""
+        if sum(map(len, answers)) > MAX_UNSENT:
+            self._write_answers(answers)
+            answers.clear()
+        if self._state is _OPEN and not self._write_paused and not self._unfinished.is_full:
+            return False
+        self._write_answers(answers)
+        return True
+
+    def _fail(self, answers: list[bytes]) -> None:
+        """Write responses and close the connection after an exception of a handler."""
+        self._write_answers(answers)
+        logger.exception("%s: request handler failed: closed", self.remote_address)
+        self.close()
 
     def _handle_one(self, frame: RawFrame) -> list[bytes]:
         """Run the plain handler of a frame, or take the response to one of our requests."""
@@ -552,7 +612,7 @@ class Connection(asyncio.Protocol):
         if self._waiting and not self._write_paused and not self._unfinished.is_full:
             frames = self._waiting
             self._keep_waiting([])
-            self._handle(frames)
+            self._handle_all(frames, [])
         if self.is_read and not self._waiting:
             if self._received:  # the delay was ours: the unfinished frame gets its full time
                 self._note_received(self._loop.time(), restart=True)

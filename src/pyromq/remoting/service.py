@@ -43,6 +43,10 @@ class Service(Generic[Peer]):
     #: Handlers of single requests, by code. Codes without any handler are answered
     #: REQUEST_CODE_NOT_SUPPORTED.
     handlers: Mapping[int, Callable[[Peer, RemotingCommand], Result]]
+    #: Serves the plain requests at the head of a chunk from its bytes, before it is split into
+    #: frames. Gets the chunk and the position of a frame, appends encoded responses, and returns
+    #: the position of the first frame that it leaves to the handlers.
+    take_frames: Callable[[Peer, bytes, int, list[bytes]], int] | None = None
     #: Handlers of runs of raw frames, by code; they take precedence over `handlers`. A hot handler
     #: appends its responses as encoded frames, in any number of buffers, and leaves out those that
     #: come later or are not wanted (oneway). A FrameError ends the run and the connection.

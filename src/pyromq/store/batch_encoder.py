@@ -107,7 +107,7 @@ class BatchEncoder:
         physical = self.physical
         first = self.queue_offset
         add, add_entry, add_offset = self.buffers.extend, self.entries.append, self.offsets.append
-        tags_codes, find_tags = self._tags.by_last_property, self._tags.find
+        find_tags = self._tags.find
         pack, pack_entry, unpack, pack_length, unpack_length = (
             _pack_head,
             _pack_entry,
@@ -157,10 +157,7 @@ class BatchEncoder:
                         rest,
                     )
                 )
-                tags_code = shared_tags_code or tags_codes.get(own.rpartition(b"\x02")[2])
-                if tags_code is None:
-                    tags_code = find_tags(own)
-                add_entry(pack_entry(physical, size, tags_code))
+                add_entry(pack_entry(physical, size, shared_tags_code or find_tags(own)))
                 add_offset(physical)
                 physical += size
                 position = following

@@ -7,8 +7,9 @@ polls. A caller puts, seals, and only then sends responses.
 The chunk keeps the gathered records itself and hands them to the log in one call: a call to the
 log per message would cost 60 ns, in a put of 1 µs.
 
-`put` encodes a single message, `BatchEncoder` a batch, and `even_batch` a large batch of messages
-of one size, with numpy. They repeat a few lines, because a call per message is too expensive.
+`put` encodes a single message, `BatchEncoder` a batch. They repeat a few lines, because a call per
+message is too expensive. The compiled kernel encodes most messages of both kinds, and `put_records`
+gathers them.
 
 Invariants
 1. A put either raises PutError and gathers nothing, or its record is in the log after the seal,
@@ -45,7 +46,6 @@ from pyromq.protocol.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY
 from pyromq.store.batch_encoder import BatchEncoder, BatchPlace
 from pyromq.store.config import FlushDiskType, MessageStoreConfig
-from pyromq.store.even_batch import even_records
 from pyromq.store.flush import FlushOutcome, FlushService
 from pyromq.store.growth import SLOW_SEAL_NS, Growth
 from pyromq.store.log.commit_log import CommitLog
@@ -105,13 +105,12 @@ class Chunk:
         self._on_arrival = on_arrival
         self._tags = raw_tags_codes()
         self._max_body = config.max_message_size
-        #: Records up to this size need no check of their body or properties.
-        self._unchecked_size = min(self._max_body, MAX_PROPERTIES)
+        self._unchecked_size = max_unchecked_record(config)
         self._waits_for_flush = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         #: Everything below this offset is flushed, or a flush of it is awaited.
         self._awaited = 0
         #: Gathered buffers of records, in log order.
-        self._buffers: list[bytes] = []
+        self._buffers: list[bytes | memoryview] = []
         #: The offset after the last gathered record.
         self.position = 0
         #: A record that would end above this offset needs `_make_room` first.
@@ -233,11 +232,6 @@ class Chunk:
         # If TAGS appears twice, the last one counts: the batch's own tags win.
         shared_tags_code = self._tags.find(properties)
         limit = min(max_count or sys.maxsize, self._config.max_batch_messages)
-        if not shared_tags_code:
-            even = even_records(batch, place, self._tags.find, limit)
-            if even is not None:
-                self._append(queue, (even.records,), len(even.records), even.entries, even.offsets)
-                return even.offsets
         encoder = BatchEncoder(batch, place, self._tags, shared_tags_code)
         if encoder.encode(limit):
             raise LargeBatchError() if max_count else self._too_many_messages()
@@ -334,6 +328,35 @@ class Chunk:
             self.touched.append(queue)
         queue.append(entries, count)
 
+    # Records of the compiled kernel
+
+    def record_room(self) -> tuple[int, int, bool]:
+        """Return where the next record goes, and the offset above which no record may end.
+
+        Also whether the log has all records so far, so that their buffers can be reused.
+        """
+        return self.position, self._limit, not self._buffers
+
+    def put_records(
+        self,
+        records: memoryview,
+        queues: Iterable[tuple[ConsumeQueue, bytes, int]],
+        store_timestamp: int,
+    ) -> None:
+        """Gather complete records for `record_room`, and each queue's entries with their number.
+
+        The caller keeps the records unchanged until they are in the log.
+        """
+        touched = self.touched
+        if not touched:
+            self._store_timestamp = store_timestamp
+        self._buffers.append(records)
+        self.position += len(records)
+        for queue, entries, count in queues:
+            if not queue.pending:
+                touched.append(queue)
+            queue.append(entries, count)
+
     # The end
 
     def seal(self) -> None:
@@ -360,7 +383,8 @@ class Chunk:
         """Append the gathered records to the log."""
         buffers = self._buffers
         if buffers:
-            self._log.append(b"".join(buffers), self._store_timestamp)
+            records = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+            self._log.append(records, self._store_timestamp)
             buffers.clear()
 
     def end_chunk(self) -> asyncio.Future[FlushOutcome] | None:
@@ -436,6 +460,11 @@ class Chunk:
             PutStatus.MESSAGE_ILLEGAL,
             f"the batch has more than {limit} messages (maxBatchMessages)",
         )
+
+
+def max_unchecked_record(config: MessageStoreConfig) -> int:
+    """Return the size up to which a record needs no check of its body or properties."""
+    return min(config.max_message_size, MAX_PROPERTIES)
 
 
 def host_flag(store_host: bytes) -> int:

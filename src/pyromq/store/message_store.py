@@ -127,6 +127,8 @@ class MessageStore:
         self.put_batch = self._chunk.put_batch
         self.encode_batch = self._chunk.encode_batch
         self.put_encoded = self._chunk.put_encoded
+        self.put_records = self._chunk.put_records
+        self.record_room = self._chunk.record_room
         self.chunk_time = self._chunk.chunk_time
         self.seal = self._chunk.seal
         self.end_chunk = self._chunk.end_chunk

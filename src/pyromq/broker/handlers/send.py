@@ -3,7 +3,8 @@
 Serves a run of raw frames. Everything that the messages to a queue have in common is looked up once
 and kept as a `SendTarget`: that the topic exists and takes messages, the queue, the template of the
 response. A plain message goes from its header's dictionary straight to the store's `put`, a delayed
-one to the writer. All other frames go to the slow path (`handlers.send_slow`).
+one to the writer, and a batch to `put_batch`. All other frames go to the slow path
+(`handlers.send_slow`).
 
 Invariants
 1. A frame is put at most once. The hot path hands a frame to the slow one only before its put.
@@ -17,14 +18,16 @@ from __future__ import annotations
 
 import struct
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from pyromq.base.memo import Memo
-from pyromq.broker.handlers.send_responses import ID_END, SendResponses, SendTargets
+from pyromq.broker.handlers.plain_sends import PlainSends
+from pyromq.broker.handlers.send_responses import SendResponses, SendTargets
 from pyromq.broker.handlers.send_slow import MAX_BATCH_AT_ONCE, SlowSends
 from pyromq.broker.inner_messages import InnerMessage, delay_level
 from pyromq.broker.parts import BrokerParts
-from pyromq.broker.routes import Body, Pool, Route, Routes, SlowPath, fast
+from pyromq.broker.routes import Body, FrameTaker, Pool, Route, Routes, SlowPath, fast
+from pyromq.protocol import kernel
 from pyromq.protocol.filter.tags import text_tags_codes
 from pyromq.protocol.java.wire_types import INT64, parse_integer
 from pyromq.protocol.message.properties import (
@@ -43,9 +46,11 @@ from pyromq.protocol.wire.frame import (
     FLAG_ONEWAY,
     RawFrame,
     RequestError,
-    command_from,
     pack_prefix,
 )
+from pyromq.protocol.wire.header_binary import pack_int
+from pyromq.protocol.wire.header_json import Header
+from pyromq.protocol.wire.send_fields import LONG_NAMES, SHORT_NAMES, SendFields
 from pyromq.remoting.connection import Connection
 from pyromq.store.results import PutError
 
@@ -53,8 +58,15 @@ from pyromq.store.results import PutError
 _SPECIAL_FLAGS: Final = TRANSACTION_MASK | HOST_MASK
 _INT_MIN: Final = -0x80000000
 _INT_MAX: Final = 0x7FFFFFFF
+
+
+class _UnusualError(Exception):
+    """A message that is not plain."""
+
+
 #: Errors before the put: the slow path reports them or copes with them.
 _HOT_ERRORS: Final = (
+    _UnusualError,
     PutError,
     RequestError,
     KeyError,
@@ -65,23 +77,11 @@ _HOT_ERRORS: Final = (
 )
 
 
-class _Fields(NamedTuple):
-    """The names of the header fields in one version of the request."""
-
-    topic: str
-    queue_id: str
-    sys_flag: str
-    born_timestamp: str
-    flag: str
-    properties: str
-    reconsume_times: str
-    batch: str
-
-
-_V1: Final = _Fields(
-    "topic", "queueId", "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes", "batch"
+_CODES: Final = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
 )
-_V2: Final = _Fields("b", "e", "f", "g", "h", "i", "j", "m")
 #: The default WAIT property at the end of the properties, and between two others.
 _LAST_WAIT: Final = PROPERTY_SEPARATOR + WAIT_TRUE
 _INNER_WAIT: Final = _LAST_WAIT + PROPERTY_SEPARATOR
@@ -99,6 +99,15 @@ class SendHandlers:
         self._targets = self._send_targets.by_topic
         self.slow = SlowSends(parts, self._responses, self._send_targets)
         self._queued = self.slow.queued
+        #: None without the compiled kernel.
+        self._plain: PlainSends | None = None
+        module = kernel.load("sends")
+        if module is not None:
+            batch_properties = self.slow.batch_properties
+            self._plain = PlainSends(
+                module, parts, self._responses, batch_properties, self._queued, MAX_BATCH_AT_ONCE
+            )
+            self._send_targets.plain = self._plain
         #: The checks of a send, which replies pass as well.
         self.check = self.slow.check
         self._cluster_property = f"{CLUSTER}\x01{self._config.broker_cluster_name}".encode()
@@ -106,30 +115,29 @@ class SendHandlers:
         self._prefixes: Memo[int, bytes] = Memo(lambda length: pack_prefix(4 + length, length))
         self._numbers: Memo[str, int] = Memo(lambda text: parse_integer(text, INT64))
         self._tags = text_tags_codes()
-        id_prefix = self._responses.id_prefix
-        self._more_ids: Memo[int, bytes] = Memo(lambda count: (b"," + id_prefix + b"%016X") * count)
 
     def routes(self) -> Routes:
         """Return the routes of the family."""
+        taker = None if self._plain is None else FrameTaker(_CODES, self._plain.take)
         return Routes(
             Route(
                 RequestCode.SEND_MESSAGE,
                 self.slow.send_one,
-                hot=fast(partial(self._send_run, _V1)),
+                hot=fast(partial(self._send_run, LONG_NAMES), taker),
                 body=Body.MESSAGES,
                 pool=Pool.SEND,
             ),
             Route(
                 RequestCode.SEND_MESSAGE_V2,
                 self.slow.send_one,
-                hot=fast(partial(self._send_run, _V2)),
+                hot=fast(partial(self._send_run, SHORT_NAMES), taker),
                 body=Body.MESSAGES,
                 pool=Pool.SEND,
             ),
             Route(
                 RequestCode.SEND_BATCH_MESSAGE,
                 self.slow.send_one,
-                hot=fast(self.send_batch),
+                hot=fast(partial(self._batch_run, SHORT_NAMES), taker),
                 body=Body.MESSAGES,
                 pool=Pool.SEND,
             ),
@@ -141,7 +149,7 @@ class SendHandlers:
 
     def _send_run(
         self,
-        fields: _Fields,
+        fields: SendFields,
         slow: SlowPath,
         connection: Connection,
         frames: list[RawFrame],
@@ -154,9 +162,9 @@ class SendHandlers:
             return
         put = self._store.put
         targets, numbers = self._targets, self._numbers
-        by_last_property, find_tags = self._tags.by_last_property, self._tags.find
+        find_tags = self._tags.find
         cluster, joined_cluster = self._cluster_property, self._joined_cluster_property
-        prefixes = self._prefixes
+        prefixes, binary_templates = self._prefixes, self._responses.binary_templates
         born_host = connection.born_host
         topic, queue_id, sys_flag_name, born, flag, properties_name, reconsume, batch = fields
         following = iter(frames)
@@ -177,11 +185,7 @@ class SendHandlers:
                     or CLUSTER_START in text
                     or ext.get(batch, "false") != "false"
                 ):
-                    slow(connection, frame, answers)
-                    if connection in self._queued:
-                        for later in following:
-                            slow(connection, later, answers)
-                    continue
+                    raise _UnusualError
                 times = numbers[ext[reconsume]] if reconsume in ext else 0
                 if DELAY_START in text:
                     message = InnerMessage(
@@ -197,15 +201,12 @@ class SendHandlers:
                     )
                     _, offset, physical = self._writer.put(message)
                 else:
-                    tags_code = by_last_property.get(text.rpartition("\x02")[2])
-                    if tags_code is None:
-                        tags_code = find_tags(text)
                     offset = queue.next_offset
                     physical = put(
                         queue,
                         body,
                         text.encode(),
-                        tags_code,
+                        find_tags(text),
                         numbers[ext[flag]],
                         sys_flag,
                         numbers[ext[born]],
@@ -214,15 +215,20 @@ class SendHandlers:
                         joined_cluster if text and text[-1] != "\x02" else cluster,
                     )
             except _HOT_ERRORS:
-                slow(connection, frame, answers)
+                if _is_batch(header, batch):
+                    self._batch_run(fields, slow, connection, [frame], answers)
+                else:
+                    slow(connection, frame, answers)
+                if connection in self._queued:
+                    for later in following:
+                        slow(connection, later, answers)
                 continue
             if header.get("flag", 0) & FLAG_ONEWAY:
                 continue
             if encoding:
-                answer = self._responses.sent(
-                    command_from(frame), queue.queue_id, offset, [physical]
-                )
-                answers.append(answer.encode())
+                digits = b"%d" % offset
+                binary_template = binary_templates[queue.queue_id, 1, len(digits)]
+                answers.append(binary_template % (pack_int(header["opaque"]), physical, digits))
                 continue
             answer_header = template % (physical, offset, header["opaque"])
             answers.append(prefixes[len(answer_header)])
@@ -236,35 +242,39 @@ class SendHandlers:
         properties[CLUSTER] = self._config.broker_cluster_name
         return properties
 
-    def send_batch(
-        self, slow: SlowPath, connection: Connection, frames: list[RawFrame], answers: list[bytes]
+    def _batch_run(
+        self,
+        fields: SendFields,
+        slow: SlowPath,
+        connection: Connection,
+        frames: list[RawFrame],
+        answers: list[bytes],
     ) -> None:
-        """Serve a run of SEND_BATCH_MESSAGE: each frame holds many messages for one queue."""
-        numbers = self._numbers
+        """Serve a run of batches: each frame holds many messages for one queue."""
+        numbers, responses = self._numbers, self._responses
+        topic, queue_id, sys_flag_name, born, _, properties_name, reconsume, batch = fields
         for frame in frames:
             encoding, header, body = frame
             try:
                 ext = header["extFields"]
-                queue, template = self._targets[ext["b"]][ext["e"]]
-                sys_flag = numbers[ext["f"]]
+                queue, _ = self._targets[ext[topic]][ext[queue_id]]
+                sys_flag = numbers[ext[sys_flag_name]]
                 if (
-                    encoding
-                    or sys_flag & _SPECIAL_FLAGS
+                    sys_flag & _SPECIAL_FLAGS
                     or not _INT_MIN <= header["opaque"] <= _INT_MAX
-                    or ext["m"] != "true"
+                    or ext[batch] != "true"
                     or connection in self._queued
                 ):
-                    slow(connection, frame, answers)
-                    continue
+                    raise _UnusualError
                 offset = queue.next_offset
                 physicals = self._store.put_batch(
                     queue,
                     body,
-                    self.slow.batch_properties[ext["i"]],
+                    self.slow.batch_properties[ext[properties_name]],
                     sys_flag,
-                    numbers[ext["g"]],
+                    numbers[ext[born]],
                     connection.born_host,
-                    numbers[ext["j"]] if "j" in ext else 0,
+                    numbers[ext[reconsume]] if reconsume in ext else 0,
                     MAX_BATCH_AT_ONCE,
                 )
             except _HOT_ERRORS:
@@ -272,12 +282,19 @@ class SendHandlers:
                 continue
             if header.get("flag", 0) & FLAG_ONEWAY:
                 continue
-            # Insert the other message ids after the first one.
-            first, *others = physicals
-            answer_header = template % (first, offset, header["opaque"])
-            if others:
-                ids = self._more_ids[len(others)] % tuple(others)
-                end = answer_header.index(ID_END)
-                answer_header = answer_header[:end] + ids + answer_header[end:]
+            count = len(physicals)
+            if encoding:
+                digits = b"%d" % offset
+                template = responses.binary_templates[queue.queue_id, count, len(digits)]
+                answers.append(template % (pack_int(header["opaque"]), *physicals, digits))
+                continue
+            template = responses.json_templates[queue.queue_id, count]
+            answer_header = template % (*physicals, offset, header["opaque"])
             answers.append(self._prefixes[len(answer_header)])
             answers.append(answer_header)
+
+
+def _is_batch(header: Header, name: str) -> bool:
+    """Return whether a request of single messages holds a batch."""
+    ext = header.get("extFields")
+    return type(ext) is dict and ext.get(name) == "true"

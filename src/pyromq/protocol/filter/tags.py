@@ -88,19 +88,29 @@ class TagFilter:
 class TagsCodes(Generic[AnyStr]):
     """Finds the hash of a message's tags; caches the hashes of recent ones."""
 
-    __slots__ = ("_by_tags", "_end", "_start", "by_last_property")
+    __slots__ = ("_codes", "_end", "_start")
 
     def __init__(self, start: AnyStr, end: AnyStr, code_of: Callable[[AnyStr], int]) -> None:
         self._start: AnyStr = start
         self._end: AnyStr = end
-        self._by_tags: Memo[AnyStr, int] = Memo(code_of)
-        #: Hashes by the last property, `TAGS\\x01...`: the fast path for messages of Java clients.
-        self.by_last_property: Memo[AnyStr, int] = Memo(lambda last: code_of(last[len(start) :]))
+        #: Hashes by tags. Never has empty tags.
+        self._codes: Memo[AnyStr, int] = Memo(code_of)
 
     def find(self, properties: AnyStr) -> int:
         """Return Java's hash of the tags, or 0 without tags."""
+        # Two partitions take 200 ns, rfind and find with their positions 300.
+        before, start, rest = properties.rpartition(self._start)
+        if not start:
+            return 0
+        if not before or before[-1] == self._end[0]:
+            code = self._codes.get(rest.partition(self._end)[0])
+            if code is not None:
+                return code
+        return self._search(properties, len(before))
+
+    def _search(self, properties: AnyStr, at: int) -> int:
+        """Return the hash of tags that are not cached; `at` is the last place to look at."""
         start = self._start
-        at = properties.rfind(start)
         while at >= 0:
             begin = at + len(start)
             end = properties.find(self._end, begin)
@@ -108,9 +118,7 @@ class TagsCodes(Generic[AnyStr]):
                 end = len(properties)
             # Skip a match inside another name or value, and one without a value.
             if begin < end and (not at or properties[at - 1 : at] == self._end):
-                if end == len(properties):
-                    return self.by_last_property[properties[at:]]
-                return self._by_tags[properties[begin:end]]
+                return self._codes[properties[begin:end]]
             at = properties.rfind(start, 0, at)
         return 0
 

@@ -8,6 +8,7 @@
 #
 # All integers are big endian, and signed 64-bit once read.
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AsString, PyByteArray_Size
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -66,10 +67,13 @@ cdef inline View view_of(bytes data) noexcept:
     view.size = len(data)
     return view
 
-cdef inline View view_of_buffer(const u8[::1] data) noexcept:
+# The bytes of any contiguous buffer, until the caller calls PyBuffer_Release. A typed memoryview
+# would do the same, and double the size and the build time of every module.
+cdef inline View view_of_buffer(object data, Py_buffer* buffer) except *:
     cdef View view
-    view.size = data.shape[0]
-    view.data = &data[0] if view.size else NULL
+    PyObject_GetBuffer(data, buffer, PyBUF_SIMPLE)
+    view.data = <const u8*> buffer.buf
+    view.size = buffer.len
     return view
 
 cdef inline Area area_of(bytearray data) noexcept:
@@ -176,6 +180,32 @@ cdef inline void write_word(Area area, i64 at, u64 word) noexcept nogil:
     word = pyromq_little_endian(word)
     if not is_outside(area.size, at, 8):
         memcpy(area.data + at, &word, 8)
+
+# Memory that other threads read meanwhile
+
+cdef extern from *:
+    """
+    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    #define pyromq_big_endian32(word) (word)
+    #else
+    #define pyromq_big_endian32(word) __builtin_bswap32(word)
+    #endif
+    #define pyromq_store32(place, word) __atomic_store_n((unsigned int *) (place), word, __ATOMIC_RELEASE)
+    #define pyromq_prefetch(place) __builtin_prefetch(place)
+    """
+    u32 pyromq_big_endian32(u32) nogil
+    void pyromq_store32(u8* place, u32 word) nogil
+    void pyromq_prefetch(const u8* place) nogil
+
+# Write four bytes at an address that is a multiple of four; a reader sees all of them or none.
+cdef inline void store32(Area area, i64 at, i64 value) noexcept nogil:
+    if not is_outside(area.size, at, 4):
+        pyromq_store32(area.data + at, pyromq_big_endian32(<u32> (value & LOW_HALF)))
+
+# Have the processor load a place that is read soon.
+cdef inline void prefetch(Area area, i64 at) noexcept nogil:
+    if not is_outside(area.size, at, 4):
+        pyromq_prefetch(area.data + at)
 
 cdef inline bytes bytes_in(View view, i64 start, i64 end):
     if is_outside(view.size, start, end - start):

@@ -120,10 +120,30 @@ cdef inline i64 write_code_point(Area area, i64 at, i64 code) noexcept nogil:
         at = write8(area, at, 0x80 | code >> 6 & 0x3F)
     return write8(area, at, 0x80 | code & 0x3F)
 
+cdef extern from *:
+    u32 POWER_8 "0x94446F01u"  # 31 ** 8 modulo 2 ** 32
+
+# Java's hash of eight ASCII bytes, in multiplications that do not wait for each other.
+cdef inline u32 hash_of_eight(u64 word) noexcept nogil:
+    cdef u32 first = <u32> (word & 0xFF) * 29791 + <u32> (word >> 8 & 0xFF) * 961
+    first += <u32> (word >> 16 & 0xFF) * 31 + <u32> (word >> 24 & 0xFF)
+    cdef u32 second = <u32> (word >> 32 & 0xFF) * 29791 + <u32> (word >> 40 & 0xFF) * 961
+    second += <u32> (word >> 48 & 0xFF) * 31 + <u32> (word >> 56)
+    return first * 923521 + second
+
 # Continue Java's hash of a string with UTF-8 bytes; NONE if they are not valid.
 cdef inline i64 continue_java_hash(u32 hash, View view, i64 at, i64 end) noexcept nogil:
     cdef i64 byte, length, code
+    cdef u64 word
     while at < end:
+        while end - at >= 8:
+            word = read_word(view, at)
+            if word & HIGH_BITS:
+                break
+            hash = hash * POWER_8 + hash_of_eight(word)
+            at += 8
+        if at == end:
+            break
         byte = read8(view, at)
         if byte < FIRST_NON_ASCII:
             hash = hash * 31 + <u32> byte
@@ -180,3 +200,17 @@ cdef inline i64 write_decimal(Area area, i64 at, i64 value) noexcept nogil:
         write8(area, place, <i64> (0x30 + rest % 10))
         rest //= 10
     return at + digits
+
+# The hash of the last property that starts with `tags` (its name and separator) and has a value; 0
+# without one, NONE if it is not UTF-8.
+cdef inline i64 tags_code_of(View view, i64 at, i64 end, View tags) noexcept nogil:
+    cdef i64 following
+    cdef i64 start = -1
+    cdef i64 stop = -1
+    while at < end:
+        following = find8(view, at, end, 2)
+        if following - at > tags.size and is_at(view, at, following, tags):
+            start = at + tags.size
+            stop = following
+        at = following + 1
+    return java_hash(view, start, stop) if start >= 0 else 0

@@ -113,10 +113,15 @@ INNER_FIXED_SIZE: Final = 22
 #: The position of bodyLength in an inner message.
 INNER_BODY_LENGTH: Final = 16
 
-#: The position of storeTimestamp in a record with an IPv4 born host.
-_STORE_TIMESTAMP_V4: Final = 56
-#: The position of sysFlag.
-_SYS_FLAG: Final = 36
+#: Positions of fields in a record.
+BODY_CRC_AT: Final = 8
+QUEUE_ID_AT: Final = 12
+QUEUE_OFFSET_AT: Final = 20
+PHYSICAL_OFFSET_AT: Final = 28
+SYS_FLAG_AT: Final = 36
+assert BATCH_HEAD.size == SYS_FLAG_AT
+#: The position of storeTimestamp with an IPv4 born host.
+STORE_TIMESTAMP_AT: Final = 56
 #: `read_raw_properties` reads larger records without their bodies.
 _WHOLE_READ_SIZE: Final = 4096
 _INT = struct.Struct(">i")
@@ -242,7 +247,7 @@ def decode_record(buffer: bytes | memoryview, offset: int = 0) -> MessageRecord:
     available = len(buffer) - offset
     if available < HEAD_SIZE_V4:
         raise RecordError(f"{available} bytes at {offset} are too few for a record")
-    (sys_flag,) = _INT.unpack_from(buffer, offset + _SYS_FLAG)
+    (sys_flag,) = _INT.unpack_from(buffer, offset + SYS_FLAG_AT)
     head = _HEADS[sys_flag & HOST_MASK]
     if available < head.size:
         raise RecordError(f"{available} bytes at {offset} are too few for a record with IPv6 hosts")
@@ -319,7 +324,7 @@ def read_raw_properties(read: Callable[[int, int], bytes], offset: int, size: in
     data = read(offset, min(size, _WHOLE_READ_SIZE))
     if len(data) < HEAD_SIZE_V4:
         return None
-    head = _HEADS[_INT.unpack_from(data, _SYS_FLAG)[0] & HOST_MASK].size
+    head = _HEADS[_INT.unpack_from(data, SYS_FLAG_AT)[0] & HOST_MASK].size
     if len(data) < head:
         return None
     topic_at = head + _INT.unpack_from(data, head - _INT.size)[0]
@@ -376,7 +381,7 @@ def inner_count(batch: bytes, limit: int = sys.maxsize) -> int:
 
 def store_timestamp_at(buffer: bytes | memoryview, offset: int) -> int:
     """Return the storeTimestamp of the record at `offset`."""
-    (sys_flag,) = _INT.unpack_from(buffer, offset + _SYS_FLAG)
+    (sys_flag,) = _INT.unpack_from(buffer, offset + SYS_FLAG_AT)
     shift = 12 if sys_flag & BORN_HOST_V6 else 0
-    timestamp: int = _LONG.unpack_from(buffer, offset + _STORE_TIMESTAMP_V4 + shift)[0]
+    timestamp: int = _LONG.unpack_from(buffer, offset + STORE_TIMESTAMP_AT + shift)[0]
     return timestamp

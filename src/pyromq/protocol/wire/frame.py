@@ -18,6 +18,7 @@ state is the unfinished frame in `ChunkGatherer`.
 from __future__ import annotations
 
 import struct
+import sys
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
@@ -147,19 +148,19 @@ pack_prefix = PREFIX.pack
 
 
 def split_frames(
-    buffer: bytes, max_frame: int = MAX_FRAME
+    buffer: bytes, max_frame: int = MAX_FRAME, position: int = 0, max_count: int = sys.maxsize
 ) -> tuple[list[RawFrame], int, FrameError | None]:
-    """Return all complete frames at the head of `buffer`, their total size, and an error or None.
+    """Return the complete frames of `buffer`, where the last one ends, and an error or None.
 
-    The frames before an error are good and deserve a response.
+    Starts at `position` and stops after `max_count` frames. The frames before an error are good and
+    deserve a response.
     """
     frames: list[RawFrame] = []
     add = frames.append
     unpack = PREFIX.unpack_from
     decode_json = header_json.decode
-    position = 0
     length = len(buffer)
-    while length - position >= PREFIX_SIZE:
+    while length - position >= PREFIX_SIZE and len(frames) < max_count:
         total, word = unpack(buffer, position)
         end = position + TOTAL_SIZE + total
         if end > length and total + TOTAL_SIZE <= max_frame:

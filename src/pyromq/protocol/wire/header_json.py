@@ -15,6 +15,7 @@ Pure functions; called by `frame` on the event loop that reads the socket.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -49,6 +50,16 @@ def encode(
     header["serializeTypeCurrentRPC"] = "JSON"
     header["version"] = version
     return orjson.dumps(header)
+
+
+def pieces(header: bytes, values: Sequence[str]) -> list[bytes]:
+    """Cut an encoded header with opaque 0 at these values of fields, in order, and at opaque."""
+    cut = []
+    for value in values:
+        before, _, header = header.partition(value.encode())
+        cut.append(before)
+    before, opaque, end = header.rpartition(b'"opaque":0')
+    return [*cut, before + opaque[:-1], end]
 
 
 def text_fields(ext_fields: dict[str, Any]) -> dict[str, str]:

@@ -27,7 +27,7 @@ import mmap
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,9 @@ from pyromq.protocol.message.units import (
     INDEX_SLOT_SIZE,
 )
 from pyromq.store.results import StoreError
+
+if TYPE_CHECKING:
+    from pyromq.protocol.kernel.index_keys import IndexKeys
 
 _SLOT: Final = np.dtype(">u4")
 assert _SLOT.itemsize == INDEX_SLOT_SIZE
@@ -202,6 +205,23 @@ class IndexFile:
         for slot, number in newest.items():
             position = INDEX_HEADER_SIZE + slot * INDEX_SLOT_SIZE
             self._map[position : position + INDEX_SLOT_SIZE] = number.to_bytes(4, "big")
+
+    def append_read(self, keys: IndexKeys, first: int, count: int) -> None:
+        """Add `count` of the keys that the kernel has read, from `first` on."""
+        self.reserve()
+        number = self.entry_count
+        entries, new_slots = keys.link(
+            self._map,
+            INDEX_HEADER_SIZE,
+            self._slot_count,
+            number,
+            self.begin_timestamp,
+            first,
+            count,
+        )
+        self._write_entries(entries)
+        self._publish(*keys.bounds(first, count), count, new_slots)
+        keys.enter(self._map, INDEX_HEADER_SIZE, number, first, count)
 
     def covers(self, begin: int, end: int) -> bool:
         """Whether a time range overlaps this file's."""

@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,7 @@ from pyromq.protocol.java.string_hash import (
     java_hash_bytes,
 )
 from pyromq.protocol.java.string_hashes import continue_hashes, index_key_hashes, java_hashes
+from pyromq.protocol.kernel import load
 from pyromq.protocol.message.bulk import (
     Buffer,
     Longs,
@@ -50,11 +51,15 @@ from pyromq.protocol.message.bulk import (
     Spans,
     read_columns,
     read_parts,
+    record_starts,
 )
 from pyromq.protocol.message.joined_properties import JoinedProperties, last_property
 from pyromq.protocol.message.properties import KEYS, UNIQ_KEY
 from pyromq.protocol.message.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from pyromq.store.index.file import IndexFile, IndexFileError
+
+if TYPE_CHECKING:
+    from pyromq.protocol.kernel.index_keys import IndexKeys
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +107,8 @@ class KeyIndex:
         self._syncing: threading.Thread | None = None
         self._sync_failed = False
         self._closed = False
+        kernel = load("index_keys")
+        self._keys: IndexKeys | None = None if kernel is None else kernel.IndexKeys()
         #: The store time up to which full files are on disk; 0 until one was synced.
         self.synced_timestamp = 0
 
@@ -167,6 +174,31 @@ class KeyIndex:
             self._put_few(buffer, map(int, starts))
         else:
             self._put_many(buffer, np.asarray(starts, np.int64))
+
+    def put_span(self, span: Buffer) -> int:
+        """Index the consecutive records at the start of `span`; return where the last one ends.
+
+        Among 100 records, one costs about 0.3 µs with the kernel. Errors are those of `put`.
+        """
+        keys = self._keys
+        if keys is None:
+            starts, end = record_starts(span)
+            if starts.size:
+                self.put(span, starts)
+            return end
+        if self._closed:
+            raise ValueError(f"the key index in {self._directory} is closed")
+        position = 0
+        while True:
+            found = keys.read(span, position, self.end_offset)
+            position, records, count, is_last_without, odd_size = found
+            if records:
+                self._append_read(keys, count, is_last_without=is_last_without)
+            if odd_size:
+                self._put_few(span, (position,))
+                position += odd_size
+            elif not records:
+                return position
 
     def query(self, topic: str, key: str, max_count: int, begin: int, end: int) -> list[int]:
         """Return physical offsets of a key's messages stored from `begin` to `end`, newest first.
@@ -337,6 +369,16 @@ class KeyIndex:
             position = fitting.stop
         if hashes.size and is_last_without:
             self._file_for_next_record()
+
+    def _append_read(self, keys: IndexKeys, count: int, *, is_last_without: bool) -> None:
+        file = self._file_for_next_record()
+        position = 0
+        while position < count:
+            fitting = min(file.room, count - position)
+            file.append_read(keys, position, fitting)
+            position += fitting
+            if position < count or is_last_without:
+                file = self._file_for_next_record()
 
     def _file_for_next_record(self) -> IndexFile:
         """Return the last file, or a new one if it is full."""

@@ -124,7 +124,7 @@ class CommitLog:
                 logger.error("no room for %d bytes in %s: %s", size, self.segments.directory, error)
             raise PutError(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
 
-    def append(self, records: bytes, store_timestamp: int) -> None:
+    def append(self, records: bytes | memoryview, store_timestamp: int) -> None:
         """Copy whole records, for which there is room, to the end of the log."""
         file, end = self._file, self.watermarks.written
         assert file is not None

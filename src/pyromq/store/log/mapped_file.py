@@ -152,7 +152,7 @@ class MappedFile:
             self._files = files
             files.add(self)
 
-    def write(self, position: int, data: bytes | bytearray) -> None:
+    def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """Copy `data` to `position`, where the caller has reserved room."""
         mapping = self._map
         if mapping is None:

@@ -128,7 +128,7 @@ class PooledFile(MappedFile):
         """Whether the file still has its buffer."""
         return self._buffer is not None
 
-    def write(self, position: int, data: bytes | bytearray) -> None:
+    def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """Copy `data` to `position` of the buffer."""
         super().write(position, data)
         self._used = position + len(data)

@@ -25,8 +25,8 @@ from tests.support.requests import BORN, send_request
 from tests.unit.broker.assembled import STORE_HOST, AssembledBroker, Client
 from tests.unit.broker.handlers.sends import (
     ALL_FORMS,
+    ALL_PATHS,
     BOTH_ENCODINGS,
-    BOTH_PATHS,
     CLUSTER,
     body_for,
     warm,
@@ -35,7 +35,7 @@ from tests.unit.broker.handlers.sends import (
 # Records and responses
 
 
-@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("path", ALL_PATHS)
 @pytest.mark.parametrize("encoding", BOTH_ENCODINGS)
 @pytest.mark.parametrize("code", ALL_FORMS)
 async def test_a_message_is_stored_and_its_place_returned(
@@ -77,6 +77,40 @@ async def test_a_message_is_stored_and_its_place_returned(
 
 
 @pytest.mark.parametrize("encoding", BOTH_ENCODINGS)
+@pytest.mark.parametrize(
+    ("code", "batch"),
+    [(ALL_FORMS[0], False), (ALL_FORMS[1], False), *((code, True) for code in ALL_FORMS)],
+)
+async def test_plain_sends_take_the_hot_path(
+    broker: AssembledBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    code: RequestCode,
+    encoding: Encoding,
+    batch: bool,
+) -> None:
+    warm(broker)
+    body = body_for(ALL_FORMS[2], properties=b"TAGS\x01a\x02K\x01k") * 3 if batch else b"body"
+    request = send_request(code, body, opaque=77, encoding=encoding, batch=str(batch).lower())
+    slow = broker.slow.ask(request)
+    before = len(broker.records())
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the slow path was taken")
+
+    monkeypatch.setattr(send_slow.SlowSends, "_send_now", refuse)
+    fast = broker.fast.ask(request)
+
+    assert fast == replace(slow, ext_fields=fast.ext_fields)
+    records = broker.records()[before:]
+    assert [record.body for record in records] == [b"body"] * (3 if batch else 1)
+    assert fast.ext_fields == {
+        **slow.ext_fields,
+        "msgId": ",".join(record.message_id for record in records),
+        "queueOffset": str(records[0].queue_offset),
+    }
+
+
+@pytest.mark.parametrize("encoding", BOTH_ENCODINGS)
 @pytest.mark.parametrize("code", ALL_FORMS)
 async def test_a_oneway_message_is_stored_and_not_answered(
     broker: AssembledBroker, code: RequestCode, encoding: Encoding
@@ -98,7 +132,7 @@ async def test_a_refused_oneway_message_is_not_answered_either(broker: Assembled
     assert len(broker.records()) == 2
 
 
-@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("path", ALL_PATHS)
 async def test_responses_are_in_the_order_of_the_requests(
     broker: AssembledBroker, path: str
 ) -> None:

@@ -114,6 +114,20 @@ async def test_later_sends_of_the_connection_queue_up_after_it(
     assert client.ask(send_request(body=b"x", queueId="0")).code == ResponseCode.SUCCESS
 
 
+async def test_messages_after_a_large_batch_to_a_new_queue_wait_for_it(
+    broker: AssembledBroker,
+) -> None:
+    large = batch(300, code=RequestCode.SEND_MESSAGE_V2)
+    large.ext_fields["e"] = "1"  # its first message: no target of the hot path yet
+    before = len(broker.records())
+
+    assert broker.fast.exchange(large, send_request(body=b"after", queueId="0")) == []
+    await answers_of(broker.fast, 2)
+
+    bodies = [record.body for record in broker.records()[before:]]
+    assert bodies == [*(b"%d" % number for number in range(300)), b"after"]
+
+
 async def test_a_topic_may_be_deleted_while_its_batch_is_encoded(broker: AssembledBroker) -> None:
     assert broker.fast.exchange(batch(500)) == []
     await asyncio.sleep(0)

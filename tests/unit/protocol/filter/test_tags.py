@@ -118,8 +118,41 @@ def test_tags_equal_those_of_decoded_properties(text: str) -> None:
     expected = java_hash(decode_properties(text).get("TAGS", ""))
     for _ in range(2):
         assert text_codes.find(text) == raw_codes.find(text.encode()) == expected
-        last = text.rpartition("\x02")[2]
-        assert text_codes.by_last_property.get(last, expected) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "tags"),
+    [
+        ("TAGS\x01a", "a"),
+        ("TAGS\x01a\x02KEYS\x01k", "a"),
+        ("KEYS\x01k\x02TAGS\x01a\x02UNIQ_KEY\x01u", "a"),
+        ("KEYS\x01k\x02TAGS\x01a\x02", "a"),
+        ("KEYS\x01k\x02TAGS\x01grün 标签 😀\x02UNIQ_KEY\x01u", "grün 标签 😀"),
+        # The last one with a value wins.
+        ("TAGS\x01a\x02TAGS\x01b\x02K\x01k", "b"),
+        ("TAGS\x01a\x02TAGS\x01\x02K\x01k", "a"),
+        ("TAGS\x01", ""),
+        ("TAGS\x01\x02K\x01k", ""),
+        # Inside another name or value, or without a name.
+        ("xTAGS\x01a", ""),
+        ("TAGS\x01a\x02xTAGS\x01b", "a"),
+        ("TAGS\x01a\x02K\x01TAGS\x01b", "a"),
+        ("\x01TAGS\x01a", ""),
+        ("TAGS\x01a\x01b\x02K\x01k", "a\x01b"),
+        ("a", ""),
+        ("", ""),
+    ],
+    ids=ascii,
+)
+def test_tags_anywhere(text: str, tags: str) -> None:
+    assert decode_properties(text).get("TAGS", "") == tags
+    text_codes, raw_codes = text_tags_codes(), raw_tags_codes()
+    # All of these tags are cached: a cached hash must not be taken for another property's.
+    for known in ("a", "b", "k", "TAGS\x01b"):
+        text_codes.find(f"TAGS\x01{known}")
+        raw_codes.find(f"TAGS\x01{known}".encode())
+    for _ in range(2):
+        assert text_codes.find(text) == raw_codes.find(text.encode()) == java_hash(tags)
 
 
 def test_tags_that_are_not_utf8_hash_as_in_java() -> None:
