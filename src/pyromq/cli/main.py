@@ -14,7 +14,7 @@ from pyromq.cli.lazy_group import LazyGroup
 COMMANDS = {
     "standalone": (
         "pyromq.cli.standalone:standalone",
-        "Run a NameServer and a broker in one process.",
+        "Run a NameServer and one or more brokers.",
     ),
     "namesrv": ("pyromq.cli.namesrv:namesrv", "Run a NameServer."),
     "broker": ("pyromq.cli.broker:broker", "Run a broker."),

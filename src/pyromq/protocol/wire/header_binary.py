@@ -29,15 +29,9 @@ _LENGTH = struct.Struct(">i")
 _KEY_LENGTH = struct.Struct(">h")
 #: The beginning of an extField whose name is one letter: keyLength, key, valueLength.
 _SHORT = struct.Struct(">hBi")
-<<<<<<< HEAD
-assert FIXED_SIZE == FLAG_AT + 4
-assert _SHORT.size == _KEY_LENGTH.size + 1 + _LENGTH.size
-=======
 _KEY_LENGTH_SIZE, _LENGTH_SIZE, _SHORT_SIZE = _KEY_LENGTH.size, _LENGTH.size, _SHORT.size
-assert _FIXED.size == 13
+assert FIXED_SIZE == FLAG_AT + _LENGTH_SIZE
 assert _SHORT_SIZE == _KEY_LENGTH_SIZE + 1 + _LENGTH_SIZE
-_OPAQUE_AT = struct.calcsize(">hBh")
->>>>>>> quick14
 #: Encodes opaque, or the length of a value, in a header that is joined from `pieces`.
 pack_int = _LENGTH.pack
 _unpack_length, _unpack_key = _LENGTH.unpack_from, _KEY_LENGTH.unpack_from
@@ -105,17 +99,10 @@ def pieces(header: bytes, values: Sequence[str]) -> list[bytes]:
 
     The values are those of fields, in order. A value is cut out together with its length.
     """
-<<<<<<< HEAD
-    after_opaque = OPAQUE_AT + _LENGTH.size
-    fields_length_at = _FIXED.size + _LENGTH.size
-    cut = [header[:OPAQUE_AT], header[after_opaque:fields_length_at]]
-    rest = header[fields_length_at + _LENGTH.size :]
-=======
-    after_opaque = _OPAQUE_AT + _LENGTH_SIZE
+    after_opaque = OPAQUE_AT + _LENGTH_SIZE
     fields_length_at = _FIXED.size + _LENGTH_SIZE
-    cut = [header[:_OPAQUE_AT], header[after_opaque:fields_length_at]]
+    cut = [header[:OPAQUE_AT], header[after_opaque:fields_length_at]]
     rest = header[fields_length_at + _LENGTH_SIZE :]
->>>>>>> quick14
     for value in values:
         text = value.encode()
         before, _, rest = rest.partition(_LENGTH.pack(len(text)) + text)
