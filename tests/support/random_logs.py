@@ -89,7 +89,7 @@ def damage(chance: random.Random, log: bytes) -> bytes:
         if kind == 0:
             data[at : at + 1] = chance.randbytes(1)
         elif kind == 1:
-            number = chance.choice(NUMBERS + (chance.randrange(2000),))
+            number = chance.choice((*NUMBERS, chance.randrange(2000)))
             data[at : at + 4] = struct.pack(">i", number)
         elif kind == 2:
             data[at : at + 2] = chance.choice((b"\x02\x02", b"\x01 ", b"\xff\xff", b"\x7f\xff"))
