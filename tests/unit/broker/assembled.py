@@ -1,7 +1,8 @@
 """A whole broker without sockets, assembled as the real one (`broker.assembly`).
 
 Bytes pass through real connections: parsing, runs of frames, answers after the seal. Requests of
-`fast` meet the hot handlers, those of `slow` only the plain ones.
+`fast` meet the compiled kernel first, those of `hot` the hot handlers, those of `slow` only the
+plain ones.
 """
 
 from __future__ import annotations
@@ -135,7 +136,10 @@ class AssembledBroker:
         service = self.assembly.service
         self.server = served(service)
         self.fast = self.connect()
-        slow_server = served(dataclasses.replace(service, hot_handlers=only_hot(service)))
+        without_kernel = dataclasses.replace(service, take_frames=None)
+        self.hot_server = served(without_kernel)
+        self.hot = Client(self.hot_server, ("127.0.0.1", 40404))
+        slow_server = served(dataclasses.replace(without_kernel, hot_handlers=only_hot(service)))
         self.slow = Client(slow_server, ("127.0.0.1", 40404))
 
     def _build_parts(self, hooks: Hooks | None) -> BrokerParts:

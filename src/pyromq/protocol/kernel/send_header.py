@@ -123,9 +123,6 @@ class SendHeader:
     def parse_value(self, name, name_end, at, end):
         """Read one value of a header; return its end, or -1 if it is unusual."""
         first = read8(self.chunk, at)
-        if first == 0x22:
-            at = plain_end(self.chunk, at + 1, end)
-            return at + 1 if at < end and read8(self.chunk, at) == 0x22 else -1
         if first == 0x7B:
             if self.has_fields or name_end - name != EXT_FIELDS_NAME.size:
                 return -1
@@ -135,15 +132,19 @@ class SendHeader:
             return self.parse_fields(at, end)
         if first == 0x2D or 0x30 <= first <= 0x39:
             return self.parse_integer(name, name_end, at, end)
-        # A field that no send needs may be null, as `remark` often is.
-        if is_at(self.chunk, at, end, NULL_TEXT) and not (
+        # Only a field that no send needs may be text, or null as `remark` often is: of a repeated
+        # field the last one counts.
+        if (
             is_at(self.chunk, name, name_end, CODE_NAME)
             or is_at(self.chunk, name, name_end, FLAG_NAME)
             or is_at(self.chunk, name, name_end, OPAQUE_NAME)
             or is_at(self.chunk, name, name_end, EXT_FIELDS_NAME)
         ):
-            return at + NULL_TEXT.size
-        return -1
+            return -1
+        if first == 0x22:
+            at = plain_end(self.chunk, at + 1, end)
+            return at + 1 if at < end and read8(self.chunk, at) == 0x22 else -1
+        return at + NULL_TEXT.size if is_at(self.chunk, at, end, NULL_TEXT) else -1
 
     def parse_integer(self, name, name_end, at, end):
         """Read a 32-bit integer; return its end, or -1 if it is anything else."""

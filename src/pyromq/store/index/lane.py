@@ -1,8 +1,9 @@
 """Keep the key index up with the commit log, on a thread of its own.
 
 The index is always built from the log's bytes, never from the values of a put: indexing costs
-more than the put itself, and no response depends on it. The lane wakes every 20 ms, since
-records cost less when many are indexed together, and follows the log's `written` watermark.
+more than the put itself, and no response depends on it. The lane follows the log's `written`
+watermark. Records cost less when many are indexed together, so it wakes every 20 ms, and under load
+every 100 ms. A query by key may miss messages of that time.
 
 Started and stopped by `message_store`. `behind` may be read from any thread.
 """
@@ -22,8 +23,11 @@ logger = logging.getLogger(__name__)
 
 #: Bytes of the log indexed per pass.
 _MAX_READ_SIZE: Final = 4 * MIB
-#: Delay between passes, during which records gather.
+#: Delay between passes, during which records gather, and the longer one after a pass of at least
+#: LOAD_SIZE bytes.
 _INTERVAL_SECONDS: Final = 0.02
+_LOAD_INTERVAL_SECONDS: Final = 0.1
+LOAD_SIZE: Final = 64 * KIB
 #: Delay after an error such as a full disk.
 _RETRY_SECONDS: Final = 1.0
 #: Copying fewer bytes than this out of the log is cheaper than mapping them.
@@ -63,12 +67,15 @@ class IndexLane:
     def _run(self) -> None:
         assert self._index is not None
         failing = False
+        delay = delay_after(0)
         while True:
-            stopping = self._stop.wait(_RETRY_SECONDS if failing else _INTERVAL_SECONDS)
+            stopping = self._stop.wait(_RETRY_SECONDS if failing else delay)
+            begin = self._indexed_to
             try:
                 while self._indexed_to < self._log.watermarks.written:
                     self._index_next(self._index)
                 failing = False
+                delay = delay_after(self._indexed_to - begin)
             except OSError as error:
                 if not failing:
                     logger.error(
@@ -112,3 +119,8 @@ class IndexLane:
         if log.watermarks.written - offset >= _MIN_MAPPED_SIZE:
             return log.view(offset, size)
         return memoryview(log.read(offset, size))
+
+
+def delay_after(size: int) -> float:
+    """Return the seconds until the next pass after one that indexed `size` bytes of the log."""
+    return _LOAD_INTERVAL_SECONDS if size >= LOAD_SIZE else _INTERVAL_SECONDS

@@ -11,7 +11,7 @@ from tests.unit.broker.assembled import AssembledBroker
 SINGLE = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2)
 ALL_FORMS = (*SINGLE, RequestCode.SEND_BATCH_MESSAGE)
 BOTH_ENCODINGS = (Encoding.JSON, Encoding.ROCKETMQ)
-BOTH_PATHS = ("fast", "slow")
+ALL_PATHS = ("fast", "hot", "slow")
 MIB = 1024 * 1024
 CLUSTER = b"CLUSTER\x01DefaultCluster"
 

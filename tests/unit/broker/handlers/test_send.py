@@ -25,8 +25,8 @@ from tests.support.requests import BORN, send_request
 from tests.unit.broker.assembled import STORE_HOST, AssembledBroker, Client
 from tests.unit.broker.handlers.sends import (
     ALL_FORMS,
+    ALL_PATHS,
     BOTH_ENCODINGS,
-    BOTH_PATHS,
     CLUSTER,
     body_for,
     warm,
@@ -35,7 +35,7 @@ from tests.unit.broker.handlers.sends import (
 # Records and responses
 
 
-@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("path", ALL_PATHS)
 @pytest.mark.parametrize("encoding", BOTH_ENCODINGS)
 @pytest.mark.parametrize("code", ALL_FORMS)
 async def test_a_message_is_stored_and_its_place_returned(
@@ -132,7 +132,7 @@ async def test_a_refused_oneway_message_is_not_answered_either(broker: Assembled
     assert len(broker.records()) == 2
 
 
-@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("path", ALL_PATHS)
 async def test_responses_are_in_the_order_of_the_requests(
     broker: AssembledBroker, path: str
 ) -> None:

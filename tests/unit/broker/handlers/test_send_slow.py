@@ -23,7 +23,7 @@ from tests.support.requests import send_request
 from tests.unit.broker.assembled import AssembledBroker, Client
 from tests.unit.broker.handlers.sends import (
     ALL_FORMS,
-    BOTH_PATHS,
+    ALL_PATHS,
     CLUSTER,
     MIB,
     SINGLE,
@@ -151,7 +151,7 @@ async def test_a_retry_topic_needs_no_template(broker: AssembledBroker) -> None:
 # Flags
 
 
-@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("path", ALL_PATHS)
 @pytest.mark.parametrize("code", ALL_FORMS)
 @pytest.mark.parametrize("host_bits", [0x10, 0x20, 0x30])
 async def test_host_bits_of_a_client_never_reach_a_record(
@@ -166,7 +166,7 @@ async def test_host_bits_of_a_client_never_reach_a_record(
     assert broker.records()[-1].body == b"body"
 
 
-@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("path", ALL_PATHS)
 @pytest.mark.parametrize("code", ALL_FORMS)
 @pytest.mark.parametrize("bits", [0x4, 0xC, -1])
 async def test_transaction_bits_without_a_transaction_are_refused(
@@ -187,7 +187,7 @@ async def test_the_bit_of_a_committed_message_is_harmless(broker: AssembledBroke
     assert [entry[:3] for entry in broker.entries()] == [("T", 0, 0)]
 
 
-@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("path", ALL_PATHS)
 @pytest.mark.parametrize("code", SINGLE)
 @pytest.mark.parametrize(("value", "sys_flag"), [("true", 5), ("TRUE", 4), ("true", 1)])
 async def test_a_transactional_message_is_stored_as_a_half(
@@ -260,7 +260,7 @@ async def test_tran_msg_false_is_not_a_transaction(broker: AssembledBroker) -> N
         assert broker.fast.ask(send_request(properties="TRAN_MSG\x01false")).code == 0
 
 
-@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("path", ALL_PATHS)
 @pytest.mark.parametrize("code", SINGLE)
 @pytest.mark.parametrize(("asked", "level"), [("1", 1), ("18", 18), ("99", 18)])
 async def test_a_delayed_message_waits_under_its_level(
@@ -383,7 +383,7 @@ async def test_a_delay_of_zero_is_not_a_delay(broker: AssembledBroker, level: st
 # Properties
 
 
-@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("path", ALL_PATHS)
 @pytest.mark.parametrize("code", SINGLE)
 @pytest.mark.parametrize(
     ("sent", "stored"),
@@ -414,7 +414,7 @@ async def test_properties_are_stored_with_the_cluster_and_without_wait(
     assert broker.records()[-1].raw_properties == stored
 
 
-@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("path", ALL_PATHS)
 @pytest.mark.parametrize(
     "sent", ["CLUSTER\x01other", "CLUSTER\x01other\x02A\x01b", "A\x01b\x02CLUSTER\x01other\x02"]
 )
@@ -490,7 +490,7 @@ async def test_tags_of_the_batch_itself_count_for_its_messages(
     assert {entry[3] for entry in broker.entries()[1:]} == {java_hash(tags)}
 
 
-@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("path", ALL_PATHS)
 @pytest.mark.parametrize("code", SINGLE)
 async def test_properties_are_refused_when_the_cluster_makes_them_too_long(
     broker: AssembledBroker, code: RequestCode, path: str
@@ -554,7 +554,7 @@ async def test_a_send_that_finds_no_buffer_may_go_to_another_broker(tmp_path: Pa
 # Batches
 
 
-@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("path", ALL_PATHS)
 async def test_no_truncation_of_a_batch_stores_a_torn_message(
     broker: AssembledBroker, path: str
 ) -> None:
@@ -576,7 +576,7 @@ async def test_no_truncation_of_a_batch_stores_a_torn_message(
     assert len(broker.entries()) == stored
 
 
-@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("path", ALL_PATHS)
 @pytest.mark.parametrize("code", ALL_FORMS)
 async def test_an_empty_batch_is_refused(
     broker: AssembledBroker, code: RequestCode, path: str
@@ -592,7 +592,7 @@ async def test_an_empty_batch_is_refused(
     assert not client.closed
 
 
-@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("path", ALL_PATHS)
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -622,7 +622,7 @@ async def test_wrong_lengths_store_nothing(
     assert len(broker.entries()) == 1
 
 
-@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("path", ALL_PATHS)
 @pytest.mark.parametrize(
     ("own", "shared", "stored"),
     [
@@ -645,7 +645,7 @@ async def test_messages_of_a_batch_get_its_properties_after_their_own(
     assert [record.raw_properties for record in broker.records()[1:]] == [stored, stored]
 
 
-@pytest.mark.parametrize("path", BOTH_PATHS)
+@pytest.mark.parametrize("path", ALL_PATHS)
 @pytest.mark.parametrize("excess", [1, 2, 30_000, 32_780])
 async def test_properties_of_a_batch_never_exceed_a_record(
     broker: AssembledBroker, excess: int, path: str

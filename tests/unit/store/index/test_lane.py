@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.store.index.index import KeyIndex
+from pyromq.store.index.lane import LOAD_SIZE, delay_after
 from tests.support.patience import wait_until
 from tests.support.stores import FOREVER, TOPIC, open_store, put
 
@@ -41,4 +42,18 @@ def test_nothing_is_behind_without_an_index(tmp_path: Path) -> None:
     store.seal()
     assert store.dispatch_behind == 0
     assert store.query(TOPIC, "key", 64, 0, FOREVER) == []
+    store.stop()
+
+
+def test_records_gather_longer_under_load() -> None:
+    assert 0 < delay_after(0) == delay_after(LOAD_SIZE - 1) < delay_after(LOAD_SIZE)
+
+
+def test_a_log_under_load_is_indexed_to_its_end(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for _ in range(3):
+        places = [put(store, b"x" * 1000, keys="key") for _ in range(100)]
+        store.seal()
+        wait_until(lambda: store.dispatch_behind == 0)
+    assert store.query(TOPIC, "key", 1, 0, FOREVER) == places[-1:]
     store.stop()
