@@ -157,10 +157,9 @@ class PieceExaminer:
             ) or not self.is_valid(cython.address(record)):
                 self.is_bad = True
                 return
-            transaction = record.sys_flag & TRANSACTION_MASK
-            if transaction == TRANSACTION_NOT or transaction == TRANSACTION_COMMIT:
-                if not self.add_row(cython.address(record)):
-                    return
+            is_visible = record.sys_flag & TRANSACTION_MASK in (TRANSACTION_NOT, TRANSACTION_COMMIT)
+            if is_visible and not self.add_row(cython.address(record)):
+                return
             self.starts[self.record_count] = self.position
             self.record_count += 1
             self.position += size
