@@ -78,12 +78,12 @@ class LogPiece:
         return queue_runs(self.data, self.base, self.columns, self._rules.delay_levels)
 
     def rows(self, wanted: slice) -> LogPiece:
-        """Return a piece with only some of the records."""
+        """Return a piece with only some of the records, and all of the data."""
         columns = self.columns.rows(wanted)
         return LogPiece(self.base, self.data, columns.starts, self._rules, columns=columns)
 
     def examine(self) -> LogPiece:
-        """Return the piece up to its first invalid record, which ends the log."""
+        """Return the piece, data included, up to its first invalid record, which ends the log."""
         columns = self.columns
         good = columns.valid & (columns.column("physical_offset") == self.starts + self.base)
         if self._rules.after_crash:
@@ -91,8 +91,12 @@ class LogPiece:
             good &= ~_lost_properties(self.data, columns, in_segment)
         if self._rules.check_crc:
             good &= bulk.body_crcs(self.data, columns) == columns.column("body_crc")
-        count = good.size if good.all() else int(good.argmin())
-        return self if count == good.size else self.rows(slice(0, count))
+        if good.all():
+            return self
+        count = int(good.argmin())
+        valid = self.rows(slice(0, count))
+        valid.data = self.data[: int(self.starts[count])]
+        return valid
 
 
 class Examined(NamedTuple):
