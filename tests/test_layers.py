@@ -62,7 +62,7 @@ SUB_PACKAGES: dict[str, tuple[str, ...]] = {
         "sql",
         "jobs",
     ),
-    "cli": ("bench",),
+    "cli": ("bench", "brokers"),
 }
 
 _START = "loads its job, and Spark with it, when it runs: --help and usage errors stay quick"

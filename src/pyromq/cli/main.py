@@ -15,7 +15,7 @@ from pyromq.protocol import kernel
 COMMANDS = {
     "standalone": (
         "pyromq.cli.standalone:standalone",
-        "Run a NameServer and a broker in one process.",
+        "Run a NameServer and one or more brokers.",
     ),
     "namesrv": ("pyromq.cli.namesrv:namesrv", "Run a NameServer."),
     "broker": ("pyromq.cli.broker:broker", "Run a broker."),

@@ -381,8 +381,8 @@ class Connection(asyncio.Protocol):
             self._note_received(now)
             return
         # 2. Serve its requests, end the chunk, write the responses.
-        if now > host.lateness.at:
-            taken, error = self._serve_late(buffer, now)
+        if now > host.lateness.at and (waited := self._late_by(now)):
+            taken, error = self._serve_late(buffer, waited)
         else:
             taken, error = self._serve(buffer)
         # 3. Close on bytes that are not a frame; the frames before them are answered.
@@ -429,14 +429,19 @@ class Connection(asyncio.Protocol):
                 return position, error
             count *= 2
 
-    def _serve_late(self, buffer: bytes, now: float) -> tuple[int, FrameError | None]:
-        """Do the same when the loop may be late: refuse requests that have waited too long."""
-        frames, taken, error = split_frames(buffer, self._host.max_frame)
+    def _late_by(self, now: float) -> float:
+        """Return how long the chunk has waited, or 0 if that is too short to refuse anything."""
         policy = self._host.service.late_requests
         waited = self._host.lateness.waited(now)
-        if policy is not None and waited >= policy.shortest_limit:
-            frames, refusals = without_late(frames, waited, policy)
-            self._write_answers(refusals)
+        return 0.0 if policy is None or waited < policy.shortest_limit else waited
+
+    def _serve_late(self, buffer: bytes, waited: float) -> tuple[int, FrameError | None]:
+        """Serve a chunk of which some requests may have waited too long: refuse those first."""
+        frames, taken, error = split_frames(buffer, self._host.max_frame)
+        policy = self._host.service.late_requests
+        assert policy is not None
+        frames, refusals = without_late(frames, waited, policy)
+        self._write_answers(refusals)
         if frames:
             self._handle_all(frames, [])
         return taken, error

@@ -7,8 +7,9 @@ polls. A caller puts, seals, and only then sends responses.
 The chunk keeps the gathered records itself and hands them to the log in one call: a call to the
 log per message would cost 60 ns, in a put of 1 µs.
 
-`put` encodes a single message, `BatchEncoder` a batch, and `even_batch` a large batch of messages
-of one size, with numpy. They repeat a few lines, because a call per message is too expensive.
+`put` encodes a single message, `BatchEncoder` a batch. They repeat a few lines, because a call per
+message is too expensive. The compiled kernel encodes most messages of both kinds, and `put_records`
+gathers them.
 
 Invariants
 1. A put either raises PutError and gathers nothing, or its record is in the log after the seal,
@@ -45,7 +46,6 @@ from pyromq.protocol.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY
 from pyromq.store.batch_encoder import BatchEncoder, BatchPlace
 from pyromq.store.config import FlushDiskType, MessageStoreConfig
-from pyromq.store.even_batch import even_records
 from pyromq.store.flush import FlushOutcome, FlushService
 from pyromq.store.growth import SLOW_SEAL_NS, Growth
 from pyromq.store.log.commit_log import CommitLog
@@ -232,11 +232,6 @@ class Chunk:
         # If TAGS appears twice, the last one counts: the batch's own tags win.
         shared_tags_code = self._tags.find(properties)
         limit = min(max_count or sys.maxsize, self._config.max_batch_messages)
-        if not shared_tags_code:
-            even = even_records(batch, place, self._tags.find, limit)
-            if even is not None:
-                self._append(queue, (even.records,), len(even.records), even.entries, even.offsets)
-                return even.offsets
         encoder = BatchEncoder(batch, place, self._tags, shared_tags_code)
         if encoder.encode(limit):
             raise LargeBatchError() if max_count else self._too_many_messages()

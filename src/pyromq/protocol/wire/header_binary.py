@@ -29,8 +29,9 @@ _LENGTH = struct.Struct(">i")
 _KEY_LENGTH = struct.Struct(">h")
 #: The beginning of an extField whose name is one letter: keyLength, key, valueLength.
 _SHORT = struct.Struct(">hBi")
-assert FIXED_SIZE == FLAG_AT + 4
-assert _SHORT.size == _KEY_LENGTH.size + 1 + _LENGTH.size
+_KEY_LENGTH_SIZE, _LENGTH_SIZE, _SHORT_SIZE = _KEY_LENGTH.size, _LENGTH.size, _SHORT.size
+assert FIXED_SIZE == FLAG_AT + _LENGTH_SIZE
+assert _SHORT_SIZE == _KEY_LENGTH_SIZE + 1 + _LENGTH_SIZE
 #: Encodes opaque, or the length of a value, in a header that is joined from `pieces`.
 pack_int = _LENGTH.pack
 _unpack_length, _unpack_key = _LENGTH.unpack_from, _KEY_LENGTH.unpack_from
@@ -38,7 +39,7 @@ _unpack_short = _SHORT.unpack_from
 
 _LANGUAGE_NAMES = {language.value: language.name for language in LanguageCode}
 MAX_KEY = 0x7FFF
-_MAX_ASCII = 0x7F
+_ASCII_END = 0x80
 
 
 class DecodeError(ValueError):
@@ -94,14 +95,14 @@ def encode(
 
 
 def pieces(header: bytes, values: Sequence[str]) -> list[bytes]:
-    """Cut an encoded header without remark at opaque, the length of its fields, and these values.
+    """Cut an encoded header at opaque, the length of its fields, and these values.
 
     The values are those of fields, in order. A value is cut out together with its length.
     """
-    after_opaque = OPAQUE_AT + _LENGTH.size
-    fields_length_at = _FIXED.size + _LENGTH.size
+    after_opaque = OPAQUE_AT + _LENGTH_SIZE
+    _, fields_length_at = _block(header, _FIXED.size)
     cut = [header[:OPAQUE_AT], header[after_opaque:fields_length_at]]
-    rest = header[fields_length_at + _LENGTH.size :]
+    rest = header[fields_length_at + _LENGTH_SIZE :]
     for value in values:
         text = value.encode()
         before, _, rest = rest.partition(_LENGTH.pack(len(text)) + text)
@@ -112,7 +113,7 @@ def pieces(header: bytes, values: Sequence[str]) -> list[bytes]:
 def _block(data: bytes, position: int) -> tuple[bytes, int]:
     """Return the content of a length-prefixed block and the position after it."""
     (length,) = _LENGTH.unpack_from(data, position)
-    start = position + _LENGTH.size
+    start = position + _LENGTH_SIZE
     end = start + length
     if length < 0 or end > len(data):
         raise _bad_block(length, position, len(data))
@@ -127,23 +128,23 @@ def _decode_fields(data: bytes) -> dict[str, str]:
     position = 0
     unpack_short, unpack_key, unpack_length = _unpack_short, _unpack_key, _unpack_length
     # All names of SEND_MESSAGE_V2 have one letter. Reading both lengths in one call saves 30 %.
-    while position + 7 <= size:
+    while position + _SHORT_SIZE <= size:
         name_length, name, length = unpack_short(data, position)
-        start = position + 7
+        start = position + _SHORT_SIZE
         end = start + length
-        if name_length != 1 or name > _MAX_ASCII or length < 0 or end > size:
+        if name_length != 1 or name >= _ASCII_END or length < 0 or end > size:
             break
         value = text[start:end]
-        fields[text[position + 2]] = value if value.isascii() else data[start:end].decode()
+        fields[chr(name)] = value if value.isascii() else data[start:end].decode()
         position = end
     while position < size:
         (name_length,) = unpack_key(data, position)
-        name_start = position + 2
+        name_start = position + _KEY_LENGTH_SIZE
         name_end = name_start + name_length
         if name_length < 0 or name_end > size:
             raise DecodeError(f"extField name of {name_length} bytes at {position} of {size}")
         (length,) = unpack_length(data, name_end)
-        start = name_end + 4
+        start = name_end + _LENGTH_SIZE
         end = start + length
         if length < 0 or end > size:
             raise _bad_block(length, name_end, size)

@@ -3,8 +3,7 @@
 The index is always built from the log's bytes, never from the values of a put: indexing costs
 more than the put itself, and no response depends on it. The lane follows the log's `written`
 watermark. Records cost less when many are indexed together, so it wakes every 20 ms, and under load
-every 100 ms, which takes 0.5 to 1 µs less of a send's 8 µs. A query by key misses messages of that
-time.
+every 100 ms. A query by key may miss messages of that time.
 
 Started and stopped by `message_store`. `behind` may be read from any thread.
 """

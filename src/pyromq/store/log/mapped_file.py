@@ -170,6 +170,14 @@ class MappedFile:
             self.used = True
         return mapping[start:end]
 
+    def lend(self) -> mmap.mmap | None:
+        """Return the mapping for one read without copying to Python, or None if there is none.
+
+        Valid until the caller's thread runs other code. For the compiled kernel.
+        """
+        self.used = True
+        return self._map
+
     def view(self, start: int, end: int) -> memoryview:
         """Return the bytes from `start` to `end` without copying, for large reads.
 

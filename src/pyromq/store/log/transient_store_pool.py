@@ -142,6 +142,10 @@ class PooledFile(MappedFile):
                 return data
         return super().read(start, end)
 
+    def lend(self) -> mmap.mmap | None:
+        """Return None while there is a buffer, since another file may get it at any time."""
+        return None if self.is_buffered else super().lend()
+
     def view(self, start: int, end: int) -> memoryview:
         """Return the bytes from `start` to `end`, copied while there is a buffer."""
         return memoryview(self.read(start, end)) if self.is_buffered else super().view(start, end)

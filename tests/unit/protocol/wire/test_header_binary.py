@@ -85,6 +85,56 @@ def test_round_trip(
     }
 
 
+@pytest.mark.parametrize(
+    "ext_fields",
+    [
+        {"a": "x", "b": "", "n": "v" * 300},
+        {"a": "größe", "b": "标签 😀", "c": "plain"},
+        {"é": "x", "a": "y"},
+        {"a": "x", "topic": "T", "b": "y"},
+        {"topic": "größe", "größe": "T", "": "x", "z": ""},
+        {"a": "\x7f", "\x7f": "\x80", "\x80": "\xff"},
+    ],
+    ids=ascii,
+)
+def test_names_of_one_letter_and_longer_ones(ext_fields: dict[str, str]) -> None:
+    data = encode(ext_fields=ext_fields)
+    assert header_binary.decode(data)["extFields"] == ext_fields
+    assert header_binary.decode(data + b"ignored")["extFields"] == ext_fields
+
+
+def test_the_last_of_two_equal_names_wins() -> None:
+    fields = bytes.fromhex("0001 61 00000001 78  0001 61 00000001 79")
+    data = FIXED + bytes(4) + struct.pack(">i", len(fields)) + fields
+    assert header_binary.decode(data)["extFields"] == {"a": "y"}
+
+
+def test_pieces() -> None:
+    data = encode(ext_fields={"k": "VALUE", "fixed": "f", "l": "OTHER"})
+    before_opaque, before_length, before_value, before_other, end = header_binary.pieces(
+        data, ["VALUE", "OTHER"]
+    )
+    fields = (
+        before_value
+        + header_binary.pack_int(1)
+        + b"1"
+        + before_other
+        + header_binary.pack_int(2)
+        + b"22"
+        + end
+    )
+    joined = (
+        before_opaque
+        + header_binary.pack_int(-5)
+        + before_length
+        + header_binary.pack_int(len(fields))
+        + fields
+    )
+    header = header_binary.decode(joined)
+    assert header["opaque"] == -5
+    assert header["extFields"] == {"k": "1", "fixed": "f", "l": "22"}
+
+
 def test_every_truncation_is_an_error() -> None:
     for length in range(len(SAMPLE)):
         with pytest.raises(DecodeError):

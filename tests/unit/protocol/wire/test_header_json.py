@@ -91,3 +91,12 @@ def test_names_in_errors_are_shortened() -> None:
     with pytest.raises(ValueError, match="extField 'xxx") as info:
         header_json.text_fields({"x" * 1_000_000: value})
     assert len(str(info.value)) < 200
+
+
+def test_pieces() -> None:
+    fields = {"k": "VALUE", "fixed": '"opaque":0', "l": "OTHER"}
+    data = header_json.encode(0, LanguageCode.PYTHON, 401, 0, 1, None, fields)
+    before_value, before_other, before_opaque, end = header_json.pieces(data, ["VALUE", "OTHER"])
+    joined = before_value + b"1" + before_other + b"22" + before_opaque + b"-5" + end
+    fields |= {"k": "1", "l": "22"}
+    assert joined == header_json.encode(0, LanguageCode.PYTHON, 401, -5, 1, None, fields)
