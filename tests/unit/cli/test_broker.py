@@ -8,6 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from pyromq.cli.broker import broker
+from pyromq.protocol import kernel
 from tests.unit.cli.processes import running
 
 
