@@ -93,5 +93,5 @@ async def start_broker(
     )
     if loaded.broker.namesrv_addr:
         line += f" and name server is {loaded.broker.namesrv_addr}"
-announce(f"{line} [{kernel.describe()}]")
+    announce(f"{line} [{kernel.describe()}]")
     return server
