@@ -64,7 +64,9 @@ bench: $(DEVELOPMENT) $(KERNEL)
 bench-spark: $(DEVELOPMENT) $(KERNEL)
 	$(BIN)/python -m bench.spark $(BENCH_ARGS)
 
-kernel: $(RUNTIME) $(KERNEL)
+# Try again, for example after the installation of a compiler.
+kernel: $(RUNTIME)
+	$(BUILD_KERNEL)
 	@$(BIN)/pyromq --version
 
 wheel: $(DEVELOPMENT)
@@ -80,17 +82,17 @@ $(RUNTIME): pyproject.toml | $(BIN)/python
 	@cmp -s pyproject.toml $@ || { echo "installing the server's packages" && \
 	  $(PIP) --no-compile 'cython>=3.1' 'setuptools>=77' && \
 	  { $(BUILD_KERNEL) & PYROMQ_PURE=1 $(PIP) --no-compile --no-build-isolation --editable . ; \
-	    status=$$?; wait; exit $$status; } && touch $(KERNEL); }
+	    status=$$?; wait; exit $$status; }; }
 	@cp pyproject.toml $@
 
 # The development packages include the server's, so `make run` has nothing left to install.
 $(DEVELOPMENT): pyproject.toml | $(BIN)/python
-	@cmp -s pyproject.toml $@ || { echo "installing the development packages" && $(PIP) --editable '.[dev]' && touch $(KERNEL); }
+	@cmp -s pyproject.toml $@ || { echo "installing the development packages" && $(PIP) --editable '.[dev]' ; }
 	@cp pyproject.toml $@ && cp pyproject.toml $(RUNTIME)
 
-# After a change of the sources.
+# After a change of the sources; an installation has built it already, which this finds out.
 $(KERNEL): $(KERNEL_SOURCES) | $(BIN)/python
-	@echo "building the compiled kernel" && $(BUILD_KERNEL) && touch $@
+	@$(BUILD_KERNEL) && touch $@
 
 $(BIN)/python:
 	@python="$(PYTHON)"; python="$${python:-$$(tools/choose-python)}" && \
