@@ -16,7 +16,9 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import client, cold, connections, delay
+from bench.ack import AckServer
 from bench.cases import (
+    ACK,
     BASE,
     CONTENDERS,
     JAVA,
@@ -30,7 +32,9 @@ from bench.cases import (
     Case,
 )
 from bench.compare import Amount, measure_cases, measure_starts
+from bench.kafka import KafkaServer
 from bench.nats import NatsError, NatsServer
+from bench.page import write_page
 from bench.process import syncs_per_second
 from bench.recovery import DEFAULT_SIZE, QUICK_SIZE, measure_recovery
 from bench.report import Rounds, environment, is_committed, merged_with_baseline, render, save
@@ -44,7 +48,7 @@ _SYNC_SETTINGS = {"flushDiskType": "SYNC_FLUSH"}
 _CLIENT = "client"
 #: These have their own tables and bounds, and run by themselves.
 _ALONE = ("cold", "delay", "load")
-_DEFAULT_ONLY = (JAVA, PYROMQ, NATS, KAFKA)
+_DEFAULT_ONLY = (JAVA, PYROMQ, NATS, KAFKA, ACK)
 
 _MISSING = (NatsError, DownloadError, ApacheRocketMQError, FileNotFoundError)
 
@@ -53,6 +57,10 @@ def main() -> int:
     """Measure, print and save; return the exit status."""
     options = _options()
     console = Console(stderr=True, soft_wrap=True)
+    if options.page:
+        for path in write_page(REPOSITORY):
+            console.print(f"wrote {path.relative_to(REPOSITORY)}")
+        return 0
     if options.cases[0] in _ALONE:
         text, is_enough = _measure_alone(options, console)
         sys.stdout.write(text)
@@ -80,7 +88,7 @@ def _measure(options: argparse.Namespace, notes: list[str], console: Console) ->
     plain = [case for case in THROUGHPUT if case.name in options.cases and not case.is_sync]
     synced = [case for case in THROUGHPUT if case.name in options.cases and case.is_sync]
     if START in options.cases:
-        rounds |= measure_starts(systems.all_of({}), DATA, amount.starts, console)
+        rounds |= measure_starts(systems.brokers_of({}), DATA, amount.starts, console)
     if plain:
         rounds |= measure_cases(systems.all_of({}, plain), plain, DATA, amount, console)
     if synced:
@@ -117,7 +125,11 @@ class _Systems:
     def all_of(self, settings: Mapping[str, str], cases: Sequence[Case] = ()) -> list[System]:
         """Return the systems that take part in the cases, in the order of a round."""
         brokers: list[System] = list(self.brokers_of(settings))
-        others: dict[str, Callable[[], System]] = {NATS: NatsServer}
+        others: dict[str, Callable[[], System]] = {
+            NATS: NatsServer,
+            KAFKA: KafkaServer,
+            ACK: AckServer,
+        }
         found = brokers + [
             made()
             for name, made in others.items()
@@ -191,7 +203,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         help=f"Measure these contenders, separated by commas, out of {', '.join(CONTENDERS)} "
-        f"({','.join(_DEFAULT_ONLY)}); {PURE} is pyromq with PYROMQ_PURE=1.",
+        f"({','.join(_DEFAULT_ONLY)}); {PURE} is pyromq with PYROMQ_PURE=1, {ACK} a program that "
+        "only acknowledges.",
     )
     parser.add_argument(
         "--base",
@@ -222,6 +235,11 @@ def _options() -> argparse.Namespace:
         "--baseline",
         action="store_true",
         help="Save the cases of this run in this kind of machine's baseline in bench/results.",
+    )
+    parser.add_argument(
+        "--page",
+        action="store_true",
+        help="Measure nothing: write docs/performance.md's tables and plot from the baseline.",
     )
     options = parser.parse_args()
     options.cases = options.cases.split(",")
@@ -267,5 +285,5 @@ def _fill_in_amounts(options: argparse.Namespace, parser: argparse.ArgumentParse
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except ServerError as error:
+    except (ServerError, ValueError) as error:
         sys.exit(f"bench: {error}")

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 JAVA, PYROMQ, PURE, BASE, NATS, KAFKA = "java", "pyromq", "pure", "base", "nats", "kafka"
+#: Acknowledges without storing: shows what the load generator can do.
+ACK = "ack"
 #: Systems under test, in the order of a round.
-CONTENDERS = (JAVA, PYROMQ, PURE, BASE, NATS, KAFKA)
+CONTENDERS = (JAVA, PYROMQ, PURE, BASE, NATS, KAFKA, ACK)
 #: The contenders that speak RocketMQ's protocol.
 ROCKETMQ = (JAVA, PYROMQ, PURE, BASE)
 
@@ -85,7 +87,15 @@ THROUGHPUT = (
         1.0,
     ),
     Case(
-        "batch", "batch 32 x 128 B, 4 x 8 in flight", Kind.BATCH, "BenchmarkBatch", 128, 4, 8, 2.0
+        "batch",
+        "batch 32 x 128 B, 4 x 8 in flight",
+        Kind.BATCH,
+        "BenchmarkBatch",
+        128,
+        4,
+        8,
+        2.0,
+        (*ROCKETMQ, ACK),
     ),
     Case(
         "pull",
@@ -156,11 +166,13 @@ LOAD_FIGURES: Figures = {
     "rss_mib": ("server RSS MiB", "{:,.0f}"),
     "server_cores": ("cores the server used", "{:.2f}"),
     "load_cores": ("cores the load generator used", "{:.2f}"),
+    "load_us": ("generator CPU µs per message", "{:.2f}"),
     "slices": ("slices of warm-up", "{:.0f}"),
 }
 _START_FIGURES: Figures = {
     "startup_s": ("start to first accepted send, s", "{:.3f}"),
     "rest_mib": ("server RSS at rest, MiB", "{:,.1f}"),
+    "anonymous_mib": ("  anonymous", "{:,.1f}"),
 }
 _RECOVERY_FIGURES: Figures = {
     "recovery_s": ("recovery, s", "{:.2f}"),

@@ -92,7 +92,13 @@ def measure_starts(systems: Sequence[System], data: Path, starts: int, console: 
                 wait_until_resting(running.pid)
                 memory = memory_mib(running.pid)
             if number:  # the first start reads programs from disk
-                figures[system.name].append({"startup_s": startup, "rest_mib": memory["rss_mib"]})
+                figures[system.name].append(
+                    {
+                        "startup_s": startup,
+                        "rest_mib": memory["rss_mib"],
+                        "anonymous_mib": memory["anonymous_mib"],
+                    }
+                )
     return {START: figures}
 
 
@@ -135,14 +141,15 @@ def _run(running: Running, case: Case, amount: Amount, number: int) -> dict[str,
         max(_MIN_CASE_MESSAGES, int(amount.messages * case.scale)),
         max_slices=1 if number else amount.max_slices,
         first_lap=number * _LAPS_PER_ROUND,
-        stored_per_queue=before // QUEUES if is_pull else 0,
+        stored_per_queue=before // QUEUES if is_pull and before else 0,
     )
     figures = _load(order)
     if not is_pull:
-        accepted, stored = int(figures["accepted"]), system.stored(case.topic) - before
-        if stored != accepted:
+        accepted, stored = int(figures["accepted"]), system.stored(case.topic)
+        if stored is not None and before is not None and stored - before != accepted:
             raise ServerError(
-                f"{system.name}, {case.topic}: {accepted} sends were acknowledged, {stored} stored"
+                f"{system.name}, {case.topic}: {accepted} sends were acknowledged, "
+                f"{stored - before} stored"
             )
         running.sent += accepted
     os.sync()  # the next server must not pay for this one's dirty pages

@@ -21,12 +21,11 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 
 from bench import nats
 from bench.answers import LoadError
-from bench.cases import FILL, NATS, THROUGHPUT, Case, Kind
+from bench.cases import FILL, KAFKA, NATS, THROUGHPUT, Case, Kind
 from bench.frames import (
     QUEUES,
     Encoding,
@@ -36,6 +35,7 @@ from bench.frames import (
     send_ring,
 )
 from bench.generator import Client, drive
+from bench.kafka import KafkaLoad
 from bench.process import cpu_seconds, own_cpu, wait_until_resting
 
 _SEND_RING_FRAMES = 16_384
@@ -93,8 +93,8 @@ class Load(Protocol):
     def forget(self) -> int:
         """Drop all measurements; return the number of messages refused since the last call."""
 
-    def results(self) -> tuple[npt.NDArray[np.float64], int, int]:
-        """Return latencies in ms, refused messages, and the number of reads."""
+    def results(self) -> tuple[Sequence[float], int, int]:
+        """Return p50, p99 and p99.9 in ms, refused messages, and the number of reads."""
 
     def cpu(self) -> float:
         """Return the CPU seconds that the load itself has used."""
@@ -131,12 +131,11 @@ def measure(load: Load, order: LoadOrder) -> LoadResult:
     load_cpu = load.cpu() - load_before
     server_busy = cpu_seconds(pid) - server_before
     server_cpu = wait_until_resting(pid) - server_before
-    latencies, refused, reads = load.results()
+    (p50, p99, p999), refused, reads = load.results()
     frames = messages // load.unit
     messages -= refused
     if not messages:
         raise LoadError("the server refused every request as busy")
-    p50, p99, p999 = np.percentile(latencies, (50, 99, 99.9)).tolist()
     return LoadResult(
         messages=messages,
         accepted=accepted + messages,
@@ -205,15 +204,13 @@ class SocketLoad:
         """Check and drop all responses."""
         return sum(client.forget_times() for client in self._clients) * self.unit
 
-    def results(self) -> tuple[npt.NDArray[np.float64], int, int]:
+    def results(self) -> tuple[Sequence[float], int, int]:
         """Match requests and responses."""
         measured = [client.latencies() for client in self._clients]
+        times = np.concatenate([each for each, _ in measured]) / 1e6
+        refused = sum(each for _, each in measured) * self.unit
         reads = sum(client.reads for client in self._clients)
-        return (
-            np.concatenate([times for times, _ in measured]) / 1e6,
-            sum(refused for _, refused in measured) * self.unit,
-            reads,
-        )
+        return np.percentile(times, (50, 99, 99.9)).tolist(), refused, reads
 
     def cpu(self) -> float:
         """Return this process's CPU time."""
@@ -221,6 +218,9 @@ class SocketLoad:
 
 
 def _connected(case: Case, order: LoadOrder, stack: ExitStack) -> Load:
+    if order.system == KAFKA:
+        kind = "consume" if case.kind is Kind.PULL else "produce"
+        return stack.enter_context(KafkaLoad(kind, order.port, case.topic, case.body_size))
     connect: Callable[[int, int], socket.socket]
     connect = nats.connect if order.system == NATS else _connect
     clients = []

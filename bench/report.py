@@ -21,7 +21,17 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from bench.cases import BOUNDS, CONTENDERS, JAVA, LOAD_FIGURES, PYROMQ, SECTIONS, Bound, Section
+from bench.cases import (
+    BASE,
+    BOUNDS,
+    CONTENDERS,
+    JAVA,
+    LOAD_FIGURES,
+    PYROMQ,
+    SECTIONS,
+    Bound,
+    Section,
+)
 
 #: Figures of every round: by case, contender, round, and name.
 Rounds = dict[str, dict[str, list[dict[str, float]]]]
@@ -124,22 +134,24 @@ def render(rounds: Rounds, facts: Mapping[str, object]) -> tuple[str, list[str]]
 def _figures_table(rounds: Rounds, sections: Sequence[Section], contenders: Sequence[str]) -> Table:
     table = Table(show_edge=False)
     table.add_column("case")
-    table.add_column("figure: median (lowest to highest round)")
+    table.add_column("median (lowest to highest)")
     for contender in contenders:
         table.add_column(contender, justify="right")
-    table.add_column("pyromq / java", justify="right")
+    references = [name for name in (JAVA, BASE) if name in contenders and PYROMQ in contenders]
+    for reference in references:
+        table.add_column(f"{PYROMQ} / {reference}", justify="right")
     for section in sections:
         for row, (figure, (label, form)) in enumerate(section.figures.items()):
             cells = [
                 "" if value is None else cell(value, form)
                 for value in (spread(rounds, section.name, name, figure) for name in contenders)
             ]
-            compared = ratio(rounds, section.name, figure, PYROMQ, JAVA)
+            compared = [ratio(rounds, section.name, figure, PYROMQ, name) for name in references]
             table.add_row(
                 "" if row else section.title,
                 label,
                 *cells,
-                "" if compared is None else f"{compared:.2f}",
+                *("" if each is None else f"{each:.2f}" for each in compared),
             )
         table.add_section()
     return table
@@ -195,13 +207,13 @@ def _notes(facts: Mapping[str, object]) -> str:
         "\nthe last response and includes deferred work. Start-up lasts from spawning the processes"
         "\n(Java: NameServer and broker together) until a send succeeds. Java logs warnings only."
         "\nLatencies are per request (a batch or a pull is one request). Ratios are those of"
-        "\nmedians.\n"
+        "\nmedians. ack only acknowledges: its rate is the load generator's ceiling.\n"
     )
 
 
 def merged_with_baseline(repository: Path, facts: Mapping[str, object], rounds: Rounds) -> Saved:
     """Return the baseline's cases with those of a run in place of older ones."""
-    path = _baseline_path(repository, "broker", facts).with_suffix(".json")
+    path = baseline_file(repository, "broker", facts)
     before: Saved = {}
     if path.is_file():
         before = orjson.loads(path.read_bytes()).get("cases", {})
@@ -246,20 +258,20 @@ def save(
     facts = content["environment"]
     assert isinstance(facts, Mapping)
     if is_baseline:
-        path = _baseline_path(repository, benchmark, facts)
+        as_json = baseline_file(repository, benchmark, facts)
     else:
         directory = repository / ".cache" / "bench-results"
-        path = directory / f"{facts['date']}-{facts['commit']}-{benchmark}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    as_json, as_text = (path.with_name(f"{path.name}.{kind}") for kind in ("json", "txt"))
+        as_json = directory / f"{facts['date']}-{facts['commit']}-{benchmark}.json"
+    as_json.parent.mkdir(parents=True, exist_ok=True)
+    as_text = as_json.with_suffix(".txt")
     as_json.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
     as_text.write_text(text)
     return [as_json, as_text]
 
 
-def _baseline_path(repository: Path, benchmark: str, facts: Mapping[str, object]) -> Path:
-    """Return a baseline's path without its suffix."""
-    name = f"{benchmark}-{facts['machine']}-{facts['cores']}-cores"
+def baseline_file(repository: Path, benchmark: str, facts: Mapping[str, object]) -> Path:
+    """Return the JSON file of a kind of machine's baseline."""
+    name = f"{benchmark}-{facts['machine']}-{facts['cores']}-cores.json"
     return repository / "bench" / "results" / name
 
 

@@ -78,8 +78,8 @@ class System(Protocol):
     def create_topics(self, topics: Iterable[str]) -> None:
         """Create topics with QUEUES queues."""
 
-    def stored(self, topic: str) -> int:
-        """Return the number of messages of a topic."""
+    def stored(self, topic: str) -> int | None:
+        """Return the number of messages of a topic, or None if the system does not know."""
 
     def check(self, sent: int) -> None:
         """Check what the system knows of all messages; raise ServerError."""
