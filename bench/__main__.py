@@ -33,14 +33,20 @@ from bench.cases import (
 )
 from bench.compare import Amount, measure_cases, measure_starts
 from bench.kafka import KafkaServer
-from bench.nats import NatsError, NatsServer
+from bench.nats import NatsServer
 from bench.page import write_page
 from bench.process import syncs_per_second
 from bench.recovery import DEFAULT_SIZE, QUICK_SIZE, measure_recovery
 from bench.report import Rounds, environment, is_committed, merged_with_baseline, render, save
-from bench.servers import REPOSITORY, JavaServer, PyromqServer, Server, ServerError, System
-from tests.support.apache_rocketmq import ApacheRocketMQError
-from tests.support.downloads import DownloadError
+from bench.servers import (
+    REPOSITORY,
+    JavaServer,
+    NotInstalledError,
+    PyromqServer,
+    Server,
+    ServerError,
+    System,
+)
 
 #: Not in the system's temporary directory, which may be in memory.
 DATA = REPOSITORY / ".cache" / "bench"
@@ -49,8 +55,6 @@ _CLIENT = "client"
 #: These have their own tables and bounds, and run by themselves.
 _ALONE = ("cold", "delay", "load")
 _DEFAULT_ONLY = (JAVA, PYROMQ, NATS, KAFKA, ACK)
-
-_MISSING = (NatsError, DownloadError, ApacheRocketMQError, FileNotFoundError)
 
 
 def main() -> int:
@@ -108,7 +112,7 @@ def _measure(options: argparse.Namespace, notes: list[str], console: Console) ->
             broker, DATA, size_of_run, options.rounds, trees, console
         )
         rounds |= measured
-        notes += [f"{name} (PyPI) is missing: {why}" for name, why in problems.items()]
+        notes += [f"client {name} is missing: {why}" for name, why in problems.items()]
     return rounds
 
 
@@ -152,10 +156,10 @@ class _Systems:
     def _is_installed(self, system: System) -> bool:
         try:
             system.prepare()
-        except _MISSING as error:
+        except NotInstalledError as error:
             if system.name not in self._missing:
                 self._missing.add(system.name)
-                line = f"{system.name} is missing: {str(error).splitlines()[0]}"
+                line = f"{system.name} is missing: {error}"
                 self._notes.append(line)
                 self._console.print(line)
             return False

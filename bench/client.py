@@ -27,7 +27,14 @@ from bench.cases import CLIENT_TITLES, JAVA, PYROMQ
 from bench.process import cpu_seconds
 from bench.pypi_clients import Installed, install
 from bench.report import Rounds
-from bench.servers import Server, ServerError, create_topic, wait_for_first_send
+from bench.servers import (
+    NotInstalledError,
+    Server,
+    ServerError,
+    create_topic,
+    needing,
+    wait_for_first_send,
+)
 from tests.interop.java_programs import CLIENT, compiled
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -118,9 +125,14 @@ def measure_clients(
 
     `trees` are the source trees of pyromq's client, by the name of the contender.
     """
-    java = compiled(_JAVA_SOURCES, CLIENT)
     others = install(REPOSITORY / ".cache" / "pypi-clients", console)
     problems = {name: other.problem for name, other in others.items()}
+    java = ""
+    try:
+        with needing("java", "javac"):
+            java = compiled(_JAVA_SOURCES, CLIENT)
+    except NotInstalledError as error:
+        problems[JAVA] = str(error)
     runs: dict[str, dict[str, list[Figures]]] = {case.name: {} for case in CASES}
     directory = data / f"clients-{os.getpid()}"
     try:
@@ -185,7 +197,7 @@ def _clients(
     case: ClientCase, java: str, trees: Mapping[str, Path], others: Mapping[str, Installed]
 ) -> list[_Client]:
     clients = [_Client(name, _pyromq_command, tree) for name, tree in trees.items()]
-    if case.java is not None:
+    if java and case.java is not None:
         own = case.java
         clients.insert(
             0,

@@ -29,7 +29,7 @@ from bench.servers import REPOSITORY, ServerError, System
 
 #: Keys contain four hexadecimal digits for the lap of the generator's ring.
 _LAPS_PER_ROUND = 0x1000
-#: More messages than Java answers in the cases' slices and rounds would make a run very long.
+#: Cases of large bodies need enough messages for a p99.
 _MIN_CASE_MESSAGES = 800
 
 

@@ -23,7 +23,7 @@ from bench.answers import LoadError
 from bench.cases import KAFKA
 from bench.frames import QUEUES
 from bench.process import cpu_seconds
-from bench.servers import ServerError, wait_until
+from bench.servers import ServerError, needing, wait_until
 from tests.interop.java_programs import compiled
 from tests.support.apache_rocketmq import ChildProcess, classpath, free_port
 
@@ -71,8 +71,9 @@ class KafkaServer:
 
     def prepare(self) -> None:
         """Fetch the jars and compile the client."""
-        kafka_classpath()
-        _program()
+        with needing("java", "javac"):
+            kafka_classpath()
+            _program()
 
     def start(self, data: Path) -> int:
         """Format the directory and start the process; return its pid, without waiting."""

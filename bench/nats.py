@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import os
 import random
-import shutil
 import signal
 import socket
 from collections.abc import Iterable
@@ -21,7 +20,7 @@ from typing import Any, Final
 import orjson
 
 from bench.frames import Encoding, Ring, make_ring
-from bench.servers import wait_until
+from bench.servers import ServerError, needing, wait_until
 from tests.support.apache_rocketmq import ChildProcess, free_port
 from tests.support.downloads import download
 
@@ -32,25 +31,24 @@ _PREFIX: Final = "topics"
 _LIMIT_SECONDS: Final = 30.0
 
 
-class NatsError(RuntimeError):
-    """The server could not be built, or refused a request."""
+class NatsError(ServerError):
+    """The server refused a request."""
 
 
 def installed() -> Path:
-    """Build the server unless it is there; return its path. Raises NatsError, DownloadError."""
+    """Build the server unless it is there; return its path. Raises NotInstalledError."""
     program = _CACHE / VERSION / "nats-server"
     program.parent.mkdir(parents=True, exist_ok=True)
     with (program.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():
-            if shutil.which("go") is None:
-                raise NatsError("go is not on PATH, so nats-server cannot be built")
-            download(
-                "nats-server from the Go proxy",
-                ["go", "install", f"github.com/nats-io/nats-server/v2@{VERSION}"],
-                program.parent,
-                {**os.environ, "GOBIN": str(program.parent), "GOFLAGS": "-mod=mod"},
-            )
+            with needing("go"):
+                download(
+                    "nats-server from the Go proxy",
+                    ["go", "install", f"github.com/nats-io/nats-server/v2@{VERSION}"],
+                    program.parent,
+                    {**os.environ, "GOBIN": str(program.parent), "GOFLAGS": "-mod=mod"},
+                )
     return program
 
 

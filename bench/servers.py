@@ -8,12 +8,14 @@ that start servers themselves.
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +30,7 @@ from tests.support.apache_rocketmq import (
     classpath,
     free_port,
 )
+from tests.support.downloads import DownloadError
 
 #: The options of RocketMQ's runbroker.sh for Java 9 and later, with a smaller heap than its 8 GiB
 #: to leave room for the page cache, and without AlwaysPreTouch, which would slow down Java's start
@@ -60,6 +63,10 @@ class ServerError(RuntimeError):
     """A server did not start, did not respond, or responded wrongly."""
 
 
+class NotInstalledError(ServerError):
+    """A contender cannot be had on this machine; the text says why."""
+
+
 class System(Protocol):
     """A system under test in one process."""
 
@@ -67,7 +74,7 @@ class System(Protocol):
     port: int
 
     def prepare(self) -> None:
-        """Install the system."""
+        """Install the system. Raises NotInstalledError."""
 
     def start(self, data: Path) -> int:
         """Start the processes and return the pid to measure, without waiting."""
@@ -153,8 +160,9 @@ class JavaServer(Server):
 
     def prepare(self) -> None:
         """Fetch the jars."""
-        for part in ("namesrv", "broker"):
-            classpath(f"org.apache.rocketmq:rocketmq-{part}:{VERSION}")
+        with needing("java"):
+            for part in ("namesrv", "broker"):
+                classpath(f"org.apache.rocketmq:rocketmq-{part}:{VERSION}")
 
     def start(self, data: Path) -> int:
         """Start both processes together."""
@@ -247,6 +255,20 @@ class PyromqServer(Server):
             raise ServerError(
                 f"pyromq did not stop within {_STOP_LIMIT_SECONDS:g} s of SIGTERM; it was killed"
             )
+
+
+@contextmanager
+def needing(*programs: str) -> Iterator[None]:
+    """Turn missing programs and failed downloads into NotInstalledError."""
+    missing = [program for program in programs if shutil.which(program) is None]
+    if missing:
+        raise NotInstalledError(f"{' and '.join(missing)} not found on PATH")
+    try:
+        yield
+    except FileNotFoundError as error:  # a tool that is needed for a download only
+        raise NotInstalledError(f"{error.filename} not found on PATH") from error
+    except DownloadError as error:
+        raise NotInstalledError(str(error).splitlines()[0]) from error
 
 
 def _tail(log: Path) -> str:

@@ -8,7 +8,8 @@ import pytest
 
 from bench import nats
 from bench.load import LoadOrder, run
-from bench.nats import NatsError, NatsServer, publish_ring
+from bench.nats import NatsServer, publish_ring
+from bench.servers import NotInstalledError
 
 
 def test_a_message_names_its_slot_in_the_reply_subject() -> None:
@@ -22,7 +23,7 @@ def test_a_message_names_its_slot_in_the_reply_subject() -> None:
 def test_without_go_the_reason_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nats, "_CACHE", tmp_path)
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(NatsError, match="go is not on PATH"):
+    with pytest.raises(NotInstalledError, match="go not found on PATH"):
         NatsServer().prepare()
 
 
