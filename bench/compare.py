@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import orjson
@@ -50,6 +50,8 @@ class Running:
 
     system: System
     pid: int
+    #: Messages per topic, where the system knows it.
+    stored: dict[str, int | None] = field(default_factory=dict)
     sent: int = 0
 
 
@@ -126,13 +128,14 @@ def _prepare(running: Running, cases: Sequence[Case], amount: Amount, console: C
             FILL.name, _protocol(system), system.port, running.pid, amount.fill, max_slices=0
         )
         running.sent += int(_load(order)["accepted"])
+        running.stored[FILL.topic] = system.stored(FILL.topic)
 
 
 def _run(running: Running, case: Case, amount: Amount, number: int) -> dict[str, float]:
     """Run one round of a case on one system."""
     system = running.system
     is_pull = case.kind is Kind.PULL
-    before = system.stored(case.topic)
+    before = running.stored.get(case.topic, 0)
     order = LoadOrder(
         case.name,
         _protocol(system),
@@ -151,6 +154,7 @@ def _run(running: Running, case: Case, amount: Amount, number: int) -> dict[str,
                 f"{system.name}, {case.topic}: {accepted} sends were acknowledged, "
                 f"{stored - before} stored"
             )
+        running.stored[case.topic] = stored
         running.sent += accepted
     os.sync()  # the next server must not pay for this one's dirty pages
     return figures | memory_mib(running.pid)

@@ -38,8 +38,8 @@ from bench.generator import Client, drive
 from bench.kafka import KafkaLoad
 from bench.process import cpu_seconds, own_cpu, wait_until_resting
 
-_SEND_RING_FRAMES = 16_384
-_BATCH_RING_FRAMES = 1_024
+_SEND_RING_FRAMES = 4_096
+_BATCH_RING_FRAMES = 512
 _RING_BYTES = 32 * 1024 * 1024  # per connection, for large bodies
 _SLICE_SECONDS = 1.0
 #: A slice has settled if its CPU per message is this close to the best slice before it.
