@@ -123,7 +123,7 @@ def measure(load: Load, order: LoadOrder) -> LoadResult:
     pid = order.server_pid
     slices, accepted = _warm_up(load, order)
     messages = whole(order.messages, load.unit)
-    server_before = wait_until_resting(pid)
+    server_before = cpu_seconds(pid)
     load_before = load.cpu()
     began = time.perf_counter()
     load.run(messages)
@@ -155,15 +155,16 @@ def measure(load: Load, order: LoadOrder) -> LoadResult:
 
 
 def _warm_up(load: Load, order: LoadOrder) -> tuple[int, int]:
-    """Run slices until the server's CPU per message has settled.
+    """Run slices until the server's CPU per message has settled, and leave it idle.
 
     Returns the number of slices and of accepted messages.
     """
     size = whole(order.messages // 20, load.unit)
     accepted = 0
+    wait_until_resting(order.server_pid)
     costs: list[float] = []
     while len(costs) < order.max_slices and not has_settled(costs):
-        before = wait_until_resting(order.server_pid)
+        before = cpu_seconds(order.server_pid)
         began = time.perf_counter()
         load.run(size)
         seconds = time.perf_counter() - began
