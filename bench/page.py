@@ -19,6 +19,8 @@ from bench.cases import (
     CLIENT_TITLES,
     CONTENDERS,
     JAVA,
+    KAFKA,
+    NATS,
     PYROMQ,
     RECOVERY,
     SECTIONS,
@@ -31,6 +33,17 @@ from bench.report import Rounds, Verdict, baseline_file, cell, ratio, spread, ve
 
 BEGIN: Final = "<!-- begin: written by `python -m bench --page` -->"
 END: Final = "<!-- end -->"
+_RIVALS: Final = (JAVA, NATS, KAFKA)
+#: Figures to compare, and whether less is better.
+_COMPARED: Final = {
+    "cpu_us": True,
+    "rate": False,
+    "p50_ms": True,
+    "p99_ms": True,
+    "p999_ms": True,
+    "startup_s": True,
+    "rest_mib": True,
+}
 _FACTS: Final = ("date", "commit", "machine", "cores", "kernel", "python", "java", "rounds")
 
 
@@ -97,6 +110,9 @@ def render_tables(rounds: Rounds, environments: Mapping[str, Mapping[str, Any]])
         "### Goals\n",
         "Ratios of medians.\n",
         _goals(verdicts(rounds)),
+        "### Where pyromq loses\n",
+        "Every figure in which another system was better:\n",
+        _losses(rounds),
         "### Runs\n",
         _runs(environments),
     ]
@@ -178,6 +194,23 @@ def _goals(judged: Sequence[Verdict]) -> str:
         for verdict in judged
     ]
     return _table(["figure", "of", "measured", "goal", ""], rows)
+
+
+def _losses(rounds: Rounds) -> str:
+    rows = []
+    for section in (each for each in SECTIONS if each.name in rounds):
+        for figure, is_better_if_less in _COMPARED.items():
+            ours = spread(rounds, section.name, PYROMQ, figure)
+            if figure not in section.figures or ours is None:
+                continue
+            label, form = section.figures[figure]
+            for name in _RIVALS:
+                theirs = spread(rounds, section.name, name, figure)
+                if theirs is None or (theirs.median < ours.median) is not is_better_if_less:
+                    continue
+                values = (form.format(each.median) for each in (ours, theirs))
+                rows.append([section.title, label, *values, name])
+    return _table(["case", "figure", "pyromq", "better", "of"], rows)
 
 
 def _runs(environments: Mapping[str, Mapping[str, Any]]) -> str:
