@@ -2,7 +2,8 @@
 
 All servers of a run stay alive, so that a JVM stays compiled, and each case alternates between
 them: java, pyromq, ..., java, pyromq, ... A disturbance of the machine therefore meets all of them.
-In a case's first round the load warms its server up (bench/load.py). Called by bench/__main__.py.
+The load warms its server up in a case's first round, and a JVM in each (bench/load.py). Called by
+bench/__main__.py.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 import orjson
 from rich.console import Console
 
-from bench.cases import FILL, KAFKA, ROCKETMQ, START, Case, Kind
+from bench.cases import FILL, JAVA, KAFKA, ROCKETMQ, START, Case, Kind
 from bench.frames import QUEUES
 from bench.load import LoadOrder
 from bench.process import memory_mib, wait_until_resting
@@ -29,6 +30,8 @@ from bench.servers import REPOSITORY, ServerError, System
 
 #: Keys contain four hexadecimal digits for the lap of the generator's ring.
 _LAPS_PER_ROUND = 0x1000
+#: Java's CPU per message may fall again from round to round, and Kafka's client is a new JVM in each.
+_COMPILING = (JAVA, KAFKA)
 #: Cases of large bodies need enough messages for a p99.
 _MIN_CASE_MESSAGES = 800
 
@@ -135,8 +138,7 @@ def _run(running: Running, case: Case, amount: Amount, number: int) -> dict[str,
     """Run one round of a case on one system."""
     system = running.system
     is_pull = case.kind is Kind.PULL
-    # Kafka's client is a new JVM in every round and batches less until it is compiled.
-    is_warm = number > 0 and system.name != KAFKA
+    is_warm = number > 0 and system.name not in _COMPILING
     before = running.stored.get(case.topic, 0)
     order = LoadOrder(
         case.name,

@@ -81,14 +81,14 @@ def systems(events: list[str], monkeypatch: pytest.MonkeyPatch) -> list[FakeSyst
     return made
 
 
-def test_systems_take_turns_and_warm_up_in_the_first_round(
+def test_systems_take_turns_and_jvms_warm_up_in_every_round(
     systems: list[FakeSystem], events: list[str], tmp_path: Path
 ) -> None:
     rounds = measure_cases(systems, [CASES["send128"]], tmp_path, AMOUNT, QUIET)
     assert events == [
         *("start java", "start pyromq"),
         *("send128 java 7 0", "send128 pyromq 7 0"),
-        *("send128 java 1 4096", "send128 pyromq 1 4096"),
+        *("send128 java 7 4096", "send128 pyromq 1 4096"),
         *("stop pyromq", "stop java"),
     ]
     assert {name: len(each) for name, each in rounds["send128"].items()} == {"java": 2, "pyromq": 2}
