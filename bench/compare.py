@@ -30,7 +30,7 @@ from bench.servers import REPOSITORY, ServerError, System
 
 #: Keys contain four hexadecimal digits for the lap of the generator's ring.
 _LAPS_PER_ROUND = 0x1000
-#: Java's CPU per message may fall again from round to round, and Kafka's client is a new JVM in each.
+#: Java's CPU per message may fall from round to round, and Kafka's client is a new JVM in each.
 _COMPILING = (JAVA, KAFKA)
 #: Cases of large bodies need enough messages for a p99.
 _MIN_CASE_MESSAGES = 800

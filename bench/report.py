@@ -228,7 +228,9 @@ def merged_with_baseline(repository: Path, facts: Mapping[str, object], rounds: 
 def environment(repository: Path, **settings: int) -> dict[str, object]:
     """Return the facts needed to compare two runs: tree, machine, settings."""
     commit = _output(["git", "rev-parse", "--short", "HEAD"], repository)
-    changed = _output(["git", "status", "--porcelain", "--", "src", "bench"], repository)
+    # A baseline may be measured in several runs, so results do not count as a change.
+    measured = ("src", "bench", ":!bench/results")
+    changed = _output(["git", "status", "--porcelain", "--", *measured], repository)
     java = _output(["java", "-version"], repository).splitlines()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),

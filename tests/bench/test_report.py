@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import orjson
@@ -10,6 +11,7 @@ from bench.report import (
     Rounds,
     Spread,
     cell,
+    environment,
     is_committed,
     merged_with_baseline,
     ratio,
@@ -151,6 +153,22 @@ def test_a_baseline_keeps_the_cases_that_a_run_did_not_measure(tmp_path: Path) -
         "pull": old,
     }
     assert list(merged) == ["batch", "pull"]
+
+
+def test_results_of_an_earlier_run_are_not_a_change(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        identity = ("-c", "user.name=bench", "-c", "user.email=bench@localhost")
+        subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "bench" / "results").mkdir(parents=True)
+    (tmp_path / "bench" / "code.py").touch()
+    git("add", ".")
+    git("commit", "-m", "first")
+    (tmp_path / "bench" / "results" / "new.json").touch()
+    assert is_committed(environment(tmp_path))
+    (tmp_path / "bench" / "code.py").write_text("changed")
+    assert not is_committed(environment(tmp_path))
 
 
 def test_only_a_commit_can_be_a_baseline() -> None:
