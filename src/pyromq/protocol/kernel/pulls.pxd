@@ -102,7 +102,6 @@ cdef class Pulls:
     cdef bint gather(self, Area response, i64 at, View log, i64 base, i64 span_count) noexcept
     cdef View keep(self, bytes data)
 
-cdef bint open_view(object mapping, Py_buffer* buffer, View* view)
 cdef object file_at(object segments, i64 position)
 cdef i64 number_in(View view, Text text) noexcept
 cdef bint accepts(View codes, i64 code) noexcept
@@ -112,5 +111,6 @@ cdef i64 write_sized_decimal(Area area, i64 at, i64 value) noexcept
 cdef i64 ENTRY_SIZE, ENTRY_RECORD_SIZE, ENTRY_CODE, MAX_EXTENSION_ADDRESS
 cdef i64 PREFIX_SIZE, TOTAL_SIZE, HEADER_LENGTH_MASK, MAX_FRAME, RESPONSE, ONEWAY
 cdef i64 PULL, LITE_PULL
+cdef i64 SPANS_AHEAD, MAX_AHEAD, CACHE_LINE
 cdef i64 MAX_RECORDS, MAX_RUN, TEXT_SIZE, NUMBERS_SIZE
 cdef FieldNames NAMES

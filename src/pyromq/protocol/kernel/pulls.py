@@ -23,7 +23,7 @@ Not thread-safe.
 """
 
 import cython
-from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cython.cimports.cpython.buffer import PyBuffer_Release
 from cython.cimports.cpython.bytes import PyBytes_AsString, PyBytes_FromStringAndSize
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.pyromq.protocol.kernel.raw import (
@@ -31,11 +31,13 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     bytes_of,
     copy,
     faults,
+    prefetch_view,
     read32,
     read32_signed,
     read64,
     read_only,
     view_of,
+    view_of_buffer,
     write32,
     write_all,
 )
@@ -79,6 +81,10 @@ NAMES.binary_flag = header_binary.FLAG_AT
 NAMES.binary_fixed_size = header_binary.FIXED_SIZE
 NAMES.binary_max_name = header_binary.MAX_KEY
 
+#: Runs of records to load ahead of their copy, bytes of each, and the step.
+SPANS_AHEAD = 8
+MAX_AHEAD = 1024
+CACHE_LINE = 64
 #: Records of one response.
 MAX_RECORDS = 4096
 #: Pulls of one call.
@@ -305,9 +311,10 @@ class Pulls:
             return False
         self.log_base = log_files[0].base
         self.log_segment_size = self.log.segment_size
-        mapped: View
-        if not open_view(file.lend(), cython.address(self.buffer), cython.address(mapped)):
+        mapping = file.lend()
+        if mapping is None:
             return False
+        mapped = view_of_buffer(mapping, cython.address(self.buffer))
         is_plain = False
         if end <= mapped.size:
             entries: View
@@ -379,10 +386,11 @@ class Pulls:
         write32(area, 0, area.size - TOTAL_SIZE)
         write32(area, TOTAL_SIZE, self.is_binary << 24 | length)
         at = copy(area, PREFIX_SIZE, read_only(self.text), 0, length)
-        log: View
-        if not open_view(file.lend(), cython.address(self.buffer), cython.address(log)):
+        mapping = file.lend()
+        if mapping is None:
             return None
         # Nothing else runs between `lend` and the end of the copy.
+        log = view_of_buffer(mapping, cython.address(self.buffer))
         is_whole = self.gather(area, at, log, selection.begin, selection.span_count)
         PyBuffer_Release(cython.address(self.buffer))
         return response if is_whole else None
@@ -419,13 +427,22 @@ class Pulls:
         return at
 
     def gather(self, response, at, log, base, span_count):
-        """Copy the selected records from a segment that begins at `base`; return False if it is shorter."""
+        """Copy the selected records from a segment that begins at `base`; return False if shorter."""
         for number in range(span_count):
-            start = self.spans[number].start - base
-            size = self.spans[number].end - self.spans[number].start
-            if start < 0 or size > log.size - start:
+            if self.spans[number].start < base or self.spans[number].end - base > log.size:
                 return False
-            at = copy(response, at, log, start, size)
+        # Records are rarely in the cache, and those of a queue far apart: load some ahead.
+        ahead: cython.longlong = 0
+        for number in range(span_count):
+            while ahead < span_count and ahead <= number + SPANS_AHEAD:
+                line = self.spans[ahead].start
+                end = min(self.spans[ahead].end, line + MAX_AHEAD)
+                while line < end:
+                    prefetch_view(log, line - base)
+                    line += CACHE_LINE
+                ahead += 1
+            start = self.spans[number].start
+            at = copy(response, at, log, start - base, self.spans[number].end - start)
         return True
 
     # Constants
@@ -433,16 +450,6 @@ class Pulls:
     def keep(self, data):
         self.kept.append(data)
         return view_of(data)
-
-
-def open_view(mapping, buffer, view):
-    """Take the bytes of a mapping until PyBuffer_Release; return False if there is none."""
-    if mapping is None:
-        return False
-    PyObject_GetBuffer(mapping, buffer, PyBUF_SIMPLE)
-    view.data = cython.cast(cython.pointer(u8), buffer.buf)
-    view.size = buffer.len
-    return True
 
 
 def file_at(segments, position):

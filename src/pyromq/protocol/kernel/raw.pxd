@@ -207,3 +207,7 @@ cdef inline void store32(Area area, i64 at, i64 value) noexcept nogil:
 cdef inline void prefetch(Area area, i64 at) noexcept nogil:
     if not is_outside(area.size, at, 4):
         pyromq_prefetch(area.data + at)
+
+cdef inline void prefetch_view(View view, i64 at) noexcept nogil:
+    if not is_outside(view.size, at, 1):
+        pyromq_prefetch(view.data + at)
