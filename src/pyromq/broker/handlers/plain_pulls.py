@@ -47,11 +47,12 @@ class PlainPulls:
             store.watermarks,
             store.unsealed,
             store.reader.is_in_memory,
-            self._served,
+            self._commit,
             tuple(store.reader.pull_limits),
         )
         self._run = self._pulls.run
         self._note_versions()
+        self._stats.before_count.append(self.count)
 
     def add(self, key: PlanKey, plan: PullPlan) -> None:
         """Serve pulls with this plan from now on, if they can be plain."""
@@ -104,23 +105,19 @@ class PlainPulls:
         taken: int = self._run(chunk, position, connection, answers)
         return taken
 
-    def _served(
-        self,
-        connection: Connection,
-        plan: PullPlan,
-        commit_offset: int | None,
-        count: int,
-        size: int,
-    ) -> None:
-        self._stats.pulled(plan.group, plan.topic, plan.queue_id, count, size)
-        if commit_offset is not None:
-            self._tables.offsets.commit(
-                plan.group,
-                plan.topic,
-                plan.queue_id,
-                commit_offset,
-                remote_address=connection.remote_address,
-            )
+    def count(self) -> None:
+        """Add the pulls served since the last call to the statistics."""
+        for plan, messages, size, pulls in self._pulls.take_counts():
+            self._stats.pulled(plan.group, plan.topic, plan.queue_id, messages, size, pulls)
+
+    def _commit(self, connection: Connection, plan: PullPlan, offset: int) -> None:
+        self._tables.offsets.commit(
+            plan.group,
+            plan.topic,
+            plan.queue_id,
+            offset,
+            remote_address=connection.remote_address,
+        )
 
     def _is_current(self) -> bool:
         tables = self._tables

@@ -59,6 +59,10 @@ cdef class Plan:
     # Accepted tags codes in ascending order, 8 bytes each; None accepts every message.
     cdef bytes codes
     cdef View codes_view
+    # Served since the last `take_counts`
+    cdef i64 pulls
+    cdef i64 messages
+    cdef i64 bytes
 
 @cython.final
 cdef class Pulls:
@@ -77,7 +81,9 @@ cdef class Pulls:
     cdef object watermarks
     cdef object unsealed
     cdef object is_in_memory
-    cdef object on_served
+    cdef object commit
+    # Plans with served pulls that `take_counts` has not returned
+    cdef list counted
     # Plans by their packed fields
     cdef dict plans
     # Scratch

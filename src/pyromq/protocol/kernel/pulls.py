@@ -118,14 +118,10 @@ class Pulls:
         watermarks: object,
         unsealed: object,
         is_in_memory: object,
-        on_served: object,
+        commit: object,
         limits: tuple,
     ) -> None:
-        """Call `on_served` for each pull: connection, owner of its plan, offset to commit, messages, bytes.
-
-        `limits`: bytes of a pull; bytes from the log's end beyond which messages are cold, or are
-        warm without asking `is_in_memory`; the same for entries; bytes over which a pull may spread.
-        """
+        """See `PlainPulls` for the arguments, and `store.queues.reading.PullLimits`."""
         self.kept = []
         self.json.before_broker = self.keep(json[0])
         self.json.before_next = self.keep(json[1])
@@ -148,7 +144,8 @@ class Pulls:
         self.watermarks = watermarks
         self.unsealed = unsealed
         self.is_in_memory = is_in_memory
-        self.on_served = on_served
+        self.commit = commit
+        self.counted = []
         self.max_bytes, self.max_cold, self.warm_bytes, self.warm_entries, self.max_span = limits
         self.plans = {}
         text = bytearray(TEXT_SIZE)
@@ -195,6 +192,16 @@ class Pulls:
     def clear(self) -> None:
         """Leave all pulls to the Python code."""
         self.plans.clear()
+
+    def take_counts(self) -> list:
+        """Return what was served since the last call: owner of a plan, messages, bytes, pulls."""
+        counts = []
+        for number in range(len(self.counted)):
+            plan: Plan = self.counted[number]
+            counts.append((plan.owner, plan.messages, plan.bytes, plan.pulls))
+            plan.messages = plan.bytes = plan.pulls = 0
+        self.counted.clear()
+        return counts
 
     # A chunk
 
@@ -244,14 +251,15 @@ class Pulls:
             return None
         selection: Selection
         response = self.read(plan, queue, offset, cython.address(selection))
-        if response is not None:
-            self.on_served(
-                connection,
-                plan.owner,
-                commit_offset if plan.commits else None,
-                selection.count,
-                selection.size,
-            )
+        if response is None:
+            return None
+        if not plan.pulls:
+            self.counted.append(plan)
+        plan.pulls += 1
+        plan.messages += selection.count
+        plan.bytes += selection.size
+        if plan.commits:
+            self.commit(connection, plan.owner, commit_offset)
         return response
 
     def find_plan(self, chunk):
