@@ -87,8 +87,6 @@ MAX_AHEAD = 1024
 CACHE_LINE = 64
 #: Records of one response.
 MAX_RECORDS = 4096
-#: Pulls of one call.
-MAX_RUN = 8
 #: Of the fields of a plan, packed; and of the header of a response.
 TEXT_SIZE = 4096
 #: At most, of the numbers in a response, with their lengths.
@@ -205,13 +203,15 @@ class Pulls:
 
     # A chunk
 
-    def run(self, chunk: bytes, start: int, connection: object, responses: list) -> int:
-        """Serve the plain pulls from `start` on; return the end of the last one."""
+    def run(self, chunk: bytes, start: int, connection: object, responses: list, room: int) -> int:
+        """Serve the plain pulls from `start` on; return the end of the last one.
+
+        Stop after the response that fills `room` bytes.
+        """
         view = view_of(chunk)
         at: cython.longlong = start
-        for _ in range(MAX_RUN):
-            if view.size - at < PREFIX_SIZE:
-                break
+        left: cython.longlong = room
+        while left > 0 and view.size - at >= PREFIX_SIZE:
             end = at + TOTAL_SIZE + read32(view, at)
             if end > view.size or end - at > MAX_FRAME:
                 break
@@ -219,6 +219,7 @@ class Pulls:
             if response is None:
                 break
             responses.append(response)
+            left -= len(response)
             at = end
         return at
 
