@@ -16,6 +16,7 @@ from pyromq.broker.hooks import Hooks
 from pyromq.broker.services.stats import GROUP_GET_NUMS
 from pyromq.protocol import kernel
 from pyromq.protocol.message.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION
+from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY, CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
 from pyromq.protocol.wire.codes import RequestCode
 from pyromq.protocol.wire.frame import Encoding, RemotingCommand
@@ -395,6 +396,34 @@ async def test_unusual_frames(pair: Pair) -> None:
     ):
         assert not pair.check(raw_frame(unusual))
         assert not pair.check(raw_frame(unusual))
+
+
+@pytest.mark.parametrize("expression", ["*", "A"])
+async def test_damaged_entries(pair: Pair, build: kernel_builds.Build, expression: str) -> None:
+    chance = random.Random(6)
+    for number in range(80):
+        pair.broker.put(b"x" * number, tags="AB"[number % 2])
+    pair.learn(subscription=expression)
+    parts = pair.broker.store.pull_parts
+    file = parts.queues["T", 0].segments.files[0]
+    good = file.read(0, 80 * CONSUME_QUEUE_ENTRY_SIZE)
+    written = parts.watermarks.written
+    served = 0
+    for _ in range(examples(300)):
+        file.write(0, good)
+        for _ in range(chance.randrange(1, 4)):
+            at = chance.randrange(80) * CONSUME_QUEUE_ENTRY_SIZE
+            physical, size, code = CONSUME_QUEUE_ENTRY.unpack_from(good, at)
+            damaged = (
+                chance.choice((physical, 0, -1, written - 1, written, 1 << 62, -(1 << 63))),
+                chance.choice((size, 1, 0, -1, 0x7FFFFFFF, size + 200)),
+                chance.choice((code, 0, -(1 << 63), -(1 << 31) - 1)),
+            )
+            file.write(at, CONSUME_QUEUE_ENTRY.pack(*damaged))
+        for offset in chance.sample(range(80), 10):
+            served += pair.check(pull_request(queueOffset=str(offset), subscription=expression))
+    assert served > 500
+    assert kernel_builds.load(build, "pulls").fault_count() == 0
 
 
 async def test_mutated_chunks(pair: Pair, build: kernel_builds.Build) -> None:
