@@ -31,8 +31,9 @@ class PyromqServer:
 
     `pyromq standalone`, or only the NameServer (`namesrv_only`), or only a broker that registers
     at the NameServer at `namesrv_address`. `broker_properties` are settings of the broker. After
-    start(): `namesrv_address`, and with a broker `broker_address` and `broker_name`. A store given
-    by the caller stays; another one is deleted with the server.
+    start(): `namesrv_address`, and with a broker `broker_address` and `broker_name`, the first
+    one's if standalone runs several `brokers`. A store given by the caller stays; another one is
+    deleted with the server.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class PyromqServer:
         namesrv_only: bool = False,
         namesrv_address: str = "",
         broker_properties: Mapping[str, str] | None = None,
+        brokers: int = 1,
     ) -> None:
         self._scratch = Path(tempfile.mkdtemp(prefix="pyromq-interop-"))
         self.store = store or self._scratch / "store"
@@ -61,6 +63,7 @@ class PyromqServer:
         else:
             self._command = ["standalone", "--namesrv-port", "0", "--broker-port", "0"]
             self._command += ["--data", str(self.store), "-c", str(config)]
+            self._command += ["--brokers", str(brokers)]
             config.touch()
         properties = (
             {**PATIENT_PROPERTIES, **(broker_properties or {})} if self._runs_broker else {}

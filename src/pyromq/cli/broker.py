@@ -20,6 +20,7 @@ from pyromq.cli.running import (
     run_servers,
     server_options,
 )
+from pyromq.protocol import kernel
 from pyromq.store.results import StoreError
 
 
@@ -80,7 +81,7 @@ async def start_broker(
     other_port: str,
     config_file: str | None,
     announce: Callable[[str], object] = click.echo,
-) -> None:
+) -> Broker:
     """Start a broker and announce it with its boot line."""
     server = Broker(
         loaded.broker, loaded.store, config_file=Path(config_file) if config_file else None
@@ -92,4 +93,5 @@ async def start_broker(
     )
     if loaded.broker.namesrv_addr:
         line += f" and name server is {loaded.broker.namesrv_addr}"
-    announce(line)
+    announce(f"{line} [{kernel.describe()}]")
+    return server

@@ -57,6 +57,10 @@ class Servers:
 
     def __init__(self, running: AsyncExitStack) -> None:
         self._running = running
+        #: Set by the first signal, and by `stop`.
+        self.stop_requested = asyncio.Event()
+        #: Ends the command after the stop.
+        self.failure: Exception | None = None
 
     async def start(
         self, name: str, server: Server, other_port: str, failures: tuple[type[Exception], ...]
@@ -79,6 +83,11 @@ class Servers:
             raise click.ClickException(f"{name} cannot start: {reason}") from error
         except failures as error:
             raise click.ClickException(f"{name} cannot start: {error}") from error
+
+    def stop(self, failure: Exception | None = None) -> None:
+        """Stop all servers, as a signal does; the command then fails with `failure`, if given."""
+        self.failure = self.failure or failure
+        self.stop_requested.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,16 +285,20 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(start: Callable[[Servers], Awaitable[object]]) -> None:
-    stopping = asyncio.Event()
-    with _reacting_to_signals(stopping.set):
-        async with AsyncExitStack() as running:
+    running = AsyncExitStack()
+    servers = Servers(running)
+    with _reacting_to_signals(servers.stop) as signals:
+        async with running:
             allow_open_files()
-            await start(Servers(running))
+            await start(servers)
             settle()
             returning_memory = asyncio.create_task(_return_memory_forever())
-            await stopping.wait()
+            await servers.stop_requested.wait()
             returning_memory.cancel()
-            click.echo("Stopping; a second signal ends the process at once.", err=True)
+            if signals:
+                click.echo("Stopping; a second signal ends the process at once.", err=True)
+            if servers.failure is not None:
+                raise servers.failure
 
 
 async def _return_memory_forever() -> None:

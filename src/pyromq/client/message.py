@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 #: Largest body that brokers accept by default (their setting maxMessageSize).
 MAX_BODY = 4 * MIB
 MAX_GROUP = 255
+#: Characters of a unique key.
+UNIQUE_KEY_SIZE = 32
 #: Highest delay level of brokers with the default messageDelayLevel.
 MAX_DELAY_LEVEL = 18
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -109,14 +111,36 @@ class Message:
         if self.ordering_key and not isinstance(self.ordering_key, str):
             raise _refusal("ordering_key", self.ordering_key, "expected a str")
 
+    def plain_tags(self, max_body: int) -> str | None:
+        """Return the tags of a message without other properties or flags, None if it has some.
+
+        Such a message needs no check but that of its topic, and its properties are
+        `plain_properties`. Also None for a body above `max_body`, and for anything of an
+        unexpected type. Raises IllegalMessageError.
+        """
+        body, tags = self.body, self.tags
+        if (
+            self.properties
+            or self.keys
+            or self.ordering_key
+            or self.delay_level
+            or self.flag
+            or type(body) is not bytes
+            or not 0 < len(body) <= max_body
+            or type(self.topic) is not str
+            or type(self) is not Message
+        ):
+            return None
+        if not tags:
+            return ""
+        return tags if type(tags) is str and _are_plain_tags(tags) else None
+
     def wire_properties(self, unique_key: str) -> str:
         """Encode all properties for the wire: the application's, then the client's."""
         if not (self.properties or self.keys or self.delay_level or self.ordering_key):
             tags = self.tags
-            if not tags:
-                return f"{_UNIQ_KEY_START}{unique_key}{_WAIT}"
-            if type(tags) is str and _are_plain_tags(tags):
-                return f"{_UNIQ_KEY_START}{unique_key}{_WAIT_AND_TAGS_START}{tags}"
+            if not tags or (type(tags) is str and _are_plain_tags(tags)):
+                return plain_properties(unique_key, tags)
         names = property_names
         try:
             # Joined with +, which takes the text of a str enum's member and refuses other types.
@@ -236,6 +260,13 @@ class ClientMessage(Message):
         return text
 
 
+def plain_properties(unique_key: str, tags: str) -> str:
+    """Encode the properties of a message with nothing but tags, for the wire."""
+    if not tags:
+        return f"{_UNIQ_KEY_START}{unique_key}{_WAIT}"
+    return f"{_UNIQ_KEY_START}{unique_key}{_WAIT_AND_TAGS_START}{tags}"
+
+
 def message_fields(message: Message) -> dict[str, Any]:
     """Return a message's fields, to create an instance of another class."""
     return {each.name: getattr(message, each.name) for each in fields(Message)}
@@ -331,6 +362,8 @@ class UniqueKeys:
 
     def __init__(self) -> None:
         self._counter = itertools.count()
+        #: Returns the number of the next key.
+        self.next_number = self._counter.__next__
         self._prefix = self._head = ""
         self._now = 0
         self._month_start = self._month_end = 0
@@ -341,6 +374,21 @@ class UniqueKeys:
         if now != self._now:
             self._start_millisecond(now)
         return self._head + "%04X" % (next(self._counter) & 0xFFFF)
+
+    def head(self, now: int) -> str:
+        """Return the start of the keys of a time in milliseconds."""
+        if now != self._now:
+            self._start_millisecond(now)
+        return self._head
+
+    def numbers(self, count: int) -> list[int]:
+        """Return the numbers of the next keys."""
+        return [*itertools.islice(self._counter, count)]
+
+    @staticmethod
+    def key(head: str, number: int) -> str:
+        """Return the key of a head and a number."""
+        return head + "%04X" % (number & 0xFFFF)
 
     def forget(self) -> None:
         """Start over in a forked child, whose keys carry its own process id."""

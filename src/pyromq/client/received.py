@@ -1,8 +1,9 @@
 """Decode the messages of a pull response (`ReceivedMessage`).
 
 A consumer may get hundreds of thousands of messages per second and use nothing but their bodies.
-The head of a record is therefore decoded at once, and properties, hosts and ids on first access.
-Bytes are copied out of the response, so keeping one message does not keep the others in memory.
+Every record is checked and its body and offset are decoded at once; the other fields are decoded
+on first access. Bytes are copied out of the response, so keeping one message does not keep the
+others in memory.
 
 A body that cannot be decompressed (damaged, or in a format whose package is not installed) is
 never returned as if it were plain: reading `body` raises UnreadableBodyError. A handler that needs
@@ -17,10 +18,11 @@ kept them could become a half message that no consumer ever gets. Any thread may
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyromq.client.errors import UnreadableBodyError
 from pyromq.client.message import Message, tags_to_keep
+from pyromq.protocol import kernel
 from pyromq.protocol.message import properties as property_names
 from pyromq.protocol.message.compression import CompressionError, decompress
 from pyromq.protocol.message.message_id import decode_host, encode_message_id
@@ -29,9 +31,14 @@ from pyromq.protocol.message.record import (
     HEAD_SIZE_V4,
     MAX_TOPIC,
     MESSAGE_MAGIC,
+    PROPERTIES_LENGTH,
+    SCANNED_HEAD,
+    TAIL_LENGTHS,
     RecordError,
+    head_packer,
     head_size,
     head_unpacker,
+    unpack_head,
 )
 from pyromq.protocol.message.sysflag import COMPRESSED, HOST_MASK
 from pyromq.protocol.message.system_properties import (
@@ -46,29 +53,107 @@ logger = logging.getLogger(__name__)
 _OFFSET_MASK = 0xFFFFFFFFFFFFFFFF
 
 
-class ReceivedMessage:
-    """A message read from a queue, its body decompressed. Treat it as immutable."""
+class PlainRecord:
+    """The record of a message, in Python; the compiled kernel has a class with the same fields."""
 
     __slots__ = (
         "_all_properties",
-        "_born_host",
+        "_head",
         "_properties",
-        "_raw_properties",
-        "_store_host",
         "_unreadable",
         "body",
         "body_size",
-        "born_timestamp",
-        "flag",
-        "physical_offset",
-        "prepared_transaction_offset",
         "queue",
         "queue_offset",
-        "reconsume_times",
-        "store_timestamp",
-        "sys_flag",
         "topic",
     )
+
+    topic: str
+    body: bytes
+    body_size: int
+    queue: MessageQueue
+    queue_offset: int
+    #: The record up to its body: its bytes, and from the first access on its fields.
+    _head: bytes | list[Any]
+    _all_properties: bytes | dict[str, str]
+    _properties: dict[str, str] | None
+    _unreadable: tuple[bytes, CompressionError]
+
+    @property
+    def flag(self) -> int:
+        """Return the application's 32 bits."""
+        return self._number(4)
+
+    @property
+    def physical_offset(self) -> int:
+        """Return the position in the broker's commit log."""
+        return self._number(6)
+
+    @property
+    def sys_flag(self) -> int:
+        """Return RocketMQ's flags."""
+        return self._number(7)
+
+    @property
+    def born_timestamp(self) -> int:
+        """Return the time of sending."""
+        return self._number(8)
+
+    @property
+    def store_timestamp(self) -> int:
+        """Return the time of storing."""
+        return self._number(10)
+
+    @property
+    def reconsume_times(self) -> int:
+        """Return how many earlier deliveries failed."""
+        return self._number(12)
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        """Return the physical offset of the half message."""
+        return self._number(13)
+
+    @property
+    def _born_host(self) -> bytes:
+        return self._host(9)
+
+    @property
+    def _store_host(self) -> bytes:
+        return self._host(11)
+
+    def count_failure(self) -> None:
+        """Count a failed delivery within this consumer."""
+        self._fields()[12] += 1
+
+    def _number(self, index: int) -> int:
+        head = self._head
+        number: int = (head if type(head) is list else self._fields())[index]
+        return number
+
+    def _host(self, index: int) -> bytes:
+        host: bytes = self._fields()[index]
+        return host
+
+    def _fields(self) -> list[Any]:
+        head = self._head
+        if isinstance(head, bytes):
+            self._head = head = [*unpack_head(head)]
+        return head
+
+
+_compiled = kernel.load("received")
+if TYPE_CHECKING:
+    _Record = object
+else:
+    _Record = PlainRecord if _compiled is None else _compiled.Record
+
+
+class ReceivedMessage(_Record):
+    """A message read from a queue, its body decompressed. Treat it as immutable."""
+
+    if not TYPE_CHECKING:
+        __slots__ = ()
 
     topic: str
     #: Raises UnreadableBodyError if the body cannot be decompressed.
@@ -93,9 +178,11 @@ class ReceivedMessage:
     prepared_transaction_offset: int
     _born_host: bytes
     _store_host: bytes
-    _raw_properties: bytes
-    #: Decoded on first access.
-    _all_properties: dict[str, str] | None
+    #: The record up to its body.
+    _head: bytes | list[Any]
+    #: The properties' bytes, and from the first access on their names and values.
+    _all_properties: bytes | dict[str, str]
+    #: Set together with the names and values.
     _properties: dict[str, str] | None
     #: Stored bytes and the reason they cannot be decompressed. `body` is not set then.
     _unreadable: tuple[bytes, CompressionError]
@@ -113,9 +200,10 @@ class ReceivedMessage:
     @property
     def properties(self) -> dict[str, str]:
         """Return the application's own properties, as the producer set them."""
+        everything = self.all_properties
         found = self._properties
         if found is None:
-            found = self._properties = user_properties(self.all_properties)
+            found = self._properties = user_properties(everything)
         return found
 
     @property
@@ -127,8 +215,10 @@ class ReceivedMessage:
     def all_properties(self) -> dict[str, str]:
         """Return `properties` and `system_properties` together, as SQL92 expressions see them."""
         found = self._all_properties
-        if found is None:
-            found = self._all_properties = decode_properties(self._raw_properties)
+        if isinstance(found, bytes):
+            found = decode_properties(found)
+            self._properties = None
+            self._all_properties = found
         return found
 
     @property
@@ -165,6 +255,11 @@ class ReceivedMessage:
     def store_host(self) -> tuple[str, int]:
         """Return the broker's address and port."""
         return decode_host(self._store_host)
+
+    if TYPE_CHECKING:
+
+        def count_failure(self) -> None:
+            """Count a failed delivery within this consumer."""
 
     def forward(self, topic: str, body: bytes | None = None) -> Message:
         """Return a message for `topic` with the same content, or with another body.
@@ -206,6 +301,20 @@ class ReceivedMessage:
                 "takes_lists=True or batch_size="
             )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        head = self._head
+        return _restored, (
+            head if isinstance(head, bytes) else head_packer(self.sys_flag)(*head),
+            self.reconsume_times,
+            self.queue,
+            self.topic,
+            self.queue_offset,
+            self._all_properties,
+            self.raw_body,
+            self.body_size,
+            None if self.is_readable else self._unreadable[1],
+        )
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ReceivedMessage):
             return NotImplemented
@@ -227,65 +336,59 @@ def decode_messages(data: bytes, queue: MessageQueue, topic: str = "") -> list[R
     messages: list[ReceivedMessage] = []
     add = messages.append
     new = ReceivedMessage.__new__
-    name, known_topic = queue.topic, (topic or queue.topic).encode()
-    unpack = head_unpacker(0)
-    from_bytes = int.from_bytes
+    known_name = queue.topic
+    name = (topic or known_name).encode()
+    # A name that is too long for a record, such as a group's retry topic, matches none.
+    known_topic = bytes((min(len(name), 0xFF),)) + name
+    if _compiled is not None:
+        decoded: list[ReceivedMessage] | None = _compiled.decode(
+            data, queue, known_name, known_topic, ReceivedMessage
+        )
+        if decoded is not None:
+            return decoded
+    known_topic_size = len(known_topic) + PROPERTIES_LENGTH.size
+    scan, unpack_length = SCANNED_HEAD.unpack_from, PROPERTIES_LENGTH.unpack_from
     position, end = 0, len(data)
     while position < end:
         if end - position < HEAD_SIZE_V4:
             raise RecordError(f"truncated record at {position}: {end - position} bytes left")
-        head = unpack(data, position)
+        size, magic, queue_offset, sys_flag, body_length = scan(data, position)
         head_end = position + HEAD_SIZE_V4
-        if head[7] & HOST_MASK:
-            head_end = position + head_size(head[7])
+        if sys_flag & HOST_MASK:
+            head_end = position + head_size(sys_flag)
             if head_end > end:
                 raise RecordError(f"truncated record with IPv6 hosts at {position}")
-            head = head_unpacker(head[7])(data, position)
-        message = new(ReceivedMessage)
-        (
-            size,
-            magic,
-            _,
-            _,
-            message.flag,
-            message.queue_offset,
-            message.physical_offset,
-            sys_flag,
-            message.born_timestamp,
-            message._born_host,
-            message.store_timestamp,
-            message._store_host,
-            message.reconsume_times,
-            message.prepared_transaction_offset,
-            body_length,
-        ) = head
+            body_length = head_unpacker(sys_flag)(data, position)[-1]
         following = position + size
         topic_at = head_end + body_length
         if magic != MESSAGE_MAGIC or body_length < 0 or topic_at >= following or following > end:
             raise RecordError(
                 f"no record at {position}: magic {magic:#010x}, {size} bytes, body {body_length}"
             )
-        properties_at = topic_at + 3 + data[topic_at]
+        message = new(ReceivedMessage)
+        if data.startswith(known_topic, topic_at):
+            message.topic = known_name
+            properties_at = topic_at + known_topic_size
+        else:
+            properties_at = topic_at + TAIL_LENGTHS + data[topic_at]
+            message.topic = data[topic_at + 1 : properties_at - 2].decode(errors="replace")
+        properties_length = following - properties_at
         if (
-            data[topic_at] > MAX_TOPIC
-            or properties_at > following
-            or from_bytes(data[properties_at - 2 : properties_at], "big")
-            != following - properties_at
-            or following - properties_at > MAX_PROPERTIES
+            properties_length < 0
+            or unpack_length(data, properties_at - 2)[0] != properties_length
+            or properties_length > MAX_PROPERTIES
+            or data[topic_at] > MAX_TOPIC
         ):
             raise RecordError(f"record at {position} has inconsistent lengths")
-        own_topic = data[topic_at + 1 : properties_at - 2]
-        message.topic = name if own_topic == known_topic else own_topic.decode(errors="replace")
         message.queue = queue
-        message.sys_flag = sys_flag
-        message._raw_properties = data[properties_at:following]
-        message._all_properties = message._properties = None
-        body = data[head_end:topic_at]
+        message.queue_offset = queue_offset
+        message._head = data[position:head_end]
+        message._all_properties = data[properties_at:following]
         message.body_size = body_length
         if sys_flag & COMPRESSED:
-            _decompress(message, body)
+            _decompress(message, data[head_end:topic_at])
         else:
-            message.body = body
+            message.body = data[head_end:topic_at]
         add(message)
         position = following
     return messages
@@ -299,3 +402,29 @@ def _decompress(message: ReceivedMessage, body: bytes) -> None:
         logger.warning("body of %r cannot be decompressed: %s", message, error)
     else:
         message.body_size = len(message.body)
+
+
+def _restored(  # noqa: PLR0913 - the state of a message
+    head: bytes,
+    reconsume_times: int,
+    queue: MessageQueue,
+    topic: str,
+    queue_offset: int,
+    properties: bytes | dict[str, str],
+    body: bytes,
+    body_size: int,
+    problem: CompressionError | None,
+) -> ReceivedMessage:
+    """Return a copy of a message, from pickle or copy."""
+    message = ReceivedMessage()
+    message._head = head
+    while message.reconsume_times < reconsume_times:
+        message.count_failure()
+    message.queue, message.topic, message.queue_offset = queue, topic, queue_offset
+    message._all_properties, message._properties = properties, None
+    message.body_size = body_size
+    if problem is None:
+        message.body = body
+    else:
+        message._unreadable = body, problem
+    return message

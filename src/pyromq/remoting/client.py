@@ -6,8 +6,8 @@ the connection go to `handlers`. Used by clients, by tools, and by brokers towar
 one event loop; not thread-safe.
 
 `request` suits most callers. A caller that sends tens of thousands of requests per second encodes
-frames itself and uses `ready` and `ServerConnection.call`: one future per request, one timer for
-all of them, and no copy of the response's header.
+frames itself and uses `ready` and `ServerConnection.call` or `send`: one future per request, one
+timer for all of them, and no copy of the response's header.
 
 Invariants:
 1. A request ends exactly once, with its response or with one RemotingError that names the address.
@@ -28,8 +28,9 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import cast
+from typing import Any, NamedTuple, cast
 
+from pyromq.protocol import kernel
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import (
     FLAG_ONEWAY,
@@ -58,10 +59,12 @@ __all__ = [
     "RemotingConnectError",
     "RemotingError",
     "RemotingTimeoutError",
+    "SendAnswer",
     "ServerConnection",
 ]
 
 logger = logging.getLogger(__name__)
+_compiled = kernel.load("producing")
 
 #: Takes the server's address and its request; a function or a coroutine function. None means no
 #: response; a RequestError is answered with its code.
@@ -76,6 +79,17 @@ _MAX_OPAQUE = 0x7FFFFFFF
 _CLOSE_GRACE_SECONDS = 1.0
 #: A connection whose requests time out is closed if nothing arrived on it for this long.
 SILENT_SECONDS = 3.0
+
+
+class SendAnswer(NamedTuple):
+    """The response to a send, which the broker has stored: code SUCCESS and nothing unusual."""
+
+    #: The ids that encode broker and physical offset, separated by commas.
+    message_ids: str
+    queue_id: int
+    queue_offset: int
+    region_id: str
+    trace_on: bool
 
 
 class RemotingClient:
@@ -248,18 +262,22 @@ class ServerConnection(asyncio.Protocol):
         self._max_frame = max_frame
         self._gatherer = ChunkGatherer(max_frame)
         self._loop = asyncio.get_running_loop()
+        self._create_future = self._loop.create_future
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._writable = asyncio.Event()
         self._writable.set()
         self._outgoing: list[bytes] = []
         self._opaque = 0
-        self._pending: dict[int, asyncio.Future[RawFrame]] = {}
-        self._deadlines: dict[float, _Deadlines] = {}
+        self._pending = _Requests()
+        #: Send requests; a plain response to one is decoded without its header's other fields.
+        self._sends = _Requests()
         self._handler_tasks: set[asyncio.Task[None]] = set()
         self._close_reason: str | None = None
-        #: When bytes last arrived, and since when requests have had no response.
-        self._heard_at = self._loop.time()
-        self._silent_since = self._heard_at
+        #: `loop.time()` when the first frame of this loop iteration was queued.
+        self.queued_at = self._loop.time()
+        #: `loop.time()` when bytes last arrived, and since when requests have had no response.
+        self.heard_at = self.queued_at
+        self._silent_since = self.heard_at
 
     @property
     def is_lost(self) -> bool:
@@ -278,24 +296,19 @@ class ServerConnection(asyncio.Protocol):
 
         Without a `timeout` the caller must cancel the future itself.
         """
-        if self._close_reason is not None:
-            raise RemotingClosedError(self.address, self._close_reason)
-        answer: asyncio.Future[RawFrame] = self._loop.create_future()
-        self._pending[opaque] = answer
-        if timeout is None:
-            answer.add_done_callback(lambda _: self._pending.pop(opaque, None))
-        else:
-            deadlines = self._deadlines.get(timeout)
-            if deadlines is None:
-                deadlines = self._deadlines[timeout] = _Deadlines(self._loop, timeout)
-            deadlines.add(self, self._pending, opaque, code)
-        self.write(frame)
-        return answer
+        return self._begin(self._pending, opaque, frame, code, timeout)
+
+    def send(
+        self, opaque: int, frame: bytes, code: int, timeout: float
+    ) -> asyncio.Future[RawFrame | SendAnswer]:
+        """Send the frame of a send request, like `call`; a plain response is a `SendAnswer`."""
+        return self._begin(self._sends, opaque, frame, code, timeout)
 
     def write(self, frame: bytes) -> None:
         """Send a frame together with the others of this loop iteration."""
         if not self._outgoing:
             self._loop.call_soon(self._flush)
+            self.queued_at = self._loop.time()
         self._outgoing.append(frame)
 
     async def until_writable(self) -> None:
@@ -312,16 +325,11 @@ class ServerConnection(asyncio.Protocol):
         self._end(reason)
         return RemotingClosedError(self.address, reason)
 
-    def overdue(self, opaque: int, code: int, seconds: float) -> None:
+    def overdue(self, answer: asyncio.Future[Any], code: int, seconds: float) -> None:
         """Fail a request that has timed out."""
-        answer = self._pending.pop(opaque, None)
-        if answer is not None and not answer.done():
+        if not answer.done():
             answer.set_exception(_timed_out(self.address, code, seconds))
             self._note_silence(seconds)
-
-    def drop_deadlines(self, seconds: float) -> None:
-        """Drop the timer of a time-out that no request uses any more."""
-        del self._deadlines[seconds]
 
     async def close(self) -> None:
         """Send queued frames, then close; abort if the peer does not read."""
@@ -343,10 +351,12 @@ class ServerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass responses to their callers and requests to their handlers."""
-        self._heard_at = self._loop.time()
+        self.heard_at = self._loop.time()
         buffer = self._gatherer.add(data)
         if buffer is None:
             return
+        if self._sends and _compiled is not None:
+            buffer = self._take_plain_answers(buffer)
         frames, taken, error = split_frames(buffer, self._max_frame)
         try:
             for frame in frames:
@@ -388,12 +398,33 @@ class ServerConnection(asyncio.Protocol):
 
     # Helpers, in call order
 
+    def _begin(
+        self, requests: _Requests, opaque: int, frame: bytes, code: int, timeout: float | None
+    ) -> asyncio.Future[Any]:
+        if self._close_reason is not None:
+            raise RemotingClosedError(self.address, self._close_reason)
+        answer: asyncio.Future[Any] = self._create_future()
+        requests[opaque] = answer
+        outgoing = self._outgoing
+        if not outgoing:  # as in `write`, which would be one call more for each send
+            self._loop.call_soon(self._flush)
+            self.queued_at = self._loop.time()
+        outgoing.append(frame)
+        if timeout is None:
+            answer.add_done_callback(lambda _: requests.pop(opaque, None))
+            return answer
+        deadlines = requests.deadlines.get(timeout)
+        if deadlines is None:
+            deadlines = requests.deadlines[timeout] = _Deadlines(self, requests, timeout)
+        deadlines.add(self.queued_at + timeout, opaque, code)
+        return answer
+
     def _note_silence(self, seconds: float) -> None:
         """Close the connection if nothing has arrived while requests timed out."""
         now = self._loop.time()
-        if self._heard_at > now - seconds:
+        if self.heard_at > now - seconds:
             return  # the server is alive and only did not answer this request
-        if self._silent_since <= self._heard_at:
+        if self._silent_since <= self.heard_at:
             self._silent_since = now - seconds
         if now - self._silent_since >= SILENT_SECONDS and self._close_reason is None:
             reason = f"{self.address} was silent for {now - self._silent_since:.1f} s"
@@ -406,8 +437,19 @@ class ServerConnection(asyncio.Protocol):
             self._transport.write(b"".join(self._outgoing))
             self._outgoing.clear()
 
+    def _take_plain_answers(self, buffer: bytes) -> bytes:
+        """Pass the plain responses to sends at the head of a chunk on; return the rest of it."""
+        assert _compiled is not None
+        answers, taken = _compiled.read_answers(buffer, self._sends, self._max_frame, SendAnswer)
+        pop = self._sends.pop
+        for opaque, plain in answers:
+            answer = pop(opaque, None)  # a peer may repeat a response
+            if answer is not None and not answer.done():
+                answer.set_result(plain)
+        return buffer[taken:] if taken else buffer
+
     def _take_answer(self, opaque: int, frame: RawFrame) -> None:
-        answer = self._pending.pop(opaque, None)
+        answer = self._pending.pop(opaque, None) or self._sends.pop(opaque, None)
         if answer is None or answer.done():
             logger.debug(
                 "response %s of %s is late or matches no request: dropped", opaque, self.address
@@ -468,52 +510,59 @@ class ServerConnection(asyncio.Protocol):
         self._transport.close()
 
     def _fail_pending(self) -> None:
-        pending, self._pending = self._pending, {}
-        for answer in pending.values():
-            if not answer.done():
-                assert self._close_reason is not None
-                answer.set_exception(RemotingClosedError(self.address, self._close_reason))
+        assert self._close_reason is not None
+        for requests in (self._pending, self._sends):
+            answers = [*requests.values()]
+            requests.clear()
+            for answer in answers:
+                if not answer.done():
+                    answer.set_exception(RemotingClosedError(self.address, self._close_reason))
+
+
+class _Requests(dict[int, asyncio.Future[Any]]):
+    """The requests in flight of one kind, by opaque, with a timer for each time-out in use."""
+
+    __slots__ = ("deadlines",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deadlines: dict[float, _Deadlines] = {}
 
 
 class _Deadlines:
     """One timer for the requests of a connection with the same time-out, oldest first."""
 
-    __slots__ = ("_entries", "_loop", "_seconds", "_timer")
+    __slots__ = ("_connection", "_entries", "_loop", "_requests", "_seconds", "_timer")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        self._loop = loop
+    def __init__(self, connection: ServerConnection, requests: _Requests, seconds: float) -> None:
+        self._connection = connection
+        self._requests = requests
         self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
         self._entries: deque[tuple[float, int, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(
-        self,
-        connection: ServerConnection,
-        pending: Mapping[int, asyncio.Future[RawFrame]],
-        opaque: int,
-        code: int,
-    ) -> None:
-        entries = self._entries
-        while entries and entries[0][1] not in pending:
+    def add(self, deadline: float, opaque: int, code: int) -> None:
+        """Add a request, which must be in flight."""
+        entries, requests = self._entries, self._requests
+        while entries and entries[0][1] not in requests:
             entries.popleft()
-        entries.append((self._loop.time() + self._seconds, opaque, code))
+        entries.append((deadline, opaque, code))
         if self._timer is None:
-            self._timer = self._loop.call_later(self._seconds, self._expire, connection, pending)
+            self._timer = self._loop.call_later(self._seconds, self._expire)
 
-    def _expire(
-        self,
-        connection: ServerConnection,
-        pending: Mapping[int, asyncio.Future[RawFrame]],
-    ) -> None:
-        entries = self._entries
+    def _expire(self) -> None:
+        entries, requests = self._entries, self._requests
         now = self._loop.time()
-        while entries and (entries[0][0] <= now or entries[0][1] not in pending):
+        while entries and (entries[0][0] <= now or entries[0][1] not in requests):
             _, opaque, code = entries.popleft()
-            connection.overdue(opaque, code, self._seconds)
+            answer = requests.pop(opaque, None)
+            if answer is not None:
+                self._connection.overdue(answer, code, self._seconds)
         if entries:
-            self._timer = self._loop.call_at(entries[0][0], self._expire, connection, pending)
+            self._timer = self._loop.call_at(entries[0][0], self._expire)
         else:
-            connection.drop_deadlines(self._seconds)
+            del requests.deadlines[self._seconds]
 
 
 def _timed_out(address: str, code: int, seconds: float) -> RemotingTimeoutError:

@@ -55,6 +55,26 @@ def test_servers_stop_in_reverse_order_at_a_signal() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_server_may_stop_all_and_say_why(capfd: pytest.CaptureFixture[str]) -> None:
+    events: list[str] = []
+
+    async def start(servers: Servers) -> None:
+        await servers.start("first", FakeServer(events, "first"), "", ())
+        servers.stop(click.ClickException("it broke"))
+        servers.stop(click.ClickException("and so did this"))
+        assert servers.stop_requested.is_set()
+
+    with pytest.raises(click.ClickException, match="it broke"):
+        run_servers(start)
+    assert events == ["start first", "stop first"]
+
+    async def stop_at_once(servers: Servers) -> None:
+        servers.stop()
+
+    run_servers(stop_at_once)
+    assert "a second signal" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("failure", "message"),
     [

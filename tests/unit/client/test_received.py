@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 import zlib
+from collections.abc import Callable
 
 import lz4.frame
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyromq.client import received
 from pyromq.client.errors import UnreadableBodyError
 from pyromq.client.message import Message
 from pyromq.client.received import ReceivedMessage, decode_messages
@@ -17,6 +21,7 @@ from pyromq.protocol.message.properties import decode_properties
 from pyromq.protocol.message.record import MessageRecord, RecordError, decode_record, encode_record
 from pyromq.protocol.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from pyromq.protocol.wire.bodies import MessageQueue
+from tests.support.examples import examples
 
 QUEUE = MessageQueue("t", "b", 3)
 
@@ -213,3 +218,72 @@ def test_bytes_that_are_not_records_are_refused(junk: bytes, place: int, value: 
         except RecordError:
             continue
         assert sum(len(message.body) for message in messages) <= len(data)
+
+
+def both_ways(data: bytes, queue: MessageQueue = QUEUE, topic: str = "") -> list[object]:
+    """Return what the kernel, if there is one, and the Python code decode."""
+    results: list[object] = []
+    for compiled in {received._compiled, None}:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(received, "_compiled", compiled)
+            try:
+                results.append([values_of(each) for each in decode_messages(data, queue, topic)])
+            except RecordError as error:
+                results.append(str(error))
+    return results
+
+
+def values_of(message: ReceivedMessage) -> dict[str, object]:
+    names = [
+        *("topic", "raw_body", "body_size", "is_readable", "queue", "queue_offset"),
+        *("physical_offset", "flag", "sys_flag", "born_timestamp", "store_timestamp"),
+        *("reconsume_times", "prepared_transaction_offset", "born_host", "store_host"),
+        *("all_properties", "properties", "msg_id", "offset_msg_id"),
+    ]
+    return {name: getattr(message, name) for name in names}
+
+
+HOST_BITS = st.sampled_from([0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6])
+RECORDS = st.lists(
+    st.builds(
+        record,
+        st.binary(min_size=1, max_size=40),
+        st.builds(
+            lambda bits, compressed: bits | compressed, HOST_BITS, st.sampled_from([0, 0, 1])
+        ),
+        st.sampled_from([b"", b"TAGS\x01a", b"UNIQ_KEY\x01ID\x02TAGS\x01\xc3\xa9", b"\xff"]),
+        st.sampled_from(["t", "t", "other", "topic"]),
+        st.integers(-(1 << 63), (1 << 63) - 1),
+    ),
+    max_size=4,
+)
+
+
+@given(RECORDS, st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)), max_size=3))
+@settings(max_examples=examples(300))
+def test_the_kernel_decodes_what_python_does(
+    records: list[bytes], damage: list[tuple[int, int]]
+) -> None:
+    data = bytearray(b"".join(records))
+    for place, value in damage if data else ():
+        data[place % len(data)] = value
+    first, *others = both_ways(bytes(data))
+    assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("compiled", sorted({received._compiled is not None, False}))
+@pytest.mark.parametrize("copied", [copy.copy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_a_message_can_be_copied(
+    compiled: bool,
+    copied: Callable[[ReceivedMessage], ReceivedMessage],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not compiled:
+        monkeypatch.setattr(received, "_compiled", None)
+    for data in (record(b"body", BORN_HOST_V6, WITH_A_PAST), record(b"no zlib", 1)):
+        message = received_of(data)
+        assert values_of(copied(message)) == values_of(message)
+        message.count_failure()
+        again = copied(message)
+        assert again.reconsume_times == 5
+        assert values_of(again) == values_of(message)

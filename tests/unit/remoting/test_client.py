@@ -606,7 +606,7 @@ async def test_a_request_that_is_given_up_leaves_nothing_behind() -> None:
             asked = RemotingCommand(RequestCode.HEART_BEAT, opaque=opaque)
             answer = connection.call(opaque, asked.encode(), asked.code, timeout)
             answer.cancel()
-            await until(lambda: not connection._pending and not connection._deadlines)
+            await until(lambda: not connection._pending and not connection._pending.deadlines)
 
 
 async def test_raw_calls_give_the_frame_as_it_came() -> None:

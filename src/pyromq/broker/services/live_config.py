@@ -12,8 +12,9 @@ operator changes these settings in the file.
 
 The file is the one that the broker was started with; its other lines and comments stay. Without
 one, changes go to `config/broker.properties` in the store, as in RocketMQ, which counts if it is
-named at the next start. RocketMQ ignores unknown keys and keeps the old value if the new one is
-invalid; this broker refuses both.
+named at the next start. Brokers may share a file: they write it one at a time, and a change to one
+of them counts for all from their next start. RocketMQ ignores unknown keys and keeps the old value
+if the new one is invalid; this broker refuses both.
 
 Invariants
 1. Either the whole change is in the file and its live part in effect, or nothing is.
@@ -25,13 +26,16 @@ Used by `handlers.admin.config` on the loop; a thread writes the file.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pyromq.base.atomic_file import write_file
 from pyromq.base.clock import Clock, now_ms
+from pyromq.base.descriptors import opened
 from pyromq.base.settings import (
     ConfigError,
     ineffective_warnings,
@@ -210,6 +214,25 @@ class LiveConfig:
 def _write(path: Path, changes: Mapping[str, str]) -> None:
     """Apply changes to a file, which may not exist yet. Runs in a thread."""
     path = path.resolve()  # replace the target of a link, not the link
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path.parent):
+        _update(path, changes)
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keep the other brokers that were started with the same file from changing it meanwhile."""
+    with opened(directory, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _update(path: Path, changes: Mapping[str, str]) -> None:
     try:
         before = path.read_bytes()
         mode = path.stat().st_mode & 0o7777

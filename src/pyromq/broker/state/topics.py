@@ -50,6 +50,8 @@ _BENCHMARK_QUEUES = 1024
 MAX_REGISTRATION_TOPICS: Final = MAX_FRAME - 64 * KIB
 
 Listener = Callable[[str], None]
+#: Called with a topic that a send has created.
+CreationListener = Callable[[TopicConfig], None]
 
 
 class TopicTable:
@@ -66,6 +68,7 @@ class TopicTable:
         self._config = config
         self._now = now
         self._listeners: list[Listener] = [on_change] if on_change else []
+        self._creation_listeners: list[CreationListener] = []
         self._topics = {topic.topic_name: topic for topic in system_topics(config)}
         self._own_system_topics = frozenset(self._topics)
         self._capacity = Capacity("topics", "maxTopics", lambda: config.max_topics)
@@ -101,6 +104,10 @@ class TopicTable:
     def add_listener(self, on_change: Listener) -> None:
         """Have `on_change` called with the topic's name after each change."""
         self._listeners.append(on_change)
+
+    def add_creation_listener(self, on_created: CreationListener) -> None:
+        """Have `on_created` called with every topic that a send creates."""
+        self._creation_listeners.append(on_created)
 
     def get(self, topic: str) -> TopicConfig | None:
         """Return the configuration of a topic, or None."""
@@ -166,6 +173,8 @@ class TopicTable:
         self._refuse_when_full(created)
         logger.info("topic %s created from %s for %s", topic, template, remote_address)
         self._put(created)
+        for listener in self._creation_listeners:
+            listener(created)
         return created
 
     def create_for_send_back(

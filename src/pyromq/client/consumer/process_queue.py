@@ -4,7 +4,10 @@ Invariants:
 1. `commit_offset` is the offset of the first unfinished message. Once all are finished, it is the
    offset of the next pull, which skips the messages that a filter left out.
 2. Messages may finish in any order, each of them once.
-3. A dropped queue belongs to another member or was restarted: none of its messages is handed out
+3. The messages of a pull that finish together, as they were put, cost no work per message
+   (`_pulls`). Once some of them finish alone, all are tracked one by one (`_unfinished`); so every
+   message in `_unfinished` is older than those in `_pulls`.
+4. A dropped queue belongs to another member or was restarted: none of its messages is handed out
    or counted any more.
 
 No I/O, clock or task. Used by the push consumer on its event loop.
@@ -16,6 +19,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyromq.base.sizes import MIB
 from pyromq.client.received import ReceivedMessage
@@ -36,8 +40,11 @@ class ProcessQueue:
     """The state of a queue that is assigned to us."""
 
     __slots__ = (
+        "_last",
         "_order",
+        "_pulls",
         "_unfinished",
+        "count",
         "dropped",
         "handlers",
         "is_leaving",
@@ -77,39 +84,59 @@ class ProcessQueue:
         #: Called once: when there is room again, and when no handler call is in flight.
         self.when_room: Callable[[], None] | None = None
         self.when_idle: Callable[[], None] | None = None
+        #: Offsets of messages tracked one by one: in order, and those that are unfinished.
         self._order: deque[int] = deque()
         self._unfinished: set[int] = set()
+        #: Pulls of which no message has finished, oldest first, by the identity of their list.
+        self._pulls: dict[int, _Pull] = {}
+        self._last = -1
+        #: Number of unfinished messages.
+        self.count = 0
 
     def put(self, messages: list[ReceivedMessage], next_offset: int) -> list[ReceivedMessage]:
         """Add the messages of a pull; return those that are new."""
-        unfinished = self._unfinished
-        last = self._order[-1] if self._order else -1
-        offsets = [message.queue_offset for message in messages]
-        if offsets and (offsets[0] <= last or sorted(offsets) != offsets):
-            # The broker returned duplicates or disorder: take each message once, in order.
-            by_offset = {message.queue_offset: message for message in messages}
-            offsets = [offset for offset in sorted(by_offset) if offset > last]
-            messages = [by_offset[offset] for offset in offsets]
-        unfinished.update(offsets)
-        self._order.extend(offsets)
-        self.size += sum([message.body_size for message in messages])
         self.next_offset = next_offset
+        if not messages:
+            return messages
+        offsets = [message.queue_offset for message in messages]
+        first = offsets[0]
+        if first <= self._last or offsets != [*range(first, first + len(offsets))]:
+            # The broker skipped messages, or returned duplicates or disorder: take each once.
+            by_offset = {message.queue_offset: message for message in messages}
+            offsets = [offset for offset in sorted(by_offset) if offset > self._last]
+            messages = [by_offset[offset] for offset in offsets]
+            if not messages:
+                return messages
+        self._last = offsets[-1]
+        size = sum([message.body_size for message in messages])
+        self._pulls[id(messages)] = _Pull(messages, offsets, size)
+        self.size += size
+        self.count += len(offsets)
         return messages
 
     def finish(self, messages: Sequence[ReceivedMessage]) -> None:
         """Mark messages as handled."""
-        unfinished = self._unfinished
-        for message in messages:
-            offset = message.queue_offset
-            if offset in unfinished:
-                unfinished.remove(offset)
-                self.size -= message.body_size
+        pull = self._pulls.pop(id(messages), None)
+        if pull is not None:
+            self.size -= pull.size
+            self.count -= len(pull.offsets)
+        else:
+            if self._pulls:
+                self._track_one_by_one()
+            unfinished = self._unfinished
+            for message in messages:
+                offset = message.queue_offset
+                if offset in unfinished:
+                    unfinished.remove(offset)
+                    self.size -= message.body_size
+                    self.count -= 1
         if self.when_room is not None and not self.is_full():
             notify, self.when_room = self.when_room, None
             notify()
 
     def is_unfinished(self, message: ReceivedMessage) -> bool:
         """Return whether a message still has to be handled by this consumer."""
+        self._track_one_by_one()
         return not self.dropped and message.queue_offset in self._unfinished
 
     def drop(self) -> None:
@@ -136,11 +163,6 @@ class ProcessQueue:
             await idle.wait()
 
     @property
-    def count(self) -> int:
-        """Number of unfinished messages."""
-        return len(self._unfinished)
-
-    @property
     def commit_offset(self) -> int:
         """The offset up to which everything is finished."""
         first = self._first()
@@ -150,25 +172,46 @@ class ProcessQueue:
     def span(self) -> int:
         """Offset distance between the oldest unfinished and the newest message."""
         first = self._first()
-        return 0 if first is None else self._order[-1] - first
+        return 0 if first is None else self._last - first
 
     @property
     def cached_offsets(self) -> tuple[int, int]:
         """Offsets of the first and last unfinished message; zeros if there are none."""
         first = self._first()
-        return (0, 0) if first is None else (first, max(self._unfinished))
+        if first is None:
+            return 0, 0
+        if self._pulls:
+            return first, self._last
+        return first, max(self._unfinished)
 
     def is_full(self) -> bool:
         """Return whether pulling should pause."""
         limits = self.limits
         return (
-            len(self._unfinished) >= limits.messages
+            self.count >= limits.messages
             or self.size >= limits.size
             or (limits.span is not None and self.span > limits.span)
         )
+
+    def _track_one_by_one(self) -> None:
+        for pull in self._pulls.values():
+            self._order.extend(pull.offsets)
+            self._unfinished.update(pull.offsets)
+        self._pulls.clear()
 
     def _first(self) -> int | None:
         order, unfinished = self._order, self._unfinished
         while order and order[0] not in unfinished:
             order.popleft()
-        return order[0] if order else None
+        if order:
+            return order[0]
+        for pull in self._pulls.values():
+            return pull.offsets[0]
+        return None
+
+
+class _Pull(NamedTuple):
+    #: Kept, so that no other list gets the same identity.
+    messages: list[ReceivedMessage]
+    offsets: list[int]
+    size: int

@@ -22,8 +22,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from pyromq.client.arguments import check_count, check_seconds
-from pyromq.client.message import MAX_BODY, Message, create_unique_key
-from pyromq.client.producer.sending import Outgoing, batched_message
+from pyromq.client.message import MAX_BODY, Message, check_topic, create_unique_key
+from pyromq.client.producer.sending import Outgoing, batched_message, plain_batch, plain_size
 from pyromq.client.results import SendResult
 from pyromq.protocol.message.properties import MAX_PROPERTIES
 from pyromq.protocol.message.record import INNER_HEAD_SIZE
@@ -89,22 +89,33 @@ class Accumulator:
         encoded = batched_message(message, key)
         destination = (message.topic, queue)
         batch = self._batches.get(destination)
-        if batch is not None and (batch.size + len(encoded) > MAX_BODY or batch.timeout != timeout):
-            self._send(destination)
-            batch = None
-        if batch is None:
-            loop = asyncio.get_running_loop()
-            batch = self._batches[destination] = _Batch(loop, timeout)
-            batch.timer = loop.call_later(self._batching.linger, self._send, destination)
-        result = batch.create_future()
-        batch.messages.append(message)
-        batch.keys.append(key)
-        batch.encoded.append(encoded)
-        batch.results.append(result)
-        batch.size += len(encoded)
-        if batch.size >= self._max_bytes or len(batch.encoded) >= self._max_messages:
-            self._send(destination)
-        return result
+        if batch is None or batch.size + len(encoded) > MAX_BODY or batch.timeout != timeout:
+            batch = self._open(destination, timeout)
+        batch.add_encoded(encoded, key)
+        return self._added(destination, batch, message, len(encoded))
+
+    def add_plain(
+        self, message: Message, timeout: float | None = None
+    ) -> asyncio.Future[SendResult] | None:
+        """Add a message like `add` if it is plain (`Message.plain_tags`), else return None.
+
+        It is encoded with the others of its batch.
+        """
+        tags = message.plain_tags(self._max_bytes)
+        if tags is None:
+            return None
+        body = message.body
+        size = plain_size(tags) + len(body)
+        destination = (message.topic, None)
+        batch = self._batches.get(destination)
+        if batch is None or batch.size + size > MAX_BODY or batch.timeout != timeout:
+            if message.topic.startswith(RETRY_TOPIC_PREFIX):
+                return None
+            check_topic(message.topic)
+            batch = self._open(destination, timeout)
+        batch.bodies.append(body)
+        batch.tags.append(tags)
+        return self._added(destination, batch, message, size)
 
     async def flush(self) -> None:
         """Send all waiting batches, and wait until everything in flight is answered."""
@@ -112,6 +123,25 @@ class Accumulator:
             self._send(destination)
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+    def _open(self, destination: _Destination, timeout: float | None) -> _Batch:
+        """Start a batch; the previous one leaves."""
+        self._send(destination)
+        loop = asyncio.get_running_loop()
+        batch = self._batches[destination] = _Batch(loop, timeout)
+        batch.timer = loop.call_later(self._batching.linger, self._send, destination)
+        return batch
+
+    def _added(
+        self, destination: _Destination, batch: _Batch, message: Message, size: int
+    ) -> asyncio.Future[SendResult]:
+        result = batch.create_future()
+        batch.messages.append(message)
+        batch.results.append(result)
+        batch.size += size
+        if batch.size >= self._max_bytes or len(batch.results) >= self._max_messages:
+            self._send(destination)
+        return result
 
     def _send(self, destination: _Destination) -> None:
         batch = self._batches.pop(destination, None)
@@ -138,6 +168,7 @@ class Accumulator:
         try:
             if before is not None:
                 await asyncio.wait((before,))
+            batch.encode_plain()
             outgoing = Outgoing.batch(topic, batch.messages, batch.keys, batch.encoded)
             results = await self._deliver(outgoing, queue, batch.timeout)
         except BaseException as error:
@@ -160,12 +191,14 @@ class _Batch:
     """Messages that wait for more."""
 
     __slots__ = (
+        "bodies",
         "create_future",
         "encoded",
         "keys",
         "messages",
         "results",
         "size",
+        "tags",
         "timeout",
         "timer",
     )
@@ -174,8 +207,26 @@ class _Batch:
         self.timeout = timeout
         self.create_future: Callable[[], asyncio.Future[SendResult]] = loop.create_future
         self.messages: list[Message] = []
-        self.keys: list[str] = []
-        self.encoded: list[bytes] = []
         self.results: list[asyncio.Future[SendResult]] = []
+        #: Encoded messages, and their unique keys.
+        self.encoded: list[bytes] = []
+        self.keys: list[str] = []
+        #: The plain messages after them.
+        self.bodies: list[bytes] = []
+        self.tags: list[str] = []
         self.size = 0
         self.timer: asyncio.TimerHandle | None = None
+
+    def add_encoded(self, encoded: bytes, key: str) -> None:
+        """Add a message that is not plain."""
+        self.encode_plain()
+        self.encoded.append(encoded)
+        self.keys.append(key)
+
+    def encode_plain(self) -> None:
+        """Encode the plain messages."""
+        if self.bodies:
+            encoded, keys = plain_batch(self.bodies, self.tags)
+            self.encoded.append(encoded)
+            self.keys += keys
+            self.bodies, self.tags = [], []

@@ -36,7 +36,13 @@ from pyromq.client.errors import (
     refusal_of,
 )
 from pyromq.client.hooks import Hooks, Sending
-from pyromq.client.message import Message, check_group, check_message, check_topic
+from pyromq.client.message import (
+    MAX_BODY,
+    Message,
+    check_group,
+    check_message,
+    check_topic,
+)
 from pyromq.client.options import Settings
 from pyromq.client.producer.accumulator import Accumulator
 from pyromq.client.producer.options import ProducerOptions, ProducerSettings
@@ -46,7 +52,13 @@ from pyromq.client.producer.pacing import (
     InFlightLimit,
 )
 from pyromq.client.producer.request_reply import Requests, as_request
-from pyromq.client.producer.sending import Outgoing, Target, batches_of
+from pyromq.client.producer.sending import (
+    Outgoing,
+    QuickSend,
+    Target,
+    batches_of,
+    quick_result,
+)
 from pyromq.client.producer.sync import SyncProducer
 from pyromq.client.producer.targets import QueueSelector, Targets
 from pyromq.client.received import ReceivedMessage
@@ -56,11 +68,20 @@ from pyromq.client.trace import TraceRole, message_trace
 from pyromq.protocol.wire.bodies import HeartbeatData, MessageQueue, ProducerData
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import FLAG_ONEWAY, RawFrame, frame_from
-from pyromq.remoting.client import ClientHandler, RemotingError, RemotingTimeoutError
+from pyromq.remoting.client import (
+    ClientHandler,
+    RemotingError,
+    RemotingTimeoutError,
+    SendAnswer,
+)
 
 _Arguments = ParamSpec("_Arguments")
+#: Of an attempt: the results or the failure.
+_Outcome = tuple[list[SendResult] | None, ClientError | RemotingError | None]
 
 DEFAULT_GROUP = "PYROMQ_PRODUCER"
+#: Creates a named tuple without the cost of its constructor.
+_new_tuple: Final = tuple.__new__
 
 #: Response codes after which another broker may take the message.
 _RETRIED_CODES: Final = frozenset(
@@ -117,6 +138,8 @@ class Producer(Client):
         )
         #: Requests are filled-in templates, unless a hook or a signature needs the whole command.
         self._is_plain = not self.hooks.send and not settings.access_key
+        self._is_quick = self._is_plain and self._accumulator is None
+        self._max_quick_body = min(self._compress_over - 1, MAX_BODY)
 
     @classmethod
     def sync(
@@ -162,20 +185,34 @@ class Producer(Client):
         Raises IllegalMessageError, TopicNotFoundError, NameServerError, or the BrokerError or
         RemotingError of the last attempt. All of these are RocketMQErrors.
         """
-        check_message(message)
+        if not isinstance(message, Message):
+            check_message(message)
         if queue is not None or select is not None or timeout is not None:
             check_send(queue, select, timeout)
-        if (
-            self._accumulator is not None
-            and queue is None
-            and select is None
-            and self._accumulator.takes(message)
-        ):
-            self._session.check_running()
-            if message.ordering_key:
-                message.check()
-                queue = await self._targets.select(message, None)
-            return await self._accumulator.add(message, queue, timeout)
+        elif self._is_quick and (sent := self._send_quickly(message)) is not None:
+            # Awaited here: a coroutine in between would cost a tenth of the whole send.
+            response: RawFrame | SendAnswer | RemotingError
+            try:
+                try:
+                    response = await sent.answer
+                except RemotingError as error:
+                    response = error
+                result = self._quick_result(sent, response)
+                return result or await self._retry_quick(sent, response)
+            finally:
+                self._in_flight.release(1)
+        accumulator = self._accumulator
+        if accumulator is not None and queue is None and select is None:
+            if self._session.state is RUNNING:
+                accumulated = accumulator.add_plain(message, timeout)
+                if accumulated is not None:
+                    return await accumulated
+            if accumulator.takes(message):
+                self._session.check_running()
+                if message.ordering_key:
+                    message.check()
+                    queue = await self._targets.select(message, None)
+                return await accumulator.add(message, queue, timeout)
         outgoing = Outgoing(message, self._compress_over, self._max_delay_level)
         if queue is None and (select is not None or message.ordering_key):
             queue = await self._targets.select(message, select)
@@ -293,6 +330,48 @@ class Producer(Client):
         self._session.check_running()
         return list((await self._targets.plan(topic)).queues)
 
+    # Plain messages, without the objects that retries and hooks need
+
+    def _send_quickly(self, message: Message) -> QuickSend | None:
+        """Send a plain message now; None if it is not plain, or if it would have to wait."""
+        tags = message.plain_tags(self._max_quick_body)
+        if tags is None or self._session.state is not RUNNING:
+            return None
+        topic, body = message.topic, message.body
+        target = self._targets.quick(topic)  # its plan exists: the topic is legal
+        if target is None:
+            return None
+        connection = self._session.remoting.ready(target.address)
+        if connection is None or not self._in_flight.try_acquire(1):
+            return None
+        opaque = connection.next_opaque()
+        frame, key = target.quick_frame(tags, opaque, body)
+        answer = connection.send(opaque, frame, RequestCode.SEND_MESSAGE_V2, self._send_timeout)
+        values = (answer, key, target, connection, connection.queued_at, message, topic)
+        return _new_tuple(QuickSend, (*values, tags, body))
+
+    def _quick_result(
+        self, sent: QuickSend, response: RawFrame | SendAnswer | RemotingError
+    ) -> SendResult | None:
+        """Return the result of a plain message; None if the response is not plain."""
+        if isinstance(response, RemotingError):
+            return None
+        if self._avoids:
+            self._note_latency(sent.target, sent.connection.heard_at - sent.queued_at)
+        return quick_result(sent.key, response, self._application_queue(sent.target.queue))
+
+    async def _retry_quick(
+        self, sent: QuickSend, response: RawFrame | SendAnswer | RemotingError
+    ) -> SendResult:
+        """Return the result of a plain message whose response is not plain."""
+        outgoing = Outgoing.of(sent)
+        if isinstance(response, RemotingError):
+            outcome = self._failed(sent.target, response)
+        else:
+            outcome = self._read(outgoing, sent.target, response)
+        (result,) = await self._continue(outgoing, None, None, sent.target, outcome)
+        return result
+
     # One request and its retries
 
     async def _deliver(
@@ -313,22 +392,36 @@ class Producer(Client):
             target = targets.quick(outgoing.topic) if fixed is None else None
             if target is None:
                 target = await targets.choose(outgoing.topic, fixed)
-            for attempt in itertools.count():
-                is_last = attempt >= self._retries
-                results, failure = await self._attempt(outgoing, target, timeout)
-                if results is not None and (
-                    is_last
-                    or results[0].status is SendStatus.SEND_OK
-                    or not self._retry_unsafe
-                    or fixed is not None
-                ):
-                    return results
-                if failure is not None and (is_last or not _may_retry(failure)):
-                    raise failure
-                await targets.plan(outgoing.topic, fresh=True)
-                target = await targets.choose(outgoing.topic, fixed, target.queue.broker_name)
+            outcome = await self._attempt(outgoing, target, timeout)
+            return await self._continue(outgoing, fixed, timeout, target, outcome)
         finally:
             in_flight.release(count)
+
+    async def _continue(
+        self,
+        outgoing: Outgoing,
+        fixed: MessageQueue | None,
+        timeout: float | None,  # noqa: ASYNC109 - of one attempt, not of the whole
+        target: Target,
+        outcome: _Outcome,
+    ) -> list[SendResult]:
+        """Return or raise the outcome of the first attempt, or that of a retry."""
+        targets = self._targets
+        for attempt in itertools.count():
+            is_last = attempt >= self._retries
+            results, failure = outcome
+            if results is not None and (
+                is_last
+                or results[0].status is SendStatus.SEND_OK
+                or not self._retry_unsafe
+                or fixed is not None
+            ):
+                return results
+            if failure is not None and (is_last or not _may_retry(failure)):
+                raise failure
+            await targets.plan(outgoing.topic, fresh=True)
+            target = await targets.choose(outgoing.topic, fixed, target.queue.broker_name)
+            outcome = await self._attempt(outgoing, target, timeout)
         raise AssertionError("the last attempt returns or raises")
 
     async def _attempt(
@@ -336,70 +429,77 @@ class Producer(Client):
         outgoing: Outgoing,
         target: Target,
         timeout: float | None,  # noqa: ASYNC109 - of this attempt
-    ) -> tuple[list[SendResult] | None, ClientError | RemotingError | None]:
+    ) -> _Outcome:
         """Send one request and return the results or the failure."""
         sending = None if self._is_plain else self._before_send(outgoing, target)
-        queue, address = target.queue, target.address
-        results: list[SendResult] | None = None
-        failure: ClientError | RemotingError | None = None
         begun = time.monotonic()
         try:
-            connection = self._session.remoting.ready(address) if self._is_plain else None
-            if connection is None:
-                header = (await self._call(outgoing, target, timeout or self._send_timeout))[1]
-            else:
-                opaque = connection.next_opaque()
-                frame = target.frame(outgoing, opaque)
-                header = (
-                    await connection.call(
-                        opaque, frame, outgoing.code, timeout or self._send_timeout
-                    )
-                )[1]
+            response = await self._call(outgoing, target, timeout or self._send_timeout)
         except RemotingError as error:
-            failure = error
-            if self._avoids:
-                self._faults.note_failure(queue.broker_name, time.monotonic())
+            outcome = self._failed(target, error)
         except asyncio.CancelledError as error:
             if sending is not None:
                 self._after_send(sending, None, error)
             raise
         else:
             if self._avoids:
-                now = time.monotonic()
-                if self._faults or now - begun >= MIN_AVOIDED_LATENCY_SECONDS:
-                    self._faults.note(queue.broker_name, now - begun, now)
-            code = header.get("code")
-            status = STATUS_BY_CODE.get(code) if type(code) is int else None
-            if status is None:
-                failure = refusal_of(address, header)
-            else:
-                try:
-                    fields = header.get("extFields") or {}
-                    results = outgoing.results(fields, self._application_queue(queue), status)
-                except ValueError as error:
-                    failure = AnswerError(address, error)
+                self._note_latency(target, time.monotonic() - begun)
+            outcome = self._read(outgoing, target, response)
         if sending is not None:
-            self._after_send(sending, results, failure)
-        return results, failure
+            self._after_send(sending, *outcome)
+        return outcome
 
-    async def _call(self, outgoing: Outgoing, target: Target, timeout: float) -> RawFrame:  # noqa: ASYNC109
-        """Send a request that a hook or signature needs whole, or that opens a connection."""
+    def _failed(self, target: Target, error: RemotingError) -> _Outcome:
+        if self._avoids:
+            self._faults.note_failure(target.queue.broker_name, time.monotonic())
+        return None, error
+
+    def _note_latency(self, target: Target, latency: float) -> None:
+        if self._faults or latency >= MIN_AVOIDED_LATENCY_SECONDS:
+            self._faults.note(target.queue.broker_name, latency, time.monotonic())
+
+    def _read(
+        self, outgoing: Outgoing, target: Target, response: RawFrame | SendAnswer
+    ) -> _Outcome:
+        """Decode a response."""
+        queue = self._application_queue(target.queue)
+        if isinstance(response, SendAnswer):
+            return outgoing.results_of(response, queue), None
+        header = response[1]
+        code = header.get("code")
+        status = STATUS_BY_CODE.get(code) if type(code) is int else None
+        if status is None:
+            return None, refusal_of(target.address, header)
+        try:
+            return outgoing.results(header.get("extFields") or {}, queue, status), None
+        except ValueError as error:
+            return None, AnswerError(target.address, error)
+
+    async def _call(
+        self,
+        outgoing: Outgoing,
+        target: Target,
+        timeout: float,  # noqa: ASYNC109 - travels in the request, too
+    ) -> RawFrame | SendAnswer:
+        """Send a request and return its response; open the connection if necessary."""
         remoting = self._session.remoting
         if not self._is_plain:
             command = target.command(outgoing)
             return frame_from(await remoting.request(target.address, command, timeout))
-        # The time to connect counts.
-        began = time.monotonic()
-        try:
-            async with asyncio.timeout(timeout):
-                connection = await remoting.connect(target.address)
-        except TimeoutError:
-            raise RemotingTimeoutError(
-                target.address, f"no connection to {target.address} within {timeout:g} s"
-            ) from None
-        timeout = max(0.001, timeout - (time.monotonic() - began))
+        connection = remoting.ready(target.address)
+        if connection is None:
+            # The time to connect counts.
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(timeout):
+                    connection = await remoting.connect(target.address)
+            except TimeoutError:
+                raise RemotingTimeoutError(
+                    target.address, f"no connection to {target.address} within {timeout:g} s"
+                ) from None
+            timeout = max(0.001, timeout - (time.monotonic() - began))
         opaque = connection.next_opaque()
-        return await connection.call(opaque, target.frame(outgoing, opaque), outgoing.code, timeout)
+        return await connection.send(opaque, target.frame(outgoing, opaque), outgoing.code, timeout)
 
     def _before_send(
         self, outgoing: Outgoing, target: Target, *, is_oneway: bool = False

@@ -7,11 +7,12 @@ Both are plain values; the producer decides on queues and retries.
 
 from __future__ import annotations
 
+import asyncio
 import time
 import zlib
 from collections.abc import Sequence
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -20,13 +21,17 @@ from pyromq.client.errors import IllegalMessageError
 from pyromq.client.message import (
     MAX_BODY,
     MAX_DELAY_LEVEL,
+    UNIQUE_KEY_SIZE,
     Message,
+    UniqueKeys,
     check_message,
     check_topic,
     create_unique_key,
+    plain_properties,
 )
 from pyromq.client.results import SendResult, SendStatus
 from pyromq.client.session.routes import TEMPLATE_TOPIC
+from pyromq.protocol import kernel
 from pyromq.protocol.message.properties import (
     MSG_REGION,
     PRODUCER_GROUP,
@@ -34,19 +39,30 @@ from pyromq.protocol.message.properties import (
     TRAN_MSG,
     WAIT_TRUE,
 )
-from pyromq.protocol.message.record import encode_inner_message
+from pyromq.protocol.message.record import INNER_FIXED_SIZE, encode_inner_message
 from pyromq.protocol.message.sysflag import COMPRESSED, COMPRESSION_ZLIB, TRANSACTION_PREPARED
 from pyromq.protocol.names import RETRY_TOPIC_PREFIX
 from pyromq.protocol.wire.bodies import MessageQueue
-from pyromq.protocol.wire.codes import PROTOCOL_VERSION, LanguageCode, RequestCode
-from pyromq.protocol.wire.frame import FLAG_ONEWAY, RemotingCommand, pack_prefix
+from pyromq.protocol.wire.codes import (
+    PROTOCOL_VERSION,
+    LanguageCode,
+    RequestCode,
+    ResponseCode,
+)
+from pyromq.protocol.wire.frame import FLAG_ONEWAY, RawFrame, RemotingCommand, pack_prefix
 from pyromq.protocol.wire.headers import SendMessageRequestHeaderV2
+from pyromq.remoting.client import SendAnswer, ServerConnection
 
 #: The zlib level of RocketMQ 4.9's clients.
 _COMPRESSION_LEVEL: Final = 5
 #: Marks a template's placeholders: a character that no name contains.
 _HOLE: Final = "\ue000"
 _new_tuple: Final = tuple.__new__
+_SEND_OK: Final = SendStatus.SEND_OK
+_SUCCESS: Final = int(ResponseCode.SUCCESS)
+#: Bytes of a plain message of a batch besides its body: without tags, and with tags besides them.
+_UNTAGGED_SIZE: Final = INNER_FIXED_SIZE + len(plain_properties("0" * UNIQUE_KEY_SIZE, ""))
+_PLAIN_SIZE: Final = INNER_FIXED_SIZE + len(plain_properties("0" * UNIQUE_KEY_SIZE, "x")) - 1
 
 
 class Outgoing:
@@ -70,7 +86,7 @@ class Outgoing:
         """Encode a single message; bodies of `compress_over` bytes and more are compressed."""
         message.check(max_delay_level)
         key = create_unique_key()
-        body = message.body
+        body = message.body if type(message.body) is bytes else bytes(message.body)
         self.messages: Sequence[Message] = (message,)
         self.topic = message.topic
         self.keys = [key]
@@ -85,6 +101,15 @@ class Outgoing:
             body = zlib.compress(body, _COMPRESSION_LEVEL)
             self.sys_flag = COMPRESSED | COMPRESSION_ZLIB
         self.body = body
+
+    @classmethod
+    def of(cls, sent: QuickSend) -> Outgoing:
+        """Return a plain message that has to be sent again, or whose response is not plain."""
+        properties = plain_properties(sent.key, sent.tags)
+        self = cls.encoded(sent.topic, sent.body, properties)
+        self.messages = (sent.message,)
+        self.keys = [sent.key]
+        return self
 
     @classmethod
     def batch(
@@ -139,6 +164,32 @@ class Outgoing:
             transaction = fields.get("transactionId")
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"missing or bad position of the stored message: {error!r}") from error
+        return self._results(queue, status, stored_on, offset, ids, transaction, region, trace)
+
+    def results_of(self, answer: SendAnswer, queue: MessageQueue) -> list[SendResult]:
+        """Return one result per message, from a plain response."""
+        return self._results(
+            queue,
+            SendStatus.SEND_OK,
+            answer.queue_id,
+            answer.queue_offset,
+            answer.message_ids.split(","),
+            None,
+            answer.region_id,
+            answer.trace_on,
+        )
+
+    def _results(
+        self,
+        queue: MessageQueue,
+        status: SendStatus,
+        stored_on: int,
+        offset: int,
+        ids: list[str],
+        transaction: str | None,
+        region: str,
+        trace: bool,
+    ) -> list[SendResult]:
         if stored_on != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, stored_on)
         if len(ids) != len(self.keys):
@@ -154,6 +205,46 @@ class Outgoing:
         ]
 
 
+class QuickSend(NamedTuple):
+    """A plain single message in flight, as it was sent."""
+
+    answer: asyncio.Future[RawFrame | SendAnswer]
+    key: str
+    target: Target
+    connection: ServerConnection
+    #: The time of the connection's loop at which it was sent.
+    queued_at: float
+    message: Message
+    topic: str
+    tags: str
+    body: bytes
+
+
+def quick_result(
+    key: str, response: RawFrame | SendAnswer, queue: MessageQueue
+) -> SendResult | None:
+    """Return the result of a single message; None if the response is not plain."""
+    if isinstance(response, SendAnswer):
+        message_id, queue_id, offset, region, trace = response
+    else:
+        header = response[1]
+        if header.get("code") != _SUCCESS:
+            return None
+        try:
+            fields = header["extFields"]
+            queue_id = int(fields["queueId"])
+            offset = int(fields["queueOffset"])
+            message_id = fields["msgId"]
+            region, trace = fields.get(MSG_REGION, ""), fields.get(TRACE_ON) != "false"
+        except (KeyError, TypeError, AttributeError, ValueError):
+            return None
+        if type(message_id) is not str or "," in message_id or "transactionId" in fields:
+            return None
+    if queue_id != queue.queue_id:
+        queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+    return _new_tuple(SendResult, (key, message_id, queue, offset, _SEND_OK, None, region, trace))
+
+
 class Target:
     """A writable queue and its broker's address."""
 
@@ -167,7 +258,7 @@ class Target:
         self._topic_queues = topic_queues
         self._single = self._template(RequestCode.SEND_MESSAGE_V2)
         #: Templates of other requests than single sends, created on first use.
-        self._templates: dict[RequestCode, bytes] = {}
+        self._templates: dict[RequestCode, SendTemplate] = {}
 
     def frame(self, outgoing: Outgoing, opaque: int, flag: int = 0) -> bytes:
         """Encode a request to this queue."""
@@ -178,17 +269,22 @@ class Target:
             template = self._templates.get(code) or self._templates.setdefault(
                 code, self._template(code)
             )
-        header = template % (
+        return template.encode(
             outgoing.sys_flag,
-            time.time_ns() // 1_000_000,  # not now_ms(): one call per message less
+            time.time_ns() // 1_000_000,
             outgoing.flag,
-            orjson.dumps(outgoing.properties),
+            outgoing.properties,
             flag,
             opaque,
+            outgoing.body,
         )
-        length = len(header)
-        return b"".join(
-            (pack_prefix(4 + length + len(outgoing.body), length), header, outgoing.body)
+
+    def quick_frame(self, tags: str, opaque: int, body: bytes) -> tuple[bytes, str]:
+        """Encode a request with a single plain message; return it and the message's unique key."""
+        now = time.time_ns() // 1_000_000
+        keys = create_unique_key
+        return self._single.encode_plain(
+            keys.head(now), keys.next_number(), tags, now, opaque, body
         )
 
     def command(self, outgoing: Outgoing, *, is_oneway: bool = False) -> RemotingCommand:
@@ -215,7 +311,7 @@ class Target:
             flag=FLAG_ONEWAY if is_oneway else 0,
         )
 
-    def _template(self, code: RequestCode) -> bytes:
+    def _template(self, code: RequestCode) -> SendTemplate:
         header = {
             "code": int(code),
             "extFields": {
@@ -224,10 +320,10 @@ class Target:
                 "c": TEMPLATE_TOPIC,
                 "d": str(self._topic_queues),
                 "e": str(self.queue.queue_id),
-                "f": f"{_HOLE}number",
-                "g": f"{_HOLE}number",
-                "h": f"{_HOLE}number",
-                "i": f"{_HOLE}text",
+                "f": _HOLE,
+                "g": _HOLE,
+                "h": _HOLE,
+                "i": f"{_HOLE}bare",
                 "j": "0",
                 "k": "false",
                 "m": "true" if code is RequestCode.SEND_BATCH_MESSAGE else "false",
@@ -239,11 +335,103 @@ class Target:
             "serializeTypeCurrentRPC": "JSON",
             "version": PROTOCOL_VERSION,
         }
-        template = orjson.dumps(header).replace(b"%", b"%%")
         hole = _HOLE.encode()
-        template = template.replace(hole + b"number", b"%d")
-        template = template.replace(b'"' + hole + b'text"', b"%b")
-        return template.replace(b'"' + hole + b'bare"', b"%d")
+        template = orjson.dumps(header).replace(b'"' + hole + b'bare"', hole)
+        return _Template(tuple(template.split(hole)))
+
+
+class SendTemplate(Protocol):
+    """Encodes the requests to one queue, which differ in six values."""
+
+    def encode(
+        self,
+        sys_flag: int,
+        born_timestamp: int,
+        message_flag: int,
+        properties: str,
+        flag: int,
+        opaque: int,
+        body: bytes,
+    ) -> bytes:
+        """Return a request's whole frame."""
+        ...
+
+    def encode_plain(
+        self, head: str, number: int, tags: str, born_timestamp: int, opaque: int, body: bytes
+    ) -> tuple[bytes, str]:
+        """Return the whole frame of a plain message, and its unique key from head and number."""
+        ...
+
+
+class PlainTemplate:
+    """A `SendTemplate` in Python."""
+
+    __slots__ = ("_template",)
+
+    def __init__(self, pieces: tuple[bytes, ...]) -> None:
+        """Take the constant text before each value, and after the last."""
+        escaped = (piece.replace(b"%", b"%%") for piece in pieces)
+        self._template = b"%b%%d%b%%d%b%%d%b%%b%b%%d%b%%d%b" % tuple(escaped)
+
+    def encode(
+        self,
+        sys_flag: int,
+        born_timestamp: int,
+        message_flag: int,
+        properties: str,
+        flag: int,
+        opaque: int,
+        body: bytes,
+    ) -> bytes:
+        """Return a request's whole frame."""
+        header = self._template % (
+            sys_flag,
+            born_timestamp,
+            message_flag,
+            orjson.dumps(properties),
+            flag,
+            opaque,
+        )
+        length = len(header)
+        return b"".join((pack_prefix(4 + length + len(body), length), header, body))
+
+    def encode_plain(
+        self, head: str, number: int, tags: str, born_timestamp: int, opaque: int, body: bytes
+    ) -> tuple[bytes, str]:
+        """Return the whole frame of a plain message, and its unique key from head and number."""
+        key = UniqueKeys.key(head, number)
+        properties = plain_properties(key, tags)
+        return self.encode(0, born_timestamp, 0, properties, 0, opaque, body), key
+
+
+_compiled = kernel.load("producing")
+_Template: Final = PlainTemplate if _compiled is None else _compiled.SendTemplate
+
+
+def plain_batch(bodies: list[bytes], tags: list[str]) -> tuple[bytes, list[str]]:
+    """Encode plain messages for a batch; return them and their unique keys."""
+    head = create_unique_key.head(time.time_ns() // 1_000_000)
+    return _plain_batch(bodies, tags, head, create_unique_key.numbers(len(bodies)))
+
+
+def encode_plain_batch(
+    bodies: list[bytes], tags: list[str], head: str, numbers: list[int]
+) -> tuple[bytes, list[str]]:
+    """Encode plain messages with keys from `head` and `numbers`, as the compiled kernel does."""
+    keys = [UniqueKeys.key(head, number) for number in numbers]
+    encoded = [
+        encode_inner_message(body, plain_properties(key, tag).encode())
+        for body, tag, key in zip(bodies, tags, keys, strict=True)
+    ]
+    return b"".join(encoded), keys
+
+
+_plain_batch: Final = encode_plain_batch if _compiled is None else _compiled.plain_batch
+
+
+def plain_size(tags: str) -> int:
+    """Return the bytes of a plain message of a batch besides its body."""
+    return _PLAIN_SIZE + len(tags) if tags else _UNTAGGED_SIZE
 
 
 def batches_of(messages: Sequence[Message]) -> list[Outgoing]:

@@ -3,7 +3,8 @@
 A message goes to the queue the caller gives or its selector picks, else to the queue of its
 ordering key, else round-robin over the topic's queues without brokers that failed or were slow
 recently. A topic that does not exist yet goes to the brokers that create topics (those that serve
-TBW102).
+TBW102), and continues to do so until routes are due for a refresh, as in RocketMQ: the first broker
+that creates the topic registers it at once, and would otherwise get all messages.
 
 `Targets` belongs to one producer and runs on its event loop. `quick` is on the path of every send.
 """
@@ -15,7 +16,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyromq.client.errors import IllegalMessageError, NameServerError, TopicNotFoundError
 from pyromq.client.message import Message
@@ -48,15 +49,15 @@ class Targets:
         self._topic_queues = topic_queues
         self._faults = faults
         self._plans: dict[str, Plan] = {}
-        #: The expected routes of topics that do not exist yet, by topic, with the template's route.
-        self._created: dict[str, tuple[TopicRoute, TopicRoute]] = {}
+        #: The expected routes of topics that did not exist yet.
+        self._expected: dict[str, _Expected] = {}
 
     def quick(self, topic: str) -> Target | None:
         """Return the next queue if the topic's route is known and no broker is avoided."""
         plan = self._plans.get(topic)
         if plan is None or self._faults:
             return None
-        route = self._session.routes.peek(plan.topic)
+        route = self._session.routes.peek(plan.topic) or self._expected_route(plan.topic)
         return plan.next() if route is plan.route and route is not None else None
 
     async def choose(
@@ -152,17 +153,38 @@ class Targets:
                 except (NameServerError, TimeoutError):
                     # The known route may do for another attempt.
                     logger.debug("refreshing the route of topic %s failed", topic, exc_info=True)
+            elif (expected := self._expected_route(topic)) is not None:
+                return routes.peek(topic) or expected
             return await routes.get(topic)
         except TopicNotFoundError as error:
             try:
                 template = await routes.get(TEMPLATE_TOPIC)
             except TopicNotFoundError:
                 raise error from None
-            known = self._created.get(topic)
-            if known is None or known[0] is not template:
+            known = self._expected.get(topic)
+            if known is None or known.template is not template:
                 route = template.for_new_topic(topic, self._topic_queues)
-                known = self._created[topic] = (template, route)
-            return known[1]
+            else:
+                route = known.route
+            until = time.monotonic() + self._session.settings.route_interval
+            self._expected[topic] = _Expected(template, route, until)
+            return route
+
+    def _expected_route(self, topic: str) -> TopicRoute | None:
+        """Return the route that a new topic will have, until it is time to look it up again."""
+        expected = self._expected.get(topic)
+        if expected is None or time.monotonic() >= expected.until:
+            return None
+        return expected.route
+
+
+class _Expected(NamedTuple):
+    """The route that a new topic will have, derived from the template's."""
+
+    template: TopicRoute
+    route: TopicRoute
+    #: Time of the next lookup.
+    until: float
 
 
 class Plan:

@@ -181,7 +181,6 @@ cdef inline void write_word(Area area, i64 at, u64 word) noexcept nogil:
     if not is_outside(area.size, at, 8):
         memcpy(area.data + at, &word, 8)
 
-
 # Memory that other threads read meanwhile
 
 cdef extern from *:
@@ -211,3 +210,8 @@ cdef inline void prefetch(Area area, i64 at) noexcept nogil:
 cdef inline void prefetch_view(View view, i64 at) noexcept nogil:
     if not is_outside(view.size, at, 1):
         pyromq_prefetch(view.data + at)
+
+cdef inline bytes bytes_in(View view, i64 start, i64 end):
+    if is_outside(view.size, start, end - start):
+        return b""
+    return (<const char*> view.data)[start:end]

@@ -74,3 +74,5 @@ cdef View CODE_NAME, FLAG_NAME, OPAQUE_NAME, EXT_FIELDS_NAME, NULL_TEXT
 cdef View TAGS, WAIT, WAIT_TRUE, DELAY, TRAN_MSG, CLUSTER
 cdef View LONG_NAMES[FIELD_COUNT]
 cdef int SHORT_NAMES[256]
+# The character of an escape sequence by its letter, 0 if there is none.
+cdef int ESCAPES[256]

@@ -62,7 +62,10 @@ CLUSTER = view_of(_kept(names.CLUSTER_START))
 for _number, _name in enumerate(send_fields.LONG_NAMES):
     LONG_NAMES[_number] = view_of(_kept(_name))
 for _number in range(256):
+    ESCAPES[_number] = 0
     SHORT_NAMES[_number] = FIELD_COUNT
+for _letter, _character in zip('"\\/bfnrt', '"\\/\b\f\n\r\t', strict=True):
+    ESCAPES[ord(_letter)] = ord(_character)
 for _number, _name in enumerate(send_fields.SHORT_NAMES):
     SHORT_NAMES[ord(_name)] = _number
 
@@ -263,18 +266,10 @@ class SendHeader:
                 code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
             elif code < 0 or 0xDC00 <= code <= 0xDFFF:
                 return -1
-        elif code == 0x6E:  # n
-            code = 0x0A
-        elif code == 0x72:  # r
-            code = 0x0D
-        elif code == 0x74:  # t
-            code = 0x09
-        elif code == 0x62:  # b
-            code = 0x08
-        elif code == 0x66:  # f
-            code = 0x0C
-        elif code != 0x22 and code != 0x5C and code != 0x2F:
-            return -1
+        else:
+            code = ESCAPES[code]
+            if code == 0:
+                return -1
         self.text_size = write_code_point(self.text, self.text_size, code)
         return at
 

@@ -104,7 +104,7 @@ cdef i64 write_hex(Area area, i64 at, i64 value) noexcept
 cdef i64 write_sized_decimal(Area area, i64 at, i64 value) noexcept
 
 # Layouts and names, set at import from the modules that define them.
-cdef i64 MAGIC, CRC_MASK, HEAD_SIZE, MORE_FOR_V6, HOST_SIZE_V4
+cdef i64 MAGIC, CRC_MASK, HEAD_SIZE, HOST_SIZE_V4
 cdef i64 INNER_HEAD_SIZE, INNER_FIXED_SIZE, INNER_FLAG, INNER_BODY_LENGTH
 cdef i64 ENTRY_SIZE, MAX_PROPERTIES, LENGTH_SIZE
 cdef i64 PREFIX_SIZE, TOTAL_SIZE, HEADER_LENGTH_MASK, RESPONSE, ONEWAY

@@ -55,21 +55,17 @@ from cython.cimports.pyromq.protocol.kernel.text import (
     write_decimal,
 )
 
+from pyromq.protocol.message import crc, message_id, record, sysflag, units
 from pyromq.protocol.message import properties as names
-from pyromq.protocol.message import record, sysflag, units
-from pyromq.protocol.message.crc import CRC_MASK as _CRC_MASK
-from pyromq.protocol.message.message_id import HOST_SIZE_V4 as _HOST_SIZE_V4
-from pyromq.protocol.message.message_id import HOST_SIZE_V6 as _HOST_SIZE_V6
 from pyromq.protocol.wire import frame
 from pyromq.protocol.wire.codes import RequestCode
 
 fill_crc_tables()
 
 MAGIC = record.MESSAGE_MAGIC
-CRC_MASK = _CRC_MASK
+CRC_MASK = crc.CRC_MASK
 HEAD_SIZE = record.HEAD_SIZE_V4
-HOST_SIZE_V4 = _HOST_SIZE_V4
-MORE_FOR_V6 = _HOST_SIZE_V6 - _HOST_SIZE_V4
+HOST_SIZE_V4 = message_id.HOST_SIZE_V4
 INNER_HEAD_SIZE = record.INNER_HEAD_SIZE
 INNER_FIXED_SIZE = record.INNER_FIXED_SIZE
 INNER_BODY_LENGTH = record.INNER_BODY_LENGTH
@@ -256,10 +252,12 @@ class Sends:
         )
         if not message.is_batch and (
             self.header.code == SEND_BATCH
-            or batch.start >= 0
-            and (
-                batch.end - batch.start != FALSE.size
-                or not is_at(self.chunk, batch.start, batch.end, FALSE)
+            or (
+                batch.start >= 0
+                and (
+                    batch.end - batch.start != FALSE.size
+                    or not is_at(self.chunk, batch.start, batch.end, FALSE)
+                )
             )
         ):
             return False
@@ -330,19 +328,16 @@ class Sends:
         at = write16(self.records, at, properties_size)
         self.write_properties(at, cython.address(properties))
         offset = queue.next_offset
-        first = self.put_count
         self.add_put(self.position, size, properties.tags_code)
         self.commit(1)
-        self.respond(first, 1, offset)
+        self.respond(self.put_count - 1, 1, offset)
         return True
 
     def write_properties(self, at, properties):
         """Write the properties of a single send and the cluster; return their end."""
-        text = read_only(self.header.text)
+        text, cut = read_only(self.header.text), properties.after_cut
         at = copy(self.records, at, text, 0, properties.cut)
-        at = copy(
-            self.records, at, text, properties.after_cut, properties.size - properties.after_cut
-        )
+        at = copy(self.records, at, text, cut, properties.size - cut)
         if properties.is_joined:
             at = write8(self.records, at, 2)
         return write_all(self.records, at, self.cluster)
@@ -351,7 +346,6 @@ class Sends:
 
     def send_batch(self, body, end):
         """Put all messages of a batch and its response; return False if any is not plain."""
-        message = cython.address(self.message)
         queue = self.queue
         count = batch_count(self.chunk, body, end)
         if count < 1 or count > self.max_batch_count or end - body > self.max_body:
@@ -424,12 +418,12 @@ class Sends:
 
     # Records
 
-    def write_head(self, at, size, crc, flag, offset, physical, body_size):
+    def write_head(self, at, size, body_crc, flag, offset, physical, body_size):
         """Write fields 1 to 14 and bodyLength of a record; return their end."""
         message = cython.address(self.message)
         at = write32(self.records, at, size)
         at = write32(self.records, at, MAGIC)
-        at = write32(self.records, at, crc & CRC_MASK)
+        at = write32(self.records, at, body_crc & CRC_MASK)
         at = write32(self.records, at, self.queue.queue_id)
         at = write32(self.records, at, flag)
         at = write64(self.records, at, offset)
@@ -440,7 +434,7 @@ class Sends:
         at = write64(self.records, at, self.store_timestamp)
         at = write_all(self.records, at, self.store_host)
         at = write32(self.records, at, message.reconsume_times)
-        at = write64(self.records, at, 0)  # of a prepared transaction
+        at = write64(self.records, at, 0)  # preparedTransactionOffset
         return write32(self.records, at, body_size)
 
     def write_topic(self, at):

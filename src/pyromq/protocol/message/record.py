@@ -77,8 +77,30 @@ _HEADS = {
     for bits, shared in _SHARED.items()
 }
 HEAD_SIZE_V4: Final = 88
+#: The position of each field of a record with IPv4 hosts, for the compiled kernel.
+FIELD_OFFSETS: Final = {
+    "totalSize": 0,
+    "magic": 4,
+    "bodyCRC": 8,
+    "queueId": 12,
+    "flag": 16,
+    "queueOffset": 20,
+    "physicalOffset": 28,
+    "sysFlag": 36,
+    "bornTimestamp": 40,
+    "bornHost": 48,
+    "storeTimestamp": 56,
+    "storeHost": 64,
+    "reconsumeTimes": 72,
+    "preparedTransactionOffset": 76,
+    "bodyLength": 84,
+}
 assert _HEADS[0].size == HEAD_SIZE_V4
 assert _HEADS[HOST_MASK].size == HEAD_SIZE_V4 + 24
+#: totalSize, magic, queueOffset, sysFlag and bodyLength of a record with IPv4 hosts: enough to
+#: check a record and to find the next one.
+SCANNED_HEAD = struct.Struct(">iI12xq8xi44xi")
+assert SCANNED_HEAD.size == HEAD_SIZE_V4
 #: Bytes of the length fields of topic and properties.
 TAIL_LENGTHS: Final = 3
 
@@ -155,6 +177,12 @@ def head_packer(sys_flag: int) -> Callable[..., bytes]:
 def head_unpacker(sys_flag: int) -> Callable[[bytes, int], tuple[Any, ...]]:
     """Return a function that unpacks them from a buffer and an offset."""
     return _HEADS[sys_flag & HOST_MASK].unpack_from
+
+
+def unpack_head(head: bytes) -> tuple[Any, ...]:
+    """Unpack fields 1 to 14 and bodyLength from exactly their bytes."""
+    (sys_flag,) = _INT.unpack_from(head, SYS_FLAG_AT)
+    return _HEADS[sys_flag & HOST_MASK].unpack(head)
 
 
 def shared_packer(sys_flag: int) -> Callable[..., bytes]:

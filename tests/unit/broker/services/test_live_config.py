@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -199,6 +200,19 @@ async def test_without_a_file_the_store_keeps_the_changes(tmp_path: Path) -> Non
     file = tmp_path / "store" / "config" / "broker.properties"
     assert setup.config.file == file
     assert file.read_text() == "fileReservedTime=12\n"
+
+
+async def test_brokers_that_share_a_file_lose_no_change(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+    other = LiveConfig(setup.broker, setup.store, setup.file)
+    for number in range(20):
+        await asyncio.gather(
+            setup.config.update({"fileReservedTime": str(100 + number)}),
+            other.update({"brokerPermission": str(4 + number % 2)}),
+        )
+        saved = parse_properties(setup.file.read_bytes())
+        assert saved["fileReservedTime"] == str(100 + number)
+        assert saved["brokerPermission"] == str(4 + number % 2)
 
 
 async def test_rights_and_links_stay(tmp_path: Path) -> None:

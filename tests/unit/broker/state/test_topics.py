@@ -109,6 +109,18 @@ def test_the_template_depends_on_its_setting(tmp_path: Path) -> None:
     assert "TBW102" in table.system_topics()
 
 
+def test_listeners_hear_of_topics_that_sends_create_and_of_no_others(topics: TopicTable) -> None:
+    created: list[TopicConfig] = []
+    topics.add_creation_listener(created.append)
+    topics.update(TopicConfig("by-admin", 4, 4))
+    topics.create_for_send_back("%RETRY%group", 1)
+    topics.create_for_send("by-admin", "TBW102", 4)
+    assert created == []
+    topic = topics.create_for_send("orders", "TBW102", 4)
+    topics.create_for_send("orders", "TBW102", 4)
+    assert created == [topic]
+
+
 def test_send_creates_from_the_template(topics: TopicTable, changes: list[str]) -> None:
     created = topics.create_for_send("orders", "TBW102", 4, sys_flag=TOPIC_UNIT)
     assert created == TopicConfig("orders", 4, 4, 6, TopicFilterType.SINGLE_TAG, TOPIC_UNIT)

@@ -62,6 +62,35 @@ async def test_an_unknown_topic_goes_to_the_brokers_that_create_topics() -> None
         }
 
 
+async def test_a_new_topic_spreads_over_all_brokers_that_create_topics() -> None:
+    """The first broker that creates it registers it alone; the others are still to follow."""
+    async with (
+        running_cluster({"TBW102": {"b0": 4, "b1": 4}}, brokers=2) as cluster,
+        Producer(cluster.namesrv) as producer,
+    ):
+        first = await producer.send(Message("new", b"x"))
+        cluster.topics["new"] = {first.queue.broker_name: 4}
+        results = [first, *[await producer.send(Message("new", b"x")) for _ in range(7)]]
+        assert {(r.queue.broker_name, r.queue.queue_id) for r in results} == {
+            (broker, queue) for broker in ("b0", "b1") for queue in range(4)
+        }
+
+
+async def test_the_real_route_of_a_new_topic_replaces_the_expected_one() -> None:
+    async with (
+        running_cluster({"TBW102": {"b0": 4, "b1": 4}}, brokers=2) as cluster,
+        Producer(cluster.namesrv, route_interval=0.01) as producer,
+    ):
+        await producer.send(Message("new", b"x"))
+        cluster.topics["new"] = {"b1": 1}
+
+        async def is_known() -> bool:
+            results = [await producer.send(Message("new", b"x")) for _ in range(8)]
+            return {result.queue for result in results} == {MessageQueue("new", "b1", 0)}
+
+        await until(is_known)
+
+
 async def test_an_unknown_topic_that_nobody_creates_is_an_error() -> None:
     async with running_cluster({}) as cluster, Producer(cluster.namesrv) as producer:
         with pytest.raises(TopicNotFoundError, match="'new'"):

@@ -182,11 +182,20 @@ def test_old_pages_are_let_go_and_read_again(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_log, "_MAX_RESIDENT", 4096)
+    monkeypatch.setattr(commit_log, "_MIN_RELEASED", SIZE)
+    released: list[int] = []
+    release = MappedFile.release
+    monkeypatch.setattr(
+        MappedFile, "release", lambda file, end: (released.append(end), release(file, end))
+    )
     data = [bytes([65 + n]) * (SIZE - 100) for n in range(3)]
     for piece in data:
         append(log, piece)
     log.flush()
     log.release_old_pages()
+    assert released
+    log.release_old_pages()
+    assert len(released) <= 3, "nothing more to drop"
     assert [log.read(n * SIZE, SIZE - 100) for n in range(3)] == data
 
 

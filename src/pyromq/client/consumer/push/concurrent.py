@@ -20,9 +20,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from pyromq.client.consumer.process_queue import ProcessQueue
-from pyromq.client.consumer.push.handling import HandlerCaller, Retry
+from pyromq.client.consumer.push.handling import HandlerCaller, Retry, outcome_of
 from pyromq.client.consumer.push.stats import TopicStats
-from pyromq.client.consumer.push.workers import Workers
+from pyromq.client.consumer.push.workers import Worker, Workers
 from pyromq.client.received import ReceivedMessage
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class ConcurrentHandling:
         self._call = call
         self._send_back = send_back
         self._batch_size = batch_size
-        self._workers: Workers[_Job] = Workers(max_handlers, self._handle)
+        self._workers: Workers[_Job] = Workers(max_handlers, self._handle_jobs)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def submit(
@@ -97,25 +97,41 @@ class ConcurrentHandling:
 
     # Helpers, in call order.
 
-    async def _handle(self, job: _Job) -> None:
-        process_queue, stats, messages = job
-        if process_queue.is_leaving:
-            return
-        began = process_queue.last_consumed = time.monotonic()
-        process_queue.begin_handling()
-        try:
-            retry = await self._call(process_queue.queue, messages)
-            stats.handlings += 1
-            stats.handling_seconds += time.monotonic() - began
-            if process_queue.dropped:
-                return
-            if retry is None:
-                stats.handled += len(messages)
-                process_queue.finish(messages)
-            else:
-                await self._retry(process_queue, stats, messages, retry)
-        finally:
-            process_queue.end_handling()
+    async def _handle_jobs(self, worker: Worker[_Job]) -> None:
+        call, clock = self._call, time.monotonic
+        # The calls of a plain handler are written out: coroutines in between cost as much as it.
+        takes_lists, handler = call.takes_lists, call.plain_handler
+        job = worker.take(clock())
+        while job is not None:
+            process_queue, stats, messages = job
+            if process_queue.is_leaving:
+                job = worker.take(clock())
+                continue
+            began = process_queue.last_consumed = worker.began
+            process_queue.handlers += 1
+            try:
+                if handler is None:
+                    retry = await call(process_queue.queue, messages)
+                else:
+                    try:
+                        result = await handler(messages if takes_lists else messages[0])
+                        retry = None if result is None else outcome_of(result)
+                    except BaseException as error:
+                        retry = call.failed(messages, error)
+                now = clock()
+                stats.handlings += 1
+                stats.handling_seconds += now - began
+                if process_queue.dropped:
+                    pass
+                elif retry is None:
+                    stats.handled += len(messages)
+                    process_queue.finish(messages)
+                else:
+                    await self._retry(process_queue, stats, messages, retry)
+                    now = clock()
+            finally:
+                process_queue.end_handling()
+            job = worker.take(now)
 
     async def _retry(
         self,
@@ -146,7 +162,7 @@ class ConcurrentHandling:
         if self._send_back is None:
             logger.warning("dropping %r: broadcasting has no redelivery", message)
         elif not await self._send_back(message, delay_level):
-            message.reconsume_times += 1
+            message.count_failure()
             self._workers.add_later((process_queue, stats, [message]), LOCAL_RETRY_SECONDS)
             return
         process_queue.finish([message])

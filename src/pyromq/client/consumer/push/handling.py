@@ -125,16 +125,34 @@ class HandlerCaller:
             return await self._call_with_hooks(queue, messages, argument)
         try:
             result = await self._invoke(argument)
-            return None if result is None else _outcome(result)
+            return None if result is None else outcome_of(result)
         except BaseException as error:
-            _log(messages, failure_of(error))
-            return _FAILED
+            return self.failed(messages, error)
+
+    @property
+    def plain_handler(self) -> Callable[[Any], Awaitable[Any]] | None:
+        """Return the handler if it is a coroutine function without hooks, else None.
+
+        Call it with a message or, if `takes_lists`, with a list, and interpret its result with
+        `outcome_of` and its exception with `failed`.
+        """
+        return self._invoke if self._threads is None and not self._hooks.consume else None
+
+    def failed(self, messages: Sequence[ReceivedMessage], error: BaseException) -> Retry:
+        """Log the exception of a handler and return its outcome; raises CancelledError."""
+        logger.warning(
+            "handler failed on %r%s, redelivering",
+            messages[0],
+            f" and {len(messages) - 1} more" if len(messages) > 1 else "",
+            exc_info=failure_of(error),
+        )
+        return _FAILED
 
     async def call_raising(self, queue: MessageQueue, message: ReceivedMessage) -> Retry | None:
         """Handle one message like `__call__`, but raise the handler's exception."""
         consuming = self._begin(queue, [message])
         try:
-            outcome = _outcome(await self._invoke([message] if self.takes_lists else message))
+            outcome = outcome_of(await self._invoke([message] if self.takes_lists else message))
         except BaseException as error:
             self._end(consuming, error)
             if isinstance(error, Exception):
@@ -159,11 +177,10 @@ class HandlerCaller:
     ) -> Retry | None:
         consuming = self._begin(queue, messages)
         try:
-            outcome = _outcome(await self._invoke(argument))
+            outcome = outcome_of(await self._invoke(argument))
         except BaseException as error:
             self._end(consuming, error)
-            _log(messages, failure_of(error))
-            return _FAILED
+            return self.failed(messages, error)
         self._end(consuming, None, success=outcome is None)
         return outcome
 
@@ -233,7 +250,8 @@ def _wants_list(annotation: Any) -> bool | None:
     return True if is_list and not issubclass(origin, str | bytes | Mapping) else None
 
 
-def _outcome(result: Any) -> Retry | None:
+def outcome_of(result: Any) -> Retry | None:
+    """Interpret the result of a handler; raises TypeError."""
     if result is None or result is ConsumeResult.SUCCESS:
         return None
     if isinstance(result, Retry):
@@ -243,13 +261,4 @@ def _outcome(result: Any) -> Retry | None:
     raise TypeError(
         f"handler returned {result!r:.100}: return None or ConsumeResult.SUCCESS if the message is "
         "consumed; return ConsumeResult.RETRY or a Retry, or raise, to get it again later"
-    )
-
-
-def _log(messages: Sequence[ReceivedMessage], error: Exception) -> None:
-    logger.warning(
-        "handler failed on %r%s, redelivering",
-        messages[0],
-        f" and {len(messages) - 1} more" if len(messages) > 1 else "",
-        exc_info=error,
     )

@@ -24,7 +24,7 @@ from pyromq.client.consumer.process_queue import ProcessQueue
 from pyromq.client.consumer.push.handling import HandlerCaller, Retry
 from pyromq.client.consumer.push.send_back import DEAD_LETTER
 from pyromq.client.consumer.push.stats import TopicStats
-from pyromq.client.consumer.push.workers import Workers
+from pyromq.client.consumer.push.workers import Workers, one_by_one
 from pyromq.client.received import ReceivedMessage
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class OrderlyHandling:
         self._batch_size = batch_size
         self._suspend = suspend
         self._max_reconsume_times = max_reconsume_times
-        self._workers: Workers[_Job] = Workers(max_handlers, self._handle)
+        self._workers: Workers[_Job] = Workers(max_handlers, one_by_one(self._handle))
 
     def submit(
         self, process_queue: ProcessQueue, stats: TopicStats, messages: list[ReceivedMessage]
@@ -136,7 +136,7 @@ class OrderlyHandling:
             ):
                 process_queue.finish([message])
             else:
-                message.reconsume_times += 1
+                message.count_failure()
                 again.append(message)
         if not again or process_queue.dropped:
             return 0.0

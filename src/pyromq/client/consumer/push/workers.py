@@ -4,6 +4,13 @@ A worker runs one job after the other. It wakes another worker only if jobs are 
 loop iteration, so handlers that never wait keep one worker busy, and handlers that do wait get as
 many workers as allowed. A worker yields to the event loop every few milliseconds.
 
+The owner's coroutine function runs all jobs of a worker's turn, because a coroutine per job would
+cost as much as a short handler:
+
+    async def run(worker):
+        while (job := worker.take(time.monotonic())) is not None:
+            ...
+
 Used by `concurrent` and `orderly`, on the consumer's event loop.
 """
 
@@ -27,22 +34,24 @@ _CANCEL_SECONDS: Final = 1.0
 
 
 class Workers(Generic[Job]):
-    """Runs `run(job)` for each job in order, at most `limit` at once."""
+    """Runs jobs in order, at most `limit` at once; `run` runs those of one worker's turn."""
 
-    def __init__(self, limit: int, run: Callable[[Job], Awaitable[None]]) -> None:
+    def __init__(self, limit: int, run: Callable[[Worker[Job]], Awaitable[None]]) -> None:
         self._limit = limit
         self._run = run
-        self._jobs: deque[Job] = deque()
-        self._workers: list[_Worker[Job]] = []
+        #: Jobs that no worker has taken.
+        self.jobs: deque[Job] = deque()
+        self._workers: list[Worker[Job]] = []
         self._idle: list[asyncio.Future[None]] = []
         self._later: set[asyncio.TimerHandle] = set()
-        self._is_help_coming = False
+        #: Whether another worker will be woken in the next loop iteration.
+        self.is_help_coming = False
         self._is_stopped = False
 
     def add(self, jobs: Iterable[Job]) -> None:
         """Queue jobs."""
         if not self._is_stopped:
-            self._jobs.extend(jobs)
+            self.jobs.extend(jobs)
             self._wake_one()
 
     def add_later(self, job: Job, seconds: float) -> None:
@@ -55,10 +64,15 @@ class Workers(Generic[Job]):
         timer = asyncio.get_running_loop().call_later(seconds, add)
         self._later.add(timer)
 
+    def call_help(self) -> None:
+        """Wake another worker in the next loop iteration, if jobs are left then."""
+        self.is_help_coming = True
+        asyncio.get_running_loop().call_soon(self._help)
+
     @property
     def waiting(self) -> int:
         """Number of queued jobs."""
-        return len(self._jobs)
+        return len(self.jobs)
 
     @property
     def running(self) -> int:
@@ -83,7 +97,7 @@ class Workers(Generic[Job]):
     async def stop(self, grace: float) -> None:
         """Drop queued jobs; let running ones finish within `grace` seconds, then cancel them."""
         self._is_stopped = True
-        self._jobs.clear()
+        self.jobs.clear()
         for timer in self._later:
             timer.cancel()
         tasks = [worker.task for worker in self._workers]
@@ -107,19 +121,18 @@ class Workers(Generic[Job]):
                 idle.set_result(None)
                 return
         if len(self._workers) < self._limit:
-            worker: _Worker[Job] = _Worker()
+            worker: Worker[Job] = Worker(self)
             self._workers.append(worker)
             worker.task = asyncio.create_task(self._work(worker))
 
     def _help(self) -> None:
-        self._is_help_coming = False
-        if self._jobs:
+        self.is_help_coming = False
+        if self.jobs:
             self._wake_one()
 
-    async def _work(self, worker: _Worker[Job]) -> None:
-        jobs, run, clock = self._jobs, self._run, time.monotonic
+    async def _work(self, worker: Worker[Job]) -> None:
+        jobs, run = self.jobs, self._run
         loop = asyncio.get_running_loop()
-        turn_began = clock()
         while True:
             while not jobs:
                 if self._is_stopped:
@@ -127,35 +140,70 @@ class Workers(Generic[Job]):
                 idle: asyncio.Future[None] = loop.create_future()
                 self._idle.append(idle)
                 await idle
-                turn_began = clock()
-            job = jobs.popleft()
-            if jobs and not self._is_help_coming:
-                self._is_help_coming = True
-                loop.call_soon(self._help)
-            worker.job = job
-            worker.began = began = clock()
+            worker.begin_turn()
             try:
-                await run(job)
+                await run(worker)
             except asyncio.CancelledError:
                 if not worker.is_overdue or self._is_stopped:
                     raise
             except Exception:
-                logger.exception("job failed: %r", job)
-            worker.job = None
-            if worker.is_overdue:
-                worker.is_overdue = False
-                worker.task.uncancel()
-            if began - turn_began > _MAX_TURN_SECONDS:
+                logger.exception("job failed: %r", worker.job)
+            worker.end_job()
+            if jobs:
                 await asyncio.sleep(0)
-                turn_began = clock()
 
 
-class _Worker(Generic[Job]):
-    __slots__ = ("began", "is_overdue", "job", "task")
+class Worker(Generic[Job]):
+    """A task that runs jobs, and the job that it runs now."""
+
+    __slots__ = ("_crew", "_jobs", "_turn_end", "began", "is_overdue", "job", "task")
 
     task: asyncio.Task[None]
 
-    def __init__(self) -> None:
+    def __init__(self, crew: Workers[Job]) -> None:
+        self._crew = crew
+        self._jobs = crew.jobs
+        self._turn_end = 0.0
         self.job: Job | None = None
+        #: `time.monotonic()` of the start of the job.
         self.began = 0.0
+        #: Whether the job was cancelled because it took too long.
         self.is_overdue = False
+
+    def take(self, now: float) -> Job | None:
+        """End the last job; return the next one, or None if there is none or the turn is over.
+
+        `now` is `time.monotonic()`.
+        """
+        if self.is_overdue:
+            self.end_job()
+        jobs = self._jobs
+        if not jobs or now > self._turn_end:
+            self.job = None
+            return None
+        self.began = now
+        self.job = job = jobs.popleft()
+        if jobs and not self._crew.is_help_coming:
+            self._crew.call_help()
+        return job
+
+    def begin_turn(self) -> None:
+        """Allow jobs to run for some time."""
+        self._turn_end = time.monotonic() + _MAX_TURN_SECONDS
+
+    def end_job(self) -> None:
+        """Forget the job, and that it was cancelled."""
+        self.job = None
+        if self.is_overdue:
+            self.is_overdue = False
+            self.task.uncancel()
+
+
+def one_by_one(run: Callable[[Job], Awaitable[None]]) -> Callable[[Worker[Job]], Awaitable[None]]:
+    """Return a function that runs the jobs of a turn by awaiting `run(job)` for each."""
+
+    async def run_turn(worker: Worker[Job]) -> None:
+        while (job := worker.take(time.monotonic())) is not None:
+            await run(job)
+
+    return run_turn

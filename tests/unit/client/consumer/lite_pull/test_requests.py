@@ -66,6 +66,6 @@ async def test_running_info_uses_java_names() -> None:
 async def test_consume_directly_is_refused() -> None:
     (message,) = messages(1)
     message.queue, message.topic = QUEUE, "t"
-    message._raw_properties, message._all_properties = b"", {"UNIQ_KEY": "id"}
+    message._all_properties = {"UNIQ_KEY": "id"}
     with pytest.raises(ClientStateError, match="no handler"):
         await Consumer().requests.consume_directly(message)

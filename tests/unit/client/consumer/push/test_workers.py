@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pyromq.client.consumer.push.workers import Workers
+from pyromq.client.consumer.push.workers import Workers, one_by_one
 from tests.support.patience import until
 
 
@@ -14,7 +14,7 @@ async def test_a_delayed_job_runs_later_but_not_after_stop() -> None:
     async def run(job: int) -> None:
         done.append(job)
 
-    workers: Workers[int] = Workers(1, run)
+    workers: Workers[int] = Workers(1, one_by_one(run))
     workers.add_later(2, 0.01)
     workers.add([1])
     await until(lambda: done == [1, 2])
@@ -32,7 +32,7 @@ async def test_one_worker_runs_jobs_that_never_wait() -> None:
         done.append(job)
         tasks.add(asyncio.current_task())
 
-    workers = Workers(5, run)
+    workers = Workers(5, one_by_one(run))
     workers.add(range(1000))
     await until(lambda: len(done) == 1000)
     assert done == [*range(1000)]
@@ -49,7 +49,7 @@ async def test_jobs_that_wait_run_at_once_up_to_the_limit() -> None:
     async def run(_job: int) -> None:
         await gate.wait()
 
-    workers = Workers(3, run)
+    workers = Workers(3, one_by_one(run))
     workers.add(range(7))
     await until(lambda: workers.running == 3)
     for _ in range(10):
@@ -67,7 +67,7 @@ async def test_many_jobs_do_not_starve_the_event_loop() -> None:
     async def run(job: int) -> None:
         done.append(job)
 
-    workers = Workers(1, run)
+    workers = Workers(1, one_by_one(run))
     workers.add(range(100_000))
     while not done:  # noqa: ASYNC110 - each loop iteration counts
         await asyncio.sleep(0)
@@ -83,7 +83,7 @@ async def test_a_job_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> 
             raise ValueError("broken")
         done.append(job)
 
-    workers = Workers(1, run)
+    workers = Workers(1, one_by_one(run))
     workers.add([0, 1])
     await until(lambda: done == [1])
     assert "ValueError: broken" in caplog.text
@@ -104,7 +104,7 @@ async def test_overdue_jobs_are_cancelled_and_returned_once() -> None:
                 return
             raise
 
-    workers = Workers(2, run)
+    workers = Workers(2, one_by_one(run))
     workers.add(["meek", "stubborn"])
     await until(lambda: workers.running == 2)
     assert workers.cancel_overdue(30) == []
@@ -130,7 +130,7 @@ async def test_stop_lets_jobs_finish_and_then_cancels_them() -> None:
         finally:
             ended.append(job)
 
-    workers = Workers(2, run)
+    workers = Workers(2, one_by_one(run))
     workers.add(["soon", "never", "not begun"])
     await until(lambda: workers.running == 2)
     stopping = asyncio.create_task(workers.stop(0.05))

@@ -1,0 +1,1 @@
+"""The broker processes of `pyromq standalone --brokers`."""

@@ -1,0 +1,135 @@
+"""Where the brokers of `pyromq standalone` keep their data, and their names and ports.
+
+| | one broker | several brokers |
+| --- | --- | --- |
+| directory | DATA | DATA/broker-0, DATA/broker-1, ... |
+| name | brokerName, or the host name | broker-0, ..., or brokerName-0, ... |
+| port | PORT | PORT, PORT + 4, PORT + 8, ... |
+
+Invariants
+1. A name belongs to a directory, whatever the number of brokers: consumers that keep offsets by
+   broker name find their messages again. So a store in DATA itself, from a start with one
+   broker, becomes the first of several and keeps its name; and a single broker serves
+   DATA/broker-0 if that is the only store.
+2. No data is moved, and no messages are left out: a start that would not serve every store below
+   DATA is refused.
+
+`cli.standalone` calls this on the main thread before anything starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+
+#: More brokers than this on one machine are a typing error: each wants a core of its own.
+MAX_BROKERS: Final = 64
+#: Distance between the ports of two brokers. A broker uses its port, the one two below it (Java's
+#: VIP channel) and the one above it (replication).
+PORT_DISTANCE: Final = 4
+_HIGHEST_PORT: Final = 65535
+_NUMBERED: Final = re.compile("broker-(0|[1-9][0-9]{0,8})")
+#: Settings with which several brokers would write the same files.
+_ONE_STORE_ONLY: Final = ("storePathCommitLog", "readOnlyCommitLogStorePaths")
+
+
+class Place(NamedTuple):
+    """The identity of one broker, as settings."""
+
+    #: None for the name that the broker has without --brokers.
+    name: str | None
+    directory: Path
+    port: int
+
+    def properties(self) -> dict[str, str]:
+        """Return the settings that only this broker has."""
+        table = {"storePathRootDir": str(self.directory), "listenPort": str(self.port)}
+        return table if self.name is None else {**table, "brokerName": self.name}
+
+
+def plan(
+    count: int, root: Path, port: int, properties: Mapping[str, str], namesrv_port: int
+) -> list[Place]:
+    """Return the places of `count` brokers below `root`, the first at `port`.
+
+    `properties` are the settings of all brokers. Raises click.ClickException if the brokers would
+    share files or ports, or would leave out a store below `root`.
+    """
+    directories = _directories(count, root)
+    _refuse_unserved(directories, root)
+    if count > 1:
+        for key in _ONE_STORE_ONLY:
+            if key in properties:
+                raise click.ClickException(
+                    f"{key} cannot be combined with --brokers {count}: the brokers would write "
+                    f"the same files; remove it, and choose their directory with --data"
+                )
+        _check_ports(count, port, namesrv_port)
+    prefix = properties.get("brokerName", "broker")
+    return [
+        Place(
+            None if directory == root else f"{prefix}-{number}",
+            directory,
+            port + number * PORT_DISTANCE if port else 0,
+        )
+        for number, directory in enumerate(directories)
+    ]
+
+
+def _directories(count: int, root: Path) -> list[Path]:
+    directories = [root / f"broker-{number}" for number in range(count)]
+    if _is_store(root) or (count == 1 and not _is_store(directories[0])):
+        directories[0] = root
+    return directories
+
+
+def _is_store(directory: Path) -> bool:
+    return (directory / "commitlog").exists() or (directory / "config").exists()
+
+
+def _refuse_unserved(directories: list[Path], root: Path) -> None:
+    """Raise click.ClickException if a store with messages is not among `directories`."""
+    unserved = {
+        int(found[1]): path
+        for path in (root.iterdir() if root.is_dir() else ())
+        if (found := _NUMBERED.fullmatch(path.name)) and path not in directories
+        if _has_messages(path)
+    }
+    if not unserved:
+        return
+    names = ", ".join(str(unserved[number]) for number in sorted(unserved))
+    needed = max(unserved) + 1
+    if 0 in unserved and directories[0] == root:
+        advice = f"{root} itself holds the store of the first broker; move one of them elsewhere"
+    elif needed > MAX_BROKERS:
+        advice = "move what you do not need elsewhere"
+    else:
+        advice = f"start with --brokers {needed}, or move what you do not need elsewhere"
+    brokers = "1 broker" if len(directories) == 1 else f"{len(directories)} brokers"
+    raise click.ClickException(f"{brokers} would not serve the messages in {names}: {advice}")
+
+
+def _has_messages(directory: Path) -> bool:
+    log = directory / "commitlog"
+    return log.is_dir() and any(log.iterdir())
+
+
+def _check_ports(count: int, port: int, namesrv_port: int) -> None:
+    if not port:
+        return
+    ports = range(port, port + count * PORT_DISTANCE, PORT_DISTANCE)
+    if ports[-1] + 1 > _HIGHEST_PORT:
+        raise click.ClickException(
+            f"{count} brokers from port {port} on need ports up to {ports[-1] + 1}, but "
+            f"{_HIGHEST_PORT} is the highest: choose a lower one with --broker-port"
+        )
+    for each in ports:
+        if namesrv_port in (each - 2, each, each + 1):
+            raise click.ClickException(
+                f"the broker at port {each} needs port {namesrv_port}, which is the NameServer's: "
+                "choose another one with --broker-port or --namesrv-port"
+            )

@@ -1,0 +1,499 @@
+# cython: language_level=3, infer_types=True, cdivision=True, boundscheck=False, wraparound=False
+"""The bytes of a producer: frames of sends, inner messages of batches, and responses to sends.
+
+`SendTemplate` encodes the requests to one queue, `plain_batch` the body of a batch, and
+`read_answers` decodes the responses at the head of a chunk. Results are the bytes and values of the
+Python code in `client.producer.sending` and `remoting.client`. `read_answers` stops at the first
+frame that is not the plain success of a send in flight: an error, a request, a header with spaces,
+escapes or repeated fields. That frame and the rest of the chunk are for the Python code.
+
+Not thread-safe: `SendTemplate` and `plain_batch` share a scratch buffer, and hold the GIL.
+"""
+
+import json
+
+import cython
+from cython.cimports.pyromq.protocol.kernel.raw import (
+    area_of,
+    bytes_of,
+    faults,
+    is_at,
+    is_outside,
+    read8,
+    read32,
+    view_of,
+    write8,
+    write16,
+    write32,
+    write_all,
+)
+from cython.cimports.pyromq.protocol.kernel.text import NONE, parse_number, plain_end, write_decimal
+
+from pyromq.protocol.message import properties as names
+from pyromq.protocol.message import record
+from pyromq.protocol.wire import frame
+from pyromq.protocol.wire.codes import ResponseCode
+
+PREFIX_SIZE = frame.PREFIX_SIZE
+TOTAL_SIZE = frame.TOTAL_SIZE
+HEADER_LENGTH_MASK = frame.HEADER_LENGTH_MASK
+RESPONSE = frame.FLAG_RESPONSE
+SUCCESS = ResponseCode.SUCCESS
+INNER_FIXED_SIZE = record.INNER_FIXED_SIZE
+INNER_BODY_LENGTH = record.INNER_BODY_LENGTH
+MAX_PROPERTIES = names.MAX_PROPERTIES
+
+# The owners of the bytes of module-level views.
+_texts: list = []
+
+
+def _view(text: str):
+    encoded = text.encode()
+    _texts.append(encoded)
+    return encoded
+
+
+CODE_NAME = view_of(_view("code"))
+FLAG_NAME = view_of(_view("flag"))
+OPAQUE_NAME = view_of(_view("opaque"))
+EXT_FIELDS_NAME = view_of(_view("extFields"))
+REMARK_NAME = view_of(_view("remark"))
+MESSAGE_ID_NAME = view_of(_view("msgId"))
+QUEUE_ID_NAME = view_of(_view("queueId"))
+QUEUE_OFFSET_NAME = view_of(_view("queueOffset"))
+REGION_NAME = view_of(_view(names.MSG_REGION))
+TRACE_NAME = view_of(_view(names.TRACE_ON))
+TRANSACTION_NAME = view_of(_view("transactionId"))
+FALSE = view_of(_view("false"))
+# The properties of a plain message around its key and its tags, and the same in a JSON string.
+_WAIT = names.PROPERTY_SEPARATOR + names.WAIT_TRUE
+_TAGS = names.PROPERTY_SEPARATOR + names.TAGS_START
+KEY_START = view_of(_view(names.UNIQ_KEY_START))
+WAIT = view_of(_view(_WAIT))
+TAGS = view_of(_view(_TAGS))
+JSON_KEY_START = view_of(_view(json.dumps(names.UNIQ_KEY_START)[1:-1]))
+JSON_WAIT = view_of(_view(json.dumps(_WAIT)[1:-1]))
+JSON_TAGS = view_of(_view(json.dumps(_TAGS)[1:-1]))
+
+#: Digits of a unique key's number.
+NUMBER_SIZE = 4
+#: Digits of a 64-bit number with its sign.
+MAX_DIGITS = 20
+#: Bytes of a JSON string for each byte of its text.
+MAX_ESCAPED = 6
+SCRATCH = bytearray(1 << 16)
+
+_new_tuple = tuple.__new__
+
+
+def fault_count() -> int:
+    """Return how many accesses outside a buffer the checked build has caught; else 0."""
+    return faults()
+
+
+class SendTemplate:
+    """The requests to one queue, which differ in six values."""
+
+    def __init__(self, pieces: tuple) -> None:
+        """Take the constant text before each value, and after the last."""
+        if len(pieces) != 7:
+            raise ValueError(f"{len(pieces)} pieces, expected 7")
+        self.kept = [*pieces]
+        self.pieces_size = 0
+        for number in range(7):
+            piece: bytes = pieces[number]
+            self.pieces[number] = view_of(piece)
+            self.pieces_size += len(piece)
+
+    def encode(
+        self,
+        sys_flag: cython.longlong,
+        born_timestamp: cython.longlong,
+        message_flag: cython.longlong,
+        properties: str,
+        flag: cython.longlong,
+        opaque: cython.longlong,
+        body: bytes,
+    ) -> bytes:
+        """Return a request's whole frame."""
+        text = view_of_text(properties)
+        content = view_of(body)
+        bound = (
+            PREFIX_SIZE
+            + self.pieces_size
+            + 5 * MAX_DIGITS
+            + MAX_ESCAPED * text.size
+            + 2
+            + content.size
+        )
+        area = scratch_of(bound)
+        at = write_all(area, PREFIX_SIZE, self.pieces[0])
+        at = write_decimal(area, at, sys_flag)
+        at = write_all(area, at, self.pieces[1])
+        at = write_decimal(area, at, born_timestamp)
+        at = write_all(area, at, self.pieces[2])
+        at = write_decimal(area, at, message_flag)
+        at = write_all(area, at, self.pieces[3])
+        at = write8(area, at, 0x22)
+        at = write_escaped(area, at, text)
+        at = write8(area, at, 0x22)
+        at = write_all(area, at, self.pieces[4])
+        at = write_decimal(area, at, flag)
+        at = write_all(area, at, self.pieces[5])
+        at = write_decimal(area, at, opaque)
+        at = write_all(area, at, self.pieces[6])
+        write32(area, TOTAL_SIZE, at - PREFIX_SIZE)
+        at = write_all(area, at, content)
+        write32(area, 0, at - TOTAL_SIZE)
+        return bytes_of(area, 0, at)
+
+    def encode_plain(
+        self,
+        head: str,
+        number: cython.longlong,
+        tags: str,
+        born_timestamp: cython.longlong,
+        opaque: cython.longlong,
+        body: bytes,
+    ) -> tuple:
+        """Return the whole frame of a plain message, and its unique key from head and number."""
+        key_head = view_of_text(head)
+        text = view_of_text(tags)
+        content = view_of(body)
+        bound = (
+            PREFIX_SIZE
+            + self.pieces_size
+            + 5 * MAX_DIGITS
+            + JSON_KEY_START.size
+            + key_head.size
+            + NUMBER_SIZE
+            + JSON_WAIT.size
+            + JSON_TAGS.size
+            + MAX_ESCAPED * text.size
+            + 2
+            + content.size
+        )
+        area = scratch_of(bound)
+        at = write_all(area, PREFIX_SIZE, self.pieces[0])
+        at = write8(area, at, 0x30)
+        at = write_all(area, at, self.pieces[1])
+        at = write_decimal(area, at, born_timestamp)
+        at = write_all(area, at, self.pieces[2])
+        at = write8(area, at, 0x30)
+        at = write_all(area, at, self.pieces[3])
+        at = write8(area, at, 0x22)
+        at = write_all(area, at, JSON_KEY_START)
+        key_at = at
+        at = write_all(area, at, key_head)
+        at = write_number(area, at, number)
+        key = text_of(area, key_at, at)
+        at = write_all(area, at, JSON_WAIT)
+        if text.size:
+            at = write_all(area, at, JSON_TAGS)
+            at = write_escaped(area, at, text)
+        at = write8(area, at, 0x22)
+        at = write_all(area, at, self.pieces[4])
+        at = write8(area, at, 0x30)
+        at = write_all(area, at, self.pieces[5])
+        at = write_decimal(area, at, opaque)
+        at = write_all(area, at, self.pieces[6])
+        write32(area, TOTAL_SIZE, at - PREFIX_SIZE)
+        at = write_all(area, at, content)
+        write32(area, 0, at - TOTAL_SIZE)
+        return bytes_of(area, 0, at), key
+
+
+def plain_batch(bodies: list, tags: list, head: str, numbers: list) -> tuple:
+    """Encode plain messages for a batch; return them and their keys, from `head` and `numbers`."""
+    count = len(bodies)
+    if len(tags) != count or len(numbers) != count:
+        raise ValueError(f"{count} bodies, {len(tags)} tags and {len(numbers)} numbers")
+    key_head = view_of_text(head)
+    size: cython.longlong = 0
+    for index in range(count):
+        size += view_of(bodies[index]).size + view_of_text(tags[index]).size
+    size += count * (
+        INNER_FIXED_SIZE + KEY_START.size + key_head.size + NUMBER_SIZE + WAIT.size + TAGS.size
+    )
+    area = scratch_of(size)
+    keys: list = []
+    at: cython.longlong = 0
+    for index in range(count):
+        body = view_of(bodies[index])
+        text = view_of_text(tags[index])
+        # The broker computes magic and CRC, and the flag is 0.
+        start = at
+        for position in range(at, at + INNER_BODY_LENGTH, 4):
+            write32(area, position, 0)
+        at = write32(area, at + INNER_BODY_LENGTH, body.size)
+        at = write_all(area, at, body)
+        length_at = at
+        at = write_all(area, at + 2, KEY_START)
+        key_at = at
+        at = write_all(area, at, key_head)
+        at = write_number(area, at, numbers[index])
+        keys.append(text_of(area, key_at, at))
+        at = write_all(area, at, WAIT)
+        if text.size:
+            at = write_all(area, at, TAGS)
+            at = write_all(area, at, text)
+        if at - length_at - 2 > MAX_PROPERTIES:
+            raise ValueError(f"properties of {at - length_at - 2} bytes")
+        write16(area, length_at, at - length_at - 2)
+        write32(area, start, at - start)
+    return bytes_of(area, 0, at), keys
+
+
+def read_answers(
+    chunk: bytes, sends: object, max_frame: cython.longlong, answer_type: object
+) -> tuple:
+    """Decode the plain responses at the head of a chunk to sends in flight, by opaque.
+
+    Return a list of opaques and answers, and the end of the last response.
+    """
+    view = view_of(chunk)
+    answers: list = []
+    at: cython.longlong = 0
+    answer: Answer
+    while view.size - at >= PREFIX_SIZE:
+        end = at + TOTAL_SIZE + read32(view, at)
+        # Its encoding, in the highest byte, must be JSON's 0, and it must have no body.
+        if (
+            end > view.size
+            or end - at > max_frame
+            or read32(view, at + TOTAL_SIZE) != end - at - PREFIX_SIZE
+            or not parse_answer(view, at + PREFIX_SIZE, end, cython.address(answer))
+        ):
+            break
+        opaque: object = answer.opaque
+        if opaque not in sends:
+            break
+        queue_id = parse_number(view, answer.queue_id.start, answer.queue_id.end)
+        queue_offset = parse_number(view, answer.queue_offset.start, answer.queue_offset.end)
+        if queue_id == NONE or queue_offset == NONE:
+            break
+        values = (
+            text_in(view, answer.message_ids),
+            queue_id,
+            queue_offset,
+            "" if answer.region_id.start < 0 else text_in(view, answer.region_id),
+            not is_name(view, answer.trace_on.start, answer.trace_on.end, FALSE),
+        )
+        answers.append((opaque, _new_tuple(answer_type, values)))
+        at = end
+    return answers, at
+
+
+def scratch_of(size):
+    """Return the scratch buffer, enlarged if it is too small."""
+    global SCRATCH
+    if len(SCRATCH) < size:
+        SCRATCH = bytearray(size)
+    return area_of(SCRATCH)
+
+
+def view_of_text(text):
+    """Return the UTF-8 bytes of a string, which live as long as it does."""
+    view: View
+    size: cython.Py_ssize_t = 0
+    view.data = cython.cast(
+        cython.pointer(cython.const[cython.uchar]),
+        PyUnicode_AsUTF8AndSize(text, cython.address(size)),
+    )
+    view.size = size
+    return view
+
+
+def write_escaped(area, at, text):
+    """Write a text as part of a JSON string; return its end."""
+    position: cython.longlong = 0
+    while position < text.size:
+        byte = read8(text, position)
+        position += 1
+        if byte >= 0x20 and byte != 0x22 and byte != 0x5C:
+            at = write8(area, at, byte)
+            continue
+        at = write8(area, at, 0x5C)
+        if byte == 0x22 or byte == 0x5C:
+            at = write8(area, at, byte)
+        elif byte == 0x08:
+            at = write8(area, at, 0x62)
+        elif byte == 0x09:
+            at = write8(area, at, 0x74)
+        elif byte == 0x0A:
+            at = write8(area, at, 0x6E)
+        elif byte == 0x0C:
+            at = write8(area, at, 0x66)
+        elif byte == 0x0D:
+            at = write8(area, at, 0x72)
+        else:
+            at = write8(area, at, 0x75)
+            at = write8(area, at, 0x30)
+            at = write8(area, at, 0x30)
+            at = write8(area, at, 0x30 + (byte >> 4))
+            low = byte & 0xF
+            at = write8(area, at, low + (0x30 if low < 10 else 0x57))
+    return at
+
+
+def write_number(area, at, number):
+    """Write the end of a unique key: the low 16 bits as four hexadecimal digits."""
+    for shift in range(12, -4, -4):
+        digit = number >> shift & 0xF
+        at = write8(area, at, digit + (0x30 if digit < 10 else 0x37))
+    return at
+
+
+def text_of(area, start, end):
+    """Return ASCII bytes as a string."""
+    if is_outside(area.size, start, end - start):
+        return ""
+    return PyUnicode_FromStringAndSize(
+        cython.cast(cython.pointer(cython.const[cython.char]), area.data) + start, end - start
+    )
+
+
+def text_in(view, text):
+    """Return a value, which is ASCII, as a string."""
+    if is_outside(view.size, text.start, text.end - text.start):
+        return ""
+    return PyUnicode_FromStringAndSize(
+        cython.cast(cython.pointer(cython.const[cython.char]), view.data) + text.start,
+        text.end - text.start,
+    )
+
+
+def parse_answer(view, at, end, answer):
+    """Parse a whole header; return False if it is not that of a plain response."""
+    answer.code = answer.flag = answer.opaque = NONE
+    answer.has_fields = False
+    if at >= end or read8(view, at) != 0x7B:
+        return False
+    at += 1
+    while True:
+        name_end = string_end(view, at, end)
+        if name_end < 0 or end - name_end < 3 or read8(view, name_end + 1) != 0x3A:
+            return False
+        at = parse_field(view, at + 1, name_end, name_end + 2, end, answer)
+        if at < 0 or at >= end:
+            return False
+        byte = read8(view, at)
+        at += 1
+        if byte == 0x7D:
+            break
+        if byte != 0x2C:
+            return False
+    return (
+        at == end
+        and answer.has_fields
+        and answer.code == SUCCESS
+        and answer.flag != NONE
+        and answer.flag & RESPONSE
+        and answer.opaque != NONE
+        and answer.message_ids.start >= 0
+        and answer.queue_id.start >= 0
+        and answer.queue_offset.start >= 0
+    )
+
+
+def parse_field(view, name, name_end, at, end, answer):
+    """Parse a value of the header; return its end, or -1 if it is not plain."""
+    if is_name(view, name, name_end, CODE_NAME):
+        return take_integer(view, at, end, cython.address(answer.code))
+    if is_name(view, name, name_end, FLAG_NAME):
+        return take_integer(view, at, end, cython.address(answer.flag))
+    if is_name(view, name, name_end, OPAQUE_NAME):
+        return take_integer(view, at, end, cython.address(answer.opaque))
+    if is_name(view, name, name_end, EXT_FIELDS_NAME):
+        return parse_fields(view, at, end, answer)
+    if is_name(view, name, name_end, REMARK_NAME):
+        return -1
+    if at < end and read8(view, at) == 0x22:
+        value_end = string_end(view, at, end)
+        return -1 if value_end < 0 else value_end + 1
+    return integer_end(view, at, end)
+
+
+def parse_fields(view, at, end, answer):
+    """Parse the extFields; return their end, or -1 if they are not plain."""
+    if answer.has_fields or at >= end or read8(view, at) != 0x7B:
+        return -1
+    answer.has_fields = True
+    answer.message_ids.start = answer.queue_id.start = answer.queue_offset.start = -1
+    answer.region_id.start = answer.trace_on.start = answer.trace_on.end = -1
+    at += 1
+    while True:
+        name = at + 1
+        name_end = string_end(view, at, end)
+        if name_end < 0 or end - name_end < 3 or read8(view, name_end + 1) != 0x3A:
+            return -1
+        start = name_end + 3
+        value_end = string_end(view, name_end + 2, end)
+        if value_end < 0:
+            return -1
+        is_new = True
+        if is_name(view, name, name_end, MESSAGE_ID_NAME):
+            is_new = take_text(cython.address(answer.message_ids), start, value_end)
+        elif is_name(view, name, name_end, QUEUE_ID_NAME):
+            is_new = take_text(cython.address(answer.queue_id), start, value_end)
+        elif is_name(view, name, name_end, QUEUE_OFFSET_NAME):
+            is_new = take_text(cython.address(answer.queue_offset), start, value_end)
+        elif is_name(view, name, name_end, REGION_NAME):
+            is_new = take_text(cython.address(answer.region_id), start, value_end)
+        elif is_name(view, name, name_end, TRACE_NAME):
+            is_new = take_text(cython.address(answer.trace_on), start, value_end)
+        elif is_name(view, name, name_end, TRANSACTION_NAME):
+            is_new = False
+        at = value_end + 1
+        if not is_new or at >= end:
+            return -1
+        byte = read8(view, at)
+        at += 1
+        if byte == 0x7D:
+            return at
+        if byte != 0x2C:
+            return -1
+
+
+def take_integer(view, at, end, value):
+    """Parse an integer that must not be set yet; return its end, or -1."""
+    after = integer_end(view, at, end)
+    if after < 0 or value[0] != NONE:
+        return -1
+    value[0] = parse_number(view, at, after)
+    return -1 if value[0] == NONE else after
+
+
+def integer_end(view, at, end):
+    """Return the end of a JSON integer, or -1."""
+    start: cython.longlong = at
+    if start < end and read8(view, start) == 0x2D:
+        start += 1
+    after: cython.longlong = start
+    while after < end and 0x30 <= read8(view, after) <= 0x39:
+        after += 1
+    if after == start or (after - start > 1 and read8(view, start) == 0x30):
+        return -1
+    return after
+
+
+def string_end(view, at, end):
+    """Return the position of the closing quote of a plain string at `at`, or -1."""
+    if at >= end or read8(view, at) != 0x22:
+        return -1
+    after = plain_end(view, at + 1, end)
+    return after if after < end and read8(view, after) == 0x22 else -1
+
+
+def is_name(view, name, name_end, text):
+    """Return whether a span is a text."""
+    return name_end - name == text.size and is_at(view, name, name_end, text)
+
+
+def take_text(text, at, end):
+    """Set a value, unless it is set already."""
+    if text.start >= 0:
+        return False
+    text.start = at
+    text.end = end
+    return True

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import click
+import pytest
+
+from pyromq.cli.brokers.layout import MAX_BROKERS, PORT_DISTANCE, Place, plan
+
+NAMESRV = 9876
+
+
+def a_store(directory: Path, *, messages: bool = True) -> Path:
+    (directory / "config").mkdir(parents=True)
+    if messages:
+        (directory / "commitlog").mkdir()
+        (directory / "commitlog" / "00000000000000000000").touch()
+    return directory
+
+
+def refused(
+    count: int, root: Path, port: int = 10911, properties: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    with pytest.raises(click.ClickException) as caught:
+        plan(count, root, port, properties, NAMESRV)
+    return caught.value.message
+
+
+def test_one_broker_keeps_its_data_in_the_directory_itself(tmp_path: Path) -> None:
+    assert plan(1, tmp_path, 10911, {}, NAMESRV) == [Place(None, tmp_path, 10911)]
+    a_store(tmp_path)
+    (place,) = plan(1, tmp_path, 0, {"brokerName": "mine"}, NAMESRV)
+    assert place == Place(None, tmp_path, 0)
+    assert place.properties() == {"storePathRootDir": str(tmp_path), "listenPort": "0"}
+
+
+def test_several_brokers_have_directories_names_and_ports_of_their_own(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    places = plan(3, missing, 10911, {}, NAMESRV)
+    assert [place.name for place in places] == ["broker-0", "broker-1", "broker-2"]
+    assert [place.directory.name for place in places] == ["broker-0", "broker-1", "broker-2"]
+    assert [place.port for place in places] == [10911, 10915, 10919]
+    assert places[1].properties() == {
+        "storePathRootDir": str(missing / "broker-1"),
+        "listenPort": "10915",
+        "brokerName": "broker-1",
+    }
+    assert not missing.exists()
+    named = plan(2, tmp_path, 0, {"brokerName": "eu"}, NAMESRV)
+    assert [(place.name, place.port) for place in named] == [("eu-0", 0), ("eu-1", 0)]
+
+
+def test_no_port_belongs_to_two_brokers(tmp_path: Path) -> None:
+    """Each uses its own, the VIP channel's below and the replicas' above."""
+    ports = [place.port for place in plan(MAX_BROKERS, tmp_path, 10911, {}, NAMESRV)]
+    used = [each + offset for each in ports for offset in (-2, 0, 1)]
+    assert len(set(used)) == len(used)
+    assert ports[1] - ports[0] == PORT_DISTANCE
+
+
+def test_a_store_of_one_broker_becomes_the_first_of_several(tmp_path: Path) -> None:
+    a_store(tmp_path, messages=False)
+    first, second = plan(2, tmp_path, 10911, {}, NAMESRV)
+    assert (first.name, first.directory) == (None, tmp_path)
+    assert (second.name, second.directory) == ("broker-1", tmp_path / "broker-1")
+
+
+def test_a_single_broker_serves_the_first_of_several_if_the_others_are_gone(
+    tmp_path: Path,
+) -> None:
+    a_store(tmp_path / "broker-0")
+    a_store(tmp_path / "broker-1", messages=False)
+    assert plan(1, tmp_path, 10911, {}, NAMESRV) == [
+        Place("broker-0", tmp_path / "broker-0", 10911)
+    ]
+
+
+def test_stores_that_would_not_be_served_are_refused(tmp_path: Path) -> None:
+    for number in range(12):
+        a_store(tmp_path / f"broker-{number}")
+    message = refused(9, tmp_path)
+    assert message == (
+        f"9 brokers would not serve the messages in {tmp_path}/broker-9, {tmp_path}/broker-10, "
+        f"{tmp_path}/broker-11: start with --brokers 12, or move what you do not need elsewhere"
+    )
+    assert "broker-1, " in refused(1, tmp_path)
+    assert len(plan(12, tmp_path, 10911, {}, NAMESRV)) == 12
+
+
+def test_two_stores_for_the_first_broker_are_refused(tmp_path: Path) -> None:
+    a_store(tmp_path)
+    a_store(tmp_path / "broker-0")
+    for count in (1, 2):
+        assert "itself holds the store of the first broker" in refused(count, tmp_path)
+
+
+def test_directories_with_other_names_do_not_matter(tmp_path: Path) -> None:
+    for name in ("broker-01", "broker--1", "broker-x", "my-broker-7", f"broker-{'9' * 30}"):
+        a_store(tmp_path / name)
+    (tmp_path / "broker-5").touch()
+    assert len(plan(2, tmp_path, 10911, {}, NAMESRV)) == 2
+    a_store(tmp_path / "broker-4711")
+    assert "--brokers" not in refused(2, tmp_path)
+
+
+@pytest.mark.parametrize("key", ["storePathCommitLog", "readOnlyCommitLogStorePaths"])
+def test_settings_that_would_share_files_are_refused(tmp_path: Path, key: str) -> None:
+    message = refused(2, tmp_path, properties={key: "/disk"})
+    assert message.startswith(f"{key} cannot be combined with --brokers 2: ")
+    assert len(plan(1, tmp_path, 10911, {key: "/disk"}, NAMESRV)) == 1
+
+
+def test_ports_out_of_range_are_refused(tmp_path: Path) -> None:
+    assert "need ports up to 65536" in refused(2, tmp_path, 65531)
+    assert len(plan(2, tmp_path, 65530, {}, NAMESRV)) == 2
+
+
+@pytest.mark.parametrize("port", [NAMESRV - 4, NAMESRV - 1, NAMESRV + 2, NAMESRV - 2])
+def test_a_port_of_the_nameserver_is_refused(tmp_path: Path, port: int) -> None:
+    assert f"needs port {NAMESRV}, which is the NameServer's" in refused(2, tmp_path, port)
