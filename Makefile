@@ -56,7 +56,7 @@ fmt: $(DEVELOPMENT)
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-# Compare with Apache RocketMQ: make bench BENCH_ARGS="--only pyromq --rounds 1"
+# Compare with Apache RocketMQ, NATS and Kafka: make bench BENCH_ARGS="--only java,pyromq --rounds 1"
 bench: $(DEVELOPMENT) $(KERNEL)
 	$(BIN)/python -m bench $(BENCH_ARGS)
 

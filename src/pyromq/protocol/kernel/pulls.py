@@ -64,7 +64,8 @@ LITE_PULL = RequestCode.LITE_PULL_MESSAGE
 _names = [name.encode() for name in pull_fields.NAMES]
 _code, _flag, _opaque, _ext_fields, _null = b"code", b"flag", b"opaque", b"extFields", b"null"
 
-assert len(_names) == FIELD_COUNT and pull_fields.KEY_COUNT == KEY_COUNT
+assert len(_names) == FIELD_COUNT
+assert pull_fields.KEY_COUNT == KEY_COUNT
 assert FIELD_COUNT <= MAX_FIELDS
 NAMES.count = FIELD_COUNT
 for _number in range(FIELD_COUNT):
@@ -222,7 +223,7 @@ class Pulls:
             header, cython.address(NAMES), chunk, at + PREFIX_SIZE, header_end, self.is_binary
         ):
             return None
-        if header.code != PULL and header.code != LITE_PULL or header.flag & (RESPONSE | ONEWAY):
+        if (header.code != PULL and header.code != LITE_PULL) or header.flag & (RESPONSE | ONEWAY):
             return None
         plan = self.find_plan(chunk)
         if plan is None:
@@ -234,7 +235,7 @@ class Pulls:
         if self.unsealed.touched:
             self.unsealed.seal()
         queue = self.queues.get(plan.queue_key)
-        if queue is None or plan.codes is not None and queue.extension is not None:
+        if queue is None or (plan.codes is not None and queue.extension is not None):
             return None
         selection: Selection
         response = self.read(plan, queue, offset, cython.address(selection))

@@ -181,7 +181,7 @@ def head_unpacker(sys_flag: int) -> Callable[[bytes, int], tuple[Any, ...]]:
 
 def unpack_head(head: bytes) -> tuple[Any, ...]:
     """Unpack fields 1 to 14 and bodyLength from exactly their bytes."""
-    (sys_flag,) = _INT.unpack_from(head, _SYS_FLAG)
+    (sys_flag,) = _INT.unpack_from(head, SYS_FLAG_AT)
     return _HEADS[sys_flag & HOST_MASK].unpack(head)
 
 
