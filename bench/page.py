@@ -91,7 +91,7 @@ def render_tables(rounds: Rounds, environments: Mapping[str, Mapping[str, Any]])
         "Median of the rounds in µs, lowest and highest in brackets.\n",
         _by_case(rounds, loads, "cpu_us"),
         "### Throughput\n",
-        "Messages per second. `ack` only acknowledges: the load generator's ceiling.\n",
+        "Messages per second. A contender `ack` only acknowledges: the generator's ceiling.\n",
         _by_case(rounds, loads, "rate"),
         "### Latency\n",
         "p50 in ms:\n",
