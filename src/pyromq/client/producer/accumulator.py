@@ -56,8 +56,12 @@ class Batching:
 class Accumulator:
     """Collects single messages and delivers batches."""
 
-    def __init__(self, batching: Batching, deliver: _Deliver) -> None:
+    def __init__(
+        self, batching: Batching, deliver: _Deliver, *, keeps_messages: bool = True
+    ) -> None:
+        """Take `keeps_messages` to give hooks the messages; the memory of others is free sooner."""
         self._batching = batching
+        self._keeps_messages = keeps_messages
         # A message that could exceed a request's limit with its properties goes alone.
         self._max_bytes = min(batching.max_bytes, MAX_BODY - MAX_PROPERTIES - INNER_HEAD_SIZE)
         self._max_messages = batching.max_messages
@@ -118,7 +122,8 @@ class Accumulator:
         batch.bodies.append(body)
         batch.tags.append(tags)
         # As in `_added`, which would be one call more for each message.
-        batch.messages.append(message)
+        if self._keeps_messages:
+            batch.messages.append(message)
         batch.results.append(result)
         batch.size += size
         if batch.size >= self._max_bytes or len(batch.results) >= self._max_messages:
@@ -146,7 +151,8 @@ class Accumulator:
         self, destination: _Destination, batch: _Batch, message: Message, size: int
     ) -> asyncio.Future[SendResult]:
         result = batch.create_future()
-        batch.messages.append(message)
+        if self._keeps_messages:
+            batch.messages.append(message)
         batch.results.append(result)
         batch.size += size
         if batch.size >= self._max_bytes or len(batch.results) >= self._max_messages:

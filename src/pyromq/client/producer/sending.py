@@ -107,7 +107,6 @@ class Outgoing:
         """Return a plain message that has to be sent again, or whose response is not plain."""
         properties = plain_properties(sent.key, sent.tags)
         self = cls.encoded(sent.topic, sent.body, properties)
-        self.messages = (sent.message,)
         self.keys = [sent.key]
         return self
 
@@ -223,7 +222,6 @@ class QuickSend(NamedTuple):
     connection: ServerConnection
     #: The time of the connection's loop at which it was sent.
     queued_at: float
-    message: Message
     topic: str
     tags: str
     body: bytes
