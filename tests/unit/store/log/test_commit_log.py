@@ -201,9 +201,12 @@ def test_old_pages_are_let_go_and_read_again(
     monkeypatch.setattr(commit_log, "_MIN_RELEASED", SIZE)
     released: list[int] = []
     release = MappedFile.release
-    monkeypatch.setattr(
-        MappedFile, "release", lambda file, end: (released.append(end), release(file, end))
-    )
+
+    def spied(file: MappedFile, end: int) -> None:
+        released.append(end)
+        release(file, end)
+
+    monkeypatch.setattr(MappedFile, "release", spied)
     data = [bytes([65 + n]) * (SIZE - 100) for n in range(3)]
     for piece in data:
         append(log, piece)
