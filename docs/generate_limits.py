@@ -282,6 +282,7 @@ INTERNAL = {
     "broker.broker._MAX_PORT_ATTEMPTS": _OWN,
     "store.growth._MAX_COUNTED": _WORK,
     "store.growth._MAX_PLAIN": _WORK,
+    "store.index.lane._MAX_CARRIED": _WORK,
     "store.index.lane._MAX_COPIED_SIZE": _WORK,
     "store.index.lane._MAX_MAPPED_SIZE": _WORK,
     "store.log.commit_log._MAX_RESIDENT": _WORK,

@@ -62,10 +62,18 @@ def test_a_log_under_load_is_indexed_to_its_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("body_size", [10, 3000])
 @pytest.mark.parametrize("is_pooled", [False, True])
+@pytest.mark.parametrize(("far_behind", "carried"), [(1 << 40, 0), (1, 400), (1, 10), (5000, 0)])
 def test_large_reads_of_any_kind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body_size: int, is_pooled: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    body_size: int,
+    is_pooled: bool,
+    far_behind: int,
+    carried: int,
 ) -> None:
     """Records that are copied in parts, mapped, or larger than a read; across segments."""
+    monkeypatch.setattr(lane, "_MIN_CATCH_UP", far_behind)
+    monkeypatch.setattr(lane, "_MAX_CARRIED", carried)
     monkeypatch.setattr(lane, "_MIN_LARGE_READ", 1)
     monkeypatch.setattr(lane, "_MIN_MAPPED_RECORD", 1000)
     monkeypatch.setattr(lane, "_MAX_COPIED_SIZE", 700)
