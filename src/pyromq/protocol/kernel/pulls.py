@@ -352,9 +352,11 @@ class Pulls:
             ):
                 break
             selection.seen += 1
-            if plan.codes is None or accepts(plan.codes_view, read64(entries, at + ENTRY_CODE)):
-                if not self.add_record(physical, size, written, selection):
-                    return False
+            is_wanted = plan.codes is None or accepts(
+                plan.codes_view, read64(entries, at + ENTRY_CODE)
+            )
+            if is_wanted and not self.add_record(physical, size, written, selection):
+                return False
             at += ENTRY_SIZE
         return selection.count > 0
 
@@ -437,7 +439,7 @@ class Pulls:
         return at
 
     def gather(self, response, at, log, base, span_count):
-        """Copy the selected records from a segment that begins at `base`; return False if shorter."""
+        """Copy the records from a segment that begins at `base`; return False if it is shorter."""
         for number in range(span_count):
             if self.spans[number].start < base or self.spans[number].end - base > log.size:
                 return False
