@@ -31,7 +31,6 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     bytes_of,
     copy,
     faults,
-    prefetch_view,
     read32,
     read32_signed,
     read64,
@@ -82,10 +81,6 @@ NAMES.binary_flag = header_binary.FLAG_AT
 NAMES.binary_fixed_size = header_binary.FIXED_SIZE
 NAMES.binary_max_name = header_binary.MAX_KEY
 
-#: Runs of records to load ahead of their copy, bytes of each, and the step.
-SPANS_AHEAD = 8
-MAX_AHEAD = 1024
-CACHE_LINE = 64
 #: Records of one response.
 MAX_RECORDS = 4096
 #: Of the fields of a plan, packed; and of the header of a response.
@@ -443,16 +438,7 @@ class Pulls:
         for number in range(span_count):
             if self.spans[number].start < base or self.spans[number].end - base > log.size:
                 return False
-        # Records are rarely in the cache, and those of a queue far apart: load some ahead.
-        ahead: cython.longlong = 0
         for number in range(span_count):
-            while ahead < span_count and ahead <= number + SPANS_AHEAD:
-                line = self.spans[ahead].start
-                end = min(self.spans[ahead].end, line + MAX_AHEAD)
-                while line < end:
-                    prefetch_view(log, line - base)
-                    line += CACHE_LINE
-                ahead += 1
             start = self.spans[number].start
             at = copy(response, at, log, start - base, self.spans[number].end - start)
         return True
