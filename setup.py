@@ -47,15 +47,18 @@ def extensions() -> list[Extension]:
     )
     if is_set("PYROMQ_PURE") or not has_stable_abi:
         return []
+    is_checked = is_set("PYROMQ_CHECKED")
     return [
         Extension(
             f"{PACKAGE}.{source.stem}",
             [str(source)],
             define_macros=[
                 ("Py_LIMITED_API", STABLE_ABI),
-                ("PYROMQ_CHECKED", str(int(is_set("PYROMQ_CHECKED")))),
+                ("PYROMQ_CHECKED", str(int(is_checked))),
             ],
-            extra_compile_args=["-O3", "-g0", "-fwrapv"],
+            # -O2 saves a tenth of the build, and makes batches a quarter slower. Warnings about
+            # generated code are for developers, who build with checks.
+            extra_compile_args=["-O3", "-g0", "-fwrapv", *([] if is_checked else ["-w"])],
             py_limited_api=True,
             optional=True,
         )

@@ -168,6 +168,15 @@ class Outgoing:
 
     def results_of(self, answer: SendAnswer, queue: MessageQueue) -> list[SendResult]:
         """Return one result per message, from a plain response."""
+        if _compiled is not None:
+            stored = queue
+            if answer.queue_id != queue.queue_id:
+                stored = MessageQueue(queue.topic, queue.broker_name, answer.queue_id)
+            results: list[SendResult] | None = _compiled.send_results(
+                answer, self.keys, stored, _SEND_OK, SendResult
+            )
+            if results is not None:
+                return results
         return self._results(
             queue,
             SendStatus.SEND_OK,

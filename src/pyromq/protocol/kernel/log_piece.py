@@ -147,9 +147,7 @@ class PieceExaminer:
         self.is_odd = False
         memset(self.slots, 0, SLOTS_SIZE * cython.sizeof(u32))
         while self.record_count < MAX_RECORDS:
-            size = record_size(
-                self.data, self.position, self.data.size, cython.address(LAYOUT)
-            )
+            size = record_size(self.data, self.position, self.data.size, cython.address(LAYOUT))
             if size == 0:
                 return
             if not read_record(
@@ -221,9 +219,9 @@ class PieceExaminer:
     def find_queue(self, topic, topic_end, queue_id):
         """Return the number of a queue, a new one if needed; -1 if there are too many."""
         mask = SLOTS_SIZE - 1
-        slot: cython.longlong = cython.cast(
-            cython.longlong, hash_of(self.data, topic, topic_end, queue_id)
-        ) & mask
+        slot: cython.longlong = (
+            cython.cast(cython.longlong, hash_of(self.data, topic, topic_end, queue_id)) & mask
+        )
         while self.slots[slot]:
             number = cython.cast(cython.longlong, self.slots[slot]) - 1
             queue = cython.address(self.queues[number])

@@ -2,11 +2,11 @@
 # and where the values of some fields are in the chunk.
 #
 # `read_header` accepts only headers that the Python code (`frame.split_frames`) would read the same
-# way: no escapes, no field twice, no text that is not UTF-8, and nothing in JSON but what clients
-# send. A module names its fields in a FieldNames; all other fields are skipped.
+# way: no field twice, no text that is not UTF-8, no escapes except in the fields `texts`, and nothing
+# in JSON but what clients send. A module names its fields in a FieldNames; others are skipped.
 
 from pyromq.protocol.kernel.raw cimport View, i64, is_at, read8, read16, read32, read32_signed
-from pyromq.protocol.kernel.text cimport NONE, is_utf8, parse_number, plain_end
+from pyromq.protocol.kernel.text cimport NONE, is_utf8, parse_number, plain_end, utf8_length
 
 cdef enum:
     MAX_FIELDS = 16
@@ -19,6 +19,8 @@ cdef struct Text:
 cdef struct FieldNames:
     i64 count
     View names[MAX_FIELDS]
+    # Whether the value may have escapes, which the caller must resolve, and any characters
+    bint texts[MAX_FIELDS]
     # Names of the header itself, the text `null`, and the layout of a binary header
     View code
     View flag
@@ -134,7 +136,7 @@ cdef inline i64 read_json_fields(
     RequestHeader* header, FieldNames* names, i64 at, i64 end
 ) noexcept nogil:
     cdef View chunk = header.chunk
-    cdef i64 name, name_end, start
+    cdef i64 name, name_end, start, number
     at = skip_spaces(chunk, at + 1, end)
     while at < end and read8(chunk, at) == 0x22:
         name = at + 1
@@ -143,8 +145,12 @@ cdef inline i64 read_json_fields(
         if at < 0 or read8(chunk, at) != 0x22:
             return -1
         start = at + 1
-        at = string_end(chunk, start, end)
-        if at < 0 or not take_field(header, names, name, name_end, start, at - 1):
+        number = find_field(header, names, name, name_end)
+        if number >= 0 and names.texts[number]:
+            at = text_end(chunk, start, end)
+        else:
+            at = string_end(chunk, start, end)
+        if at < 0 or not take_field(header, number, start, at - 1):
             return -1
         at = skip_spaces(chunk, at, end)
         if at >= end:
@@ -186,25 +192,30 @@ cdef inline bint read_binary(
         at = name_end + 4
         if size > end - at or not is_utf8(chunk, name, name_end) or not is_utf8(chunk, at, at + size):
             return False
-        if not take_field(header, names, name, name_end, at, at + size):
+        if not take_field(
+            header, find_field(header, names, name, name_end), at, at + size
+        ):
             return False
         at += size
     return True
 
-# Note where a field's value is, if it has a name; False if the field is repeated.
-cdef inline bint take_field(
-    RequestHeader* header, FieldNames* names, i64 name, i64 name_end, i64 start, i64 end
+# The number of a field, or -1 if nobody named it.
+cdef inline i64 find_field(
+    RequestHeader* header, FieldNames* names, i64 name, i64 name_end
 ) noexcept nogil:
     cdef i64 number = header.successors[header.last]
-    if not is_name(header.chunk, name, name_end, names.names[number]):
-        number = 0
-        while number < names.count and not is_name(
-            header.chunk, name, name_end, names.names[number]
-        ):
-            number += 1
-        if number == names.count:
-            return True
-        header.successors[header.last] = number
+    if is_name(header.chunk, name, name_end, names.names[number]):
+        return number
+    for number in range(names.count):
+        if is_name(header.chunk, name, name_end, names.names[number]):
+            header.successors[header.last] = number
+            return number
+    return -1
+
+# Note where a field's value is; False if the field is repeated.
+cdef inline bint take_field(RequestHeader* header, i64 number, i64 start, i64 end) noexcept nogil:
+    if number < 0:
+        return True
     if header.fields[number].start >= 0:
         return False
     header.fields[number].start = start
@@ -213,18 +224,42 @@ cdef inline bint take_field(
     return True
 
 cdef inline bint is_name(View chunk, i64 at, i64 end, View name) noexcept nogil:
-    return end - at == name.size and is_at(chunk, at, end, name)
+    # Most names have one letter; a call of memcmp costs more than the rest.
+    return (
+        end - at == name.size
+        and read8(chunk, at) == read8(name, 0)
+        and (name.size == 1 or is_at(chunk, at, end, name))
+    )
 
 # The end after the quote of a string without escapes, or -1.
 cdef inline i64 string_end(View chunk, i64 at, i64 end) noexcept nogil:
     at = plain_end(chunk, at, end)
     return at + 1 if at < end and read8(chunk, at) == 0x22 else -1
 
+# The end after the quote of a string with escapes and any characters, or -1. The caller checks the
+# escapes when it resolves them.
+cdef inline i64 text_end(View chunk, i64 at, i64 end) noexcept nogil:
+    cdef i64 byte, size
+    while True:
+        at = plain_end(chunk, at, end)
+        if at >= end:
+            return -1
+        byte = read8(chunk, at)
+        if byte == 0x22:
+            return at + 1
+        if byte == 0x5C:
+            at += 2
+            continue
+        size = utf8_length(chunk, at, end) if byte >= 0x80 else 0
+        if size == 0:
+            return -1
+        at += size
+
 cdef inline i64 skip_spaces(View chunk, i64 at, i64 end) noexcept nogil:
     cdef i64 byte
     while at < end:
         byte = read8(chunk, at)
-        if byte != 0x20 and byte != 0x0A and byte != 0x0D and byte != 0x09:
+        if byte > 0x20 or byte != 0x20 and byte != 0x0A and byte != 0x0D and byte != 0x09:
             break
         at += 1
     return at

@@ -4,7 +4,8 @@ cimport cython
 
 from pyromq.protocol.kernel.queue_table cimport Queue, QueueTable
 from pyromq.protocol.kernel.raw cimport Area, View, i64
-from pyromq.protocol.kernel.send_header cimport Properties, SendHeader, Text
+from pyromq.protocol.kernel.request_header cimport Text
+from pyromq.protocol.kernel.send_header cimport Properties, SendHeader
 
 # The message of a single send, or what the messages of a batch share.
 cdef struct Message:
@@ -76,6 +77,7 @@ cdef class Sends:
     cdef i64 response_end
     # This frame
     cdef SendHeader header
+    cdef Text* fields
     cdef Message message
     cdef Queue* queue
 

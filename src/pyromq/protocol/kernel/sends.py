@@ -229,15 +229,13 @@ class Sends:
             return False
         if not self.header.read(self.chunk, at + PREFIX_SIZE, body, encoding == 1):
             return False
-        if self.header.flag & RESPONSE:
+        code = self.header.request.code
+        if self.header.request.flag & RESPONSE or (
+            code != SEND and code != SEND_V2 and code != SEND_BATCH
+        ):
             return False
-        if self.header.code == SEND:
-            fields = self.header.long_fields
-        elif self.header.code == SEND_V2 or self.header.code == SEND_BATCH:
-            fields = self.header.short_fields
-        else:
-            return False
-        if not self.read_message(fields):
+        self.fields = self.header.fields(code == SEND)
+        if not self.read_message(self.fields):
             return False
         return self.send_batch(body, end) if self.message.is_batch else self.send(body, end)
 
@@ -251,7 +249,7 @@ class Sends:
             self.chunk, batch.start, batch.end, TRUE
         )
         if not message.is_batch and (
-            self.header.code == SEND_BATCH
+            self.header.request.code == SEND_BATCH
             or (
                 batch.start >= 0
                 and (
@@ -268,8 +266,7 @@ class Sends:
         if fields[RECONSUME_TIMES].start >= 0:
             message.reconsume_times = number_in(self.chunk, fields[RECONSUME_TIMES])
         if (
-            not self.header.has_text
-            or fields[PROPERTIES].start < 0
+            fields[PROPERTIES].start < 0
             or message.sys_flag < 0
             or message.sys_flag > 0x7FFFFFFF
             or message.sys_flag & SPECIAL_FLAGS
@@ -302,7 +299,9 @@ class Sends:
         message = cython.address(self.message)
         queue = self.queue
         properties: Properties
-        if not self.header.read_properties(cython.address(properties)):
+        if not self.header.read_properties(
+            cython.address(self.fields[PROPERTIES]), cython.address(properties)
+        ):
             return False
         properties_size = (
             properties.size
@@ -327,10 +326,9 @@ class Sends:
         at = self.write_topic(at)
         at = write16(self.records, at, properties_size)
         self.write_properties(at, cython.address(properties))
-        offset = queue.next_offset
         self.add_put(self.position, size, properties.tags_code)
         self.commit(1)
-        self.respond(self.put_count - 1, 1, offset)
+        self.respond(self.put_count - 1, 1, queue.next_offset - 1)
         return True
 
     def write_properties(self, at, properties):
@@ -349,6 +347,8 @@ class Sends:
         queue = self.queue
         count = batch_count(self.chunk, body, end)
         if count < 1 or count > self.max_batch_count or end - body > self.max_body:
+            return False
+        if not self.header.take_text(self.fields[PROPERTIES].start, self.fields[PROPERTIES].end):
             return False
         # The properties of the batch itself follow those of each message.
         try:
@@ -475,7 +475,7 @@ class Sends:
 
     def respond(self, first, count, offset):
         """Write the response for messages from number `first` on, unless the send is oneway."""
-        if self.header.flag & ONEWAY:
+        if self.header.request.flag & ONEWAY:
             return
         if self.header.is_binary:
             self.respond_binary(first, count, offset)
@@ -491,7 +491,7 @@ class Sends:
         at = write_all(self.responses, at, self.json.before_offset)
         at = write_decimal(self.responses, at, offset)
         at = write_all(self.responses, at, self.json.before_opaque)
-        at = write_decimal(self.responses, at, self.header.opaque)
+        at = write_decimal(self.responses, at, self.header.request.opaque)
         at = write_all(self.responses, at, self.json.end)
         write32(self.responses, start, at - start - TOTAL_SIZE)
         write32(self.responses, start + TOTAL_SIZE, at - start - PREFIX_SIZE)
@@ -500,7 +500,7 @@ class Sends:
     def respond_binary(self, first, count, offset):
         start = self.response_end
         at = write_all(self.responses, start + PREFIX_SIZE, self.binary.before_opaque)
-        at = write32(self.responses, at, self.header.opaque)
+        at = write32(self.responses, at, self.header.request.opaque)
         fields_length = write_all(self.responses, at, self.binary.before_fields_length)
         id_length = write_all(self.responses, fields_length + 4, self.binary.before_id)
         at = self.write_ids(id_length + 4, first, count)

@@ -21,8 +21,9 @@ from pyromq.store.log.commit_log import CommitLog
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of the log indexed per pass.
-_MAX_READ_SIZE: Final = 4 * MIB
+#: Bytes of the log that are mapped, or copied, at a time.
+_MAX_MAPPED_SIZE: Final = 4 * MIB
+_MAX_COPIED_SIZE: Final = MIB
 #: Delay between passes, during which records gather, and the longer one after a pass of at least
 #: LOAD_SIZE bytes.
 _INTERVAL_SECONDS: Final = 0.02
@@ -30,8 +31,11 @@ _LOAD_INTERVAL_SECONDS: Final = 0.1
 LOAD_SIZE: Final = 64 * KIB
 #: Delay after an error such as a full disk.
 _RETRY_SECONDS: Final = 1.0
-#: Copying fewer bytes than this out of the log is cheaper than mapping them.
-_MIN_MAPPED_SIZE: Final = 256 * KIB
+#: Fewer bytes than this are copied out of the log's own mapping.
+_MIN_LARGE_READ: Final = 256 * KIB
+#: Records of this size are mapped, because their bodies need not be read; shorter ones are copied,
+#: which costs less than waiting for one piece of memory after the other.
+_MIN_MAPPED_RECORD: Final = 4 * KIB
 
 
 class IndexLane:
@@ -42,6 +46,8 @@ class IndexLane:
         self._log = log
         self._index = index
         self._indexed_to = 0
+        #: For large reads; none while the lane keeps up.
+        self._buffer: bytearray | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -115,10 +121,14 @@ class IndexLane:
     def _read(self, offset: int) -> memoryview:
         """Return the log from `offset` on, up to the segment's end."""
         log = self._log
-        size = min(_MAX_READ_SIZE, log.segment_after(offset) - offset)
-        if log.watermarks.written - offset >= _MIN_MAPPED_SIZE:
-            return log.view(offset, size)
-        return memoryview(log.read(offset, size))
+        size = log.segment_after(offset) - offset
+        if log.watermarks.written - offset < _MIN_LARGE_READ:
+            return memoryview(log.read(offset, min(_MIN_LARGE_READ, size)))
+        if peek(log.read(offset, BLANK_SIZE))[0] >= _MIN_MAPPED_RECORD:
+            return log.view(offset, min(_MAX_MAPPED_SIZE, size))
+        if self._buffer is None:
+            self._buffer = bytearray(_MAX_COPIED_SIZE)
+        return log.read_into(offset, self._buffer)
 
 
 def delay_after(size: int) -> float:

@@ -167,6 +167,18 @@ class CommitLog:
         except (FileNotFoundError, ShortageError):  # expired meanwhile, or out of descriptors
             return memoryview(self.read(offset, size))
 
+    def read_into(self, offset: int, buffer: bytearray) -> memoryview:
+        """Return the same bytes as `read`, as many as fit in `buffer`, for large ranges."""
+        file = self.segments.find(offset)
+        end = min(offset + len(buffer), self.watermarks.written)
+        if file is None or end <= offset:
+            return memoryview(b"")
+        with memoryview(buffer)[: min(end - file.base, file.size) - (offset - file.base)] as room:
+            try:
+                return memoryview(buffer)[: file.read_into(offset - file.base, room)]
+            except (FileNotFoundError, ShortageError):  # expired meanwhile, or out of descriptors
+                return memoryview(self.read(offset, len(room)))
+
     def commit(self) -> None:
         """Write all written bytes from the pool's buffers to the files. Raises OSError.
 

@@ -178,6 +178,21 @@ def test_a_segment_whose_file_was_removed_is_viewed_as_long_as_it_is_mapped(
     (tmp_path / "elsewhere").rename(path)
 
 
+def test_large_reads_give_the_same_bytes_as_small_ones(log: CommitLog, tmp_path: Path) -> None:
+    for number in range(3):
+        append(log, bytes([65 + number]) * (SIZE - 100))
+    end = log.watermarks.written
+    for offset in (0, 5, SIZE - 120, SIZE, SIZE + 7, end - 1, end, end + 1):
+        for size in (1, 50, 3 * SIZE):
+            buffer = bytearray(size)
+            assert log.read_into(offset, buffer) == log.read(offset, size)
+            buffer.append(0)  # fails as long as anyone holds a view
+    path = log.segments.files[0].path
+    path.rename(tmp_path / "elsewhere")
+    assert bytes(log.read_into(6, bytearray(5))) == b"AAAAA"
+    (tmp_path / "elsewhere").rename(path)
+
+
 def test_old_pages_are_let_go_and_read_again(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,9 +200,12 @@ def test_old_pages_are_let_go_and_read_again(
     monkeypatch.setattr(commit_log, "_MIN_RELEASED", SIZE)
     released: list[int] = []
     release = MappedFile.release
-    monkeypatch.setattr(
-        MappedFile, "release", lambda file, end: (released.append(end), release(file, end))
-    )
+
+    def spied(file: MappedFile, end: int) -> None:
+        released.append(end)
+        release(file, end)
+
+    monkeypatch.setattr(MappedFile, "release", spied)
     data = [bytes([65 + n]) * (SIZE - 100) for n in range(3)]
     for piece in data:
         append(log, piece)

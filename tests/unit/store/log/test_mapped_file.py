@@ -125,6 +125,22 @@ def test_a_view_is_what_lies_there(tmp_path: Path, start: int) -> None:
         file.view(0, 1)
 
 
+def test_a_buffer_is_filled_as_far_as_the_file_goes(tmp_path: Path) -> None:
+    content = bytes(number % 251 for number in range(SIZE))
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    file.reserve(SIZE)
+    file.write(0, content)
+    buffer = bytearray(100)
+    assert file.read_into(7, memoryview(buffer)) == 100
+    assert buffer == content[7:107]
+    assert file.read_into(SIZE - 30, memoryview(buffer)) == 30
+    assert buffer[:30] == content[-30:]
+    assert file.read_into(SIZE, memoryview(buffer)) == 0
+    file.delete()
+    with pytest.raises(FileNotFoundError):
+        file.read_into(0, memoryview(buffer))
+
+
 @pytest.mark.parametrize("holes", [True, False])
 def test_emptying_leaves_zeros_and_gives_the_blocks_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holes: bool
