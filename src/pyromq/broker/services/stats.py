@@ -23,7 +23,8 @@ message is one, so averages are per message. The COMMERCIAL_* and *_FROM_DISK_* 
 stay at 0, as in RocketMQ; GROUP_GET_FALL_* cannot be queried in either.
 
 Puts cost nothing: `sample` counts the growth of the queues (`store.growth`) every second, or every
-ten seconds if very many have grown; idle queues are not visited. A pull updates one small list.
+ten seconds if very many have grown; idle queues are not visited. A pull updates one small list; the
+compiled kernel counts its pulls itself and reports them before a count.
 Queries call `count` first.
 
 Runs on the loop; `sample` yields while it counts many queues.

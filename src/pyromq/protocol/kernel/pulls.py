@@ -31,7 +31,6 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     bytes_of,
     copy,
     faults,
-    prefetch_view,
     read32,
     read32_signed,
     read64,
@@ -82,10 +81,6 @@ NAMES.binary_flag = header_binary.FLAG_AT
 NAMES.binary_fixed_size = header_binary.FIXED_SIZE
 NAMES.binary_max_name = header_binary.MAX_KEY
 
-#: Runs of records to load ahead of their copy, bytes of each, and the step.
-SPANS_AHEAD = 8
-MAX_AHEAD = 1024
-CACHE_LINE = 64
 #: Records of one response.
 MAX_RECORDS = 4096
 #: Of the fields of a plan, packed; and of the header of a response.
@@ -352,9 +347,11 @@ class Pulls:
             ):
                 break
             selection.seen += 1
-            if plan.codes is None or accepts(plan.codes_view, read64(entries, at + ENTRY_CODE)):
-                if not self.add_record(physical, size, written, selection):
-                    return False
+            is_wanted = plan.codes is None or accepts(
+                plan.codes_view, read64(entries, at + ENTRY_CODE)
+            )
+            if is_wanted and not self.add_record(physical, size, written, selection):
+                return False
             at += ENTRY_SIZE
         return selection.count > 0
 
@@ -437,20 +434,11 @@ class Pulls:
         return at
 
     def gather(self, response, at, log, base, span_count):
-        """Copy the selected records from a segment that begins at `base`; return False if shorter."""
+        """Copy the records from a segment that begins at `base`; return False if it is shorter."""
         for number in range(span_count):
             if self.spans[number].start < base or self.spans[number].end - base > log.size:
                 return False
-        # Records are rarely in the cache, and those of a queue far apart: load some ahead.
-        ahead: cython.longlong = 0
         for number in range(span_count):
-            while ahead < span_count and ahead <= number + SPANS_AHEAD:
-                line = self.spans[ahead].start
-                end = min(self.spans[ahead].end, line + MAX_AHEAD)
-                while line < end:
-                    prefetch_view(log, line - base)
-                    line += CACHE_LINE
-                ahead += 1
             start = self.spans[number].start
             at = copy(response, at, log, start - base, self.spans[number].end - start)
         return True

@@ -207,10 +207,6 @@ cdef inline void prefetch(Area area, i64 at) noexcept nogil:
     if not is_outside(area.size, at, 4):
         pyromq_prefetch(area.data + at)
 
-cdef inline void prefetch_view(View view, i64 at) noexcept nogil:
-    if not is_outside(view.size, at, 1):
-        pyromq_prefetch(view.data + at)
-
 cdef inline bytes bytes_in(View view, i64 start, i64 end):
     if is_outside(view.size, start, end - start):
         return b""

@@ -7,12 +7,13 @@ import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.handlers import plain_pulls
-from pyromq.broker.hooks import Hooks
+from pyromq.broker.hooks import ConsumeMessageHook, Hooks
 from pyromq.broker.services.stats import GROUP_GET_NUMS
 from pyromq.protocol import kernel
 from pyromq.protocol.message.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION
@@ -109,9 +110,9 @@ async def test_every_offset_and_count(pair: Pair, encoding: Encoding) -> None:
             assert pair.check(
                 pull_request(queueOffset=str(offset), maxMsgNums=count, encoding=encoding)
             )
-        for offset in ("80", "81", "-1", "9" * 18, "9" * 19, "+3", "x", ""):
+        for bad in ("80", "81", "-1", "9" * 18, "9" * 19, "+3", "x", ""):
             assert not pair.check(
-                pull_request(queueOffset=offset, maxMsgNums=count, encoding=encoding)
+                pull_request(queueOffset=bad, maxMsgNums=count, encoding=encoding)
             )
 
 
@@ -317,12 +318,13 @@ async def test_changes_of_tables_and_settings(pair: Pair) -> None:
         return pair.check(pull_request())
 
     assert [is_served(), is_served()] == [False, True]
-    for change in (
+    changes: list[Callable[[], object]] = [
         lambda: pair.broker.topics.update(TopicConfig("T2", 4, 4)),
         lambda: pair.broker.groups.update(SubscriptionGroupConfig("other")),
         lambda: subscribe(pair.broker, "A"),
         pair.broker.pull_handlers.settings_changed,
-    ):
+    ]
+    for change in changes:
         change()
         assert [is_served(), is_served()] == [False, True]
     # A plan that was checked again without the kernel is known as well.
@@ -369,7 +371,8 @@ async def test_work_that_took_too_long_puts_pulls_off(pair: Pair) -> None:
 
 
 async def test_a_consume_hook_sees_every_pull(compiled: None, tmp_path: Path) -> None:
-    broker = AssembledBroker(tmp_path, hooks=Hooks(consume=(lambda *_: None,)))
+    hook = create_autospec(ConsumeMessageHook, instance=True)
+    broker = AssembledBroker(tmp_path, hooks=Hooks(consume=[hook]))
     assert broker.assembly.service.take_frames is None
     await broker.close()
 

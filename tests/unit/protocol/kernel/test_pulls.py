@@ -62,7 +62,7 @@ class Store:
         values = tuple(fields[name].encode() if name in fields else None for name in key)
         self.pulls.add(values, "plan", ("T", 0), 32, 32, True, 0, None)
 
-    def pull(self, **values: str) -> list[bytes]:
+    def pull(self, **values: Any) -> list[bytes]:
         frame = pull_request(**values).encode()
         responses: list[bytes] = []
         end = self.pulls.run(frame, 0, "connection", responses, 1 << 20)

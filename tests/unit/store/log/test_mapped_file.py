@@ -86,6 +86,19 @@ def test_nothing_is_written_behind_the_end(tmp_path: Path) -> None:
     file.close()
 
 
+def test_a_lent_mapping_counts_as_a_use(tmp_path: Path) -> None:
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    file.reserve(SIZE)
+    file.write(10, b"bytes")
+    file.used = False
+    mapping = file.lend()
+    assert mapping is not None
+    assert mapping[10:15] == b"bytes"
+    assert file.used
+    file.close()
+    assert file.lend() is None
+
+
 def test_read_many_gives_each_record_of_the_entries(tmp_path: Path) -> None:
     file = MappedFile.create(tmp_path, SIZE, SIZE)
     file.reserve(SIZE)
