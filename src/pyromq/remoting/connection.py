@@ -65,11 +65,9 @@ _FRAME_COST: Final = 1 * KIB
 _ALL_FRAMES: Final = sys.maxsize
 #: From this size on, a second write is cheaper than copying the buffer.
 _LARGE_BUFFER: Final = 64 * KIB
-#: How long a stopping server waits for a peer to read its last responses.
-_CLOSE_SECONDS: Final = 2.0
-#: How long a connection is still read before it is closed. Closing a socket that has unread input
-#: resets it, and the peer loses responses that it has not read yet.
-_LINGER_SECONDS: Final = 0.2
+#: How long a stopping server waits for a peer to read its last responses, and reads on itself:
+#: closing a socket with unread input resets it, and the peer loses responses.
+_CLOSE_SECONDS, _LINGER_SECONDS = 2.0, 0.2
 
 _NEW, _OPEN, _CLOSING, _LOST = ConnectionState
 
@@ -369,6 +367,9 @@ class Connection(asyncio.Protocol):
                 except Exception:
                     self._fail(answers)
                     return position, None
+                if taken == len(buffer):
+                    self._write_answers(answers)
+                    return taken, None
                 if taken > position:
                     position, count = taken, 1
             frames, position, error = split_frames(buffer, max_frame, position, count)
