@@ -69,7 +69,12 @@ def main() -> int:
         text, is_enough = _measure_alone(options, console)
         sys.stdout.write(text)
         return 0 if is_enough else 1
-    facts = environment(REPOSITORY, rounds=options.rounds, messages=options.messages)
+    facts = environment(
+        REPOSITORY,
+        rounds=options.rounds,
+        messages=options.messages,
+        max_slices=options.max_slices,
+    )
     if options.baseline and not is_committed(facts):
         raise SystemExit("bench: commit src and bench first: a baseline must be reproducible")
     notes: list[str] = []

@@ -246,7 +246,6 @@ BOUNDS = (
     Bound("batch", "cpu_us", 0.4),
     Bound("batch", "rate", 1.2, at_most=False),
     Bound("pull", "cpu_us", 0.15),
-    Bound("pull", "cpu_us", 1.0, reference=KAFKA),
     Bound("pull2", "cpu_us", 0.3),
     Bound("one", "p50_ms", 0.4),
     Bound("sync", "cpu_us", 0.3),

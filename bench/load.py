@@ -69,6 +69,7 @@ class LoadResult:
     accepted: int  # with the slices before
     refused: int
     slices: int
+    settled: float  # 1 if the warm-up ended because the CPU per message had settled, else 0
     seconds: float
     rate: float
     cpu_us: float  # of the server, per message, until it rested
@@ -121,7 +122,7 @@ def run(order: LoadOrder) -> LoadResult:
 def measure(load: Load, order: LoadOrder) -> LoadResult:
     """Warm up, then measure."""
     pid = order.server_pid
-    slices, accepted = _warm_up(load, order)
+    slices, accepted, is_settled = _warm_up(load, order)
     messages = whole(order.messages, load.unit)
     server_before = cpu_seconds(pid)
     load_before = load.cpu()
@@ -141,6 +142,7 @@ def measure(load: Load, order: LoadOrder) -> LoadResult:
         accepted=accepted + messages,
         refused=refused,
         slices=slices,
+        settled=float(is_settled),
         seconds=seconds,
         rate=messages / seconds,
         cpu_us=server_cpu / messages * 1e6,
@@ -154,10 +156,10 @@ def measure(load: Load, order: LoadOrder) -> LoadResult:
     )
 
 
-def _warm_up(load: Load, order: LoadOrder) -> tuple[int, int]:
+def _warm_up(load: Load, order: LoadOrder) -> tuple[int, int, bool]:
     """Run slices until the server's CPU per message has settled, and leave it idle.
 
-    Returns the number of slices and of accepted messages.
+    Returns the number of slices, of accepted messages, and whether it settled within the maximum.
     """
     size = whole(order.messages // 20, load.unit)
     accepted = 0
@@ -172,7 +174,7 @@ def _warm_up(load: Load, order: LoadOrder) -> tuple[int, int]:
         costs.append((wait_until_resting(order.server_pid) - before) / max(1, done))
         accepted += done
         size = whole(min(int(size / seconds * _SLICE_SECONDS), order.messages), load.unit)
-    return len(costs), accepted
+    return len(costs), accepted, has_settled(costs)
 
 
 def has_settled(costs: Sequence[float]) -> bool:

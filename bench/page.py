@@ -33,6 +33,7 @@ from bench.report import Rounds, Verdict, baseline_file, cell, ratio, spread, ve
 
 BEGIN: Final = "<!-- begin: written by `python -m bench --page` -->"
 END: Final = "<!-- end -->"
+UNSETTLED: Final = " \\*"
 _RIVALS: Final = (JAVA, NATS, KAFKA)
 #: Figures to compare, and whether less is better.
 _COMPARED: Final = {
@@ -44,7 +45,17 @@ _COMPARED: Final = {
     "startup_s": True,
     "rest_mib": True,
 }
-_FACTS: Final = ("date", "commit", "machine", "cores", "kernel", "python", "java", "rounds")
+_FACTS: Final = (
+    "date",
+    "commit",
+    "machine",
+    "cores",
+    "kernel",
+    "python",
+    "java",
+    "rounds",
+    "messages",
+)
 
 
 def write_page(repository: Path) -> list[Path]:
@@ -80,7 +91,7 @@ def render_tables(rounds: Rounds, environments: Mapping[str, Mapping[str, Any]])
         "Median of the rounds in µs, lowest and highest in brackets.\n",
         _by_case(rounds, loads, "cpu_us"),
         "### Throughput\n",
-        "Messages per second. `ack` only acknowledges: the load generator's ceiling.\n",
+        "Messages per second. A contender `ack` only acknowledges: the generator's ceiling.\n",
         _by_case(rounds, loads, "rate"),
         "### Latency\n",
         "p50 in ms:\n",
@@ -105,7 +116,7 @@ def render_tables(rounds: Rounds, environments: Mapping[str, Mapping[str, Any]])
         "### Load generator\n",
         "Cores that the generator used, with Kafka its own client:\n",
         _by_case(rounds, loads, "load_cores"),
-        "Slices of warm-up before the first round:\n",
+        "Slices of warm-up before the first round. A star marks one not known to have settled:\n",
         _slices(rounds, loads),
         "### Goals\n",
         "Ratios of medians.\n",
@@ -170,16 +181,17 @@ def _by_figure(rounds: Rounds, section: Section) -> str:
 def _slices(rounds: Rounds, sections: Sequence[Section]) -> str:
     names = _contenders(rounds, sections, "slices")
     rows = [
-        [
-            section.title,
-            *(
-                f"{each[0]['slices']:.0f}" if (each := rounds[section.name].get(name)) else ""
-                for name in names
-            ),
-        ]
+        [section.title, *(_first_slices(rounds[section.name].get(name)) for name in names)]
         for section in sections
     ]
     return _table(["case", *names], rows)
+
+
+def _first_slices(measured: Sequence[Mapping[str, float]] | None) -> str:
+    if not measured:
+        return ""
+    mark = "" if measured[0].get("settled") else UNSETTLED
+    return f"{measured[0]['slices']:.0f}{mark}"
 
 
 def _goals(judged: Sequence[Verdict]) -> str:

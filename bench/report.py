@@ -118,7 +118,7 @@ def render(rounds: Rounds, facts: Mapping[str, object]) -> tuple[str, list[str]]
     if judged:
         console.print(_bounds_table(judged))
     missed = [str(verdict) for verdict in judged if not verdict.is_kept]
-    for line in _busy_generators(rounds, sections):
+    for line in (*_busy_generators(rounds, sections), *_unsettled(rounds, sections)):
         console.print(line)
     for contender, section, count in _refusals(rounds, sections):
         line = f"{contender} refused {count:,.0f} messages as busy in {section.title!r}"
@@ -186,6 +186,18 @@ def _busy_generators(rounds: Rounds, sections: Sequence[Section]) -> Iterator[st
                 yield (
                     f"NOTE  the load generator used {used.high:.2f} cores against {contender} in "
                     f"{section.title!r} and may have been the bottleneck"
+                )
+
+
+def _unsettled(rounds: Rounds, sections: Sequence[Section]) -> Iterator[str]:
+    for section in sections:
+        for contender, each in rounds[section.name].items():
+            # A single slice is the lead-in of a server that was warmed up in the first round.
+            capped = [one for one in each if one.get("slices", 0) > 1 and not one.get("settled")]
+            if capped:
+                yield (
+                    f"NOTE  {contender} had not settled in {section.title!r} before {len(capped)} "
+                    f"of {len(each)} rounds: it may not have been warm"
                 )
 
 

@@ -62,6 +62,16 @@ def test_the_page_names_every_loss(repository: Path) -> None:
     assert "server CPU" not in losses.partition("### Runs")[0]
 
 
+def test_a_warm_up_that_did_not_settle_has_a_star(repository: Path) -> None:
+    file = baseline_file(repository, "broker", FACTS)
+    content = orjson.loads(file.read_bytes())
+    content["cases"]["send128"]["rounds"]["java"][0] |= {"slices": 20, "settled": 0.0}
+    content["cases"]["send128"]["rounds"]["pyromq"][0] |= {"slices": 4, "settled": 1.0}
+    file.write_bytes(orjson.dumps(content))
+    page, _ = write_page(repository)
+    assert "| send 128 B, 4 x 64 in flight | 20 \\* | 4 |" in page.read_text()
+
+
 def test_a_page_without_markers_is_left_alone(repository: Path) -> None:
     page = repository / "docs" / "performance.md"
     page.write_text("by hand\n")

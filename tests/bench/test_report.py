@@ -106,6 +106,15 @@ def test_a_busy_load_generator_is_pointed_out() -> None:
     assert "0.97 cores against java" in render(rounds, {})[0]
 
 
+def test_a_warm_up_that_ended_at_its_maximum_is_pointed_out() -> None:
+    rounds = _rounds(java=1.0)
+    settled = rounds["batch"]["java"][0] | {"slices": 6, "settled": 1.0}
+    rounds["batch"]["java"] = [settled, settled | {"slices": 1, "settled": 0.0}]
+    assert "had not settled" not in render(rounds, {})[0]
+    rounds["batch"]["java"].append(settled | {"slices": 20, "settled": 0.0})
+    assert "before 1 of 3 rounds: it may not have been warm" in render(rounds, {})[0]
+
+
 def test_refusals_are_reported_and_those_of_others_than_java_fail() -> None:
     rounds = _rounds(java=1.0)
     rounds["batch"]["java"] *= 3

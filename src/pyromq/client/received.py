@@ -394,6 +394,17 @@ def decode_messages(data: bytes, queue: MessageQueue, topic: str = "") -> list[R
     return messages
 
 
+def consecutive_size(messages: list[ReceivedMessage]) -> int | None:
+    """Return the size of the bodies of messages with consecutive offsets, else None."""
+    if _compiled is not None:
+        found: int | None = _compiled.consecutive_size(messages)
+        return found
+    first = messages[0].queue_offset
+    if [message.queue_offset for message in messages] != [*range(first, first + len(messages))]:
+        return None
+    return sum([message.body_size for message in messages])
+
+
 def _decompress(message: ReceivedMessage, body: bytes) -> None:
     try:
         message.body = decompress(body, message.sys_flag)

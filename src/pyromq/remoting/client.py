@@ -12,7 +12,9 @@ timer for all of them, and no copy of the response's header.
 Invariants:
 1. A request ends exactly once, with its response or with one RemotingError that names the address.
    When a connection is lost, all its requests fail immediately.
-2. The frames of one loop iteration leave in one write, in the order in which they were sent.
+2. The frames of one loop iteration leave together, in the order in which they were sent. If
+   responses lead to requests at once, half as many requests leave as soon as they are there, so
+   that the server works on them while the client handles the other responses.
 3. Senders wait while the peer does not read (`pause_writing`), so the number of concurrent
    requests bounds the memory.
 4. Responses that are late or match no request are dropped.
@@ -75,6 +77,8 @@ ClientHandler = Callable[
 BeforeRequest = Callable[[str, RemotingCommand], None]
 
 _MAX_OPAQUE = 0x7FFFFFFF
+#: More frames than one loop iteration ever has.
+_NEVER = 1 << 62
 #: How long `close` waits for a peer to read the frames that are queued for it.
 _CLOSE_GRACE_SECONDS = 1.0
 #: A connection whose requests time out is closed if nothing arrived on it for this long.
@@ -267,6 +271,8 @@ class ServerConnection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._outgoing: list[bytes] = []
+        #: How many frames leave without waiting for the end of the loop iteration.
+        self._early = _NEVER
         self._opaque = 0
         self._pending = _Requests()
         #: Send requests; a plain response to one is decoded without its header's other fields.
@@ -306,10 +312,13 @@ class ServerConnection(asyncio.Protocol):
 
     def write(self, frame: bytes) -> None:
         """Send a frame together with the others of this loop iteration."""
-        if not self._outgoing:
+        outgoing = self._outgoing
+        if not outgoing:
             self._loop.call_soon(self._flush)
             self.queued_at = self._loop.time()
-        self._outgoing.append(frame)
+        outgoing.append(frame)
+        if len(outgoing) >= self._early:
+            self._flush()
 
     async def until_writable(self) -> None:
         """Wait while the peer does not read. Raises RemotingClosedError."""
@@ -355,8 +364,9 @@ class ServerConnection(asyncio.Protocol):
         buffer = self._gatherer.add(data)
         if buffer is None:
             return
+        count = 0
         if self._sends and _compiled is not None:
-            buffer = self._take_plain_answers(buffer)
+            buffer, count = self._take_plain_answers(buffer)
         frames, taken, error = split_frames(buffer, self._max_frame)
         try:
             for frame in frames:
@@ -367,10 +377,13 @@ class ServerConnection(asyncio.Protocol):
                     self._take_request(command_from(frame))
         except (FrameError, TypeError, KeyError) as unreadable:
             error = FrameError(f"header cannot be used: {unreadable!r}")
-        if error is None:
-            self._gatherer.keep(buffer, taken)
-        else:
+        if error is not None:
             self.refuse(error)
+            return
+        self._gatherer.keep(buffer, taken)
+        if count or frames:
+            self._early = (count + len(frames) + 1) // 2
+            self._loop.call_soon(self._end_early)  # behind the callers, who run next
 
     def pause_writing(self) -> None:
         """Make senders wait: the server does not read."""
@@ -410,6 +423,8 @@ class ServerConnection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
             self.queued_at = self._loop.time()
         outgoing.append(frame)
+        if len(outgoing) >= self._early:
+            self._flush()
         if timeout is None:
             answer.add_done_callback(lambda _: requests.pop(opaque, None))
             return answer
@@ -432,13 +447,21 @@ class ServerConnection(asyncio.Protocol):
             self._end(reason)
             self._transport.abort()  # drop unsent frames: their requests have failed
 
+    def _end_early(self) -> None:
+        """Let frames wait again: the callers of the last responses have run."""
+        self._early = _NEVER
+
     def _flush(self) -> None:
+        self._early = _NEVER
         if self._outgoing:
             self._transport.write(b"".join(self._outgoing))
             self._outgoing.clear()
 
-    def _take_plain_answers(self, buffer: bytes) -> bytes:
-        """Pass the plain responses to sends at the head of a chunk on; return the rest of it."""
+    def _take_plain_answers(self, buffer: bytes) -> tuple[bytes, int]:
+        """Pass on the plain responses to sends at the head of a chunk.
+
+        Return the rest of it, and their number.
+        """
         assert _compiled is not None
         answers, taken = _compiled.read_answers(buffer, self._sends, self._max_frame, SendAnswer)
         pop = self._sends.pop
@@ -446,7 +469,7 @@ class ServerConnection(asyncio.Protocol):
             answer = pop(opaque, None)  # a peer may repeat a response
             if answer is not None and not answer.done():
                 answer.set_result(plain)
-        return buffer[taken:] if taken else buffer
+        return buffer[taken:] if taken else buffer, len(answers)
 
     def _take_answer(self, opaque: int, frame: RawFrame) -> None:
         answer = self._pending.pop(opaque, None) or self._sends.pop(opaque, None)

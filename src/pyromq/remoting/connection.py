@@ -385,18 +385,17 @@ class Connection(asyncio.Protocol):
 
     def _late_by(self, now: float) -> float:
         """Return how long the chunk has waited, or 0 if that is too short to refuse anything."""
-        policy = self._host.service.late_requests
-        waited = self._host.lateness.waited(now)
+        waited, policy = self._host.lateness.waited(now), self._host.service.late_requests
         return 0.0 if policy is None or waited < policy.shortest_limit else waited
 
     def _serve_late(self, buffer: bytes, waited: float) -> tuple[int, FrameError | None]:
         """Serve a chunk of which some requests may have waited too long: refuse those first."""
         frames, taken, error = split_frames(buffer, self._host.max_frame)
         policy = self._host.service.late_requests
-        assert policy is not None
-        frames, refusals = without_late(frames, waited, policy)
+        frames, refusals = without_late(frames, waited, policy) if policy else (frames, [])
         self._write_answers(refusals)
-        if frames and self._handle(frames, answers := []):
+        answers: list[bytes] = []
+        if frames and self._handle(frames, answers):
             self._write_answers(answers)
         return taken, error
 
@@ -564,7 +563,8 @@ class Connection(asyncio.Protocol):
         if self._waiting and not self._write_paused and not self._unfinished.is_full:
             frames = self._waiting
             self._keep_waiting([])
-            if self._handle(frames, answers := []):
+            answers: list[bytes] = []
+            if self._handle(frames, answers):
                 self._write_answers(answers)
         if self.is_read and not self._waiting:
             if self._received:  # the delay was ours: the unfinished frame gets its full time

@@ -16,13 +16,20 @@ import pytest
 import uvloop
 
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
-from pyromq.protocol.wire.frame import FrameReader, RemotingCommand, RequestError
+from pyromq.protocol.wire.frame import (
+    MAX_FRAME,
+    FrameReader,
+    RemotingCommand,
+    RequestError,
+    split_frames,
+)
 from pyromq.remoting import client as client_module
 from pyromq.remoting.client import (
     RemotingClient,
     RemotingClosedError,
     RemotingConnectError,
     RemotingTimeoutError,
+    ServerConnection,
 )
 from tests.support.clocks import held_loop, on_held_loop
 from tests.support.patience import DEADLINE, until
@@ -145,6 +152,44 @@ async def test_requests_of_one_turn_leave_in_one_write() -> None:
         before = server.peers[0].chunks
         await asyncio.gather(*(client.request(server.address, command()) for _ in range(50)))
         assert server.peers[0].chunks == before + 1
+
+
+async def test_half_of_the_requests_that_follow_responses_leave_early() -> None:
+    writes: list[int] = []
+
+    class Transport(asyncio.Transport):
+        def write(self, data: Any) -> None:
+            frames, _, _ = split_frames(bytes(data))
+            writes.append(len(frames))
+
+    def numbered(opaque: int) -> RemotingCommand:
+        return RemotingCommand(RequestCode.HEART_BEAT, opaque=opaque)
+
+    connection = ServerConnection("server", {}, MAX_FRAME, lambda _: None)
+    connection.connection_made(Transport())
+
+    async def ask(times: int) -> None:
+        for _ in range(times):
+            opaque = connection.next_opaque()
+            await connection.call(opaque, numbered(opaque).encode(), 0, 3.0)
+
+    asking = [asyncio.create_task(ask(2)) for _ in range(5)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert writes == [5]
+    connection.data_received(b"".join(numbered(n).answer().encode() for n in range(1, 6)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert writes == [5, 3, 2]
+    connection.data_received(numbered(6).answer().encode())
+    await asking[0]
+    later = asyncio.create_task(ask(1))  # not called by the response
+    await asyncio.sleep(0)
+    assert writes == [5, 3, 2]
+    await asyncio.sleep(0)
+    assert writes == [5, 3, 2, 1]
+    for task in (*asking, later):
+        task.cancel()
 
 
 async def test_answers_may_come_in_any_order() -> None:

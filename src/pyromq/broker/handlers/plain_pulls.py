@@ -33,7 +33,10 @@ class PlainPulls:
 
     def __init__(self, kernel: ModuleType, parts: BrokerParts) -> None:
         self._config = parts.config
-        self._tables = parts.tables
+        self._offsets = parts.tables.offsets
+        self._topic_table = parts.tables.topics
+        self._group_table = parts.tables.groups
+        self._consumer_table = parts.tables.consumers
         self._stats = parts.stats
         self._turns = parts.long_poll.turns
         self._is_replica = parts.is_replica
@@ -47,11 +50,12 @@ class PlainPulls:
             store.watermarks,
             store.unsealed,
             store.reader.is_in_memory,
-            self._served,
+            self._commit,
             tuple(store.reader.pull_limits),
         )
         self._run = self._pulls.run
         self._note_versions()
+        self._stats.before_count.append(self.count)
 
     def add(self, key: PlanKey, plan: PullPlan) -> None:
         """Serve pulls with this plan from now on, if they can be plain."""
@@ -72,7 +76,7 @@ class PlainPulls:
             codes = struct.pack(f">{len(sorted_codes)}q", *sorted_codes)
         max_count, max_examined = self._reader.counts(plan.max_count, message_filter)
         if not self._is_current():
-            self.clear()
+            self.clear()  # now: later would drop this plan as well
         self._pulls.add(
             tuple(fields),
             plan,
@@ -99,40 +103,33 @@ class PlainPulls:
             self.clear()
             return position
         # A client that pulls much at once must read the first responses before it gets others.
-        if answers and sum(map(len, answers)) > MAX_UNSENT:
-            return position
-        taken: int = self._run(chunk, position, connection, answers)
+        room = MAX_UNSENT - sum(map(len, answers)) if answers else MAX_UNSENT
+        taken: int = self._run(chunk, position, connection, answers, room)
         return taken
 
-    def _served(
-        self,
-        connection: Connection,
-        plan: PullPlan,
-        commit_offset: int | None,
-        count: int,
-        size: int,
-    ) -> None:
-        self._stats.pulled(plan.group, plan.topic, plan.queue_id, count, size)
-        if commit_offset is not None:
-            self._tables.offsets.commit(
-                plan.group,
-                plan.topic,
-                plan.queue_id,
-                commit_offset,
-                remote_address=connection.remote_address,
-            )
+    def count(self) -> None:
+        """Add the pulls served since the last call to the statistics."""
+        for plan, messages, size, pulls in self._pulls.take_counts():
+            self._stats.pulled(plan.group, plan.topic, plan.queue_id, messages, size, pulls)
+
+    def _commit(self, connection: Connection, plan: PullPlan, offset: int) -> None:
+        self._offsets.commit(
+            plan.group,
+            plan.topic,
+            plan.queue_id,
+            offset,
+            remote_address=connection.remote_address,
+        )
 
     def _is_current(self) -> bool:
-        tables = self._tables
+        """Return whether the tables are those that all known plans were checked against."""
         return (
-            self._topics is tables.topics.data_version
-            and self._groups is tables.groups.data_version
-            and self._consumers == tables.consumers.version
+            self._topics is self._topic_table.data_version
+            and self._groups is self._group_table.data_version
+            and self._consumers == self._consumer_table.version
         )
 
     def _note_versions(self) -> None:
-        """Note the versions of the tables that plans are checked against from now on."""
-        tables = self._tables
-        self._topics = tables.topics.data_version
-        self._groups = tables.groups.data_version
-        self._consumers = tables.consumers.version
+        self._topics = self._topic_table.data_version
+        self._groups = self._group_table.data_version
+        self._consumers = self._consumer_table.version

@@ -2,6 +2,8 @@
 
 LITE_PULL_MESSAGE of 5.x clients is the same request. The path of a pull:
 
+0. With the compiled kernel, `plain_pulls` serves it from the bytes of its chunk if its plan is
+   known and its messages are in memory.
 1. `pull_plans` finds the plan of its header fields, checked before, or checks it.
 2. `pull_serving` gets the messages from the store and builds the response.
 3. Not in memory, or megabytes at once: `disk_pull` has a thread read them first.

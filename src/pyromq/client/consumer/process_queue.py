@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pyromq.base.sizes import MIB
-from pyromq.client.received import ReceivedMessage
+from pyromq.client.received import ReceivedMessage, consecutive_size
 from pyromq.protocol.wire.bodies import MessageQueue
 
 
@@ -98,17 +98,20 @@ class ProcessQueue:
         self.next_offset = next_offset
         if not messages:
             return messages
-        offsets = [message.queue_offset for message in messages]
-        first = offsets[0]
-        if first <= self._last or offsets != [*range(first, first + len(offsets))]:
+        offsets: Sequence[int]
+        first = messages[0].queue_offset
+        size = consecutive_size(messages)
+        if size is not None and first > self._last:
+            offsets = range(first, first + len(messages))
+        else:
             # The broker skipped messages, or returned duplicates or disorder: take each once.
             by_offset = {message.queue_offset: message for message in messages}
             offsets = [offset for offset in sorted(by_offset) if offset > self._last]
             messages = [by_offset[offset] for offset in offsets]
             if not messages:
                 return messages
+            size = sum([message.body_size for message in messages])
         self._last = offsets[-1]
-        size = sum([message.body_size for message in messages])
         self._pulls[id(messages)] = _Pull(messages, offsets, size)
         self.size += size
         self.count += len(offsets)
@@ -213,5 +216,5 @@ class ProcessQueue:
 class _Pull(NamedTuple):
     #: Kept, so that no other list gets the same identity.
     messages: list[ReceivedMessage]
-    offsets: list[int]
+    offsets: Sequence[int]
     size: int

@@ -32,7 +32,13 @@ from pyromq.client.consumer.pull_request import (
     pull_template,
 )
 from pyromq.client.consumer.subscription import Subscription
-from pyromq.client.errors import BrokerError, TopicNotFoundError, reading_answer, refusal_of
+from pyromq.client.errors import (
+    AnswerError,
+    BrokerError,
+    TopicNotFoundError,
+    reading_answer,
+    refusal_of,
+)
 from pyromq.client.received import ReceivedMessage, decode_messages
 from pyromq.client.session.session import Session
 from pyromq.protocol.message.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
@@ -116,7 +122,7 @@ class QueueAccess:
         commit `commit_offset` along the way if it equals `offset` or if they are pyromq's. The
         first commit of a topic is sent as a request of its own before the pull.
         """
-        broker_id = self._suggested.get(queue, 0)
+        broker_id = self._suggested_id(queue)
         address = await self._address(queue, broker_id)
         sys_flag = PULL_SUBSCRIPTION
         if wait > 0:
@@ -220,6 +226,10 @@ class QueueAccess:
 
     # Helpers, in call order.
 
+    def _suggested_id(self, queue: MessageQueue) -> int:
+        # Usually there is none, and hashing a queue costs.
+        return self._suggested.get(queue, 0) if self._suggested else 0
+
     async def _address(self, queue: MessageQueue, broker_id: int = 0) -> str:
         topic = self._session.wrap(queue.topic)
         routes = self._session.routes
@@ -287,7 +297,7 @@ class QueueAccess:
             self._in_order.add(address)
         else:
             self._in_order.discard(address)
-        with reading_answer(address):
+        try:
             try:
                 fields = header["extFields"]
                 suggested = int(fields["suggestWhichBrokerId"])
@@ -302,7 +312,9 @@ class QueueAccess:
                 if status is PullStatus.FOUND
                 else []
             )
-        if suggested != self._suggested.get(queue, 0):
+        except ValueError as error:  # not `reading_answer`: a context manager for each pull costs
+            raise AnswerError(address, error) from error
+        if suggested != self._suggested_id(queue):
             self._suggested[queue] = suggested
         return PullResult(status, messages, next_offset, min_offset, max_offset)
 

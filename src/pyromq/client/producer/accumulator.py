@@ -56,13 +56,19 @@ class Batching:
 class Accumulator:
     """Collects single messages and delivers batches."""
 
-    def __init__(self, batching: Batching, deliver: _Deliver) -> None:
+    def __init__(
+        self, batching: Batching, deliver: _Deliver, *, keeps_messages: bool = True
+    ) -> None:
+        """Take `keeps_messages` to give hooks the messages; the memory of others is free sooner."""
         self._batching = batching
+        self._keeps_messages = keeps_messages
         # A message that could exceed a request's limit with its properties goes alone.
         self._max_bytes = min(batching.max_bytes, MAX_BODY - MAX_PROPERTIES - INNER_HEAD_SIZE)
         self._max_messages = batching.max_messages
         self._deliver = deliver
         self._batches: dict[_Destination, _Batch] = {}
+        #: Those of topics, without a fixed queue.
+        self._plain: dict[str, _Batch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         #: The last batch in flight to each fixed queue.
         self._last: dict[_Destination, asyncio.Task[None]] = {}
@@ -104,18 +110,25 @@ class Accumulator:
         tags = message.plain_tags(self._max_bytes)
         if tags is None:
             return None
-        body = message.body
+        topic, body = message.topic, message.body
         size = plain_size(tags) + len(body)
-        destination = (message.topic, None)
-        batch = self._batches.get(destination)
+        batch = self._plain.get(topic)
         if batch is None or batch.size + size > MAX_BODY or batch.timeout != timeout:
-            if message.topic.startswith(RETRY_TOPIC_PREFIX):
+            if topic.startswith(RETRY_TOPIC_PREFIX):
                 return None
-            check_topic(message.topic)
-            batch = self._open(destination, timeout)
+            check_topic(topic)
+            batch = self._open((topic, None), timeout)
+        result = batch.create_future()
         batch.bodies.append(body)
         batch.tags.append(tags)
-        return self._added(destination, batch, message, size)
+        # As in `_added`, which would be one call more for each message.
+        if self._keeps_messages:
+            batch.messages.append(message)
+        batch.results.append(result)
+        batch.size += size
+        if batch.size >= self._max_bytes or len(batch.results) >= self._max_messages:
+            self._send((topic, None))
+        return result
 
     async def flush(self) -> None:
         """Send all waiting batches, and wait until everything in flight is answered."""
@@ -130,13 +143,16 @@ class Accumulator:
         loop = asyncio.get_running_loop()
         batch = self._batches[destination] = _Batch(loop, timeout)
         batch.timer = loop.call_later(self._batching.linger, self._send, destination)
+        if destination[1] is None:
+            self._plain[destination[0]] = batch
         return batch
 
     def _added(
         self, destination: _Destination, batch: _Batch, message: Message, size: int
     ) -> asyncio.Future[SendResult]:
         result = batch.create_future()
-        batch.messages.append(message)
+        if self._keeps_messages:
+            batch.messages.append(message)
         batch.results.append(result)
         batch.size += size
         if batch.size >= self._max_bytes or len(batch.results) >= self._max_messages:
@@ -147,6 +163,8 @@ class Accumulator:
         batch = self._batches.pop(destination, None)
         if batch is None:
             return
+        if destination[1] is None:
+            del self._plain[destination[0]]
         if batch.timer is not None:
             batch.timer.cancel()
         before = self._last.get(destination) if destination[1] is not None else None

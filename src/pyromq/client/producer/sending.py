@@ -107,7 +107,6 @@ class Outgoing:
         """Return a plain message that has to be sent again, or whose response is not plain."""
         properties = plain_properties(sent.key, sent.tags)
         self = cls.encoded(sent.topic, sent.body, properties)
-        self.messages = (sent.message,)
         self.keys = [sent.key]
         return self
 
@@ -168,6 +167,15 @@ class Outgoing:
 
     def results_of(self, answer: SendAnswer, queue: MessageQueue) -> list[SendResult]:
         """Return one result per message, from a plain response."""
+        if _compiled is not None:
+            stored = queue
+            if answer.queue_id != queue.queue_id:
+                stored = MessageQueue(queue.topic, queue.broker_name, answer.queue_id)
+            results: list[SendResult] | None = _compiled.send_results(
+                answer, self.keys, stored, _SEND_OK, SendResult
+            )
+            if results is not None:
+                return results
         return self._results(
             queue,
             SendStatus.SEND_OK,
@@ -214,7 +222,6 @@ class QuickSend(NamedTuple):
     connection: ServerConnection
     #: The time of the connection's loop at which it was sent.
     queued_at: float
-    message: Message
     topic: str
     tags: str
     body: bytes

@@ -17,6 +17,7 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     area_of,
     bytes_of,
     faults,
+    find8,
     is_at,
     is_outside,
     read8,
@@ -27,7 +28,13 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     write32,
     write_all,
 )
-from cython.cimports.pyromq.protocol.kernel.text import NONE, parse_number, plain_end, write_decimal
+from cython.cimports.pyromq.protocol.kernel.text import (
+    NONE,
+    ascii_end,
+    parse_number,
+    plain_end,
+    write_decimal,
+)
 
 from pyromq.protocol.message import properties as names
 from pyromq.protocol.message import record
@@ -282,6 +289,40 @@ def read_answers(
         answers.append((opaque, _new_tuple(answer_type, values)))
         at = end
     return answers, at
+
+
+def send_results(
+    answer: object, keys: list, queue: object, status: object, result_type: object
+) -> list | None:
+    """Return a result for each message of a batch; None unless each of them has an ASCII id."""
+    ids: str = answer[0]
+    offset: cython.longlong = answer[2]
+    region, trace = answer[3], answer[4]
+    text = view_of_text(ids)
+    count = len(keys)
+    results: list = []
+    at: cython.longlong = 0
+    if ascii_end(text, 0, text.size) != text.size:
+        return None
+    for index in range(count):
+        if at > text.size:
+            return None
+        place: Text
+        place.start = at
+        place.end = find8(text, at, text.size, 0x2C)
+        at = place.end + 1
+        values = (
+            keys[index],
+            text_in(text, place),
+            queue,
+            offset + index,
+            status,
+            None,
+            region,
+            trace,
+        )
+        results.append(_new_tuple(result_type, values))
+    return results if at == text.size + 1 else None
 
 
 def scratch_of(size):

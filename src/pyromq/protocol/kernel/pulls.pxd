@@ -59,6 +59,10 @@ cdef class Plan:
     # Accepted tags codes in ascending order, 8 bytes each; None accepts every message.
     cdef bytes codes
     cdef View codes_view
+    # Served since the last `take_counts`
+    cdef i64 pulls
+    cdef i64 messages
+    cdef i64 bytes
 
 @cython.final
 cdef class Pulls:
@@ -77,7 +81,9 @@ cdef class Pulls:
     cdef object watermarks
     cdef object unsealed
     cdef object is_in_memory
-    cdef object on_served
+    cdef object commit
+    # Plans with served pulls that `take_counts` has not returned
+    cdef list counted
     # Plans by their packed fields
     cdef dict plans
     # Scratch
@@ -102,7 +108,6 @@ cdef class Pulls:
     cdef bint gather(self, Area response, i64 at, View log, i64 base, i64 span_count) noexcept
     cdef View keep(self, bytes data)
 
-cdef bint open_view(object mapping, Py_buffer* buffer, View* view)
 cdef object file_at(object segments, i64 position)
 cdef i64 number_in(View view, Text text) noexcept
 cdef bint accepts(View codes, i64 code) noexcept
@@ -112,5 +117,5 @@ cdef i64 write_sized_decimal(Area area, i64 at, i64 value) noexcept
 cdef i64 ENTRY_SIZE, ENTRY_RECORD_SIZE, ENTRY_CODE, MAX_EXTENSION_ADDRESS
 cdef i64 PREFIX_SIZE, TOTAL_SIZE, HEADER_LENGTH_MASK, MAX_FRAME, RESPONSE, ONEWAY
 cdef i64 PULL, LITE_PULL
-cdef i64 MAX_RECORDS, MAX_RUN, TEXT_SIZE, NUMBERS_SIZE
+cdef i64 MAX_RECORDS, TEXT_SIZE, NUMBERS_SIZE
 cdef FieldNames NAMES

@@ -23,7 +23,7 @@ Not thread-safe.
 """
 
 import cython
-from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cython.cimports.cpython.buffer import PyBuffer_Release
 from cython.cimports.cpython.bytes import PyBytes_AsString, PyBytes_FromStringAndSize
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.pyromq.protocol.kernel.raw import (
@@ -36,6 +36,7 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     read64,
     read_only,
     view_of,
+    view_of_buffer,
     write32,
     write_all,
 )
@@ -82,8 +83,6 @@ NAMES.binary_max_name = header_binary.MAX_KEY
 
 #: Records of one response.
 MAX_RECORDS = 4096
-#: Pulls of one call.
-MAX_RUN = 8
 #: Of the fields of a plan, packed; and of the header of a response.
 TEXT_SIZE = 4096
 #: At most, of the numbers in a response, with their lengths.
@@ -113,14 +112,10 @@ class Pulls:
         watermarks: object,
         unsealed: object,
         is_in_memory: object,
-        on_served: object,
+        commit: object,
         limits: tuple,
     ) -> None:
-        """Call `on_served` for each pull: connection, owner of its plan, offset to commit, messages, bytes.
-
-        `limits`: bytes of a pull; bytes from the log's end beyond which messages are cold, or are
-        warm without asking `is_in_memory`; the same for entries; bytes over which a pull may spread.
-        """
+        """See `PlainPulls` for the arguments, and `store.queues.reading.PullLimits`."""
         self.kept = []
         self.json.before_broker = self.keep(json[0])
         self.json.before_next = self.keep(json[1])
@@ -143,7 +138,8 @@ class Pulls:
         self.watermarks = watermarks
         self.unsealed = unsealed
         self.is_in_memory = is_in_memory
-        self.on_served = on_served
+        self.commit = commit
+        self.counted = []
         self.max_bytes, self.max_cold, self.warm_bytes, self.warm_entries, self.max_span = limits
         self.plans = {}
         text = bytearray(TEXT_SIZE)
@@ -191,15 +187,27 @@ class Pulls:
         """Leave all pulls to the Python code."""
         self.plans.clear()
 
+    def take_counts(self) -> list:
+        """Return what was served since the last call: owner of a plan, messages, bytes, pulls."""
+        counts = []
+        for number in range(len(self.counted)):
+            plan: Plan = self.counted[number]
+            counts.append((plan.owner, plan.messages, plan.bytes, plan.pulls))
+            plan.messages = plan.bytes = plan.pulls = 0
+        self.counted.clear()
+        return counts
+
     # A chunk
 
-    def run(self, chunk: bytes, start: int, connection: object, responses: list) -> int:
-        """Serve the plain pulls from `start` on; return the end of the last one."""
+    def run(self, chunk: bytes, start: int, connection: object, responses: list, room: int) -> int:
+        """Serve the plain pulls from `start` on; return the end of the last one.
+
+        Stop after the response that fills `room` bytes.
+        """
         view = view_of(chunk)
         at: cython.longlong = start
-        for _ in range(MAX_RUN):
-            if view.size - at < PREFIX_SIZE:
-                break
+        left: cython.longlong = room
+        while left > 0 and view.size - at >= PREFIX_SIZE:
             end = at + TOTAL_SIZE + read32(view, at)
             if end > view.size or end - at > MAX_FRAME:
                 break
@@ -207,6 +215,7 @@ class Pulls:
             if response is None:
                 break
             responses.append(response)
+            left -= len(response)
             at = end
         return at
 
@@ -239,14 +248,15 @@ class Pulls:
             return None
         selection: Selection
         response = self.read(plan, queue, offset, cython.address(selection))
-        if response is not None:
-            self.on_served(
-                connection,
-                plan.owner,
-                commit_offset if plan.commits else None,
-                selection.count,
-                selection.size,
-            )
+        if response is None:
+            return None
+        if not plan.pulls:
+            self.counted.append(plan)
+        plan.pulls += 1
+        plan.messages += selection.count
+        plan.bytes += selection.size
+        if plan.commits:
+            self.commit(connection, plan.owner, commit_offset)
         return response
 
     def find_plan(self, chunk):
@@ -306,9 +316,10 @@ class Pulls:
             return False
         self.log_base = log_files[0].base
         self.log_segment_size = self.log.segment_size
-        mapped: View
-        if not open_view(file.lend(), cython.address(self.buffer), cython.address(mapped)):
+        mapping = file.lend()
+        if mapping is None:
             return False
+        mapped = view_of_buffer(mapping, cython.address(self.buffer))
         is_plain = False
         if end <= mapped.size:
             entries: View
@@ -336,9 +347,11 @@ class Pulls:
             ):
                 break
             selection.seen += 1
-            if plan.codes is None or accepts(plan.codes_view, read64(entries, at + ENTRY_CODE)):
-                if not self.add_record(physical, size, written, selection):
-                    return False
+            is_wanted = plan.codes is None or accepts(
+                plan.codes_view, read64(entries, at + ENTRY_CODE)
+            )
+            if is_wanted and not self.add_record(physical, size, written, selection):
+                return False
             at += ENTRY_SIZE
         return selection.count > 0
 
@@ -380,10 +393,11 @@ class Pulls:
         write32(area, 0, area.size - TOTAL_SIZE)
         write32(area, TOTAL_SIZE, self.is_binary << 24 | length)
         at = copy(area, PREFIX_SIZE, read_only(self.text), 0, length)
-        log: View
-        if not open_view(file.lend(), cython.address(self.buffer), cython.address(log)):
+        mapping = file.lend()
+        if mapping is None:
             return None
         # Nothing else runs between `lend` and the end of the copy.
+        log = view_of_buffer(mapping, cython.address(self.buffer))
         is_whole = self.gather(area, at, log, selection.begin, selection.span_count)
         PyBuffer_Release(cython.address(self.buffer))
         return response if is_whole else None
@@ -420,13 +434,13 @@ class Pulls:
         return at
 
     def gather(self, response, at, log, base, span_count):
-        """Copy the selected records from a segment that begins at `base`; return False if it is shorter."""
+        """Copy the records from a segment that begins at `base`; return False if it is shorter."""
         for number in range(span_count):
-            start = self.spans[number].start - base
-            size = self.spans[number].end - self.spans[number].start
-            if start < 0 or size > log.size - start:
+            if self.spans[number].start < base or self.spans[number].end - base > log.size:
                 return False
-            at = copy(response, at, log, start, size)
+        for number in range(span_count):
+            start = self.spans[number].start
+            at = copy(response, at, log, start - base, self.spans[number].end - start)
         return True
 
     # Constants
@@ -434,16 +448,6 @@ class Pulls:
     def keep(self, data):
         self.kept.append(data)
         return view_of(data)
-
-
-def open_view(mapping, buffer, view):
-    """Take the bytes of a mapping until PyBuffer_Release; return False if there is none."""
-    if mapping is None:
-        return False
-    PyObject_GetBuffer(mapping, buffer, PyBUF_SIMPLE)
-    view.data = cython.cast(cython.pointer(u8), buffer.buf)
-    view.size = buffer.len
-    return True
 
 
 def file_at(segments, position):

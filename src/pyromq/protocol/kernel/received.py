@@ -34,18 +34,18 @@ LENGTH_SIZE = record.PROPERTIES_LENGTH.size
 COMPRESSED = sysflag.COMPRESSED
 BORN_HOST_V6 = sysflag.BORN_HOST_V6
 STORE_HOST_V6 = sysflag.STORE_HOST_V6
-FLAG = record.FIELD_OFFSETS["flag"]
-QUEUE_OFFSET = record.FIELD_OFFSETS["queueOffset"]
-PHYSICAL_OFFSET = record.FIELD_OFFSETS["physicalOffset"]
-SYS_FLAG = record.FIELD_OFFSETS["sysFlag"]
-BORN_TIMESTAMP = record.FIELD_OFFSETS["bornTimestamp"]
-BORN_HOST = record.FIELD_OFFSETS["bornHost"]
-STORE_TIMESTAMP = record.FIELD_OFFSETS["storeTimestamp"]
-STORE_HOST = record.FIELD_OFFSETS["storeHost"]
-RECONSUME_TIMES = record.FIELD_OFFSETS["reconsumeTimes"]
-PREPARED_TRANSACTION_OFFSET = record.FIELD_OFFSETS["preparedTransactionOffset"]
-MAGIC_AT = record.FIELD_OFFSETS["magic"]
-BODY_LENGTH_SIZE = record.HEAD_SIZE_V4 - record.FIELD_OFFSETS["bodyLength"]
+FLAG = record.FLAG_AT
+QUEUE_OFFSET = record.QUEUE_OFFSET_AT
+PHYSICAL_OFFSET = record.PHYSICAL_OFFSET_AT
+SYS_FLAG = record.SYS_FLAG_AT
+BORN_TIMESTAMP = record.BORN_TIMESTAMP_AT
+BORN_HOST = record.BORN_HOST_AT
+STORE_TIMESTAMP = record.STORE_TIMESTAMP_AT
+STORE_HOST = record.STORE_HOST_AT
+RECONSUME_TIMES = record.RECONSUME_TIMES_AT
+PREPARED_TRANSACTION_OFFSET = record.PREPARED_OFFSET_AT
+MAGIC_AT = record.MAGIC_AT
+BODY_LENGTH_SIZE = record.HEAD_SIZE_V4 - record.BODY_LENGTH_AT
 EMPTY_HEAD = bytes(record.HEAD_SIZE_V4)
 
 
@@ -105,6 +105,21 @@ def decode(
         messages.append(message)
         at = following
     return messages
+
+
+def consecutive_size(messages: list) -> object:
+    """Return the size of the bodies of messages with consecutive offsets, else None."""
+    size: cython.longlong = 0
+    next_offset: cython.longlong = 0
+    for index in range(len(messages)):
+        message: Record = messages[index]
+        if index == 0:
+            next_offset = message.queue_offset
+        if message.queue_offset != next_offset:
+            return None
+        next_offset += 1
+        size += message.body_size
+    return size
 
 
 class Record:

@@ -77,24 +77,6 @@ _HEADS = {
     for bits, shared in _SHARED.items()
 }
 HEAD_SIZE_V4: Final = 88
-#: The position of each field of a record with IPv4 hosts, for the compiled kernel.
-FIELD_OFFSETS: Final = {
-    "totalSize": 0,
-    "magic": 4,
-    "bodyCRC": 8,
-    "queueId": 12,
-    "flag": 16,
-    "queueOffset": 20,
-    "physicalOffset": 28,
-    "sysFlag": 36,
-    "bornTimestamp": 40,
-    "bornHost": 48,
-    "storeTimestamp": 56,
-    "storeHost": 64,
-    "reconsumeTimes": 72,
-    "preparedTransactionOffset": 76,
-    "bodyLength": 84,
-}
 assert _HEADS[0].size == HEAD_SIZE_V4
 assert _HEADS[HOST_MASK].size == HEAD_SIZE_V4 + 24
 #: totalSize, magic, queueOffset, sysFlag and bodyLength of a record with IPv4 hosts: enough to
@@ -114,14 +96,24 @@ INNER_FIXED_SIZE: Final = 22
 INNER_BODY_LENGTH: Final = 16
 
 #: Positions of fields in a record.
+MAGIC_AT: Final = 4
 BODY_CRC_AT: Final = 8
 QUEUE_ID_AT: Final = 12
+FLAG_AT: Final = 16
 QUEUE_OFFSET_AT: Final = 20
 PHYSICAL_OFFSET_AT: Final = 28
 SYS_FLAG_AT: Final = 36
 assert BATCH_HEAD.size == SYS_FLAG_AT
+BORN_TIMESTAMP_AT: Final = 40
+BORN_HOST_AT: Final = 48
 #: The position of storeTimestamp with an IPv4 born host.
 STORE_TIMESTAMP_AT: Final = 56
+#: Positions with two IPv4 hosts; bodyLength is the last field of the head.
+STORE_HOST_AT: Final = 64
+RECONSUME_TIMES_AT: Final = 72
+PREPARED_OFFSET_AT: Final = 76
+BODY_LENGTH_AT: Final = 84
+assert BODY_LENGTH_AT + 4 == HEAD_SIZE_V4
 #: `read_raw_properties` reads larger records without their bodies.
 _WHOLE_READ_SIZE: Final = 4096
 _INT = struct.Struct(">i")

@@ -167,6 +167,20 @@ class CommitLog:
         except (FileNotFoundError, ShortageError):  # expired meanwhile, or out of descriptors
             return memoryview(self.read(offset, size))
 
+    def read_into(self, offset: int, room: memoryview) -> int:
+        """Copy the bytes that `read` would return, as many as fit; return their number."""
+        file = self.segments.find(offset)
+        if file is None:
+            return 0
+        end = min(offset + len(room), self.watermarks.written, file.base + file.size)
+        with room[: max(0, end - offset)] as part:
+            try:
+                return file.read_into(offset - file.base, part)
+            except (FileNotFoundError, ShortageError):  # expired meanwhile, or out of descriptors
+                data = self.read(offset, len(part))
+                part[: len(data)] = data
+                return len(data)
+
     def commit(self) -> None:
         """Write all written bytes from the pool's buffers to the files. Raises OSError.
 

@@ -192,6 +192,15 @@ class MappedFile:
             mapping = map_file(descriptor, before + size, mmap.ACCESS_READ, start - before)
         return memoryview(mapping)[before:]
 
+    def read_into(self, start: int, buffer: memoryview) -> int:
+        """Copy the bytes from `start` on into `buffer`, and return how many, for large reads.
+
+        Without the GIL, and cheaper than `view` if the caller does not read every byte. Raises
+        FileNotFoundError if the file is removed already.
+        """
+        with opened(self.path, os.O_RDONLY) as descriptor:
+            return os.preadv(descriptor, [buffer], start)
+
     def read_many(self, places: tuple[int, ...], sizes: tuple[int, ...]) -> list[bytes]:
         """Return copies of the records at these offsets of the stream, all in this file."""
         data, base = self.ensure_mapped(), self.base

@@ -252,7 +252,7 @@ class Puller:
             await asyncio.sleep(self._settings.pull_interval)
 
     def _is_paused(self, queue: MessageQueue) -> bool:
-        return self._all_paused or queue in self._paused
+        return self._all_paused or bool(self._paused and queue in self._paused)
 
     async def _advance(
         self, assigned: AssignedQueue, process_queue: ProcessQueue, offset: int, result: PullResult

@@ -52,7 +52,9 @@ class Workers(Generic[Job]):
         """Queue jobs."""
         if not self._is_stopped:
             self.jobs.extend(jobs)
-            self._wake_one()
+            # In the next iteration: the pull that follows this one leaves before the handlers run.
+            if not self.is_help_coming:
+                self.call_help()
 
     def add_later(self, job: Job, seconds: float) -> None:
         """Queue a job after a delay, unless the workers are stopped before."""
@@ -127,7 +129,7 @@ class Workers(Generic[Job]):
 
     def _help(self) -> None:
         self.is_help_coming = False
-        if self.jobs:
+        if self.jobs and not self._is_stopped:
             self._wake_one()
 
     async def _work(self, worker: Worker[Job]) -> None:
