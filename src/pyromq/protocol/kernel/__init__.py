@@ -34,20 +34,28 @@ from typing import Final
 #: Set to anything but 0 to run without the kernel.
 PURE_VARIABLE: Final = "PYROMQ_PURE"
 _MISSING: Final = "no compiled kernel installed"
+#: The modules that this process uses.
+_asked: set[str] = set()
 #: Lies beside the extensions in a working tree, and not in a wheel.
 _SOURCE_OF_ALL: Final = "raw.pxd"
 
 
 def load(name: str) -> ModuleType | None:
     """Return a compiled module of this package, or None to run the Python code instead."""
-    return None if _is_switched_off() else _load(name)[0]
+    if _is_switched_off():
+        return None
+    _asked.add(name)
+    return _load(name)[0]
 
 
 def describe() -> str:
-    """Return which code runs, for `--version` and boot lines: `compiled kernel` or the reason."""
+    """Return which code runs, for `--version` and boot lines: `compiled kernel` or the reason.
+
+    A process that has loaded modules is judged by those, any other by all.
+    """
     if _is_switched_off():
         return f"pure Python ({PURE_VARIABLE} is set)"
-    names = _names()
+    names = sorted(_asked) or _names()
     problems = {name: problem for name in names if (problem := _load(name)[1])}
     if not names:
         return f"pure Python ({_MISSING})"
@@ -130,8 +138,14 @@ def _staleness(path: str) -> str:
 
 def _mark_of(folder: Path, extension: Path) -> bytes:
     """Return the bytes at the end of an extension: checksums of all C types and of its own code."""
-    types = 0
-    for path in sorted(folder.glob("*.pxd")):
-        types = zlib.crc32(path.read_bytes(), types)
     own = zlib.crc32((folder / f"{extension.name.partition('.')[0]}.py").read_bytes())
-    return b"pyromq kernel source %08x%08x" % (types, own)
+    return b"pyromq kernel source %08x%08x" % (_checksum_of_types(str(folder)), own)
+
+
+@functools.cache
+def _checksum_of_types(folder: str) -> int:
+    """Return a checksum of all .pxd files; once, because each start of a broker waits for it."""
+    checksum = 0
+    for path in sorted(Path(folder).glob("*.pxd")):
+        checksum = zlib.crc32(path.read_bytes(), checksum)
+    return checksum
