@@ -5,30 +5,36 @@ unmeasured lead-in (Java compiles), followed by the measured messages. A client'
 its own messages, seconds, CPU time and final resident memory. This module measures the time from
 the start of the process to its first message, with Python's and Java's programs compiled in
 advance. The programs are bench/client_program.py, bench/java/ClientBench.java and
-bench/pypi_program.py. Figures are medians over the rounds. Called by bench/__main__.py.
+bench/pypi_program.py. Called by bench/__main__.py.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import orjson
 from rich.console import Console
-from rich.table import Table
 
+from bench.cases import CLIENT_TITLES, JAVA, PYROMQ
 from bench.process import cpu_seconds
 from bench.pypi_clients import Installed, install
-from bench.servers import Server, ServerError, create_topic, wait_for_first_send
+from bench.report import Rounds
+from bench.servers import (
+    NotInstalledError,
+    Server,
+    ServerError,
+    create_topic,
+    needing,
+    wait_for_first_send,
+)
 from tests.interop.java_programs import CLIENT, compiled
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -43,7 +49,6 @@ _ACCUMULATED_IN_FLIGHT = 2048
 _SECONDS_PER_MESSAGE = 0.002
 _START_SECONDS = 60.0
 
-_JAVA, _PYROMQ = "java", "pyromq"
 #: Figures of one client in one run.
 Figures = dict[str, float]
 
@@ -58,13 +63,13 @@ class Amount:
     slow: float = 0.1
 
 
-FULL = Amount(100_000, 300_000, 900_000)
+FULL = Amount(300_000, 300_000, 900_000)
 QUICK = Amount(20_000, 50_000, 150_000)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientCase:
-    """A load, the arguments of each client, and the Java case it is compared with."""
+    """A load, and the arguments of each client."""
 
     name: str
     title: str
@@ -73,95 +78,61 @@ class ClientCase:
     #: None if Java's client has no such feature.
     java: tuple[str, ...] | None = None
     pypi: tuple[str, ...] | None = None
-    #: The case whose Java figures are the base of the ratio.
-    base: str = ""
 
 
 CASES = (
     ClientCase(
         "send",
-        f"async single sends, {_IN_FLIGHT} in flight",
+        CLIENT_TITLES["client-send"],
         "produce",
         pyromq=(str(_IN_FLIGHT), str(_BODY), "single"),
         java=(str(_IN_FLIGHT), str(_BODY)),
         pypi=(str(_IN_FLIGHT), str(_BODY)),
-        base="send",
     ),
     ClientCase(
         "accumulate",
-        "sends through the accumulator",
+        CLIENT_TITLES["client-accumulate"],
         "produce",
         pyromq=(str(_ACCUMULATED_IN_FLIGHT), str(_BODY), "accumulate"),
-        base="send",
     ),
     ClientCase(
         "push",
-        "push consumption, one message per call",
+        CLIENT_TITLES["client-push"],
         "consume",
         pyromq=("one",),
         java=("1",),
         pypi=("one",),
-        base="push",
     ),
     ClientCase(
         "lists",
-        "push consumption, lists",
+        CLIENT_TITLES["client-lists"],
         "consume",
         pyromq=("list",),
         java=("32",),
-        base="push",
     ),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ClientBound:
-    """A limit on the ratio of pyromq's figure to another client's."""
-
-    case: str
-    figure: str
-    limit: float
-    at_most: bool = False
-
-    def kept(self, ratio: float) -> bool:
-        """Return whether a ratio meets the bound."""
-        return ratio <= self.limit if self.at_most else ratio >= self.limit
-
-    def __str__(self) -> str:
-        return f"{'<=' if self.at_most else '>='} {self.limit:g}"
-
-
-JAVA_BOUNDS = (
-    ClientBound("send", "rate", 0.4),
-    ClientBound("accumulate", "rate", 2.0),
-    ClientBound("push", "rate", 0.5),
-    ClientBound("lists", "rate", 1.0),
-    ClientBound("send", "rss_mib", 0.3, at_most=True),
-    ClientBound("push", "rss_mib", 0.3, at_most=True),
-    ClientBound("send", "start_s", 0.5, at_most=True),
-    ClientBound("push", "start_s", 0.5, at_most=True),
-)
-PYPI_BOUNDS = (ClientBound("send", "rate", 3.0), ClientBound("push", "rate", 3.0))
-
-_ROWS = {
-    "rate": ("messages/s", "{:,.0f}"),
-    "cpu_us": ("client CPU µs per message", "{:.2f}"),
-    "rss_mib": ("client RSS MiB", "{:,.0f}"),
-    "start_s": ("process start to first message, s", "{:.2f}"),
-    "broker_us": ("broker CPU µs per message", "{:.2f}"),
-}
-
-#: By case, then by client.
-Results = dict[str, dict[str, Figures]]
-
-
 def measure_clients(
-    server: Server, data: Path, amount: Amount, rounds: int, console: Console
-) -> tuple[str, bool]:
-    """Measure all clients against one server; return a table and whether all bounds are met."""
-    java = compiled(_JAVA_SOURCES, CLIENT)
+    server: Server,
+    data: Path,
+    amount: Amount,
+    rounds: int,
+    trees: Mapping[str, Path],
+    console: Console,
+) -> tuple[Rounds, dict[str, str]]:
+    """Measure all clients against one server; return all figures, and why clients are missing.
+
+    `trees` are the source trees of pyromq's client, by the name of the contender.
+    """
     others = install(REPOSITORY / ".cache" / "pypi-clients", console)
     problems = {name: other.problem for name, other in others.items()}
+    java = ""
+    try:
+        with needing("java", "javac"):
+            java = compiled(_JAVA_SOURCES, CLIENT)
+    except NotInstalledError as error:
+        problems[JAVA] = str(error)
     runs: dict[str, dict[str, list[Figures]]] = {case.name: {} for case in CASES}
     directory = data / f"clients-{os.getpid()}"
     try:
@@ -169,13 +140,13 @@ def measure_clients(
         wait_for_first_send(server, pid)
         filled = _topic(server, "Filled", 0)
         console.print(f"filling {filled} for the consumers")
-        fill = _Client(_PYROMQ, _pyromq_command)
+        fill = _Client(PYROMQ, _pyromq_command)
         _run(fill, server, pid, CASES[1], filled, 0, amount.lead_in + amount.consumed)
         for number in range(rounds):
             console.print(f"round {number + 1} of {rounds}")
             for case in CASES:
-                for client in _clients(case, java, others):
-                    share = amount.slow if client.name not in (_JAVA, _PYROMQ) else 1.0
+                for client in _clients(case, java, trees, others):
+                    share = amount.slow if client.name in others else 1.0
                     is_sending = case.kind == "produce"
                     topic = _topic(server, case.name + client.name, number) if is_sending else ""
                     messages = amount.sends if is_sending else amount.consumed
@@ -205,74 +176,9 @@ def measure_clients(
     finally:
         server.stop()
         shutil.rmtree(directory, ignore_errors=True)
-    results: Results = {
-        case: {client: _medians(rounds) for client, rounds in clients.items()}
-        for case, clients in runs.items()
+    return {f"client-{case}": clients for case, clients in runs.items()}, {
+        name: problem for name, problem in problems.items() if problem
     }
-    return render(results, server.name, problems)
-
-
-def render(results: Results, broker: str, problems: Mapping[str, str | None]) -> tuple[str, bool]:
-    """Return the table with the missed bounds, and whether all bounds are met."""
-    clients = list(dict.fromkeys(name for figures in results.values() for name in figures))
-    table = Table(show_edge=False)
-    for title in ("case", "figure"):
-        table.add_column(title)
-    for title in (*clients, "to Java", "bound", ""):
-        table.add_column(title, justify="right")
-    missed: list[str] = []
-    for case in CASES:
-        figures = results[case.name]
-        for row, (figure, (label, form)) in enumerate(_ROWS.items()):
-            ratio = _ratio(results, case, figure)
-            bound = _bound(JAVA_BOUNDS, case.name, figure)
-            verdict = ""
-            if ratio is not None and bound is not None:
-                verdict = "ok" if bound.kept(ratio) else "MISSED"
-                if verdict == "MISSED":
-                    missed.append(f"{case.title}: {label} {ratio:.2f} x Java's, bound {bound}")
-            table.add_row(
-                "" if row else case.title,
-                label,
-                *(
-                    form.format(figures[client][figure]) if client in figures else ""
-                    for client in clients
-                ),
-                "" if ratio is None else f"{ratio:.2f}",
-                "" if bound is None else str(bound),
-                verdict,
-            )
-        table.add_section()
-    text = io.StringIO()
-    console = Console(file=text, width=140, color_system=None)
-    console.print(table)
-    console.print(
-        f"\nBodies of {_BODY} B, 8 queues, {broker}'s broker, one process per client. Sends are "
-        "compared with Java's single\nsends, consumption with Java's default of one message per "
-        "call; Java's lists hold up to 32.\nThe JVM runs with its default options."
-    )
-    for line, is_kept in _compared_with_pypi(results, clients):
-        console.print(f"{'ok' if is_kept else 'MISSED'}  {line}")
-        if not is_kept:
-            missed.append(line)
-    for name, problem in problems.items():
-        if problem is not None:
-            console.print(f"NOTE  {name} (PyPI) is missing from the comparison: {problem}")
-    for line in missed:
-        console.print(f"MISSED  {line}")
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n", not missed
-
-
-def _compared_with_pypi(results: Results, clients: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """Yield a line per bound and PyPI client, and whether the bound is met."""
-    for case in CASES:
-        figures, bound = results[case.name], _bound(PYPI_BOUNDS, case.name, "rate")
-        for client in clients:
-            if client in (_JAVA, _PYROMQ) or bound is None or client not in figures:
-                continue
-            ratio = figures[_PYROMQ]["rate"] / figures[client]["rate"]
-            line = f"{case.title}: {ratio:.1f} x the rate of {client} (PyPI), bound {bound}"
-            yield line, bound.kept(ratio)
 
 
 #: Builds a command line from case, NameServers, topic, lead-in, number of messages and log
@@ -284,16 +190,19 @@ _Command = Callable[[ClientCase, Sequence[str], Path], list[str]]
 class _Client:
     name: str
     command: _Command
+    tree: Path = REPOSITORY  # of pyromq's sources
 
 
-def _clients(case: ClientCase, java: str, others: Mapping[str, Installed]) -> list[_Client]:
-    clients = [_Client(_PYROMQ, _pyromq_command)]
-    if case.java is not None:
+def _clients(
+    case: ClientCase, java: str, trees: Mapping[str, Path], others: Mapping[str, Installed]
+) -> list[_Client]:
+    clients = [_Client(name, _pyromq_command, tree) for name, tree in trees.items()]
+    if java and case.java is not None:
         own = case.java
         clients.insert(
             0,
             _Client(
-                _JAVA,
+                JAVA,
                 lambda case, common, home: [
                     *("java", "-cp", java, f"-Duser.home={home}"),
                     *("-Drocketmq.client.logLevel=WARN", "ClientBench"),
@@ -339,7 +248,7 @@ def _run(
     with subprocess.Popen(
         client.command(case, common, home),
         cwd=REPOSITORY,
-        env=_environment(home),
+        env=_environment(home, client.tree),
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
@@ -368,13 +277,14 @@ def _run(
     }
 
 
-def _environment(home: Path) -> dict[str, str]:
+def _environment(home: Path, tree: Path) -> dict[str, str]:
     """Return a child's environment; bytecode is cached, as after an installation."""
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {
         **kept,
         # The C++ client writes its logs there; the Java client to its user.home.
         "HOME": str(home),
+        "PYTHONPATH": str(tree / "src"),
         "PYTHONPYCACHEPREFIX": str(REPOSITORY / ".cache" / "bytecode"),
     }
 
@@ -383,17 +293,3 @@ def _topic(server: Server, name: str, number: int) -> str:
     topic = f"BenchmarkClient-{name}-{number}"
     create_topic(server.port, topic)
     return topic
-
-
-def _medians(rounds: Sequence[Figures]) -> Figures:
-    return {figure: median(each[figure] for each in rounds) for figure in rounds[0]}
-
-
-def _ratio(results: Results, case: ClientCase, figure: str) -> float | None:
-    base = results.get(case.base, {}).get(_JAVA, {}).get(figure)
-    own = results[case.name].get(_PYROMQ, {}).get(figure)
-    return own / base if base and own is not None else None
-
-
-def _bound(bounds: Sequence[ClientBound], case: str, figure: str) -> ClientBound | None:
-    return next((b for b in bounds if (b.case, b.figure) == (case, figure)), None)

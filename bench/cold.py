@@ -31,9 +31,10 @@ import numpy as np
 import orjson
 from rich.console import Console
 
+from bench.answers import LoadError
 from bench.frames import PULL_SIZE, QUEUES, pull_ring, send_ring
-from bench.load import Client, LoadError, drive, own_cpu
-from bench.process import cpu_seconds, wait_until_resting
+from bench.generator import Client, drive
+from bench.process import cpu_seconds, own_cpu, wait_until_resting
 from bench.servers import JavaServer, Server, ServerError, create_topic, wait_for_first_send
 from pyromq.protocol.java.string_hash import java_hash
 from pyromq.protocol.message.message_id import encode_host
@@ -213,7 +214,7 @@ def run(order: ColdOrder) -> Figures:
         idle_seconds = time.perf_counter() - began
         idle_busy = cpu_seconds(pid) - before
         idle_cpu = wait_until_resting(pid) - before
-        idle = sender.latencies() / 1e6
+        idle = sender.latencies()[0] / 1e6
         sender.forget_times()
         files = _backlog_files(Path(order.store))
         _drop_pages(Path(order.store))
@@ -224,7 +225,7 @@ def run(order: ColdOrder) -> Figures:
         seconds = time.perf_counter() - began
         load_cpu = own_cpu() - load_before
         busy = cpu_seconds(pid) - before
-        cold = sender.latencies() / 1e6
+        cold = sender.latencies()[0] / 1e6
         puller.latencies()  # fails unless every pull returned all its messages
     idle_p50, idle_p99 = np.percentile(idle, (50, 99)).tolist()
     cold_p50, cold_p99 = np.percentile(cold, (50, 99)).tolist()

@@ -1,8 +1,10 @@
 """The benchmark's frames, built before the clock starts.
 
-Requests equal those of RocketMQ's Java client: same fields, same order, same JSON. This module
-imports nothing of pyromq: the benchmark shares no code with its subject. bench/load.py and
-bench/cold.py send rings of requests; other modules of the benchmark build single ones.
+Requests equal those of RocketMQ's Java client: same fields, same order, same JSON or binary header.
+One thing differs: Java's client writes the tags as the last property, most others do not, so the
+benchmark does not either. This module imports nothing of pyromq: the benchmark shares no code with
+its subject. bench/load.py and bench/cold.py send rings of requests; other modules of the benchmark
+build single ones.
 
 A connection sends a `Ring` repeatedly: requests back to back in one buffer. The opaque of a
 request is OPAQUE_BASE plus its slot in the ring, so responses may arrive in any order. Keys are
@@ -19,6 +21,7 @@ import random
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 import numpy as np
@@ -35,13 +38,27 @@ QUEUES = 8
 PULL_SIZE = 32
 BATCH_SIZE = 32
 OPAQUE_BASE = 100_000  # all opaques have six digits, so all frames have the same length
+#: The first two bytes occur nowhere else in a response with a binary header.
+BINARY_OPAQUE_BASE = 0x7B5A_0000
 
 _PRODUCER_GROUP = "BenchmarkProducer"
 _CONSUMER_GROUP = "BenchmarkConsumer"
 _BROKER_NAME = "broker-a"
 _LAP = "LAPS"  # placeholder in each key for the lap's four hexadecimal digits
 _PULL_SYS_FLAG_SUBSCRIPTION = 4
+#: Code, language, version, opaque, flag, length of the remark, length of the fields.
+_BINARY_HEAD = struct.Struct(">hBhiiII")
+_BINARY_TYPE = 1 << 24  # in the header's length
+_JAVA_LANGUAGE, _VERSION = 0, 407
 _BATCH_HEAD = struct.Struct(">IIIII")  # total size, magic, body CRC, flag, body length
+
+
+class Encoding(Enum):
+    """The protocol of a ring's requests and of their responses."""
+
+    JSON = auto()
+    BINARY = auto()
+    NATS = auto()
 
 
 @dataclass(slots=True)
@@ -55,6 +72,7 @@ class Ring:
     next_offsets: npt.NDArray[np.int64] | None = (
         None  # for pulls: the expected content of each response
     )
+    encoding: Encoding = Encoding.JSON
 
     @property
     def frames(self) -> int:
@@ -71,19 +89,30 @@ class Ring:
             table[:, column : column + len(digits)] = digits
 
 
-def send_ring(topic: str, frames: int, body_size: int, connection: int, born: int) -> Ring:
+def send_ring(
+    topic: str,
+    frames: int,
+    body_size: int,
+    connection: int,
+    born: int,
+    encoding: Encoding = Encoding.JSON,
+) -> Ring:
     """Build single sends, over the queues in turn."""
     bodies = random.Random(connection)
+    build, base = {
+        Encoding.JSON: (command, OPAQUE_BASE),
+        Encoding.BINARY: (binary_command, BINARY_OPAQUE_BASE),
+    }[encoding]
     encoded = [
-        command(
+        build(
             SEND_MESSAGE_V2,
             _send_header(topic, slot % QUEUES, _properties(connection, slot), False, born),
             bodies.randbytes(body_size),
-            OPAQUE_BASE + slot,
+            base + slot,
         )
         for slot in range(frames)
     ]
-    return _ring(encoded, 1)
+    return make_ring(encoded, 1, encoding)
 
 
 def batch_ring(topic: str, frames: int, body_size: int, connection: int, born: int) -> Ring:
@@ -99,7 +128,7 @@ def batch_ring(topic: str, frames: int, body_size: int, connection: int, born: i
         )
         header = _send_header(topic, slot % QUEUES, "WAIT\x01true", True, born)
         encoded.append(command(SEND_BATCH_MESSAGE, header, batch, OPAQUE_BASE + slot))
-    return _ring(encoded, BATCH_SIZE)
+    return make_ring(encoded, BATCH_SIZE)
 
 
 def pull_ring(topic: str, connection: int, connections: int, stored_per_queue: int) -> Ring:
@@ -111,7 +140,7 @@ def pull_ring(topic: str, connection: int, connections: int, stored_per_queue: i
         pull_request(topic, queue, offset, OPAQUE_BASE + slot)
         for slot, (queue, offset) in enumerate(places)
     ]
-    ring = _ring(encoded, PULL_SIZE)
+    ring = make_ring(encoded, PULL_SIZE)
     ring.next_offsets = np.array([offset + PULL_SIZE for _, offset in places], dtype=np.int64)
     return ring
 
@@ -165,19 +194,35 @@ def command(code: int, fields: dict[str, str], body: bytes, opaque: int) -> byte
         "language": "JAVA",
         "opaque": opaque,
         "serializeTypeCurrentRPC": "JSON",
-        "version": 407,
+        "version": _VERSION,
     }
     encoded = orjson.dumps(header)
     return struct.pack(">II", 4 + len(encoded) + len(body), len(encoded)) + encoded + body
 
 
-def _ring(encoded: Sequence[bytes], messages_per_frame: int) -> Ring:
+def binary_command(code: int, fields: dict[str, str], body: bytes, opaque: int) -> bytes:
+    """Build a frame with a binary header, its fields in the order of Java's encoder."""
+    encoded = b"".join(
+        struct.pack(">H", len(name)) + name.encode() + struct.pack(">I", len(raw)) + raw
+        for name, raw in ((name, value.encode()) for name, value in fields.items())
+    )
+    head = _BINARY_HEAD.pack(code, _JAVA_LANGUAGE, _VERSION, opaque, 0, 0, len(encoded))
+    length = len(head) + len(encoded)
+    prefix = struct.pack(">II", 4 + length + len(body), _BINARY_TYPE | length)
+    return prefix + head + encoded + body
+
+
+def make_ring(
+    encoded: Sequence[bytes], messages_per_frame: int, encoding: Encoding = Encoding.JSON
+) -> Ring:
+    """Put requests back to back."""
     lengths = np.array([len(frame) for frame in encoded], dtype=np.int64)
     starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
     columns = _columns(encoded[0], _LAP.encode())
     if columns and lengths.min() != lengths.max():
         raise ValueError("frames with keys must have one length, or laps cannot be patched")
-    return Ring(bytearray(b"".join(encoded)), starts, messages_per_frame, columns)
+    data = bytearray(b"".join(encoded))
+    return Ring(data, starts, messages_per_frame, columns, encoding=encoding)
 
 
 def _columns(frame: bytes, mark: bytes) -> tuple[int, ...]:
@@ -208,11 +253,12 @@ def _send_header(topic: str, queue: int, properties: str, batch: bool, born: int
 
 
 def _properties(connection: int, number: int) -> str:
-    """Build a Java producer's properties: keys, unique id of 32 hexadecimal digits, tags."""
+    """Build a producer's properties: keys, tags, unique id of 32 hexadecimal digits."""
     return (
         f"KEYS\x01order-{connection:02d}{number:08d}{_LAP}\x02"
+        f"TAGS\x01Tag{number % 4}\x02"
         f"UNIQ_KEY\x017F000001{connection:04X}18B4AAC2{number:08X}{_LAP}\x02"
-        f"WAIT\x01true\x02TAGS\x01Tag{number % 4}"
+        f"WAIT\x01true"
     )
 
 

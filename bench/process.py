@@ -6,6 +6,7 @@ Called by bench/__main__.py, bench/load.py, most cases and bench/spark.
 from __future__ import annotations
 
 import os
+import resource
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +23,12 @@ def cpu_seconds(pid: int, *, with_ended: bool = False) -> float:
     Includes running descendants; `with_ended` adds descendants that have exited.
     """
     return sum(_cpu_ticks(member, with_ended) for member in _family(pid)) / _TICKS_PER_SECOND
+
+
+def own_cpu() -> float:
+    """Return user and system time of this process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 def memory_mib(pid: int) -> dict[str, float]:

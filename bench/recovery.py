@@ -3,9 +3,9 @@
 pyromq writes a store once, without a broker, and leaves it as a kill would: with the abort file
 and without a checkpoint, so that recovery must check everything. Each server starts on a copy, in
 turn, without consume queues and key index. The recovery time comes from the servers' own logs; the
-table also shows the whole start up to the first accepted send. Java builds its key index during
-recovery, pyromq after its first responses, so the table shows the time until every key is indexed
-as well, counted from the same moment. Called by bench/__main__.py.
+whole start up to the first accepted send is measured as well. Java builds its key index during
+recovery, pyromq after its first responses, so the time until every key is indexed is a figure as
+well, counted from the same moment. Called by bench/__main__.py.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from statistics import median
 
 from rich.console import Console
 
+from bench.cases import RECOVERY
+from bench.report import Rounds
 from bench.servers import JavaServer, Server, ServerError, indexed_keys, wait_for_first_send
 from pyromq.protocol.java.string_hash import java_hash
 from pyromq.protocol.message.message_id import encode_host
@@ -30,8 +31,6 @@ from pyromq.store.message_store import MessageStore
 
 DEFAULT_SIZE = 4 * 1024**3
 QUICK_SIZE = 512 * 1024**2
-#: Minimum ratio of pyromq's speed to Java's.
-BOUND = 2.0
 
 _BODY_SIZE = 1024
 _TOPICS = 4
@@ -40,30 +39,27 @@ _MESSAGES_PER_CHUNK = 64
 _KEYS_PER_MESSAGE = 2
 _INDEX_LIMIT_SECONDS = 300.0
 
-#: Figures of one server in one round.
-Figures = dict[str, float]
-
 
 def measure_recovery(
     servers: Sequence[Server], data: Path, size: int, rounds: int, console: Console
-) -> tuple[str, bool]:
-    """Time each server's start on the same killed store; return a table and the verdict."""
+) -> Rounds:
+    """Time each server's start on the same killed store; return all figures."""
     written = data / f"recovery-{os.getpid()}"
+    figures: dict[str, list[dict[str, float]]] = {server.name: [] for server in servers}
     try:
         console.print(f"writing a log of {size / 1e6:,.0f} MB")
         messages, size = write_killed_store(written, size)
-        figures: dict[str, list[Figures]] = {server.name: [] for server in servers}
-        for number in range(rounds):
+        for _ in range(rounds):
             for server in servers:
-                console.print(f"round {number + 1} of {rounds}: {server.name}")
-                figures[server.name].append(_measure(server, written, messages, size))
+                measured = _measure(server, written, messages, size)
+                figures[server.name].append(measured)
+                console.print(
+                    f"  {server.name:7} {measured['rate']:,.0f} MB/s, up to the last key "
+                    f"{measured['indexed_rate']:,.0f} MB/s"
+                )
     finally:
         shutil.rmtree(written, ignore_errors=True)
-    medians = {
-        name: {figure: median(each[figure] for each in rounds_of) for figure in rounds_of[0]}
-        for name, rounds_of in figures.items()
-    }
-    return render(medians, size, messages)
+    return {RECOVERY: figures}
 
 
 def write_killed_store(root: Path, size: int) -> tuple[int, int]:
@@ -100,33 +96,7 @@ def write_killed_store(root: Path, size: int) -> tuple[int, int]:
     return count, written
 
 
-def render(medians: dict[str, Figures], size: int, messages: int) -> tuple[str, bool]:
-    """Return the figures as text, and whether the bound is met."""
-    lines = [
-        f"crash recovery of {size / 1e6:,.0f} MB, {messages:,} messages, CRCs and queues and index",
-        f"{'':32}" + "".join(f"{name:>12}" for name in medians),
-    ]
-    for figure, label in (
-        ("recovery_s", "recovery, s"),
-        ("rate", "recovery, MB/s"),
-        ("indexed_s", "until every key is indexed, s"),
-        ("start_s", "start to first accepted send, s"),
-    ):
-        values = "".join(f"{figures[figure]:12,.2f}" for figures in medians.values())
-        lines.append(f"{label:32}{values}")
-    kept = True
-    if {"java", "pyromq"} <= medians.keys():
-        ratio = medians["pyromq"]["rate"] / medians["java"]["rate"]
-        indexed = medians["java"]["indexed_s"] / medians["pyromq"]["indexed_s"]
-        kept = ratio >= BOUND
-        lines.append(
-            f"ratio of speeds {ratio:.2f} (bound: at least {BOUND:g}, "
-            f"{'kept' if kept else 'MISSED'}); up to the last key {indexed:.2f}"
-        )
-    return "\n".join(lines) + "\n", kept
-
-
-def _measure(server: Server, written: Path, messages: int, size: int) -> Figures:
+def _measure(server: Server, written: Path, messages: int, size: int) -> dict[str, float]:
     data = written.with_name(f"{written.name}-{server.name}")
     # Java's store is the data directory itself, pyromq's a directory below it.
     store = data if isinstance(server, JavaServer) else data / "store"
@@ -140,12 +110,14 @@ def _measure(server: Server, written: Path, messages: int, size: int) -> Figures
         _wait_for_keys(server, messages * _KEYS_PER_MESSAGE)
         indexed = time.perf_counter() - began
         recovery = _seconds_in_log(server)
+        # Java does no indexing between recovery and its first response.
+        complete = recovery + (0.0 if isinstance(server, JavaServer) else indexed - started)
         return {
             "recovery_s": recovery,
             "rate": size / 1e6 / recovery,
-            # Java does no indexing between recovery and its first response.
-            "indexed_s": recovery + (0.0 if isinstance(server, JavaServer) else indexed - started),
-            "start_s": started,
+            "indexed_s": complete,
+            "indexed_rate": size / 1e6 / complete,
+            "first_send_s": started,
         }
     finally:
         server.stop()

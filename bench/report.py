@@ -1,6 +1,7 @@
-"""Turns figures into text: medians over rounds, ratios to Java, verdicts, saved files.
+"""Turns figures into text: medians and spread over rounds, ratios, verdicts, saved files.
 
-Pure except for `environment` and `save`. Called by bench/__main__.py and bench/spark/__main__.py.
+Pure except for `environment`, `save` and `merged_with_baseline`. Called by bench/__main__.py,
+bench/page.py and bench/spark/__main__.py.
 """
 
 from __future__ import annotations
@@ -9,162 +10,239 @@ import io
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import orjson
 from rich.console import Console
 from rich.table import Table
 
-from bench.cases import BOUNDS, Bound, Case
+from bench.cases import (
+    BASE,
+    BOUNDS,
+    CONTENDERS,
+    JAVA,
+    LOAD_FIGURES,
+    PYROMQ,
+    SECTIONS,
+    Bound,
+    Section,
+)
 
-#: Figures of one server in one round: by case ("" for the whole run), then by name.
-ServerRun = dict[str, dict[str, float]]
+#: Figures of every round: by case, contender, round, and name.
+Rounds = dict[str, dict[str, list[dict[str, float]]]]
+#: A saved case: "environment" (facts of the run) and "rounds" (by contender).
+Saved = dict[str, dict[str, Any]]
 
-_CASE_FIGURES = {
-    "rate": ("messages/s", "{:,.0f}"),
-    "cpu_us": ("server CPU µs per message", "{:.2f}"),
-    "p50_ms": ("p50 ms", "{:.3f}"),
-    "p99_ms": ("p99 ms", "{:.3f}"),
-    "p999_ms": ("p99.9 ms", "{:.3f}"),
-    "rss_mib": ("server RSS MiB", "{:,.0f}"),
-    "server_cores": ("cores the server used", "{:.2f}"),
-    "load_cores": ("cores the load generator used", "{:.2f}"),
-}
-_RUN_FIGURES = {
-    "startup_s": ("start to first accepted send, s", "{:.2f}"),
-    "rss_mib": ("server RSS at the end, MiB", "{:,.0f}"),
-    "anonymous_mib": ("  anonymous", "{:,.0f}"),
-    "file_mib": ("  mapped files", "{:,.0f}"),
-}
 _LOAD_LIMIT_CORES = 0.85
-_WARM_SENDS = 500_000
 #: Marks the commit of a tree with uncommitted changes.
 _CHANGED = "+changes"
-_BASE = "java"
-_SUBJECT = "pyromq"
 
 
-def medians(rounds: Sequence[ServerRun]) -> ServerRun:
-    """Return the median of every figure over the rounds, but the maximum of refusals."""
-    return {
-        case: {
-            name: (max if name == "refused" else median)(each[case][name] for each in rounds)
-            for name in figures
-        }
-        for case, figures in rounds[0].items()
-    }
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A figure over the rounds."""
+
+    median: float
+    low: float
+    high: float
 
 
-def render(
-    figures: Mapping[str, ServerRun], cases: Sequence[Case], facts: Mapping[str, object]
-) -> tuple[str, list[str]]:
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A bound, and what was measured."""
+
+    bound: Bound
+    title: str
+    ratio: float
+
+    @property
+    def is_kept(self) -> bool:
+        """Return whether the bound is met."""
+        return self.bound.kept(self.ratio)
+
+    def __str__(self) -> str:
+        return f"{self.title}: {self.bound.subject} {self.ratio:.2f}, bound {self.bound}"
+
+
+def spread(rounds: Rounds, case: str, contender: str, figure: str) -> Spread | None:
+    """Return a figure's median and range, or None if it was not measured."""
+    values = [each[figure] for each in rounds.get(case, {}).get(contender, ()) if figure in each]
+    return Spread(median(values), min(values), max(values)) if values else None
+
+
+def ratio(
+    rounds: Rounds, case: str, figure: str, subject: str, reference: str, reference_case: str = ""
+) -> float | None:
+    """Return the ratio of two medians, or None unless both were measured."""
+    ours = spread(rounds, case, subject, figure)
+    theirs = spread(rounds, reference_case or case, reference, figure)
+    return ours.median / theirs.median if ours and theirs and theirs.median else None
+
+
+def verdicts(rounds: Rounds) -> list[Verdict]:
+    """Judge every bound whose figures were measured."""
+    titles = {section.name: section for section in SECTIONS}
+    found = []
+    for bound in BOUNDS:
+        measured = ratio(
+            rounds,
+            bound.case,
+            bound.figure,
+            bound.subject,
+            bound.reference,
+            bound.reference_case,
+        )
+        if measured is not None:
+            section = titles[bound.case]
+            title = f"{section.title}, {section.figures[bound.figure][0]}"
+            found.append(Verdict(bound, title, measured))
+    return found
+
+
+def render(rounds: Rounds, facts: Mapping[str, object]) -> tuple[str, list[str]]:
     """Return the report as text, and the missed bounds."""
-    servers = list(figures)
-    table = Table(show_edge=False)
-    table.add_column("case")
-    table.add_column("figure")
-    for server in servers:
-        table.add_column(server, justify="right")
-    table.add_column("ratio", justify="right")
-    table.add_column("bound", justify="right")
-    table.add_column("", justify="left")
-    missed: list[str] = []
-    sections = [(case.name, case.title, _CASE_FIGURES) for case in cases]
-    sections.append(("", "whole run", _RUN_FIGURES))
-    for name, title, rows in sections:
-        for row, (figure, (label, form)) in enumerate(rows.items()):
-            values = [figures[server][name][figure] for server in servers]
-            ratio = ratio_to_java(figures, name, figure)
-            bound = _bound(name, figure)
-            verdict = ""
-            if bound is not None and ratio is not None:
-                verdict = "ok" if bound.kept(ratio) else "MISSED"
-                if verdict == "MISSED":
-                    missed.append(f"{title}: {label} {ratio:.2f}, bound {_limit(bound)}")
-            table.add_row(
-                "" if row else title,
-                label,
-                *(form.format(value) for value in values),
-                "" if ratio is None else f"{ratio:.2f}",
-                "" if bound is None else _limit(bound),
-                verdict,
-            )
-        table.add_section()
+    sections = [section for section in SECTIONS if rounds.get(section.name)]
+    measured = {name for section in sections for name in rounds[section.name]}
+    contenders = [name for name in CONTENDERS if name in measured]
+    contenders += sorted(measured - set(contenders))  # clients of other projects
+    judged = verdicts(rounds)
     text = io.StringIO()
-    console = Console(file=text, width=120, color_system=None)
-    console.print(table)
+    console = Console(file=text, width=90 + 26 * len(contenders), color_system=None)
+    console.print(_figures_table(rounds, sections, contenders))
     console.print(_notes(facts))
-    if isinstance(sends := facts.get("warm_up"), int) and sends < _WARM_SENDS:
-        console.print(f"NOTE  only {sends:,} warm-up sends: Java is not fully compiled")
-    for line in _busy_generators(figures, cases):
+    if judged:
+        console.print(_bounds_table(judged))
+    missed = [str(verdict) for verdict in judged if not verdict.is_kept]
+    for line in (*_busy_generators(rounds, sections), *_unsettled(rounds, sections)):
         console.print(line)
-    for server, case, count in _refusals(figures, cases):
-        line = f"{server} refused {count:,.0f} messages as busy in {case.title!r}"
-        if server == _SUBJECT:
-            missed.append(line)
-        else:
+    for contender, section, count in _refusals(rounds, sections):
+        line = f"{contender} refused {count:,.0f} messages as busy in {section.title!r}"
+        if contender == JAVA:
             console.print(f"NOTE  {line}")
+        else:
+            missed.append(line)
     for line in missed:
         console.print(f"MISSED  {line}")
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n", missed
 
 
-def ratio_to_java(figures: Mapping[str, ServerRun], case: str, figure: str) -> float | None:
-    """Return pyromq's figure divided by Java's, or None unless both were measured."""
-    if _BASE not in figures or _SUBJECT not in figures:
-        return None
-    base = figures[_BASE][case][figure]
-    return figures[_SUBJECT][case][figure] / base if base else None
+def _figures_table(rounds: Rounds, sections: Sequence[Section], contenders: Sequence[str]) -> Table:
+    table = Table(show_edge=False)
+    table.add_column("case")
+    table.add_column("median (lowest to highest)")
+    for contender in contenders:
+        table.add_column(contender, justify="right")
+    references = [name for name in (JAVA, BASE) if name in contenders and PYROMQ in contenders]
+    for reference in references:
+        table.add_column(f"{PYROMQ} / {reference}", justify="right")
+    for section in sections:
+        for row, (figure, (label, form)) in enumerate(section.figures.items()):
+            cells = [
+                "" if value is None else cell(value, form)
+                for value in (spread(rounds, section.name, name, figure) for name in contenders)
+            ]
+            compared = [ratio(rounds, section.name, figure, PYROMQ, name) for name in references]
+            table.add_row(
+                "" if row else section.title,
+                label,
+                *cells,
+                *("" if each is None else f"{each:.2f}" for each in compared),
+            )
+        table.add_section()
+    return table
 
 
-def _bound(case: str, figure: str) -> Bound | None:
-    return next((b for b in BOUNDS if (b.case, b.figure) == (case, figure)), None)
+def cell(value: Spread, form: str) -> str:
+    """Return a figure with its range, or alone if there is none."""
+    text, low, high = (form.format(each) for each in (value.median, value.low, value.high))
+    return text if low == high else f"{text} ({low} to {high})"
 
 
-def _limit(bound: Bound) -> str:
-    return f"{'<=' if bound.at_most else '>='} {bound.limit:g}"
+def _bounds_table(judged: Sequence[Verdict]) -> Table:
+    table = Table(show_edge=False)
+    for title in ("bound", "of", "measured", "limit", ""):
+        table.add_column(title)
+    for verdict in judged:
+        table.add_row(
+            verdict.title,
+            verdict.bound.subject,
+            f"{verdict.ratio:.2f}",
+            str(verdict.bound),
+            "ok" if verdict.is_kept else "MISSED",
+        )
+    return table
 
 
-def _busy_generators(figures: Mapping[str, ServerRun], cases: Sequence[Case]) -> list[str]:
-    return [
-        f"NOTE  the load generator used {used:.2f} cores against {server} in "
-        f"{case.title!r} and may have been the bottleneck"
-        for server in figures
-        for case in cases
-        if (used := figures[server][case.name]["load_cores"]) > _LOAD_LIMIT_CORES
-    ]
+def _busy_generators(rounds: Rounds, sections: Sequence[Section]) -> Iterator[str]:
+    for section in sections:
+        for contender in rounds[section.name]:
+            used = spread(rounds, section.name, contender, "load_cores")
+            if used is not None and used.high > _LOAD_LIMIT_CORES:
+                yield (
+                    f"NOTE  the load generator used {used.high:.2f} cores against {contender} in "
+                    f"{section.title!r} and may have been the bottleneck"
+                )
 
 
-def _refusals(
-    figures: Mapping[str, ServerRun], cases: Sequence[Case]
-) -> list[tuple[str, Case, float]]:
-    return [
-        (server, case, count)
-        for server in figures
-        for case in cases
-        if (count := figures[server][case.name]["refused"])
-    ]
+def _unsettled(rounds: Rounds, sections: Sequence[Section]) -> Iterator[str]:
+    for section in sections:
+        for contender, each in rounds[section.name].items():
+            # A single slice is the lead-in of a server that was warmed up in the first round.
+            capped = [one for one in each if one.get("slices", 0) > 1 and not one.get("settled")]
+            if capped:
+                yield (
+                    f"NOTE  {contender} had not settled in {section.title!r} before {len(capped)} "
+                    f"of {len(each)} rounds: it may not have been warm"
+                )
+
+
+def _refusals(rounds: Rounds, sections: Sequence[Section]) -> Iterator[tuple[str, Section, float]]:
+    for section in sections:
+        if section.figures is LOAD_FIGURES:
+            for contender in rounds[section.name]:
+                refused = spread(rounds, section.name, contender, "refused")
+                if refused is not None and refused.high:
+                    yield contender, section, refused.high
 
 
 def _notes(facts: Mapping[str, object]) -> str:
     return (
         "\n"
         + ", ".join(f"{key} {value}" for key, value in facts.items())
-        + "\nCPU and RSS are those of the broker's process, without Java's NameServer (a second"
+        + "\nCPU and RSS are those of the server's process, without Java's NameServer (a second"
         "\nprocess) but with pyromq's (the same process). CPU counts until the server is idle after"
         "\nthe last response and includes deferred work. Start-up lasts from spawning the processes"
         "\n(Java: NameServer and broker together) until a send succeeds. Java logs warnings only."
-        "\nLatencies are per request (a batch or a pull is one request).\n"
+        "\nLatencies are per request (a batch or a pull is one request). Ratios are those of"
+        "\nmedians. ack only acknowledges: its rate is the load generator's ceiling.\n"
     )
+
+
+def merged_with_baseline(repository: Path, facts: Mapping[str, object], rounds: Rounds) -> Saved:
+    """Return the baseline's cases with those of a run in place of older ones."""
+    path = baseline_file(repository, "broker", facts)
+    before: Saved = {}
+    if path.is_file():
+        before = orjson.loads(path.read_bytes()).get("cases", {})
+    fresh = {
+        case: {"environment": dict(facts), "rounds": contenders}
+        for case, contenders in rounds.items()
+    }
+    merged = before | fresh
+    return {section.name: merged[section.name] for section in SECTIONS if section.name in merged}
 
 
 def environment(repository: Path, **settings: int) -> dict[str, object]:
     """Return the facts needed to compare two runs: tree, machine, settings."""
     commit = _output(["git", "rev-parse", "--short", "HEAD"], repository)
-    changed = _output(["git", "status", "--porcelain", "--", "src", "bench"], repository)
+    # A baseline may be measured in several runs, so results do not count as a change.
+    measured = ("src", "bench", ":!bench/results")
+    changed = _output(["git", "status", "--porcelain", "--", *measured], repository)
     java = _output(["java", "-version"], repository).splitlines()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -194,16 +272,21 @@ def save(
     facts = content["environment"]
     assert isinstance(facts, Mapping)
     if is_baseline:
-        directory = repository / "bench" / "results"
-        name = f"{benchmark}-{facts['machine']}-{facts['cores']}-cores"
+        as_json = baseline_file(repository, benchmark, facts)
     else:
         directory = repository / ".cache" / "bench-results"
-        name = f"{facts['date']}-{facts['commit']}-{benchmark}"
-    directory.mkdir(parents=True, exist_ok=True)
-    as_json, as_text = directory / f"{name}.json", directory / f"{name}.txt"
+        as_json = directory / f"{facts['date']}-{facts['commit']}-{benchmark}.json"
+    as_json.parent.mkdir(parents=True, exist_ok=True)
+    as_text = as_json.with_suffix(".txt")
     as_json.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
     as_text.write_text(text)
     return [as_json, as_text]
+
+
+def baseline_file(repository: Path, benchmark: str, facts: Mapping[str, object]) -> Path:
+    """Return the JSON file of a kind of machine's baseline."""
+    name = f"{benchmark}-{facts['machine']}-{facts['cores']}-cores.json"
+    return repository / "bench" / "results" / name
 
 
 def _output(command: Sequence[str], directory: Path) -> str:

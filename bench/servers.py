@@ -1,23 +1,27 @@
-"""The two servers under test, started as users start them, in their own processes.
+"""Apache RocketMQ and pyromq, started as users start them, in their own processes.
 
 Both write below the given directory. The benchmark measures the broker's process: without Java's
-NameServer, a separate process, but with pyromq's, which is part of the broker's. Called by
-bench/__main__.py and by the cases that start servers themselves.
+NameServer, a separate process, but with pyromq's, which is part of the broker's. pyromq runs from
+the sources of a tree, so two trees can be compared. Called by bench/__main__.py and by the cases
+that start servers themselves.
 """
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import struct
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
 
+from bench.cases import JAVA, PYROMQ
 from bench.frames import QUEUES, create_topic_request, max_offset_request, send_ring
 from tests.support.apache_rocketmq import (
     VERSION,
@@ -26,6 +30,7 @@ from tests.support.apache_rocketmq import (
     classpath,
     free_port,
 )
+from tests.support.downloads import DownloadError
 
 #: The options of RocketMQ's runbroker.sh for Java 9 and later, with a smaller heap than its 8 GiB
 #: to leave room for the page cache, and without AlwaysPreTouch, which would slow down Java's start
@@ -47,6 +52,8 @@ JAVA_OPTIONS = (
 _START_LIMIT_SECONDS = 90.0
 _STOP_LIMIT_SECONDS = 30.0
 _POLL_SECONDS = 0.002
+_INDEX_LIMIT_SECONDS = 30.0
+REPOSITORY = Path(__file__).resolve().parents[1]
 _INDEX_HEAD_SIZE = 40
 _INDEX_COUNT_AT = 36
 _FIRST_SEND_TOPIC = "BenchmarkFirst"
@@ -56,47 +63,106 @@ class ServerError(RuntimeError):
     """A server did not start, did not respond, or responded wrongly."""
 
 
-class Server(Protocol):
-    """A server under test."""
+class NotInstalledError(ServerError):
+    """A contender cannot be had on this machine; the text says why."""
+
+
+class System(Protocol):
+    """A system under test in one process."""
 
     name: str
     port: int
-    namesrv: str
-    store: Path  # root of RocketMQ's store layout
+
+    def prepare(self) -> None:
+        """Install the system. Raises NotInstalledError."""
+
+    def start(self, data: Path) -> int:
+        """Start the processes and return the pid to measure, without waiting."""
+
+    def wait_until_ready(self, pid: int) -> None:
+        """Block until the system accepts messages."""
+
+    def create_topics(self, topics: Iterable[str]) -> None:
+        """Create topics with QUEUES queues."""
+
+    def stored(self, topic: str) -> int | None:
+        """Return the number of messages of a topic, or None if the system does not know."""
+
+    def check(self, sent: int) -> None:
+        """Check what the system knows of all messages; raise ServerError."""
+
+    def output(self) -> str:
+        """Return the end of the processes' output."""
+
+    def stop(self) -> None:
+        """Stop all processes."""
+
+
+class Server:
+    """A RocketMQ broker under test: what Java's and pyromq's have in common."""
+
+    def __init__(self, name: str, settings: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.port = 0
+        self.namesrv = ""
+        self.store = Path()  # root of RocketMQ's store layout
+        self._settings = dict(settings or {})
 
     def prepare(self) -> None:
         """Install the server."""
 
     def start(self, data: Path) -> int:
         """Start the processes and return the pid to measure, without waiting."""
+        raise NotImplementedError
+
+    def wait_until_ready(self, pid: int) -> None:
+        """Wait until a send to a new topic succeeds."""
+        wait_for_first_send(self, pid)
+
+    def create_topics(self, topics: Iterable[str]) -> None:
+        """Create topics."""
+        for topic in topics:
+            create_topic(self.port, topic)
+
+    def stored(self, topic: str) -> int:
+        """Return the number of messages in all consume queues of a topic."""
+        return sum(stored_per_queue(self.port, topic))
+
+    def check(self, sent: int) -> None:
+        """Check that both keys of each message, its own and the producer's, are indexed."""
+        expected = (sent + 1) * 2  # with the first send
+        deadline = time.monotonic() + _INDEX_LIMIT_SECONDS
+        while (found := indexed_keys(self.store)) < expected:
+            if time.monotonic() > deadline:
+                raise ServerError(f"{self.name}: the key index holds {found} keys of {expected}")
+            time.sleep(0.1)
 
     def output(self) -> str:
         """Return the end of the processes' output."""
+        raise NotImplementedError
 
     def log(self) -> str:
         """Return the broker's whole log."""
+        raise NotImplementedError
 
     def stop(self) -> None:
         """Stop all processes."""
+        raise NotImplementedError
 
 
-class JavaServer:
+class JavaServer(Server):
     """Apache RocketMQ: a NameServer and a broker, with their default settings."""
 
-    name = "java"
-
     def __init__(self, log_level: str = "WARN", settings: Mapping[str, str] | None = None) -> None:
-        self.port = 0
-        self.namesrv = ""
-        self.store = Path()
+        super().__init__(JAVA, settings)
         self._log_level = log_level
-        self._settings = dict(settings or {})
         self._java: ApacheRocketMQ | None = None
 
     def prepare(self) -> None:
         """Fetch the jars."""
-        for part in ("namesrv", "broker"):
-            classpath(f"org.apache.rocketmq:rocketmq-{part}:{VERSION}")
+        with needing("java"):
+            for part in ("namesrv", "broker"):
+                classpath(f"org.apache.rocketmq:rocketmq-{part}:{VERSION}")
 
     def start(self, data: Path) -> int:
         """Start both processes together."""
@@ -129,20 +195,24 @@ class JavaServer:
             self._java = None
 
 
-class PyromqServer:
+class PyromqServer(Server):
     """Pyromq: NameServer and broker in one process, as `make run` starts them."""
 
-    name = "pyromq"
-
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        self.port = 0
-        self.namesrv = ""
-        self.store = Path()
-        self._settings = dict(settings or {})
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        name: str = PYROMQ,
+        tree: Path = REPOSITORY,
+        is_pure: bool = False,
+    ) -> None:
+        super().__init__(name, settings)
         self._process: ChildProcess | None = None
-
-    def prepare(self) -> None:
-        """Do nothing: pyromq is installed."""
+        self._environment = {
+            "PYTHONPATH": str(tree / "src"),
+            "PYROMQ_PURE": "1" if is_pure else "",
+            "PYTHONDONTWRITEBYTECODE": "",  # as after an installation
+        }
 
     def start(self, data: Path) -> int:
         """Start the process."""
@@ -165,7 +235,9 @@ class PyromqServer:
             file = data / "broker.properties"
             file.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
             command += ["-c", str(file)]
-        self._process = ChildProcess("pyromq", command, self.store.with_name("output.log"))
+        self._process = ChildProcess(
+            self.name, command, self.store.with_name("output.log"), self._environment
+        )
         return self._process.process.pid
 
     def output(self) -> str:
@@ -185,6 +257,20 @@ class PyromqServer:
             )
 
 
+@contextmanager
+def needing(*programs: str) -> Iterator[None]:
+    """Turn missing programs and failed downloads into NotInstalledError."""
+    missing = [program for program in programs if shutil.which(program) is None]
+    if missing:
+        raise NotInstalledError(f"{' and '.join(missing)} not found on PATH")
+    try:
+        yield
+    except FileNotFoundError as error:  # a tool that is needed for a download only
+        raise NotInstalledError(f"{error.filename} not found on PATH") from error
+    except DownloadError as error:
+        raise NotInstalledError(str(error).splitlines()[0]) from error
+
+
 def _tail(log: Path) -> str:
     return log.read_text(errors="replace")[-2000:] if log.is_file() else ""
 
@@ -192,23 +278,31 @@ def _tail(log: Path) -> str:
 def wait_for_first_send(server: Server, pid: int) -> None:
     """Wait until a send to a new topic succeeds."""
     frame = bytes(send_ring(_FIRST_SEND_TOPIC, 1, 128, 99, int(time.time() * 1000)).data)
+
+    def send() -> None:
+        answer = exchange(server.port, frame)
+        if answer["code"] != 0:
+            raise ConnectionError(str(answer))
+
+    wait_until(server, pid, send)
+
+
+def wait_until(server: System, pid: int, attempt: Callable[[], None]) -> None:
+    """Call a function until it raises no OSError, as long as the process lives."""
     deadline = time.monotonic() + _START_LIMIT_SECONDS
-    last: object = "nothing accepted the connection"
-    while time.monotonic() < deadline:
+    while True:
         try:
-            answer = exchange(server.port, frame)
-            if answer["code"] == 0:
-                return
-            last = answer
+            return attempt()
         except OSError as error:
             last = error
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
             raise ServerError(f"{server.name} exited during start-up:\n{server.output()}")
+        if time.monotonic() > deadline:
+            raise ServerError(
+                f"{server.name} accepted no message within {_START_LIMIT_SECONDS:g} s; "
+                f"last: {last}\n{server.output()}"
+            )
         time.sleep(_POLL_SECONDS)
-    raise ServerError(
-        f"{server.name} accepted no send within {_START_LIMIT_SECONDS:g} s; last: {last}\n"
-        f"{server.output()}"
-    )
 
 
 def create_topic(port: int, topic: str) -> None:

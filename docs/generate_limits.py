@@ -230,6 +230,7 @@ INTERNAL = {
     "broker.state.queue_locks._MAX_LOCKS_PER_ITERATION": _WORK,
     "broker.state.topic_json._MAX_SPARE_ENTRIES": _WORK,
     "broker.state.transactions._MAX_REMEMBERED": _WORK,
+    "broker.handlers.plain_pulls._MAX_TAGS": _WORK,
     "broker.handlers.pull_plans._MAX_PLANS": _WORK,
     "broker.handlers.pull_plans.MAX_CACHED_LENGTH": _WORK,
     "broker.handlers.disk_pull._MAX_READS": _WORK,
@@ -281,7 +282,9 @@ INTERNAL = {
     "broker.broker._MAX_PORT_ATTEMPTS": _OWN,
     "store.growth._MAX_COUNTED": _WORK,
     "store.growth._MAX_PLAIN": _WORK,
-    "store.index.lane._MAX_READ_SIZE": _WORK,
+    "store.index.lane._MAX_CARRIED": _WORK,
+    "store.index.lane._MAX_COPIED_SIZE": _WORK,
+    "store.index.lane._MAX_MAPPED_SIZE": _WORK,
     "store.log.commit_log._MAX_RESIDENT": _WORK,
     "store.log.mapped_file._MAX_READ": _WORK,
     "store.log.mapped_file._MAX_ZEROS": _WORK,
@@ -375,6 +378,9 @@ def _max_constants() -> Iterator[str]:
     for package in PACKAGES:
         for path in sorted((PACKAGE / package).rglob("*.py")):
             module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+            # What the kernel cannot take, the Python code serves within its own limits.
+            if module.startswith("protocol.kernel."):
+                continue
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
                 targets = node.targets if isinstance(node, ast.Assign) else []
                 if isinstance(node, ast.AnnAssign):

@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 #: beside them (`store/config.py`, `store/message_store.py`) may be below or above; the test for
 #: cycles between modules orders those.
 SUB_PACKAGES: dict[str, tuple[str, ...]] = {
-    "protocol": ("java", "message", "wire", "filter"),
+    "protocol": ("java", "message", "wire", "filter", "kernel"),
     "store": ("log", "queues", "index", "recovery", "offline"),
     "broker": ("state", "services", "handlers", "handlers.admin"),
     "client": ("session", "producer", "consumer", "consumer.push", "consumer.lite_pull"),
@@ -97,6 +97,7 @@ PURE = frozenset(
         "base64",
         "bisect",
         "collections",
+        "cython",  # the compiled kernel: structs, pointers, memchr
         "dataclasses",
         "difflib",
         "enum",
@@ -105,6 +106,7 @@ PURE = frozenset(
         "ipaddress",
         "isal",
         "itertools",
+        "json",
         "lz4",
         "math",
         "numpy",
@@ -124,6 +126,10 @@ PURE = frozenset(
 PURE_BASE = frozenset(
     {"light_dataclass", "log_lines", "memo", "settings", "sizes", "unsupported_settings"}
 )
+
+
+#: Finds compiled modules in the installation, so it must know files.
+KERNEL_LOADER = "pyromq.protocol.kernel.__init__"
 
 
 class Import(NamedTuple):
@@ -204,6 +210,8 @@ def breaches(module: str, source: str) -> list[str]:
 
 def _is_pure(module: str) -> bool:
     _, layer, *rest = module.split(".")
+    if module == KERNEL_LOADER:
+        return False
     return layer == "protocol" or (layer == "base" and bool(rest) and rest[0] in PURE_BASE)
 
 
@@ -305,7 +313,7 @@ def test_no_folder_and_no_module_is_too_large() -> None:
 
 
 def test_pure_modules_exist() -> None:
-    known = sys.stdlib_module_names | {"isal", "lz4", "numpy", "orjson", "zstandard"}
+    known = sys.stdlib_module_names | {"cython", "isal", "lz4", "numpy", "orjson", "zstandard"}
     assert known >= PURE
     assert all((SOURCE / "base" / f"{name}.py").is_file() for name in PURE_BASE)
 

@@ -25,10 +25,11 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+from bench.kafka import KafkaServer, kafka_classpath
 from bench.report import environment, is_committed, save
 from bench.servers import PyromqServer, ServerError, create_topic, wait_for_first_send
 from bench.spark.cases import BODY_SIZE, CASES, KAFKA, KAFKA_CASES, PYROMQ, WARM_UP
-from bench.spark.kafka import KafkaBroker, connector_jars, kafka_classpath
+from bench.spark.kafka import connector_jars
 from bench.spark.program import Order
 from bench.spark.rebuild import measure_rebuild
 
@@ -121,21 +122,22 @@ def _options() -> argparse.Namespace:
 
 def _measure(messages: int, options: argparse.Namespace, console: Console) -> Rounds:
     rounds: Rounds = {side: [] for side in (KAFKA, PYROMQ) if options.only in (None, side)}
-    server = PyromqServer()
-    with KafkaBroker(DATA / KAFKA) as kafka:
+    server, kafka = PyromqServer(), KafkaServer()
+    try:
+        kafka.wait_until_ready(kafka.start(DATA / KAFKA))
         pid = server.start(DATA / PYROMQ)
-        try:
-            wait_for_first_send(server, pid)
-            for number in range(options.rounds):
-                for side, figures in rounds.items():
-                    console.print(
-                        f"{messages:,} messages, round {number + 1} of {options.rounds}: {side}"
-                    )
-                    order = _order(side, number, messages, options, kafka, server, pid)
-                    figures.append(_run(order))
-                    console.print("  " + _seconds(figures[-1]))
-        finally:
-            server.stop()
+        wait_for_first_send(server, pid)
+        for number in range(options.rounds):
+            for side, figures in rounds.items():
+                console.print(
+                    f"{messages:,} messages, round {number + 1} of {options.rounds}: {side}"
+                )
+                order = _order(side, number, messages, options, kafka, server, pid)
+                figures.append(_run(order))
+                console.print("  " + _seconds(figures[-1]))
+    finally:
+        server.stop()
+        kafka.stop()
     return rounds
 
 
@@ -144,7 +146,7 @@ def _order(
     number: int,
     messages: int,
     options: argparse.Namespace,
-    kafka: KafkaBroker,
+    kafka: KafkaServer,
     server: PyromqServer,
     pid: int,
 ) -> Order:

@@ -8,8 +8,10 @@ import pytest
 
 from bench.frames import (
     BATCH_SIZE,
+    BINARY_OPAQUE_BASE,
     OPAQUE_BASE,
     QUEUES,
+    Encoding,
     Ring,
     batch_ring,
     pull_request,
@@ -30,11 +32,12 @@ def _frames(ring: Ring) -> list[tuple[dict[str, object], bytes]]:
     return decoded
 
 
-#: Printed by RocketMQ 4.9.7's own RemotingCommand.encode() for the same values, opaque aside.
+#: Printed by RocketMQ 4.9.7's own RemotingCommand.encode() for the same values, opaque and order of
+#: the properties aside: the benchmark's tags are not the last property.
 _JAVA_SEND_HEADER = (
     rb'{"code":310,"extFields":{"a":"BenchmarkProducer","b":"T","c":"TBW102","d":"4","e":"1",'
-    rb'"f":"0","g":"1700000000000","h":"0","i":"KEYS\u0001order-030000000900AB\u0002UNIQ_KEY\u0001'
-    rb'7F000001000318B4AAC20000000900AB\u0002WAIT\u0001true\u0002TAGS\u0001Tag1","j":"0",'
+    rb'"f":"0","g":"1700000000000","h":"0","i":"KEYS\u0001order-030000000900AB\u0002TAGS\u0001Tag1'
+    rb'\u0002UNIQ_KEY\u00017F000001000318B4AAC20000000900AB\u0002WAIT\u0001true","j":"0",'
     rb'"k":"false","m":"false","n":"broker-a"},"flag":0,"language":"JAVA","opaque":100009,'
     rb'"serializeTypeCurrentRPC":"JSON","version":407}'
 )
@@ -66,8 +69,35 @@ def test_sends_carry_the_fields_of_the_java_client() -> None:
     assert "".join(fields) == "abcdefghijkmn"
     assert fields["e"] == str(9 % QUEUES)
     properties = dict(pair.split("\x01") for pair in fields["i"].split("\x02"))
-    assert list(properties) == ["KEYS", "UNIQ_KEY", "WAIT", "TAGS"]
+    assert list(properties) == ["KEYS", "TAGS", "UNIQ_KEY", "WAIT"]
     assert len(properties["UNIQ_KEY"]) == 32
+
+
+def test_a_binary_header_holds_the_same_fields() -> None:
+    plain = send_ring("T", 16, 128, 3, 1_700_000_000_000)
+    binary = send_ring("T", 16, 128, 3, 1_700_000_000_000, Encoding.BINARY)
+    for ring in (plain, binary):
+        ring.start_lap(0xAB)
+    start, end = binary.starts[9:11].tolist()
+    frame = bytes(binary.data[start:end])
+    total, length = struct.unpack_from(">II", frame)
+    assert (total, length >> 24) == (len(frame) - 4, 1)
+    code, language, version, opaque, flag, remark, size = struct.unpack_from(">hBhiiII", frame, 8)
+    assert (code, language, version, flag, remark) == (310, 0, 407, 0, 0)
+    assert opaque == BINARY_OPAQUE_BASE + 9
+    position = 8 + struct.calcsize(">hBhiiII")
+    fields = {}
+    while position < 8 + (length & 0xFFFFFF):
+        (short,) = struct.unpack_from(">H", frame, position)
+        name = frame[position + 2 : position + 2 + short].decode()
+        (long,) = struct.unpack_from(">I", frame, position + 2 + short)
+        value = position + 6 + short
+        fields[name] = frame[value : value + long].decode()
+        position = value + long
+    header, body = _frames(plain)[9]
+    assert fields == header["extFields"]
+    assert frame[position:] == body
+    assert size == (length & 0xFFFFFF) - struct.calcsize(">hBhiiII")
 
 
 def test_a_new_lap_makes_every_key_new() -> None:

@@ -1,39 +1,63 @@
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import orjson
+import pytest
 
-from bench.cases import BOUNDS, SYNC, Bound
-from bench.cases import CASES as DEFAULT_CASES
-from bench.report import ServerRun, is_committed, medians, ratio_to_java, render, save
-
-CASES = (*DEFAULT_CASES, SYNC)
-
-_FIGURES = (
-    "rate",
-    "cpu_us",
-    "p50_ms",
-    "p99_ms",
-    "p999_ms",
-    "rss_mib",
-    "server_cores",
-    "load_cores",
+from bench.cases import BOUNDS, CONTENDERS, SECTIONS, THROUGHPUT, Bound
+from bench.report import (
+    Rounds,
+    Spread,
+    cell,
+    environment,
+    is_committed,
+    merged_with_baseline,
+    ratio,
+    render,
+    save,
+    spread,
+    verdicts,
 )
 
 
-def _run(factor: float) -> ServerRun:
-    run = {case.name: dict.fromkeys(_FIGURES, factor) for case in CASES}
-    for case in CASES:
-        run[case.name] |= {"load_cores": 0.2, "refused": 0}
-    run[""] = dict.fromkeys(("startup_s", "rss_mib", "anonymous_mib", "file_mib"), factor)
-    return run
+def _rounds(**factors: float) -> Rounds:
+    """Every figure of every contender is its factor."""
+    return {
+        section.name: {
+            name: [dict.fromkeys(section.figures, factor) | {"load_cores": 0.2, "refused": 0}]
+            for name, factor in factors.items()
+        }
+        for section in SECTIONS
+    }
 
 
-def test_medians_are_taken_per_figure() -> None:
-    rounds: list[ServerRun] = [{"a": {"x": 1.0, "y": 9.0}}, {"a": {"x": 3.0, "y": 7.0}}]
-    rounds.append({"a": {"x": 2.0, "y": 100.0}})
-    assert medians(rounds) == {"a": {"x": 2.0, "y": 9.0}}
+def _kept() -> Rounds:
+    """Every bound is met exactly, as far as two bounds of one figure allow."""
+    rounds = _rounds(java=1.0, nats=1.0, kafka=1.0, base=1.0, pyromq=1.0, pure=1.0)
+    for bound in sorted(BOUNDS, key=lambda bound: -bound.limit):
+        rounds[bound.case][bound.subject][0][bound.figure] = bound.limit
+    return rounds
+
+
+def test_a_figure_has_a_median_and_a_range() -> None:
+    rounds: Rounds = {"a": {"x": [{"rate": 1.0}, {"rate": 9.0}, {"rate": 2.0}]}}
+    assert spread(rounds, "a", "x", "rate") == Spread(2.0, 1.0, 9.0)
+    assert spread(rounds, "a", "y", "rate") is None
+    assert spread(rounds, "a", "x", "cpu_us") is None
+    assert cell(Spread(2.0, 1.0, 9.0), "{:.1f}") == "2.0 (1.0 to 9.0)"
+    assert cell(Spread(2.0, 2.0, 2.0), "{:.1f}") == "2.0"
+
+
+def test_a_ratio_is_that_of_the_medians() -> None:
+    rounds: Rounds = {
+        "a": {"java": [{"rate": 4.0}, {"rate": 2.0}, {"rate": 100.0}], "pyromq": [{"rate": 8.0}]},
+        "b": {"java": [{"rate": 16.0}]},
+    }
+    assert ratio(rounds, "a", "rate", "pyromq", "java") == 2.0
+    assert ratio(rounds, "a", "rate", "pyromq", "java", "b") == 0.5
+    assert ratio(rounds, "a", "rate", "pyromq", "nats") is None
 
 
 def test_a_bound_works_in_its_own_direction() -> None:
@@ -43,52 +67,64 @@ def test_a_bound_works_in_its_own_direction() -> None:
     assert not Bound("c", "f", 1.25, at_most=False).kept(1.24)
 
 
-def test_every_bound_names_a_case_and_is_shown() -> None:
-    names = {"", *(case.name for case in CASES)}
-    assert {bound.case for bound in BOUNDS} <= names
-    text, _ = render({"java": _run(1.0), "pyromq": _run(0.1)}, CASES, {})
-    assert text.count("<=") + text.count(">=") >= len(BOUNDS)
+def test_every_bound_names_figures_that_are_measured() -> None:
+    figures = {section.name: section.figures for section in SECTIONS}
+    by_case = {case.name: case.contenders for case in THROUGHPUT}
+    for bound in BOUNDS:
+        assert bound.figure in figures[bound.case]
+        assert bound.figure in figures[bound.reference_case or bound.case]
+        assert {bound.subject, bound.reference} <= set(by_case.get(bound.case, CONTENDERS))
 
 
-def test_missed_bounds_are_named() -> None:
-    # A tenth of everything keeps all bounds but those that ask for more: throughput.
-    text, missed = render({"java": _run(1.0), "pyromq": _run(0.1)}, CASES, {})
-    assert len(missed) == 2
-    assert missed[0].startswith("send 128 B, 4 x 64 in flight: messages/s 0.10")
-    assert text.count("MISSED") == 4  # in the table and below it
-    _, missed = render({"java": _run(1.0), "pyromq": _run(2.0)}, CASES, {})
-    assert len(missed) == len(BOUNDS) - 2
+def test_all_bounds_kept() -> None:
+    text, missed = render(_kept(), {})
+    assert missed == []
+    assert "MISSED" not in text
+    assert len(verdicts(_kept())) == len(BOUNDS)
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: f"{bound.case}-{bound.figure}-{bound}")
+def test_every_bound_can_be_missed(bound: Bound) -> None:
+    rounds = _kept()
+    reference = rounds[bound.reference_case or bound.case][bound.reference][0]
+    value = reference[bound.figure] * bound.limit * (1.01 if bound.at_most else 0.99)
+    rounds[bound.case][bound.subject][0][bound.figure] = value
+    text, missed = render(rounds, {})
+    assert any(str(bound) in line for line in missed)
+    assert "MISSED" in text
 
 
 def test_one_server_alone_has_no_ratio_and_no_verdict() -> None:
-    figures = {"java": _run(1.0)}
-    assert ratio_to_java(figures, "send128", "rate") is None
-    text, missed = render(figures, CASES, {})
+    text, missed = render(_rounds(java=1.0), {})
     assert missed == []
     assert "MISSED" not in text
 
 
 def test_a_busy_load_generator_is_pointed_out() -> None:
-    run = _run(1.0)
-    run["pull"]["load_cores"] = 0.97
-    text, _ = render({"java": run}, CASES, {})
-    assert "0.97 cores against java" in text
+    rounds = _rounds(java=1.0)
+    rounds["pull"]["java"][0]["load_cores"] = 0.97
+    assert "0.97 cores against java" in render(rounds, {})[0]
 
 
-def test_a_cold_java_is_pointed_out() -> None:
-    figures = {"java": _run(1.0)}
-    assert "not fully compiled" in render(figures, CASES, {"warm_up": 100_000})[0]
-    assert "not fully compiled" not in render(figures, CASES, {"warm_up": 500_000})[0]
+def test_a_warm_up_that_ended_at_its_maximum_is_pointed_out() -> None:
+    rounds = _rounds(java=1.0)
+    settled = rounds["batch"]["java"][0] | {"slices": 6, "settled": 1.0}
+    rounds["batch"]["java"] = [settled, settled | {"slices": 1, "settled": 0.0}]
+    assert "had not settled" not in render(rounds, {})[0]
+    rounds["batch"]["java"].append(settled | {"slices": 20, "settled": 0.0})
+    assert "before 1 of 3 rounds: it may not have been warm" in render(rounds, {})[0]
 
 
-def test_refusals_are_reported_and_those_of_pyromq_fail() -> None:
-    refusing = _run(1.0)
-    refusing["batch"]["refused"] = 64
-    figures = {"java": medians([_run(1.0), refusing, _run(1.0)]), "pyromq": _run(0.1)}
-    text, missed = render(figures, CASES, {})
+def test_refusals_are_reported_and_those_of_others_than_java_fail() -> None:
+    rounds = _rounds(java=1.0)
+    rounds["batch"]["java"] *= 3
+    rounds["batch"]["java"][1] = rounds["batch"]["java"][1] | {"refused": 64}
+    text, missed = render(rounds, {})
     assert "NOTE  java refused 64 messages as busy" in text
-    assert len(missed) == 2
-    text, missed = render({"pyromq": figures["java"]}, CASES, {})
+    assert missed == []
+    rounds = _rounds(pyromq=1.0)
+    rounds["batch"]["pyromq"][0]["refused"] = 64
+    text, missed = render(rounds, {})
     assert missed == ["pyromq refused 64 messages as busy in 'batch 32 x 128 B, 4 x 8 in flight'"]
     assert missed[0] in text
 
@@ -96,11 +132,11 @@ def test_refusals_are_reported_and_those_of_pyromq_fail() -> None:
 FACTS = {"date": "2026-01-02", "commit": "abc1234", "machine": "x86_64", "cores": 2}
 
 
-def test_saved_files_hold_rounds_and_table(tmp_path: Path) -> None:
-    content = {"environment": FACTS, "rounds": {"java": [_run(1.0)]}}
+def test_saved_files_hold_content_and_table(tmp_path: Path) -> None:
+    content = {"environment": FACTS, "cases": {}}
     as_json, as_text = save(tmp_path, "broker", content, "table\n", is_baseline=False)
     assert as_json == tmp_path / ".cache/bench-results/2026-01-02-abc1234-broker.json"
-    assert orjson.loads(as_json.read_bytes())["rounds"]["java"] == [_run(1.0)]
+    assert orjson.loads(as_json.read_bytes()) == content
     assert as_text.read_text() == "table\n"
 
 
@@ -113,6 +149,35 @@ def test_a_baseline_replaces_the_one_of_the_same_kind_of_machine(tmp_path: Path)
         "broker-x86_64-2-cores.txt": "second",
         "broker-x86_64-64-cores.txt": "third",
     }
+
+
+def test_a_baseline_keeps_the_cases_that_a_run_did_not_measure(tmp_path: Path) -> None:
+    rounds = _rounds(java=1.0)
+    old = {"environment": {"commit": "old"}, "rounds": {}}
+    content = {"environment": FACTS, "cases": {"pull": old, "batch": old, "forgotten": old}}
+    save(tmp_path, "broker", content, "", is_baseline=True)
+    merged = merged_with_baseline(tmp_path, FACTS, {"batch": rounds["batch"]})
+    assert merged == {
+        "batch": {"environment": FACTS, "rounds": rounds["batch"]},
+        "pull": old,
+    }
+    assert list(merged) == ["batch", "pull"]
+
+
+def test_results_of_an_earlier_run_are_not_a_change(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        identity = ("-c", "user.name=bench", "-c", "user.email=bench@localhost")
+        subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "bench" / "results").mkdir(parents=True)
+    (tmp_path / "bench" / "code.py").touch()
+    git("add", ".")
+    git("commit", "-m", "first")
+    (tmp_path / "bench" / "results" / "new.json").touch()
+    assert is_committed(environment(tmp_path))
+    (tmp_path / "bench" / "code.py").write_text("changed")
+    assert not is_committed(environment(tmp_path))
 
 
 def test_only_a_commit_can_be_a_baseline() -> None:

@@ -255,6 +255,8 @@ def parse_command(line: str) -> None:
     command: click.Command = main
     while isinstance(command, click.Group):
         assert words, f"{line} is not whole"
+        if words == ["--version"]:
+            return
         found = command.get_command(click.Context(command), words[0])
         if found is None:
             raise click.UsageError(f"there is no command {words[0]}")

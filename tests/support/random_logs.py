@@ -8,7 +8,10 @@ from collections.abc import Callable
 
 from tests.support.records import BORN_TIME, make_record
 
-TOPICS = (b"T", b"TopicTest", b"Other", b"%RETRY%group", "主题".encode(), b"", b"x" * 127)
+TOPICS = (
+    *(b"T", b"TopicTest", b"Other", b"%RETRY%group", b"SCHEDULE_TOPIC_XXXX", b"x" * 127),
+    *("主题".encode(), b"", b"a/b", b".."),
+)
 #: Not UTF-8: a lone byte, a cut sequence, a surrogate, an overlong form, above U+10FFFF.
 MALFORMED = (b"\xff", b"\xe4\xb8", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf4\x90\x80\x80")
 WORDS = (
@@ -30,6 +33,7 @@ ITEMS: tuple[Callable[[random.Random], bytes], ...] = (
     lambda chance: chance.choice((b"XKEYS\x01no", b"KEYSX\x01no", b"TAG\x01s", b"", b"\x01", b" ")),
     lambda chance: b"DELAY\x01" + chance.choice((b"1", b"2", b"99", b"-1", b"x", b"")),
     lambda chance: b"WAIT\x01true",
+    lambda chance: b"LONG\x01" + b"y" * chance.randrange(1500),
 )
 SYS_FLAGS = (0, 0, 0, 0, 0x4, 0x8, 0xC, 0x10, 0x20, 0x30, 0x3C)
 NUMBERS = (0, 1, -1, 88, 91, (1 << 31) - 1, -(1 << 31))
@@ -52,7 +56,7 @@ def random_record(
     record = make_record(
         topic="t" * len(topic),
         properties=b"\x02".join(items) + chance.choice((b"", b"\x02")),
-        body=chance.randbytes(chance.choice((0, 3, 15, 16, 100, 700))),
+        body=chance.randbytes(chance.choice((0, 16, 64, 700, chance.randrange(300)))),
         sys_flag=chance.choice(SYS_FLAGS),
         store_timestamp=BORN_TIME + chance.randrange(-3000, 9000),
         physical_offset=physical_offset,
@@ -64,14 +68,16 @@ def random_record(
     return record[:at] + topic + record[at + len(topic) :]
 
 
-def random_log(chance: random.Random, count: int, base: int = 0) -> bytes:
+def random_log(
+    chance: random.Random, count: int, base: int = 0, wrong_offsets: float = 0.03
+) -> bytes:
     """Return `count` consecutive records; some state an offset that is not their own."""
     records: list[bytes] = []
     offset = base
     offsets: dict[bytes, int] = {}
     for _ in range(count):
         topic = chance.choice(TOPICS) if chance.random() < 0.97 else None
-        stated = offset if chance.random() < 0.97 else offset // 2
+        stated = offset if chance.random() >= wrong_offsets else offset // 2
         queue_offset = offsets.get(topic or b"", 0)
         offsets[topic or b""] = queue_offset + (chance.random() < 0.98)
         record = random_record(chance, stated, queue_offset, topic)
@@ -85,16 +91,19 @@ def damage(chance: random.Random, log: bytes) -> bytes:
     data = bytearray(log)
     for _ in range(chance.choice((1, 1, 2, 5))):
         at = chance.randrange(len(data) + 1)
-        kind = chance.randrange(5)
+        kind = chance.randrange(6)
         if kind == 0:
             data[at : at + 1] = chance.randbytes(1)
         elif kind == 1:
-            number = chance.choice(NUMBERS + (chance.randrange(2000),))
+            number = chance.choice((*NUMBERS, chance.randrange(2000)))
             data[at : at + 4] = struct.pack(">i", number)
         elif kind == 2:
             data[at : at + 2] = chance.choice((b"\x02\x02", b"\x01 ", b"\xff\xff", b"\x7f\xff"))
         elif kind == 3:
             data[at:at] = chance.choice((*MALFORMED, b"\x02KEYS\x01k", b"\0"))
+        elif kind == 4:
+            zeros = bytes(chance.choice((8, 512, 1100)))
+            data[at : at + len(zeros)] = zeros
         else:
             del data[at : at + chance.choice((1, 3, 8, 500))]
     return bytes(data)

@@ -25,7 +25,13 @@ from typing import Protocol, TypeAlias
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
-from pyromq.protocol.wire.frame import RawFrame, RemotingCommand, RequestError, command_from
+from pyromq.protocol.wire.frame import (
+    PREFIX_SIZE,
+    RawFrame,
+    RemotingCommand,
+    RequestError,
+    command_from,
+)
 from pyromq.remoting.connection import Connection, Handler, HotHandler
 from pyromq.remoting.service import Result
 
@@ -91,9 +97,9 @@ class Route:
     max_run: int | None = None
 
 
-def runs(handler: HotHandler) -> HotBuilder:
+def runs(handler: HotHandler, taker: FrameTaker | None = None) -> HotBuilder:
     """Declare a hot handler that serves every frame itself."""
-    return HotBuilder(lambda _: handler)
+    return HotBuilder(lambda _: handler, taker)
 
 
 def fast(handler: FastHandler, taker: FrameTaker | None = None) -> HotBuilder:
@@ -191,17 +197,31 @@ def chained(
         return None
     if len(takers) == 1:
         return takers[0].take
-    functions = [taker.take for taker in takers]
+    parts = [(_header_starts(taker.codes), taker.take) for taker in takers]
 
     def take_all(connection: Connection, chunk: bytes, position: int, answers: list[bytes]) -> int:
-        while True:
+        size = len(chunk)
+        while position < size:
             start = position
-            for take in functions:
-                position = take(connection, chunk, position, answers)
+            for header_starts, take in parts:
+                if chunk.startswith(header_starts, start + PREFIX_SIZE):
+                    position = take(connection, chunk, start, answers)
+                    break
+            else:  # a code of nobody, or not at the header's start
+                for _, take in parts:
+                    position = take(connection, chunk, position, answers)
             if position == start:
-                return position
+                break
+        return position
 
     return take_all
+
+
+def _header_starts(codes: Collection[int]) -> tuple[bytes, ...]:
+    """Return how headers with these codes usually begin, in both encodings."""
+    return tuple(
+        start for code in codes for start in (b'{"code":%d,' % code, code.to_bytes(2, "big"))
+    )
 
 
 def with_body_limits(routes: Routes, config: BrokerConfig) -> Routes:

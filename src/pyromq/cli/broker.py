@@ -20,6 +20,7 @@ from pyromq.cli.running import (
     run_servers,
     server_options,
 )
+from pyromq.protocol import kernel
 from pyromq.store.results import StoreError
 
 
@@ -92,5 +93,5 @@ async def start_broker(
     )
     if loaded.broker.namesrv_addr:
         line += f" and name server is {loaded.broker.namesrv_addr}"
-    announce(line)
+    announce(f"{line} [{kernel.describe()}]")
     return server

@@ -9,6 +9,7 @@ import click
 
 from pyromq import __version__
 from pyromq.cli.lazy_group import LazyGroup
+from pyromq.protocol import kernel
 
 #: Name to the command's module and attribute, and its line in `pyromq --help`.
 COMMANDS = {
@@ -26,12 +27,25 @@ COMMANDS = {
 }
 
 
+def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        click.echo(f"pyromq, version {__version__}, {kernel.describe()}")
+        context.exit()
+
+
 @click.group(
     cls=LazyGroup,
     table=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, prog_name="pyromq")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and whether the compiled kernel runs, and exit.",
+)
 def main() -> None:
     """Apache RocketMQ's system in Python: servers, clients and tools.
 

@@ -19,22 +19,18 @@ Invariants
 4. When a connection is lost, its queries are cancelled. Requests that change something run to
    their end.
 
-Lifecycle: NEW > OPEN > CLOSING > LOST (`ConnectionState`). Nothing is read or written in any state
-but OPEN; while CLOSING, bytes written before still leave.
-
-Everything runs on the loop's thread.
+Nothing is read or written in any state but OPEN (`connection_state`). Everything runs on the loop's
+thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
 import inspect
 import logging
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from pyromq.base.log_lines import RARELY
 from pyromq.base.sizes import KIB, MIB
@@ -48,12 +44,13 @@ from pyromq.protocol.wire.frame import (
     split_frames,
 )
 from pyromq.remoting.answers import encode_answer, error_answer, not_supported
+from pyromq.remoting.connection_state import ConnectionState, check_transition
 from pyromq.remoting.errors import RemotingClosedError
-from pyromq.remoting.lateness import Lateness
-from pyromq.remoting.limits import PeerLimits
+from pyromq.remoting.host import Host
 from pyromq.remoting.outgoing import OutgoingRequests
+from pyromq.remoting.parked import ParkedResponses
 from pyromq.remoting.runs import next_run, without_late
-from pyromq.remoting.service import Result, Service
+from pyromq.remoting.service import Result
 from pyromq.remoting.unfinished import Unfinished
 
 logger = logging.getLogger(__name__)
@@ -74,46 +71,12 @@ _CLOSE_SECONDS: Final = 2.0
 #: resets it, and the peer loses responses that it has not read yet.
 _LINGER_SECONDS: Final = 0.2
 
+_NEW, _OPEN, _CLOSING, _LOST = ConnectionState
+
 #: Serves one request.
 Handler: TypeAlias = Callable[["Connection", RemotingCommand], Result]
 #: Serves a run of raw frames; see `Service.hot_handlers`.
 HotHandler: TypeAlias = Callable[["Connection", list[RawFrame], list[bytes]], None]
-
-
-class Host(Protocol):
-    """The server, as its connections see it."""
-
-    #: What to do with requests; replaced as a whole.
-    service: Service[Connection]
-    #: Caps on what all connections hold together.
-    limits: PeerLimits
-    lateness: Lateness
-    max_frame: int
-    #: The open connections, and the requests in progress of all of them.
-    connections: set[Connection]
-    tasks: set[asyncio.Task[None]]
-    #: Whether new connections are refused.
-    stopping: bool
-
-
-class ConnectionState(enum.Enum):
-    """Where a connection is in its life."""
-
-    #: Not accepted yet.
-    NEW = "new"
-    OPEN = "open"
-    #: Closed by us; bytes written before still leave.
-    CLOSING = "closing"
-    LOST = "lost"
-
-
-_NEW, _OPEN, _CLOSING, _LOST = ConnectionState
-_NEXT_STATES: Final = {
-    _NEW: (_OPEN, _CLOSING, _LOST),
-    _OPEN: (_CLOSING, _LOST),
-    _CLOSING: (_LOST,),
-    _LOST: (),
-}
 
 
 class Connection(asyncio.Protocol):
@@ -129,7 +92,6 @@ class Connection(asyncio.Protocol):
         "_loop",
         "_outgoing",
         "_parked",
-        "_parked_size",
         "_received",
         "_state",
         "_transport",
@@ -145,7 +107,7 @@ class Connection(asyncio.Protocol):
     #: Set by `connection_made`.
     _transport: asyncio.Transport
 
-    def __init__(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, host: Host[Connection], loop: asyncio.AbstractEventLoop) -> None:
         self._host = host
         self._loop = loop
         self._state = _NEW
@@ -163,10 +125,7 @@ class Connection(asyncio.Protocol):
         #: The future of the last chunk that had to wait.
         self._last_waiter: asyncio.Future[Any] | None = None
         self._write_paused = False
-        #: Late responses, encoded only when the peer reads again, because the bodies of whole
-        #: tables are shared between responses; and the size of those bodies.
-        self._parked: deque[tuple[RemotingCommand, RemotingCommand]] = deque()
-        self._parked_size = 0
+        self._parked = ParkedResponses()
         self._unfinished = Unfinished(host.limits)
         self._outgoing = OutgoingRequests()
         self._gone: asyncio.Future[None] = loop.create_future()
@@ -204,7 +163,7 @@ class Connection(asyncio.Protocol):
     @property
     def unsent(self) -> int:
         """Return how many bytes wait until the client reads."""
-        return self._transport.get_write_buffer_size() + self._parked_size
+        return self._transport.get_write_buffer_size() + self._parked.size
 
     @property
     def congested(self) -> bool:
@@ -303,8 +262,8 @@ class Connection(asyncio.Protocol):
             await asyncio.wait((self._gone,), timeout=_LINGER_SECONDS)
         self.close()
         if not self._gone.done():
-            _, unread = await asyncio.wait((self._gone,), timeout=_CLOSE_SECONDS)
-            if unread:
+            await asyncio.wait((self._gone,), timeout=_CLOSE_SECONDS)
+            if not self._gone.done():
                 self.abort()
                 await self._gone
 
@@ -348,8 +307,7 @@ class Connection(asyncio.Protocol):
         self._host.limits.leave(self._admitted_from)
         self._unfinished.cancel_queries()
         self._outgoing.fail(self.remote_address)
-        on_disconnect = self._host.service.on_disconnect
-        if on_disconnect is not None:
+        if (on_disconnect := self._host.service.on_disconnect) is not None:
             on_disconnect(self)
 
     def pause_writing(self) -> None:
@@ -362,9 +320,7 @@ class Connection(asyncio.Protocol):
         """Write parked responses, then resume handling and reading."""
         self._write_paused = False
         while self._parked and not self._write_paused:
-            request, answer = self._parked.popleft()
-            self._parked_size -= len(answer.body)
-            self._write_late(request, answer)
+            self._write_late(*self._parked.take())
         if not self._write_paused:
             self._host.limits.unsent.hold(self, 0, self._loop.time())
         self._resume()
@@ -417,9 +373,7 @@ class Connection(asyncio.Protocol):
                     position, count = taken, 1
             frames, position, error = split_frames(buffer, max_frame, position, count)
             if len(frames) < count:  # the last ones
-                if frames:
-                    self._handle_all(frames, answers)
-                elif position:
+                if (not frames or self._handle(frames, answers)) and position:
                     self._write_answers(answers)
                 return position, error
             if not self._handle(frames, answers) or self._must_wait(answers):
@@ -431,25 +385,19 @@ class Connection(asyncio.Protocol):
 
     def _late_by(self, now: float) -> float:
         """Return how long the chunk has waited, or 0 if that is too short to refuse anything."""
-        policy = self._host.service.late_requests
-        waited = self._host.lateness.waited(now)
+        waited, policy = self._host.lateness.waited(now), self._host.service.late_requests
         return 0.0 if policy is None or waited < policy.shortest_limit else waited
 
     def _serve_late(self, buffer: bytes, waited: float) -> tuple[int, FrameError | None]:
         """Serve a chunk of which some requests may have waited too long: refuse those first."""
         frames, taken, error = split_frames(buffer, self._host.max_frame)
         policy = self._host.service.late_requests
-        assert policy is not None
-        frames, refusals = without_late(frames, waited, policy)
+        frames, refusals = without_late(frames, waited, policy) if policy else (frames, [])
         self._write_answers(refusals)
-        if frames:
-            self._handle_all(frames, [])
-        return taken, error
-
-    def _handle_all(self, frames: list[RawFrame], answers: list[bytes]) -> None:
-        """Run the handlers of the last frames and write all responses."""
-        if self._handle(frames, answers):
+        answers: list[bytes] = []
+        if frames and self._handle(frames, answers):
             self._write_answers(answers)
+        return taken, error
 
     def _handle(self, frames: list[RawFrame], answers: list[bytes]) -> bool:
         """Run the handlers of frames, run by run, and add the responses to `answers`.
@@ -568,8 +516,7 @@ class Connection(asyncio.Protocol):
             logger.error("%s: waiting for the end of a chunk failed: closed", self.remote_address)
             self.close()
             return
-        late_answers = self._host.service.late_answers
-        if late_answers is not None:
+        if (late_answers := self._host.service.late_answers) is not None:
             answers = late_answers(answers, done.result())
         self.write(answers)
         if was_full:
@@ -594,8 +541,7 @@ class Connection(asyncio.Protocol):
         if not self._write_paused:
             self._write_late(request, answer)
             return
-        self._parked.append((request, answer))
-        self._parked_size += len(answer.body)
+        self._parked.add(request, answer)
         self._note_unsent()
 
     def _finished(self, task: asyncio.Task[None], size: int) -> None:
@@ -617,7 +563,9 @@ class Connection(asyncio.Protocol):
         if self._waiting and not self._write_paused and not self._unfinished.is_full:
             frames = self._waiting
             self._keep_waiting([])
-            self._handle_all(frames, [])
+            answers: list[bytes] = []
+            if self._handle(frames, answers):
+                self._write_answers(answers)
         if self.is_read and not self._waiting:
             if self._received:  # the delay was ours: the unfinished frame gets its full time
                 self._note_received(self._loop.time(), restart=True)
@@ -631,7 +579,6 @@ class Connection(asyncio.Protocol):
 
     def _drop_waiting(self) -> None:
         self._parked.clear()
-        self._parked_size = 0
         self._gatherer = ChunkGatherer(self._host.max_frame)
         self._keep_waiting([])
 
@@ -649,5 +596,5 @@ class Connection(asyncio.Protocol):
             self._host.limits.unsent.hold(self, unsent, self._loop.time())
 
     def _enter(self, state: ConnectionState) -> None:
-        assert state in _NEXT_STATES[self._state], f"{self._state} > {state}"
+        check_transition(self._state, state)
         self._state = state

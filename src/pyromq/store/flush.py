@@ -5,13 +5,14 @@ dirty (without flushCommitLogTimed, within 10 ms of that), and everything every
 flushCommitLogThoroughInterval. SYNC_FLUSH: as soon as a chunk waits (`wait`). An fsync covers
 everything written before it starts, so chunks that arrive while one runs share the next: group
 commit. Consume queues: every flushIntervalConsumeQueue, each dirty queue. The checkpoint follows.
+The two have a thread each, so that no response waits for the fsyncs of consume queues.
 
 An fsync that could not start, because no descriptor or memory was free, is retried soon; waiters
 keep waiting until their timeout. A log whose fsync failed is never synced again: the kernel may
 have dropped pages it could not write, and a second fsync would not report that. Waiters fail,
 `on_failure` is called, and the flushed mark stays where it is until a restart.
 
-Runs one thread. Queues arrive through `add` (a deque, safe between threads). A queue's `dirty` is
+Queues arrive through `add` (a deque, safe between threads). A queue's `dirty` is
 cleared before its fsync, and the loop writes before it reads `dirty`, so a write is either part of
 this fsync or marks the queue again. `wait` and the notification of waiters run on the loop.
 """
@@ -58,7 +59,7 @@ class _Waiter(NamedTuple):
 
 
 class FlushService:
-    """The flush thread."""
+    """The flush threads: one for the log, one for everything else."""
 
     def __init__(
         self,
@@ -77,29 +78,33 @@ class FlushService:
         self._wake = threading.Event()
         self._stopping = False
         self._failed = False
-        #: The last round found no free descriptor, and is retried soon.
-        self._must_retry = False
+        #: Ends the pause of the thread for queues and checkpoint.
+        self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiters: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._thread: threading.Thread | None = None
-        self._last_log_flush = 0.0
-        self._last_queue_flush = 0.0
+        self._threads: list[threading.Thread] = []
+        self._last_thorough_flush = 0.0
         self.add = self._dirty.append
 
     def start(self) -> None:
-        """Start the thread."""
-        self._last_log_flush = self._last_queue_flush = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="pyromq-flush", daemon=True)
-        self._thread.start()
+        """Start the threads."""
+        self._last_thorough_flush = time.monotonic()
+        self._threads = [
+            threading.Thread(target=self._run_log, name="pyromq-flush", daemon=True),
+            threading.Thread(target=self._run_queues, name="pyromq-flush-queues", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        """End the thread and flush the rest."""
+        """End the threads and flush the rest."""
         self._stopping = True
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
         self._flush_log()
         self._flush_queues()
         self._index.flush()
@@ -144,45 +149,56 @@ class FlushService:
         if waiters and self._loop is not None:
             self._timer = self._loop.call_at(waiters[0].deadline, self._notify_waiters)
 
-    def _run(self) -> None:
+    def _run_log(self) -> None:
+        must_retry = False
         while True:
             interval = self._config.flush_interval_commit_log / 1000
             if not self._config.flush_commit_log_timed:
                 interval = min(interval, _UNTIMED_SECONDS)
-            is_awaited = self._wake.wait(
-                min(interval, _RETRY_SECONDS) if self._must_retry else interval
-            )
+            is_awaited = self._wake.wait(min(interval, _RETRY_SECONDS) if must_retry else interval)
             self._wake.clear()
             if self._stopping:
                 return
             try:
-                if is_awaited or self._must_retry:
+                if is_awaited or must_retry or self._is_log_due():
                     self._flush_log()
-                self._round()
-                self._must_retry = False
-                top_up()
+                must_retry = False
             except ShortageError:  # `descriptors` has logged it
-                self._must_retry = True
+                must_retry = True
             except OSError as error:
-                # Retried in the next round, unless it was the log.
-                logger.error("flush of %s failed: %s", error.filename or "the store", error)
+                logger.error("flush of %s failed: %s", error.filename or "the log", error)
             if self._waiters and self._loop is not None:
                 self._loop.call_soon_threadsafe(self._notify_waiters)
+            # After the waiters are notified: the next fsync may wait for this, no response does.
+            self._log.release_old_pages()
 
-    def _round(self) -> None:
+    def _is_log_due(self) -> bool:
         config = self._config
         now = time.monotonic()
-        marks = self._log.watermarks
-        dirty_pages = (self._log.committed[0] - marks.flushed) // _PAGE
-        thorough = now - self._last_log_flush >= config.flush_commit_log_thorough_interval / 1000
-        if dirty_pages >= config.flush_commit_log_least_pages or thorough:
-            self._flush_log()
-            self._log.release_old_pages()
-            self._last_log_flush = now
-        if now - self._last_queue_flush >= config.flush_interval_consume_queue / 1000:
-            self._flush_queues()
-            self._last_queue_flush = now
-            self._save_checkpoint()
+        dirty_pages = (self._log.committed[0] - self._log.watermarks.flushed) // _PAGE
+        interval = config.flush_commit_log_thorough_interval / 1000
+        if dirty_pages < config.flush_commit_log_least_pages and (
+            now - self._last_thorough_flush < interval
+        ):
+            return False
+        self._last_thorough_flush = now
+        return True
+
+    def _run_queues(self) -> None:
+        must_retry = False
+        while True:
+            interval = self._config.flush_interval_consume_queue / 1000
+            if self._stop.wait(min(interval, _RETRY_SECONDS) if must_retry else interval):
+                return
+            try:
+                self._flush_queues()
+                self._save_checkpoint()
+                must_retry = False
+                top_up()
+            except ShortageError:
+                must_retry = True
+            except OSError as error:
+                logger.error("flush of %s failed: %s", error.filename or "the queues", error)
 
     def _flush_log(self) -> None:
         if self._failed:

@@ -43,7 +43,7 @@ from pyromq.store.queues import lookup
 from pyromq.store.queues.bulk_reading import BulkRead, plan_bulk
 from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.queues.extension import BitMapOf, ConsumeQueueExt, refuse_other_size
-from pyromq.store.queues.reading import MessageFilter, Reader
+from pyromq.store.queues.reading import MessageFilter, PullParts, Reader
 from pyromq.store.recovery import queue_damage, recovery
 from pyromq.store.results import GetResult, GetStatus, StoreError
 from pyromq.store.retention import Retention
@@ -349,6 +349,12 @@ class MessageStore:
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, first, end)
         self._reader.collect(result, queue, offset, max_count, message_filter, may_wait, max_bytes)
         return result
+
+    @property
+    def pull_parts(self) -> PullParts:
+        """Return what the compiled kernel needs to do the same as `get`."""
+        log = self._log
+        return PullParts(self._queues, log.segments, log.watermarks, self._chunk, self._reader)
 
     def plan_bulk(
         self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int

@@ -149,6 +149,8 @@ class Mutator:
 
     def _nudge_word(self, data: bytearray, at: int) -> None:
         """Change a length by a little, or make it one that is about right for these bytes."""
+        small = data.find(b"\0\0\0", at)  # most lengths are small
+        at = at if small < 0 else small
         if at + 4 > len(data):
             return
         (value,) = struct.unpack_from(">I", data, at)

@@ -8,20 +8,28 @@ import pytest
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.routes import (
     Body,
+    FrameTaker,
     Pool,
     Route,
     Routes,
     SlowPath,
     build_routes,
+    chained,
     fast,
     runs,
     with_body_limits,
 )
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
-from pyromq.protocol.wire.frame import RawFrame, RemotingCommand, RequestError
+from pyromq.protocol.wire.frame import (
+    Encoding,
+    RawFrame,
+    RemotingCommand,
+    RequestError,
+    split_frames,
+)
 from pyromq.remoting.connection import Connection
 from pyromq.remoting.service import Service
-from tests.support.requests import send_request
+from tests.support.requests import raw_frame, send_request
 from tests.unit.broker.assembled import Client, served
 
 SEND, QUERY, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.QUERY_MESSAGE, RequestCode.PULL_MESSAGE
@@ -126,3 +134,42 @@ def test_bodies_that_are_not_messages_are_limited() -> None:
         fault = f"body of request {code} has {limit + 1} bytes, limit {limit} ({key})"
         with pytest.raises(RequestError, match=re.escape(fault)):
             handler(connection, RemotingCommand(code, body=b"x" * (limit + 1)))
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_a_chunk_goes_to_the_taker_of_each_frame(encoding: Encoding) -> None:
+    calls: list[tuple[int, int]] = []
+
+    def taker(code: RequestCode) -> FrameTaker:
+        def take(_: Connection, chunk: bytes, position: int, answers: list[bytes]) -> int:
+            """Serve one frame of a code, wherever its header has it."""
+            calls.append((code, position))
+            frames, end, _error = split_frames(chunk, position=position, max_count=1)
+            if not frames or frames[0][1]["code"] != code:
+                return position
+            answers.append(b"%d" % code)
+            return end
+
+        return FrameTaker([code], take)
+
+    take_all = chained([taker(SEND), taker(PULL)])
+    assert take_all is not None
+    connection = create_autospec(Connection, instance=True)
+    send, pull, query = (
+        RemotingCommand(code, encoding=encoding).encode() for code in (SEND, PULL, QUERY)
+    )
+    answers: list[bytes] = []
+
+    assert take_all(connection, pull + send + pull + query + pull, 0, answers) == len(
+        pull + send + pull
+    )
+    assert answers == [b"%d" % code for code in (PULL, SEND, PULL)]
+    # The others are asked only about the frame that is nobody's.
+    assert [code for code, _ in calls] == [PULL, SEND, PULL, SEND, PULL]
+
+    answers.clear()
+    odd = raw_frame(b' {"opaque":1, "code": %d}' % PULL)
+    assert take_all(connection, odd + odd, 0, answers) == len(odd + odd)
+    assert len(answers) == 2
+    assert take_all(connection, b"", 0, answers) == 0
+    assert chained([]) is None

@@ -8,6 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from pyromq.cli.broker import broker
+from pyromq.protocol import kernel
 from tests.unit.cli.processes import running
 
 
@@ -54,6 +55,7 @@ def test_it_serves_until_a_signal_and_warns_of_unknown_settings(tmp_path: Path) 
         printed = command.wait_for("boot success. serializeType=JSON")
         assert "unknown setting brokerNam (did you mean brokerName?) is ignored" in printed
         assert "pullMessageThreadPoolNums=9 has no effect: requests run on" in printed
+        assert f"boot success. serializeType=JSON [{kernel.describe()}]" in printed
         address = re.search(r"The broker\[broker-x, 127\.0\.0\.1:(\d+)\]", printed)
         assert address
         with socket.create_connection(("127.0.0.1", int(address[1])), timeout=10):

@@ -7,8 +7,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from pyromq import __version__
 from pyromq.cli.lazy_group import LazyGroup
 from pyromq.cli.main import COMMANDS, main
+from pyromq.protocol import kernel
 
 
 def commands_below(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -47,6 +49,15 @@ def test_every_command_has_help_with_an_example_and_describes_its_options(
             assert parameter.help, f"{parameter.name} has no help"
     if not isinstance(command, click.Group):
         assert f"pyromq {' '.join(path)}" in result.output
+
+
+def test_the_version_tells_which_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = CliRunner().invoke(main, ["--version"])
+    assert result.output == f"pyromq, version {__version__}, {kernel.describe()}\n"
+    monkeypatch.setenv("PYROMQ_PURE", "1")
+    result = CliRunner().invoke(main, ["--version"])
+    assert result.exit_code == 0
+    assert result.output.endswith(", pure Python (PYROMQ_PURE is set)\n")
 
 
 def test_unknown_commands_are_refused() -> None:

@@ -76,12 +76,10 @@ def test_few_pages_wait_for_the_thorough_flush(opened: Opener) -> None:
     store = opened(**(NEVER | {"flush_commit_log_least_pages": 4}))
     put(store, b"x" * 3 * 4096)
     store.seal()
-    store._flush._round()
-    assert store._log.watermarks.flushed == 0
+    assert not store._flush._is_log_due()
     put(store, b"x" * 4096)
     store.seal()
-    store._flush._round()
-    assert flushed(store)
+    assert store._flush._is_log_due()
 
 
 @pytest.mark.parametrize("timed", [True, False])
@@ -100,6 +98,31 @@ def test_dirty_pages_wait_for_the_interval_only_if_flushes_are_timed(
         assert store._log.watermarks.flushed == 0
     else:
         wait_until(lambda: flushed(store))
+
+
+async def test_no_response_waits_for_the_fsync_of_a_queue(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def slow_sync(queue: ConsumeQueue) -> None:
+        began.set()
+        may_end.wait()
+
+    monkeypatch.setattr(ConsumeQueue, "sync", slow_sync)
+    store = opened(
+        **(NEVER | {"flush_interval_consume_queue": 1}), flush_disk_type=FlushDiskType.SYNC_FLUSH
+    )
+    try:
+        put(store)
+        store.seal()
+        wait_until(began.is_set)
+        put(store)
+        waiter = store.end_chunk()
+        assert waiter is not None
+        assert await waiter is FlushOutcome.FLUSHED
+    finally:
+        may_end.set()
 
 
 def test_an_idle_store_says_nothing_new(opened: Opener) -> None:

@@ -2,6 +2,8 @@
 
 LITE_PULL_MESSAGE of 5.x clients is the same request. The path of a pull:
 
+0. With the compiled kernel, `plain_pulls` serves it from the bytes of its chunk if its plan is
+   known and its messages are in memory.
 1. `pull_plans` finds the plan of its header fields, checked before, or checks it.
 2. `pull_serving` gets the messages from the store and builds the response.
 3. Not in memory, or megabytes at once: `disk_pull` has a thread read them first.
@@ -20,10 +22,12 @@ from functools import partial
 from typing import Final
 
 from pyromq.broker.handlers.disk_pull import DiskPulls
+from pyromq.broker.handlers.plain_pulls import PlainPulls
 from pyromq.broker.handlers.pull_serving import PullServing, refusal
 from pyromq.broker.handlers.waiting_pull import respond_or_wait
 from pyromq.broker.parts import BrokerParts
-from pyromq.broker.routes import Pool, Route, Routes, runs
+from pyromq.broker.routes import FrameTaker, Pool, Route, Routes, runs
+from pyromq.protocol import kernel
 from pyromq.protocol.message.sysflag import PULL_COMMIT_OFFSET
 from pyromq.protocol.wire.codes import RequestCode
 from pyromq.protocol.wire.frame import FLAG_ONEWAY, RawFrame, RequestError, command_from
@@ -32,6 +36,7 @@ from pyromq.remoting.connection import Connection
 #: Pulls in a run, each with a response of up to 256 KiB, before the server checks whether the
 #: client reads.
 _MAX_RUN: Final = 8
+_CODES: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
 class PullHandlers:
@@ -42,18 +47,20 @@ class PullHandlers:
         self._is_replica = parts.is_replica
         self._store = parts.store
         self._turns = parts.long_poll.turns
-        self._serving = PullServing(parts)
+        compiled = kernel.load("pulls")
+        # A consume hook wants to see every response.
+        self._plain = None
+        if compiled is not None and not parts.hooks.consume:
+            self._plain = PlainPulls(compiled, parts)
+        self._serving = PullServing(parts, self._plain)
         self._plans = self._serving.plans
         self._disk_pulls = DiskPulls(self._serving, parts.lanes.pull)
 
     def routes(self) -> Routes:
         """Return the routes of the family."""
-        return Routes(
-            Route(RequestCode.PULL_MESSAGE, hot=runs(self.pull), pool=Pool.PULL, max_run=_MAX_RUN),
-            Route(
-                RequestCode.LITE_PULL_MESSAGE, hot=runs(self.pull), pool=Pool.PULL, max_run=_MAX_RUN
-            ),
-        )
+        taker = None if self._plain is None else FrameTaker(_CODES, self._plain.take)
+        hot = runs(self.pull, taker)
+        return Routes(*(Route(code, hot=hot, pool=Pool.PULL, max_run=_MAX_RUN) for code in _CODES))
 
     def settings_changed(self) -> None:
         """Check every pull again."""

@@ -11,7 +11,7 @@ before they serve a pull that has waited. On the loop.
 from __future__ import annotations
 
 import copy
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 from pyromq.broker.handlers.pull_filters import PullFilter, PullFilters
 from pyromq.broker.parts import BrokerParts
@@ -27,6 +27,8 @@ from pyromq.remoting.connection import Connection
 #: Plans to cache; one whose key is longer than MAX_CACHED_LENGTH characters is not cached.
 _MAX_PLANS: Final = 65_536
 MAX_CACHED_LENGTH: Final = 1024
+#: The header fields of a plan as they were sent, in the order of `pull_fields`.
+PlanKey: TypeAlias = tuple[str | None, ...]
 
 
 class PullPlan:
@@ -99,10 +101,20 @@ class Pull:
         self.commit_offset = commit_offset
 
 
+class PlanUser(Protocol):
+    """Serves pulls with cached plans by itself."""
+
+    def add(self, key: PlanKey, plan: PullPlan) -> None:
+        """Use a plan that is cached now."""
+
+    def clear(self) -> None:
+        """Stop using all plans."""
+
+
 class PullPlans:
     """The plans of a broker's consumers."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerParts, plain: PlanUser | None = None) -> None:
         tables = parts.tables
         self._config = parts.config
         self._topics = tables.topics
@@ -111,11 +123,14 @@ class PullPlans:
         self._filters = PullFilters(
             parts.config, tables.consumers, tables.filters, parts.long_poll.turns
         )
-        self._plans: dict[tuple[str | None, ...], PullPlan] = {}
+        self._plans: dict[PlanKey, PullPlan] = {}
+        self._plain = plain
 
     def clear(self) -> None:
         """Drop all plans, so that the next pulls are checked again."""
         self._plans.clear()
+        if self._plain is not None:
+            self._plain.clear()
 
     def pull_of(self, connection: Connection, ext: dict[str, str]) -> Pull:
         """Return the checked pull of a header.
@@ -149,8 +164,10 @@ class PullPlans:
         self._check(connection, plan)
         if key is not None and not plan.reads_records and _is_short(key):
             if len(self._plans) >= _MAX_PLANS:
-                self._plans.clear()
+                self.clear()
             self._plans[key] = plan
+            if self._plain is not None:
+                self._plain.add(key, plan)
         return Pull(plan, header.queue_offset, header.commit_offset)
 
     def recheck(self, connection: Connection, pull: Pull) -> None:
@@ -222,6 +239,6 @@ class PullPlans:
             plan.message_filter = self._filters.of_group(plan.topic, group, plan.sub_version)
 
 
-def _is_short(key: tuple[str | None, ...]) -> bool:
+def _is_short(key: PlanKey) -> bool:
     # Some clients send numbers unquoted.
     return sum(len(text) for text in key if isinstance(text, str)) <= MAX_CACHED_LENGTH

@@ -13,17 +13,19 @@ import logging
 from time import perf_counter
 from typing import Final
 
-import orjson
-
 from pyromq.base.sizes import MIB
-from pyromq.broker.handlers.pull_plans import Pull, PullPlans
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.handlers.pull_plans import PlanUser, Pull, PullPlans
 from pyromq.broker.parts import BrokerParts
+from pyromq.protocol.wire import header_binary, header_json
 from pyromq.protocol.wire.bodies import MASTER_ID, SubscriptionGroupConfig
-from pyromq.protocol.wire.codes import PROTOCOL_VERSION, LanguageCode, ResponseCode
+from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import (
-    FLAG_RESPONSE,
+    PREFIX_SIZE,
+    Encoding,
     FrameError,
     RawFrame,
+    RemotingCommand,
     RequestError,
     command_from,
     pack_prefix,
@@ -32,17 +34,24 @@ from pyromq.store.results import GetResult, GetStatus
 
 logger = logging.getLogger(__name__)
 
-_FOUND: Final = (
-    (
-        b'{"code":0,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d",'
-        b'"maxOffset":"%d"},"flag":1,"language":"PYTHON","opaque":%d,"remark":"FOUND",'
-        b'"serializeTypeCurrentRPC":"JSON","version":'
-    )
-    + str(PROTOCOL_VERSION).encode()
-    + b"}"
-)
-assert orjson.loads(_FOUND.replace(b"%d", b"1"))["flag"] == FLAG_RESPONSE
-assert orjson.loads(_FOUND.replace(b"%d", b"1"))["language"] == LanguageCode.PYTHON.name
+
+def found_pieces(encoding: Encoding) -> list[bytes]:
+    """Return the bytes around the values in the header of a response with messages.
+
+    The values, in order: suggested broker, next offset, minimum and maximum offset, opaque. In a
+    binary header opaque comes first, then the length of all fields; see `header_binary.pieces`.
+    """
+    holes = ("\ue000broker", "\ue000next", "\ue000min", "\ue000max")
+    names = ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
+    request = RemotingCommand(RequestCode.PULL_MESSAGE, encoding=encoding)
+    fields = dict(zip(names, holes, strict=True))
+    response = request.answer(ResponseCode.SUCCESS, GetStatus.FOUND.name, fields)
+    header = response.encode()[PREFIX_SIZE:]
+    cut = header_json.pieces if encoding == Encoding.JSON else header_binary.pieces
+    return cut(header, holes)
+
+
+_FOUND: Final = b"%d".join(found_pieces(Encoding.JSON))
 
 #: Caps on a pull with maxMsgBytes that the loop serves: entry by entry, because it filters, or
 #: because there is nothing that a bulk read could return.
@@ -63,11 +72,12 @@ _CODES: Final = {
 class PullServing:
     """Reads messages for pulls and answers them."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerParts, plain: PlanUser | None = None) -> None:
+        """`plain` serves pulls with cached plans before they come here."""
         self.config = parts.config
         self.store = parts.store
         self.long_poll = parts.long_poll
-        self.plans = PullPlans(parts)
+        self.plans = PullPlans(parts, plain)
         self.stats = parts.stats
         self._turns = parts.long_poll.turns
         #: Called with group, topic, queue id and the messages of each response.
@@ -126,7 +136,7 @@ class PullServing:
                 self._on_found(plan.group, plan.topic, plan.queue_id, result)
         else:
             self.stats.missed += 1
-        suggested = self._suggested_broker(plan.group_config, result)
+        suggested = suggested_broker(self.config, plan.group_config, is_slow=result.suggest_replica)
         opaque = frame[1].get("opaque", 0)
         if code is ResponseCode.SUCCESS and frame[0] == 0 and type(opaque) is int:
             header = _FOUND % (
@@ -165,10 +175,12 @@ class PullServing:
         )
         responses.append(response.encode())
 
-    def _suggested_broker(self, group: SubscriptionGroupConfig, result: GetResult) -> int:
-        if not self.config.slave_read_enable:
-            return MASTER_ID
-        return group.which_broker_when_consume_slowly if result.suggest_replica else group.broker_id
+
+def suggested_broker(config: BrokerConfig, group: SubscriptionGroupConfig, *, is_slow: bool) -> int:
+    """Return the id of the broker that a consumer should pull from next."""
+    if not config.slave_read_enable:
+        return MASTER_ID
+    return group.which_broker_when_consume_slowly if is_slow else group.broker_id
 
 
 def response_code(result: GetResult, offset: int) -> ResponseCode:

@@ -217,7 +217,7 @@ class TargetListener(Protocol):
         """Note a new target."""
 
     def remove(self, queue: ConsumeQueue) -> None:
-        """Note that a queue is no target any more."""
+        """Note that a queue stopped being a target."""
 
     def clear(self) -> None:
         """Note that there are no targets, and that the settings changed."""

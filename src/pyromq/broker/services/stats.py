@@ -23,7 +23,8 @@ message is one, so averages are per message. The COMMERCIAL_* and *_FROM_DISK_* 
 stay at 0, as in RocketMQ; GROUP_GET_FALL_* cannot be queried in either.
 
 Puts cost nothing: `sample` counts the growth of the queues (`store.growth`) every second, or every
-ten seconds if very many have grown; idle queues are not visited. A pull updates one small list.
+ten seconds if very many have grown; idle queues are not visited. A pull updates one small list; the
+compiled kernel counts its pulls itself and reports them before a count.
 Queries call `count` first.
 
 Runs on the loop; `sample` yields while it counts many queues.
@@ -143,6 +144,8 @@ class BrokerStats:
         self._items = StatsItems(NAMES, now)
         #: By group, topic and queue: messages, bytes, pulls.
         self._pulls: dict[tuple[str, str, int], list[int]] = {}
+        #: Called before pulls are counted, for those that were served without `pulled`.
+        self.before_count: list[Callable[[], None]] = []
         self._puts = self._put_bytes = self._found = self._transferred = 0
         #: Pulls that found nothing; incremented by the pull handler.
         self.missed = 0
@@ -158,15 +161,17 @@ class BrokerStats:
         #: The slowest chunk, in milliseconds.
         self.slowest_put = 0
 
-    def pulled(self, group: str, topic: str, queue_id: int, count: int, size: int) -> None:
-        """Count a pull that was answered with messages."""
+    def pulled(
+        self, group: str, topic: str, queue_id: int, count: int, size: int, times: int = 1
+    ) -> None:
+        """Count a pull that was answered with messages, or several together."""
         try:
             totals = self._pulls[group, topic, queue_id]
         except KeyError:
             totals = self._pulls[group, topic, queue_id] = [0, 0, 0]
         totals[0] += count
         totals[1] += size
-        totals[2] += 1
+        totals[2] += times
 
     def sent_back(self, group: str, topic: str) -> None:
         """Count a message of this topic that a consumer sent back."""
@@ -218,6 +223,8 @@ class BrokerStats:
         self.slowest_put = max(self.slowest_put, *slow, 0)
 
     def _count_pulls(self) -> None:
+        for report in self.before_count:
+            report()
         pulls, self._pulls = self._pulls, {}
         add = self._items.add
         for (group, topic, queue_id), (count, size, times) in pulls.items():

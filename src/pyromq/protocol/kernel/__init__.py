@@ -33,6 +33,7 @@ from typing import Final
 
 #: Set to anything but 0 to run without the kernel.
 PURE_VARIABLE: Final = "PYROMQ_PURE"
+_MISSING: Final = "no compiled kernel installed"
 #: Lies beside the extensions in a working tree, and not in a wheel.
 _SOURCE_OF_ALL: Final = "raw.pxd"
 
@@ -48,6 +49,8 @@ def describe() -> str:
         return f"pure Python ({PURE_VARIABLE} is set)"
     names = _names()
     problems = {name: problem for name in names if (problem := _load(name)[1])}
+    if not names:
+        return f"pure Python ({_MISSING})"
     if not problems:
         return "compiled kernel"
     if len(problems) < len(names):
@@ -77,8 +80,10 @@ def _is_switched_off() -> bool:
 
 
 def _names() -> list[str]:
-    """Return the names of the modules that have callers outside, compiled or not."""
-    return sorted(path.stem for path in Path(*__path__).glob("*.pyi"))
+    """Return the names of all modules: of the sources in a working tree, else of the extensions."""
+    folder = Path(*__path__)
+    sources = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    return sorted(sources or {path.name.partition(".")[0] for path in folder.glob("*.so")})
 
 
 @functools.cache
@@ -87,7 +92,7 @@ def _load(name: str) -> tuple[ModuleType | None, str]:
     full_name = f"{__name__}.{name}"
     spec = importlib.machinery.PathFinder.find_spec(full_name, __path__)
     if spec is None or not isinstance(spec.loader, importlib.machinery.ExtensionFileLoader):
-        return None, "no compiled kernel installed"
+        return None, _MISSING
     if "t" in sys.abiflags:
         # It would load, and crash: objects have another layout.
         return None, "no compiled kernel for free-threaded Python"
@@ -96,7 +101,8 @@ def _load(name: str) -> tuple[ModuleType | None, str]:
         if problem:
             return None, problem
         module = importlib.import_module(full_name)
-        problem = "".join(map(_staleness, _extensions()))  # of the modules that it imported
+        # It has imported others, by name.
+        problem = next(filter(None, map(_staleness, _extensions())), "")
         return (None, problem) if problem else (module, "")
     except Exception as error:
         # Whatever is wrong with a file on disk, the Python code runs without it.
@@ -119,7 +125,7 @@ def _staleness(path: str) -> str:
     extension = Path(path)
     if not (extension.parent / _SOURCE_OF_ALL).exists() or not is_stale(extension):
         return ""
-    return f"{extension.name} was built from other sources: run make, or pip install"
+    return "the compiled kernel was built from other sources: run make kernel"
 
 
 def _mark_of(folder: Path, extension: Path) -> bytes:

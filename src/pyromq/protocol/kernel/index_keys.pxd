@@ -51,7 +51,7 @@ cdef class IndexKeys:
     cdef bint add_key(self, Record* record, i64 offset, i64 at, i64 end) noexcept nogil
     cdef bint open_file(self, object file, i64 slots_at, i64 slot_count, i64 first, i64 count, int flags) except -1
     cdef void link_all(self, i64 first, i64 count, i64 number, i64 begin) noexcept nogil
-    cdef i64 previous_of(self, i64 first, i64 row, i64 mask, i64 number) noexcept nogil
+    cdef i64 previous_of(self, i64 row, i64 mask, i64 number) noexcept nogil
     cdef void enter_all(self, i64 first, i64 count, i64 number) noexcept nogil
 
 cdef void find_keys(View view, i64 at, i64 end, Found* found) noexcept nogil

@@ -263,7 +263,7 @@ class IndexKeys:
             if row + AHEAD < first + count:
                 prefetch(self.file, self.slots_at + self.keys[row + AHEAD].slot * SLOT_SIZE)
             key = cython.address(self.keys[row])
-            previous = self.previous_of(first, row, mask, number)
+            previous = self.previous_of(row, mask, number)
             at = write32(self.entries, at, key.hash)
             at = write64(self.entries, at, key.offset)
             at = write32(self.entries, at, seconds_between(begin, key.timestamp))
@@ -273,7 +273,7 @@ class IndexKeys:
                 begin = key.timestamp
             number += 1
 
-    def previous_of(self, first, row, mask, number):
+    def previous_of(self, row, mask, number):
         """Return the newest entry in the slot of a key, 0 without one, and note this one."""
         slot = self.keys[row].slot
         at: cython.longlong = (cython.cast(cython.longlong, slot) * 0x1E3779B1 >> 20) & mask

@@ -312,7 +312,14 @@ def send_results(
         place.end = find8(text, at, text.size, 0x2C)
         at = place.end + 1
         values = (
-            keys[index], text_in(text, place), queue, offset + index, status, None, region, trace
+            keys[index],
+            text_in(text, place),
+            queue,
+            offset + index,
+            status,
+            None,
+            region,
+            trace,
         )
         results.append(_new_tuple(result_type, values))
     return results if at == text.size + 1 else None

@@ -1,9 +1,8 @@
 # cython: language_level=3, infer_types=True, cdivision=True, boundscheck=False, wraparound=False
 """The header of a send, JSON or binary: where its fields are in the chunk, and its properties.
 
-`SendHeader.read` accepts only headers that the Python code (`frame.split_frames`) would read the
-same way. It leaves the others alone: odd or invalid JSON, repeated fields, escapes anywhere but in
-the properties, text that is not UTF-8. The properties are unescaped into a buffer of their own.
+`request_header` reads the header itself. The properties, which may have escapes and any characters,
+are brought to a buffer of their own as UTF-8.
 """
 
 import cython
@@ -14,17 +13,12 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     find8,
     is_at,
     read8,
-    read16,
-    read32,
-    read32_signed,
     read_only,
     view_of,
 )
+from cython.cimports.pyromq.protocol.kernel.request_header import read_header
 from cython.cimports.pyromq.protocol.kernel.text import (
-    NONE,
-    is_utf8,
     java_hash,
-    parse_number,
     plain_end,
     utf8_length,
     write_code_point,
@@ -32,10 +26,6 @@ from cython.cimports.pyromq.protocol.kernel.text import (
 
 from pyromq.protocol.message import properties as names
 from pyromq.protocol.wire import header_binary, send_fields
-
-BINARY_OPAQUE = header_binary.OPAQUE_AT
-BINARY_FLAG = header_binary.FLAG_AT
-BINARY_FIXED_SIZE = header_binary.FIXED_SIZE
 
 # The owners of the bytes of module-level views.
 _texts: list = []
@@ -47,11 +37,19 @@ def _kept(text: str) -> bytes:
     return encoded
 
 
-CODE_NAME = view_of(_kept("code"))
-FLAG_NAME = view_of(_kept("flag"))
-OPAQUE_NAME = view_of(_kept("opaque"))
-EXT_FIELDS_NAME = view_of(_kept("extFields"))
-NULL_TEXT = view_of(_kept("null"))
+NAMES.count = 2 * FIELD_COUNT
+for _number, _name in enumerate((*send_fields.LONG_NAMES, *send_fields.SHORT_NAMES)):
+    NAMES.names[_number] = view_of(_kept(_name))
+    NAMES.texts[_number] = _number % FIELD_COUNT == PROPERTIES
+NAMES.code = view_of(_kept("code"))
+NAMES.flag = view_of(_kept("flag"))
+NAMES.opaque = view_of(_kept("opaque"))
+NAMES.ext_fields = view_of(_kept("extFields"))
+NAMES.null = view_of(_kept("null"))
+NAMES.binary_opaque = header_binary.OPAQUE_AT
+NAMES.binary_flag = header_binary.FLAG_AT
+NAMES.binary_fixed_size = header_binary.FIXED_SIZE
+NAMES.binary_max_name = header_binary.MAX_KEY
 TAGS = view_of(_kept(names.TAGS_START))
 WAIT = view_of(_kept(names.WAIT_START))
 WAIT_TRUE = view_of(_kept(names.WAIT_TRUE))
@@ -59,12 +57,10 @@ DELAY = view_of(_kept(names.DELAY_START))
 TRAN_MSG = view_of(_kept(names.TRAN_MSG_START))
 CLUSTER = view_of(_kept(names.CLUSTER_START))
 
-for _number, _name in enumerate(send_fields.LONG_NAMES):
-    LONG_NAMES[_number] = view_of(_kept(_name))
 for _number in range(256):
-    SHORT_NAMES[_number] = FIELD_COUNT
-for _number, _name in enumerate(send_fields.SHORT_NAMES):
-    SHORT_NAMES[ord(_name)] = _number
+    ESCAPES[_number] = 0
+for _letter, _character in zip('"\\/bfnrt', '"\\/\b\f\n\r\t', strict=True):
+    ESCAPES[ord(_letter)] = ord(_character)
 
 
 def fault_count() -> int:
@@ -81,278 +77,25 @@ class SendHeader:
 
     def read(self, chunk, at, end, is_binary):
         """Read the header from `at` to `end`; return False if it is for the Python code."""
-        self.chunk = chunk
         self.is_binary = is_binary
-        self.code = self.opaque = self.flag = NONE
-        self.has_fields = self.has_text = False
         self.text_size = 0
-        for number in range(FIELD_COUNT):
-            self.long_fields[number].start = -1
-            self.short_fields[number].start = -1
-        return self.parse_binary(at, end) if is_binary else self.parse_json(at, end)
+        return read_header(
+            cython.address(self.request), cython.address(NAMES), chunk, at, end, is_binary
+        )
 
-    # JSON headers
-
-    def parse_json(self, at, end):
-        """Read a header; return False unless it is plain JSON that orjson would accept."""
-        at = after_spaces(self.chunk, at, end)
-        if at >= end or read8(self.chunk, at) != 0x7B:  # {
-            return False
-        at = after_spaces(self.chunk, at + 1, end)
-        while at < end and read8(self.chunk, at) == 0x22:
-            name = at + 1
-            name_end = plain_end(self.chunk, name, end)
-            at = after_colon(self.chunk, name_end, end)
-            if at < 0:
-                return False
-            at = self.parse_value(name, name_end, at, end)
-            if at < 0:
-                return False
-            at = after_spaces(self.chunk, at, end)
-            if at >= end:
-                return False
-            if read8(self.chunk, at) == 0x7D:  # }
-                if self.flag == NONE:
-                    self.flag = 0
-                return after_spaces(self.chunk, at + 1, end) == end and self.opaque != NONE
-            if read8(self.chunk, at) != 0x2C:  # ,
-                return False
-            at = after_spaces(self.chunk, at + 1, end)
-        return False
-
-    def parse_value(self, name, name_end, at, end):
-        """Read one value of a header; return its end, or -1 if it is unusual."""
-        first = read8(self.chunk, at)
-        if first == 0x7B:
-            if self.has_fields or name_end - name != EXT_FIELDS_NAME.size:
-                return -1
-            if not is_at(self.chunk, name, name_end, EXT_FIELDS_NAME):
-                return -1
-            self.has_fields = True
-            return self.parse_fields(at, end)
-        if first == 0x2D or 0x30 <= first <= 0x39:
-            return self.parse_integer(name, name_end, at, end)
-        # Only a field that no send needs may be text, or null as `remark` often is: of a repeated
-        # field the last one counts.
-        if (
-            is_at(self.chunk, name, name_end, CODE_NAME)
-            or is_at(self.chunk, name, name_end, FLAG_NAME)
-            or is_at(self.chunk, name, name_end, OPAQUE_NAME)
-            or is_at(self.chunk, name, name_end, EXT_FIELDS_NAME)
-        ):
-            return -1
-        if first == 0x22:
-            at = plain_end(self.chunk, at + 1, end)
-            return at + 1 if at < end and read8(self.chunk, at) == 0x22 else -1
-        return at + NULL_TEXT.size if is_at(self.chunk, at, end, NULL_TEXT) else -1
-
-    def parse_integer(self, name, name_end, at, end):
-        """Read a 32-bit integer; return its end, or -1 if it is anything else."""
-        start = at
-        if read8(self.chunk, at) == 0x2D:
-            at += 1
-        first = at
-        while at < end and 0x30 <= read8(self.chunk, at) <= 0x39:
-            at += 1
-        value = parse_number(self.chunk, start, at)
-        if value < -0x80000000 or value > 0x7FFFFFFF:  # or NONE
-            return -1
-        if read8(self.chunk, first) == 0x30 and (at - first > 1 or first > start):
-            return -1  # a leading zero
-        size = name_end - name
-        if size == CODE_NAME.size and is_at(self.chunk, name, name_end, CODE_NAME):
-            if self.code != NONE:
-                return -1
-            self.code = value
-        elif size == FLAG_NAME.size and is_at(self.chunk, name, name_end, FLAG_NAME):
-            if self.flag != NONE:
-                return -1
-            self.flag = value
-        elif size == OPAQUE_NAME.size and is_at(self.chunk, name, name_end, OPAQUE_NAME):
-            if self.opaque != NONE:
-                return -1
-            self.opaque = value
-        elif size == EXT_FIELDS_NAME.size and is_at(self.chunk, name, name_end, EXT_FIELDS_NAME):
-            return -1
-        return at
-
-    def parse_fields(self, at, end):
-        """Read the object of extFields; return its end, or -1 if it is unusual."""
-        at = after_spaces(self.chunk, at + 1, end)
-        while at < end and read8(self.chunk, at) == 0x22:
-            name = at + 1
-            name_end = plain_end(self.chunk, name, end)
-            at = after_colon(self.chunk, name_end, end)
-            if at < 0 or read8(self.chunk, at) != 0x22:
-                return -1
-            at = self.parse_field(name, name_end, at + 1, end)
-            if at < 0:
-                return -1
-            at = after_spaces(self.chunk, at, end)
-            if at >= end:
-                return -1
-            if read8(self.chunk, at) == 0x7D:
-                return at + 1
-            if read8(self.chunk, at) != 0x2C:
-                return -1
-            at = after_spaces(self.chunk, at + 1, end)
-        return -1
-
-    def parse_field(self, name, name_end, at, end):
-        """Read a string that starts at `at`; return the end after its quote, or -1."""
-        field = self.find_field(name, name_end)
-        if field != cython.NULL and field.start >= 0:
-            return -1  # repeated
-        start = at
-        if field == cython.address(self.short_fields[PROPERTIES]) or field == cython.address(
-            self.long_fields[PROPERTIES]
-        ):
-            if self.has_text:
-                return -1
-            self.has_text = True
-            at = self.unescape(at, end)
-        else:
-            at = plain_end(self.chunk, at, end)
-        if at < 0 or at >= end or read8(self.chunk, at) != 0x22:
-            return -1
-        if field != cython.NULL:
-            field.start = start
-            field.end = at
-        return at + 1
-
-    def unescape(self, at, end):
-        """Write a JSON string as UTF-8 to the text buffer; return where its quote is, or -1."""
-        while at < end:
-            plain = plain_end(self.chunk, at, end)
-            if plain - at > self.text.size - self.text_size - 4:
-                return -1
-            self.text_size = copy(self.text, self.text_size, self.chunk, at, plain - at)
-            at = plain
-            if at >= end or read8(self.chunk, at) == 0x22:
-                return at
-            if read8(self.chunk, at) == 0x5C:
-                at = self.unescape_one(at + 1, end)
-            else:
-                size = utf8_length(self.chunk, at, end)
-                self.text_size = copy(self.text, self.text_size, self.chunk, at, size)
-                at = at + size if size else -1
-            if at < 0:
-                return -1
-        return -1
-
-    def unescape_one(self, at, end):
-        """Write the character of the escape sequence whose letter is at `at`; return its end."""
-        if at >= end:
-            return -1
-        code = read8(self.chunk, at)
-        at += 1
-        if code == 0x75:  # u
-            code = hex_digits(self.chunk, at, end)
-            at += 4
-            if 0xD800 <= code < 0xDC00:
-                if (
-                    end - at < 6
-                    or read8(self.chunk, at) != 0x5C
-                    or read8(self.chunk, at + 1) != 0x75
-                ):
-                    return -1
-                low = hex_digits(self.chunk, at + 2, end)
-                at += 6
-                if low < 0xDC00 or low > 0xDFFF:
-                    return -1
-                code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
-            elif code < 0 or 0xDC00 <= code <= 0xDFFF:
-                return -1
-        elif code == 0x6E:  # n
-            code = 0x0A
-        elif code == 0x72:  # r
-            code = 0x0D
-        elif code == 0x74:  # t
-            code = 0x09
-        elif code == 0x62:  # b
-            code = 0x08
-        elif code == 0x66:  # f
-            code = 0x0C
-        elif code != 0x22 and code != 0x5C and code != 0x2F:
-            return -1
-        self.text_size = write_code_point(self.text, self.text_size, code)
-        return at
-
-    # Binary headers
-
-    def parse_binary(self, at, end):
-        """Read a header; return False unless it is complete and all its text is UTF-8."""
-        if end - at < BINARY_FIXED_SIZE + 8:
-            return False
-        self.code = read16(self.chunk, at)
-        self.opaque = read32_signed(self.chunk, at + BINARY_OPAQUE)
-        self.flag = read32_signed(self.chunk, at + BINARY_FLAG)
-        at += BINARY_FIXED_SIZE
-        remark = read32(self.chunk, at)
-        at += 4
-        if remark > end - at - 4 or not is_utf8(self.chunk, at, at + remark):
-            return False
-        at += remark
-        if read32(self.chunk, at) != end - at - 4:
-            return False
-        return self.parse_binary_fields(at + 4, end)
-
-    def parse_binary_fields(self, at, end):
-        while at < end:
-            if end - at < 6:
-                return False
-            name = at + 2
-            name_end = name + read16(self.chunk, at)
-            if name_end > end - 4:
-                return False
-            at = name_end + 4
-            size = read32(self.chunk, name_end)
-            if size > end - at:
-                return False
-            field = self.find_field(name, name_end)
-            if field == cython.NULL:
-                if not is_utf8(self.chunk, name, name_end) or not is_utf8(
-                    self.chunk, at, at + size
-                ):
-                    return False
-            elif not self.take_binary_field(field, at, at + size):
-                return False
-            at += size
-        return True
-
-    def take_binary_field(self, field, at, end):
-        if field.start >= 0 or not is_utf8(self.chunk, at, end):
-            return False
-        field.start = at
-        field.end = end
-        if field == cython.address(self.short_fields[PROPERTIES]) or field == cython.address(
-            self.long_fields[PROPERTIES]
-        ):
-            if self.has_text or end - at > self.text.size:
-                return False
-            self.has_text = True
-            self.text_size = copy(self.text, 0, self.chunk, at, end - at)
-        return True
-
-    def find_field(self, name, name_end):
-        """Return the place for the value of a field, or NULL if no send needs it."""
-        size = name_end - name
-        if size == 1:
-            number: cython.longlong = SHORT_NAMES[read8(self.chunk, name)]
-            if number < FIELD_COUNT:
-                return cython.address(self.short_fields[number])
-            return cython.NULL
-        for number in range(FIELD_COUNT):
-            if size == LONG_NAMES[number].size and is_at(
-                self.chunk, name, name_end, LONG_NAMES[number]
-            ):
-                return cython.address(self.long_fields[number])
-        return cython.NULL
+    def fields(self, are_long):
+        """Return the fields of SEND_MESSAGE, or those of the other two, with short names."""
+        return cython.address(self.request.fields[0 if are_long else FIELD_COUNT])
 
     # Properties
 
-    def read_properties(self, properties):
-        """Inspect the properties; return False if there is one that the broker must act on."""
+    def read_properties(self, field, properties):
+        """Bring the properties to the text buffer and inspect them.
+
+        Return False if they are not valid, or if the broker must act on one.
+        """
+        if not self.take_text(field.start, field.end):
+            return False
         text = read_only(self.text)
         size = self.text_size
         properties.size = size
@@ -367,6 +110,54 @@ class SendHeader:
         last = properties.cut if properties.after_cut == size else size
         properties.is_joined = last > 0 and read8(text, last - 1) != 2
         return True
+
+    def take_text(self, at, end):
+        """Copy a value to the text buffer as UTF-8; return False if it is not valid or too long."""
+        chunk = self.request.chunk
+        self.text_size = 0
+        if at < 0 or end - at > self.text.size:
+            return False
+        if self.is_binary:
+            self.text_size = copy(self.text, 0, chunk, at, end - at)
+            return True
+        while at < end:
+            plain = plain_end(chunk, at, end)
+            self.text_size = copy(self.text, self.text_size, chunk, at, plain - at)
+            at = plain
+            if at < end and read8(chunk, at) == 0x5C:
+                at = self.unescape_one(at + 1, end)
+                if at < 0:
+                    return False
+            elif at < end:
+                size = utf8_length(chunk, at, end)
+                self.text_size = copy(self.text, self.text_size, chunk, at, size)
+                at += size
+        return True
+
+    def unescape_one(self, at, end):
+        """Write the character of the escape sequence whose letter is at `at`; return its end."""
+        chunk = self.request.chunk
+        code = read8(chunk, at) if at < end else 0
+        at += 1
+        if code == 0x75:  # u
+            code = hex_digits(chunk, at, end)
+            at += 4
+            if 0xD800 <= code < 0xDC00:
+                if end - at < 6 or read8(chunk, at) != 0x5C or read8(chunk, at + 1) != 0x75:
+                    return -1
+                low = hex_digits(chunk, at + 2, end)
+                at += 6
+                if low < 0xDC00 or low > 0xDFFF:
+                    return -1
+                code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
+            elif code < 0 or 0xDC00 <= code <= 0xDFFF:
+                return -1
+        else:
+            code = ESCAPES[code]
+            if code == 0:
+                return -1
+        self.text_size = write_code_point(self.text, self.text_size, code)
+        return at
 
 
 def read_property(text, start, end, properties):
@@ -398,27 +189,6 @@ def read_property(text, start, end, properties):
             return False
         at = find8(text, after, end, 1)
     return True
-
-
-def after_spaces(view, at, end):
-    """Return the position after white space."""
-    while at < end:
-        byte = read8(view, at)
-        if byte != 0x20 and byte != 0x0A and byte != 0x0D and byte != 0x09:
-            break
-        at += 1
-    return at
-
-
-def after_colon(view, at, end):
-    """Return where the value begins after the quote of a name at `at`, or -1."""
-    if at >= end or read8(view, at) != 0x22:
-        return -1
-    at = after_spaces(view, at + 1, end)
-    if at >= end or read8(view, at) != 0x3A:
-        return -1
-    at = after_spaces(view, at + 1, end)
-    return at if at < end else -1
 
 
 def hex_digits(view, at, end):

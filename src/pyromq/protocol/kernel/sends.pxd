@@ -4,7 +4,8 @@ cimport cython
 
 from pyromq.protocol.kernel.queue_table cimport Queue, QueueTable
 from pyromq.protocol.kernel.raw cimport Area, View, i64
-from pyromq.protocol.kernel.send_header cimport Properties, SendHeader, Text
+from pyromq.protocol.kernel.request_header cimport Text
+from pyromq.protocol.kernel.send_header cimport Properties, SendHeader
 
 # The message of a single send, or what the messages of a batch share.
 cdef struct Message:
@@ -76,6 +77,7 @@ cdef class Sends:
     cdef i64 response_end
     # This frame
     cdef SendHeader header
+    cdef Text* fields
     cdef Message message
     cdef Queue* queue
 
@@ -104,7 +106,7 @@ cdef i64 write_hex(Area area, i64 at, i64 value) noexcept
 cdef i64 write_sized_decimal(Area area, i64 at, i64 value) noexcept
 
 # Layouts and names, set at import from the modules that define them.
-cdef i64 MAGIC, CRC_MASK, HEAD_SIZE, MORE_FOR_V6, HOST_SIZE_V4
+cdef i64 MAGIC, CRC_MASK, HEAD_SIZE, HOST_SIZE_V4
 cdef i64 INNER_HEAD_SIZE, INNER_FIXED_SIZE, INNER_FLAG, INNER_BODY_LENGTH
 cdef i64 ENTRY_SIZE, MAX_PROPERTIES, LENGTH_SIZE
 cdef i64 PREFIX_SIZE, TOTAL_SIZE, HEADER_LENGTH_MASK, RESPONSE, ONEWAY

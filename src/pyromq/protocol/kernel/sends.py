@@ -55,21 +55,17 @@ from cython.cimports.pyromq.protocol.kernel.text import (
     write_decimal,
 )
 
+from pyromq.protocol.message import crc, message_id, record, sysflag, units
 from pyromq.protocol.message import properties as names
-from pyromq.protocol.message import record, sysflag, units
-from pyromq.protocol.message.crc import CRC_MASK as _CRC_MASK
-from pyromq.protocol.message.message_id import HOST_SIZE_V4 as _HOST_SIZE_V4
-from pyromq.protocol.message.message_id import HOST_SIZE_V6 as _HOST_SIZE_V6
 from pyromq.protocol.wire import frame
 from pyromq.protocol.wire.codes import RequestCode
 
 fill_crc_tables()
 
 MAGIC = record.MESSAGE_MAGIC
-CRC_MASK = _CRC_MASK
+CRC_MASK = crc.CRC_MASK
 HEAD_SIZE = record.HEAD_SIZE_V4
-HOST_SIZE_V4 = _HOST_SIZE_V4
-MORE_FOR_V6 = _HOST_SIZE_V6 - _HOST_SIZE_V4
+HOST_SIZE_V4 = message_id.HOST_SIZE_V4
 INNER_HEAD_SIZE = record.INNER_HEAD_SIZE
 INNER_FIXED_SIZE = record.INNER_FIXED_SIZE
 INNER_BODY_LENGTH = record.INNER_BODY_LENGTH
@@ -233,15 +229,13 @@ class Sends:
             return False
         if not self.header.read(self.chunk, at + PREFIX_SIZE, body, encoding == 1):
             return False
-        if self.header.flag & RESPONSE:
+        code = self.header.request.code
+        if self.header.request.flag & RESPONSE or (
+            code != SEND and code != SEND_V2 and code != SEND_BATCH
+        ):
             return False
-        if self.header.code == SEND:
-            fields = self.header.long_fields
-        elif self.header.code == SEND_V2 or self.header.code == SEND_BATCH:
-            fields = self.header.short_fields
-        else:
-            return False
-        if not self.read_message(fields):
+        self.fields = self.header.fields(code == SEND)
+        if not self.read_message(self.fields):
             return False
         return self.send_batch(body, end) if self.message.is_batch else self.send(body, end)
 
@@ -255,11 +249,13 @@ class Sends:
             self.chunk, batch.start, batch.end, TRUE
         )
         if not message.is_batch and (
-            self.header.code == SEND_BATCH
-            or batch.start >= 0
-            and (
-                batch.end - batch.start != FALSE.size
-                or not is_at(self.chunk, batch.start, batch.end, FALSE)
+            self.header.request.code == SEND_BATCH
+            or (
+                batch.start >= 0
+                and (
+                    batch.end - batch.start != FALSE.size
+                    or not is_at(self.chunk, batch.start, batch.end, FALSE)
+                )
             )
         ):
             return False
@@ -270,8 +266,7 @@ class Sends:
         if fields[RECONSUME_TIMES].start >= 0:
             message.reconsume_times = number_in(self.chunk, fields[RECONSUME_TIMES])
         if (
-            not self.header.has_text
-            or fields[PROPERTIES].start < 0
+            fields[PROPERTIES].start < 0
             or message.sys_flag < 0
             or message.sys_flag > 0x7FFFFFFF
             or message.sys_flag & SPECIAL_FLAGS
@@ -304,7 +299,9 @@ class Sends:
         message = cython.address(self.message)
         queue = self.queue
         properties: Properties
-        if not self.header.read_properties(cython.address(properties)):
+        if not self.header.read_properties(
+            cython.address(self.fields[PROPERTIES]), cython.address(properties)
+        ):
             return False
         properties_size = (
             properties.size
@@ -329,20 +326,16 @@ class Sends:
         at = self.write_topic(at)
         at = write16(self.records, at, properties_size)
         self.write_properties(at, cython.address(properties))
-        offset = queue.next_offset
-        first = self.put_count
         self.add_put(self.position, size, properties.tags_code)
         self.commit(1)
-        self.respond(first, 1, offset)
+        self.respond(self.put_count - 1, 1, queue.next_offset - 1)
         return True
 
     def write_properties(self, at, properties):
         """Write the properties of a single send and the cluster; return their end."""
-        text = read_only(self.header.text)
+        text, cut = read_only(self.header.text), properties.after_cut
         at = copy(self.records, at, text, 0, properties.cut)
-        at = copy(
-            self.records, at, text, properties.after_cut, properties.size - properties.after_cut
-        )
+        at = copy(self.records, at, text, cut, properties.size - cut)
         if properties.is_joined:
             at = write8(self.records, at, 2)
         return write_all(self.records, at, self.cluster)
@@ -351,10 +344,11 @@ class Sends:
 
     def send_batch(self, body, end):
         """Put all messages of a batch and its response; return False if any is not plain."""
-        message = cython.address(self.message)
         queue = self.queue
         count = batch_count(self.chunk, body, end)
         if count < 1 or count > self.max_batch_count or end - body > self.max_body:
+            return False
+        if not self.header.take_text(self.fields[PROPERTIES].start, self.fields[PROPERTIES].end):
             return False
         # The properties of the batch itself follow those of each message.
         try:
@@ -424,12 +418,12 @@ class Sends:
 
     # Records
 
-    def write_head(self, at, size, crc, flag, offset, physical, body_size):
+    def write_head(self, at, size, body_crc, flag, offset, physical, body_size):
         """Write fields 1 to 14 and bodyLength of a record; return their end."""
         message = cython.address(self.message)
         at = write32(self.records, at, size)
         at = write32(self.records, at, MAGIC)
-        at = write32(self.records, at, crc & CRC_MASK)
+        at = write32(self.records, at, body_crc & CRC_MASK)
         at = write32(self.records, at, self.queue.queue_id)
         at = write32(self.records, at, flag)
         at = write64(self.records, at, offset)
@@ -440,7 +434,7 @@ class Sends:
         at = write64(self.records, at, self.store_timestamp)
         at = write_all(self.records, at, self.store_host)
         at = write32(self.records, at, message.reconsume_times)
-        at = write64(self.records, at, 0)  # of a prepared transaction
+        at = write64(self.records, at, 0)  # preparedTransactionOffset
         return write32(self.records, at, body_size)
 
     def write_topic(self, at):
@@ -481,7 +475,7 @@ class Sends:
 
     def respond(self, first, count, offset):
         """Write the response for messages from number `first` on, unless the send is oneway."""
-        if self.header.flag & ONEWAY:
+        if self.header.request.flag & ONEWAY:
             return
         if self.header.is_binary:
             self.respond_binary(first, count, offset)
@@ -497,7 +491,7 @@ class Sends:
         at = write_all(self.responses, at, self.json.before_offset)
         at = write_decimal(self.responses, at, offset)
         at = write_all(self.responses, at, self.json.before_opaque)
-        at = write_decimal(self.responses, at, self.header.opaque)
+        at = write_decimal(self.responses, at, self.header.request.opaque)
         at = write_all(self.responses, at, self.json.end)
         write32(self.responses, start, at - start - TOTAL_SIZE)
         write32(self.responses, start + TOTAL_SIZE, at - start - PREFIX_SIZE)
@@ -506,7 +500,7 @@ class Sends:
     def respond_binary(self, first, count, offset):
         start = self.response_end
         at = write_all(self.responses, start + PREFIX_SIZE, self.binary.before_opaque)
-        at = write32(self.responses, at, self.header.opaque)
+        at = write32(self.responses, at, self.header.request.opaque)
         fields_length = write_all(self.responses, at, self.binary.before_fields_length)
         id_length = write_all(self.responses, fields_length + 4, self.binary.before_id)
         at = self.write_ids(id_length + 4, first, count)

@@ -95,12 +95,12 @@ def encode(
 
 
 def pieces(header: bytes, values: Sequence[str]) -> list[bytes]:
-    """Cut an encoded header without remark at opaque, the length of its fields, and these values.
+    """Cut an encoded header at opaque, the length of its fields, and these values.
 
     The values are those of fields, in order. A value is cut out together with its length.
     """
     after_opaque = OPAQUE_AT + _LENGTH_SIZE
-    fields_length_at = _FIXED.size + _LENGTH_SIZE
+    _, fields_length_at = _block(header, _FIXED.size)
     cut = [header[:OPAQUE_AT], header[after_opaque:fields_length_at]]
     rest = header[fields_length_at + _LENGTH_SIZE :]
     for value in values:

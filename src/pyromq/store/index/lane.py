@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from pyromq.base.sizes import KIB, MIB
@@ -21,8 +22,9 @@ from pyromq.store.log.commit_log import CommitLog
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of the log indexed per pass.
-_MAX_READ_SIZE: Final = 4 * MIB
+#: Bytes of the log that are mapped, or copied, at a time.
+_MAX_MAPPED_SIZE: Final = 4 * MIB
+_MAX_COPIED_SIZE: Final = MIB
 #: Delay between passes, during which records gather, and the longer one after a pass of at least
 #: LOAD_SIZE bytes.
 _INTERVAL_SECONDS: Final = 0.02
@@ -30,8 +32,15 @@ _LOAD_INTERVAL_SECONDS: Final = 0.1
 LOAD_SIZE: Final = 64 * KIB
 #: Delay after an error such as a full disk.
 _RETRY_SECONDS: Final = 1.0
-#: Copying fewer bytes than this out of the log is cheaper than mapping them.
-_MIN_MAPPED_SIZE: Final = 256 * KIB
+#: If more bytes than this are not indexed, a second thread copies ahead.
+_MIN_CATCH_UP: Final = 32 * MIB
+#: The longest part of a record at the end of a copy that is moved before the next one.
+_MAX_CARRIED: Final = 64 * KIB
+#: Fewer bytes than this are copied out of the log's own mapping.
+_MIN_LARGE_READ: Final = 256 * KIB
+#: Records of this size are mapped, because their bodies need not be read; shorter ones are copied,
+#: which costs less than waiting for one piece of memory after the other.
+_MIN_MAPPED_RECORD: Final = 4 * KIB
 
 
 class IndexLane:
@@ -42,6 +51,8 @@ class IndexLane:
         self._log = log
         self._index = index
         self._indexed_to = 0
+        #: For large reads; none while the lane keeps up.
+        self._buffer: bytearray | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -73,6 +84,8 @@ class IndexLane:
             begin = self._indexed_to
             try:
                 while self._indexed_to < self._log.watermarks.written:
+                    if self.behind >= _MIN_CATCH_UP:
+                        self._catch_up(self._index)
                     self._index_next(self._index)
                 failing = False
                 delay = delay_after(self._indexed_to - begin)
@@ -91,6 +104,37 @@ class IndexLane:
                 return
             if stopping:
                 return
+
+    def _catch_up(self, index: KeyIndex) -> None:
+        """Index short records up to the segment's end, while a second thread copies the next ones.
+
+        Stops before a record that does not fit, which is for `_index_next`. A recovery has just
+        ended, or a full disk got room: the broker has a core to spare.
+        """
+        log = self._log
+        if self._first_size(self._indexed_to) >= _MIN_MAPPED_RECORD:
+            return
+        size = _MAX_COPIED_SIZE
+        # Each with room for the beginning of a record that ends in the next copy.
+        buffers = [memoryview(bytearray(_MAX_CARRIED + size)) for _ in range(2)]
+        carried = b""
+        with ThreadPoolExecutor(1, "pyromq-index-copy") as thread:
+            copying = thread.submit(log.read_into, self._indexed_to, buffers[0][_MAX_CARRIED:])
+            while True:
+                copied = copying.result()
+                offset = self._indexed_to + len(carried) + copied
+                is_last = copied < size or log.watermarks.written - offset < size
+                if not is_last:
+                    copying = thread.submit(log.read_into, offset, buffers[1][_MAX_CARRIED:])
+                begin = _MAX_CARRIED - len(carried)
+                buffers[0][begin:_MAX_CARRIED] = carried
+                span = buffers[0][begin : _MAX_CARRIED + copied]
+                end = index.put_span(span)
+                self._indexed_to += end
+                carried = bytes(span[end:])
+                if is_last or not end or len(carried) > _MAX_CARRIED:
+                    return
+                buffers.reverse()
 
     def _index_next(self, index: KeyIndex) -> None:
         log = self._log
@@ -115,10 +159,18 @@ class IndexLane:
     def _read(self, offset: int) -> memoryview:
         """Return the log from `offset` on, up to the segment's end."""
         log = self._log
-        size = min(_MAX_READ_SIZE, log.segment_after(offset) - offset)
-        if log.watermarks.written - offset >= _MIN_MAPPED_SIZE:
-            return log.view(offset, size)
-        return memoryview(log.read(offset, size))
+        size = log.segment_after(offset) - offset
+        if log.watermarks.written - offset < _MIN_LARGE_READ:
+            return memoryview(log.read(offset, min(_MIN_LARGE_READ, size)))
+        if self._first_size(offset) >= _MIN_MAPPED_RECORD:
+            return log.view(offset, min(_MAX_MAPPED_SIZE, size))
+        if self._buffer is None:
+            self._buffer = bytearray(_MAX_COPIED_SIZE)
+        room = memoryview(self._buffer)
+        return room[: log.read_into(offset, room)]
+
+    def _first_size(self, offset: int) -> int:
+        return peek(self._log.read(offset, BLANK_SIZE))[0]
 
 
 def delay_after(size: int) -> float:

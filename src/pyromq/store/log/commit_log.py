@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 #: Bytes at the log's end that stay resident, for consumers that keep up.
 _MAX_RESIDENT: Final = 64 * MIB
+#: Bytes of old pages to gather before they are dropped, since that takes time.
+_MIN_RELEASED: Final = 16 * MIB
 
 
 class CommitLog:
@@ -48,6 +50,7 @@ class CommitLog:
         "_file",
         "_open_files",
         "_pool",
+        "_released",
         "segments",
         "watermarks",
     )
@@ -78,6 +81,8 @@ class CommitLog:
         self._pool = pool
         self._commit_lock = threading.Lock()
         self._file: MappedFile | None = None
+        #: Pages below this offset were dropped from this process's memory.
+        self._released = 0
 
     def start(self, end: int) -> None:
         """Continue the log at `end`, where recovery found its last valid record to end."""
@@ -162,6 +167,20 @@ class CommitLog:
         except (FileNotFoundError, ShortageError):  # expired meanwhile, or out of descriptors
             return memoryview(self.read(offset, size))
 
+    def read_into(self, offset: int, room: memoryview) -> int:
+        """Copy the bytes that `read` would return, as many as fit; return their number."""
+        file = self.segments.find(offset)
+        if file is None:
+            return 0
+        end = min(offset + len(room), self.watermarks.written, file.base + file.size)
+        with room[: max(0, end - offset)] as part:
+            try:
+                return file.read_into(offset - file.base, part)
+            except (FileNotFoundError, ShortageError):  # expired meanwhile, or out of descriptors
+                data = self.read(offset, len(part))
+                part[: len(data)] = data
+                return len(data)
+
     def commit(self) -> None:
         """Write all written bytes from the pool's buffers to the files. Raises OSError.
 
@@ -200,14 +219,16 @@ class CommitLog:
         offset, timestamp = self.committed
         if marks.flushed >= offset:
             return
-        for file in list(self.segments.files):
-            if file.base + file.size > marks.flushed and file.base < offset:
-                file.sync()
+        for file in self.segments.between(marks.flushed, offset):
+            file.sync()
         marks.move_flushed(offset, timestamp)
 
     def release_old_pages(self) -> None:
         """Drop all but the log's end from this process's memory. Called by the flush thread."""
         end = self.watermarks.flushed - _MAX_RESIDENT
+        if end - self._released < _MIN_RELEASED:
+            return
+        self._released = end
         for file in list(self.segments.files):
             if file.base < end:
                 file.release(end - file.base)

@@ -143,6 +143,14 @@ class Segments:
         index = (offset - files[0].base) // self.segment_size
         return files[index] if 0 <= index < len(files) else None
 
+    def between(self, start: int, end: int) -> list[MappedFile]:
+        """Return the files that hold bytes from `start` to `end`. Any thread."""
+        files = self.files
+        if not files or start >= end:
+            return []
+        base, size = files[0].base, self.segment_size
+        return files[max(0, (start - base) // size) : max(0, (end - base + size - 1) // size)]
+
     def add(self, file: MappedFile) -> None:
         """Append the next file."""
         self.files.append(file)

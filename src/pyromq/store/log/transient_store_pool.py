@@ -142,9 +142,21 @@ class PooledFile(MappedFile):
                 return data
         return super().read(start, end)
 
+    def lend(self) -> mmap.mmap | None:
+        """Return None while there is a buffer, since another file may get it at any time."""
+        return None if self.is_buffered else super().lend()
+
     def view(self, start: int, end: int) -> memoryview:
         """Return the bytes from `start` to `end`, copied while there is a buffer."""
         return memoryview(self.read(start, end)) if self.is_buffered else super().view(start, end)
+
+    def read_into(self, start: int, buffer: memoryview) -> int:
+        """Copy the bytes from `start` on into `buffer`, and return how many."""
+        if not self.is_buffered:
+            return super().read_into(start, buffer)
+        data = self.read(start, start + len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
     def read_many(self, places: tuple[int, ...], sizes: tuple[int, ...]) -> list[bytes]:
         """Return copies of the records at these offsets of the stream, all in this file."""

@@ -160,7 +160,7 @@ class Builder:
         if self._targets.queues is not None:
             append_runs(piece.runs(), self._queue)
         if self._index is not None:
-            self._index.put(piece.data, piece.starts)
+            self._index.put_span(piece.data)
 
     def finish(self, log_begin: int, log_end: int) -> Rebuilt:
         """Fsync and close all files."""

@@ -17,8 +17,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Sized
+from typing import Final, NamedTuple, Protocol
 
 from pyromq.base.sizes import MIB
 from pyromq.protocol.message.record import BLANK_SIZE, peek
@@ -26,6 +26,8 @@ from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY_SIZE
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.mapped_file import MappedFile
+from pyromq.store.log.segments import Segments
+from pyromq.store.log.watermarks import Watermarks
 from pyromq.store.queues.consume_queue import (
     ConsumeQueue,
     first_physical_offset,
@@ -76,6 +78,41 @@ class MessageFilter(Protocol):
         """Whether the pull wants a message. `read` returns its record if the tags do not decide."""
 
 
+class Unsealed(Protocol):
+    """The chunk whose entries are not in their queues yet."""
+
+    @property
+    def touched(self) -> Sized:
+        """The queues of these entries."""
+
+    def seal(self) -> None:
+        """Write the entries to their queues."""
+
+
+class PullLimits(NamedTuple):
+    """How the compiled kernel tells the pulls that it may serve from all others."""
+
+    #: Bytes of a pull.
+    max_bytes: int
+    #: Messages that are farther from the log's end are cold.
+    max_warm: int
+    #: Data this close to the end of the log, or of a queue, is in memory without asking.
+    warm_bytes: int
+    warm_entries: int
+    #: Bytes over which the records of a pull may be spread if `is_in_memory` is asked.
+    max_span: int
+
+
+class PullParts(NamedTuple):
+    """The parts of a store that the compiled kernel reads."""
+
+    queues: dict[tuple[str, int], ConsumeQueue]
+    log: Segments
+    watermarks: Watermarks
+    unsealed: Unsealed
+    reader: Reader
+
+
 class Reader:
     """Reads the messages of consume queues from the log."""
 
@@ -95,6 +132,16 @@ class Reader:
         #: The range that was in memory last, by file: the next pull most likely reads there.
         self._last_trusted: dict[MappedFile, tuple[int, int, float]] = {}
 
+    @property
+    def pull_limits(self) -> PullLimits:
+        """Return the limits for the compiled kernel."""
+        return PullLimits(self._warm_limits[1], self._memory, _WARM_BYTES, _WARM_ENTRIES, _MAX_SPAN)
+
+    def counts(self, wanted: int, message_filter: MessageFilter | None) -> tuple[int, int]:
+        """Return how many messages a pull gets at most, and how many entries it examines."""
+        count = max(1, min(wanted, self._warm_limits[0]))
+        return count, max(count, _entries_to_examine(message_filter))
+
     def is_cold(self, physical_offset: int) -> bool:
         """Whether a message is too far from the log's end to be in memory."""
         return self._log.watermarks.written - physical_offset > self._memory
@@ -108,10 +155,10 @@ class Reader:
         if file is None or not log.holds(physical_offset, BLANK_SIZE):
             return False
         start = physical_offset - file.base
-        if not self._is_in_memory(file, start, start + BLANK_SIZE):
+        if not self.is_in_memory(file, start, start + BLANK_SIZE):
             return True
         size, _ = peek(file.read(start, start + BLANK_SIZE))
-        return 0 < size <= _MAX_SPAN and not self._is_in_memory(file, start, start + size)
+        return 0 < size <= _MAX_SPAN and not self.is_in_memory(file, start, start + size)
 
     def collect(
         self,
@@ -137,7 +184,7 @@ class Reader:
         examined = max(max_count, _entries_to_examine(message_filter))
         if may_wait and queue.next_offset - offset > _WARM_ENTRIES:
             place = queue.place(offset, examined)
-            if place is not None and not self._is_in_memory(*place):
+            if place is not None and not self.is_in_memory(*place):
                 _report_missing(result, [place])
                 return
         entries = queue.read(offset, examined)
@@ -174,7 +221,7 @@ class Reader:
         behind = queue.next_offset - offset
         start = position - file.base
         stop = start + min(max_count, behind) * CONSUME_QUEUE_ENTRY_SIZE
-        if may_wait and behind > _WARM_ENTRIES and not self._is_in_memory(file, start, stop):
+        if may_wait and behind > _WARM_ENTRIES and not self.is_in_memory(file, start, stop):
             return False
         places, sizes = split_entries(file.read(start, stop))
         if not places:
@@ -198,7 +245,7 @@ class Reader:
         may_be_on_disk = may_wait and written - first > _WARM_BYTES
         if may_be_on_disk and (
             (stop - start > _MAX_SPAN and not is_contiguous)
-            or not self._is_in_memory(file, start, stop)
+            or not self.is_in_memory(file, start, stop)
         ):
             return False
         if is_contiguous:
@@ -226,7 +273,7 @@ class Reader:
                 whole.base + whole.size, first + _MAX_SPAN
             ):
                 start, stop = first - whole.base, end - whole.base
-                if self._is_in_memory(whole, start, stop):
+                if self.is_in_memory(whole, start, stop):
                     return []
                 if stop - start <= _EXTENT:
                     # Everything in between, up to the extent's end: the next pulls need it.
@@ -245,11 +292,11 @@ class Reader:
             if file is None or not log.holds(physical, size):
                 continue
             start = physical - file.base
-            if not self._is_in_memory(file, start, start + size):
+            if not self.is_in_memory(file, start, start + size):
                 missing.append((file, start, start + size))
         return missing
 
-    def _is_in_memory(self, file: MappedFile, start: int, end: int) -> bool:
+    def is_in_memory(self, file: MappedFile, start: int, end: int) -> bool:
         """Return `file.is_in_memory`, which is cached per extent while the answer is positive."""
         now = time.monotonic()
         trusted = self._last_trusted.get(file)

@@ -160,23 +160,34 @@ def queue_runs(
     follows[begins] = True
     consecutive = np.logical_and.reduceat(follows, begins).tolist()
     bounds = [*begins.tolist(), rows.size]
+    runs = []
     for number, is_consecutive in enumerate(consecutive):
         begin, end = bounds[number], bounds[number + 1]
         first = int(order[begin])
         at, queue_id = int(topics.starts[first]), int(queue_ids[first])
         topic = str(log_bytes[at : at + int(topics.lengths[first])], errors="replace")
-        if queue_id < 0 or not topic or "/" in topic or "\0" in topic or topic in (".", ".."):
+        run = QueueRun(topic, queue_id, offsets[begin:end], entries[begin:end], is_consecutive)
+        runs.append(run)
+    yield from usable_runs(log_bytes, base, runs, delay_levels)
+
+
+def usable_runs(
+    log_bytes: bulk.Buffer, base: int, runs: Iterable[QueueRun], delay_levels: DelayLevels
+) -> Iterator[QueueRun]:
+    """Yield the runs whose topic and queue id can be folder names, with delivery times."""
+    for run in runs:
+        topic = run.topic
+        if run.queue_id < 0 or not topic or "/" in topic or "\0" in topic or topic in (".", ".."):
             logger.warning(
                 "record at %d skipped: invalid topic %r or queue %d",
-                int(entries["physical_offset"][begin]),
+                int(run.entries["physical_offset"][0]),
                 topic,
-                queue_id,
+                run.queue_id,
             )
-            continue
-        run = QueueRun(topic, queue_id, offsets[begin:end], entries[begin:end], is_consecutive)
-        if topic == SCHEDULE_TOPIC:
-            _set_delivery_times(log_bytes, base, run, delay_levels)
-        yield run
+        elif topic == SCHEDULE_TOPIC:
+            yield _with_delivery_times(log_bytes, base, run, delay_levels)
+        else:
+            yield run
 
 
 def _topic_keys(log_bytes: bulk.Buffer, data: bulk.Bytes, topics: Spans) -> Longs:
@@ -232,14 +243,16 @@ def _tags_codes(
     return codes
 
 
-def _set_delivery_times(
+def _with_delivery_times(
     log_bytes: bulk.Buffer, base: int, run: QueueRun, delay_levels: DelayLevels
-) -> None:
+) -> QueueRun:
+    entries = run.entries.copy()
     for row, (place, size, tags_code) in enumerate(run.entries.tolist()):
         start = place - base
-        run.entries["tags_code"][row] = _delivery_time(
+        entries["tags_code"][row] = _delivery_time(
             bytes(log_bytes[start : start + size]), delay_levels, tags_code
         )
+    return run._replace(entries=entries)
 
 
 def _delivery_time(data: bytes, delay_levels: DelayLevels, tags_code: int) -> int:

@@ -5,8 +5,9 @@ does not fit, another physical offset, a wrong CRC, or, after a crash, propertie
 was never written. In a full segment, the last record is followed by a blank one up to the end.
 
 The log is read once, front to back, so that each piece is still in the CPU cache while its consumer
-handles it. Each piece is mapped on its own, so memory does not grow with the log. Two processes
-examine the pieces of a long log (`piece_helper`), a few ahead of the caller.
+handles it. Each piece is mapped on its own, so memory does not grow with the log. The compiled
+kernel examines a piece when the caller asks for it. Without the kernel, two processes examine the
+pieces of a long log (`piece_helper`), a few ahead of the caller.
 
 Used by `recovery` on the thread that starts the store, before its other threads, by
 `offline.rebuild`, and by Spark tasks that decode parts of a log.
@@ -14,25 +15,30 @@ Used by `recovery` on the thread that starts the store, before its other threads
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from pyromq.base.sizes import MIB
+from pyromq.protocol.kernel import load
 from pyromq.protocol.message import bulk
 from pyromq.protocol.message.delay import DelayLevels
 from pyromq.protocol.message.record import BLANK_MAGIC, BLANK_SIZE, peek
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.queues import lookup
-from pyromq.store.recovery.piece import LogPiece, Rules
+from pyromq.store.recovery.piece import LogPiece, Rules, examine_with_kernel
 from pyromq.store.recovery.piece_helper import FilePiece, PieceHelper
+
+if TYPE_CHECKING:
+    from pyromq.protocol.kernel.log_piece import PieceExaminer
 
 logger = logging.getLogger(__name__)
 
@@ -72,34 +78,71 @@ class LogWalk:
         self.end = offset
 
     def __iter__(self) -> Generator[LogPiece, None, None]:
-        helper = PieceHelper(self._rules, bytes_before_process=sys.maxsize if self._alone else None)
-        try:
-            for piece, end in self._examined(helper):
+        with contextlib.closing(self._examined()) as examined:
+            for piece, end in examined:
                 self.end = end
                 if not piece.starts.size:
                     continue
                 yield piece
                 if self._on_progress is not None:
                     self._on_progress(end)
+
+    def _examined(self) -> Generator[tuple[LogPiece, int], None, None]:
+        """Yield pieces up to the first invalid record, each with the offset after it."""
+        kernel = load("log_piece")
+        if kernel is not None:
+            return self._examined_by_kernel(kernel.PieceExaminer())
+        helper = PieceHelper(self._rules, bytes_before_process=sys.maxsize if self._alone else None)
+        return self._examined_by_helper(helper)
+
+    def _examined_by_kernel(
+        self, examiner: PieceExaminer
+    ) -> Generator[tuple[LogPiece, int], None, None]:
+        position = self.end
+        for file in list(self._log.segments.files):
+            segment_end = file.base + file.size
+            while position < segment_end:
+                data = self._log.view(position, min(PIECE_SIZE, segment_end - position))
+                if _is_blank(data, segment_end - position):
+                    yield self._blank_piece(position), segment_end
+                    position = segment_end
+                    continue
+                piece, end, is_end_of_log = examine_with_kernel(
+                    examiner, position, data, self._rules
+                )
+                if not end and not is_end_of_log:
+                    # Either a record larger than a piece, or the end of the log.
+                    data = memoryview(lookup.record_at(self._log, position) or b"")
+                    piece, end, is_end_of_log = examine_with_kernel(
+                        examiner, position, data, self._rules
+                    )
+                position += end
+                yield piece, position
+                if not end or is_end_of_log:
+                    return
+
+    def _examined_by_helper(
+        self, helper: PieceHelper
+    ) -> Generator[tuple[LogPiece, int], None, None]:
+        ahead: deque[_Found] = deque()
+        try:
+            for found in itertools.chain(self._pieces(), (None,)):
+                if found is not None:
+                    ahead.append(found)
+                    position = found.piece.base - found.file.base
+                    helper.add(FilePiece(found.file.path, position, found.piece))
+                while ahead and (
+                    found is None or len(ahead) > _MAX_PIECES_AHEAD or helper.is_ready
+                ):
+                    oldest = ahead.popleft()
+                    starts = oldest.piece.starts
+                    piece = helper.take()
+                    if piece.starts.size < starts.size:
+                        yield piece, piece.base + int(starts[piece.starts.size])
+                        return
+                    yield piece, oldest.end
         finally:
             helper.close()
-
-    def _examined(self, helper: PieceHelper) -> Iterator[tuple[LogPiece, int]]:
-        """Yield pieces up to the first invalid record, each with the offset after it."""
-        ahead: deque[_Found] = deque()
-        for found in itertools.chain(self._pieces(), (None,)):
-            if found is not None:
-                ahead.append(found)
-                position = found.piece.base - found.file.base
-                helper.add(FilePiece(found.file.path, position, found.piece))
-            while ahead and (found is None or len(ahead) > _MAX_PIECES_AHEAD or helper.is_ready):
-                oldest = ahead.popleft()
-                starts = oldest.piece.starts
-                piece = helper.take()
-                if piece.starts.size < starts.size:
-                    yield piece, piece.base + int(starts[piece.starts.size])
-                    return
-                yield piece, oldest.end
 
     def _pieces(self) -> Iterator[_Found]:
         """Yield pieces of bytes that look like records."""
@@ -117,13 +160,16 @@ class LogWalk:
         """Return the records from `base` on, if any, and where the next piece starts."""
         data = self._log.view(base, min(PIECE_SIZE, segment_end - base))
         if _is_blank(data, segment_end - base):
-            return LogPiece(base, memoryview(b""), np.empty(0, np.int64), self._rules), segment_end
+            return self._blank_piece(base), segment_end
         starts, size = bulk.record_starts(data)
         if not starts.size:
             # Either a record larger than a piece, or the end of the log.
             data = memoryview(lookup.record_at(self._log, base) or b"")
             starts, size = bulk.record_starts(data)
         return LogPiece(base, data[:size], starts, self._rules), base + size
+
+    def _blank_piece(self, base: int) -> LogPiece:
+        return LogPiece(base, memoryview(b""), np.empty(0, np.int64), self._rules)
 
 
 class _Found(NamedTuple):

@@ -102,6 +102,7 @@ async def test_a_consumer_far_behind_is_sent_to_a_replica(
     monkeypatch.setattr(broker.store, "get", lambda *_, **__: result)
 
     for encoding in BOTH_ENCODINGS:
+        broker.pull_handlers.settings_changed()  # the kernel knows no plan
         answer = broker.fast.ask(pull_request(encoding=encoding))
         assert answer.ext_fields["suggestWhichBrokerId"] == suggested
     await broker.close()

@@ -99,6 +99,15 @@ async def test_pulls_are_counted_by_group_queue_and_broker(clock: Clock) -> None
     assert stats.totals == Totals(found=4, missed=2, transferred=65)
 
 
+async def test_pulls_that_are_reported_when_they_are_counted(clock: Clock) -> None:
+    stats = stats_of(Growth(), clock)
+    stats.before_count.append(lambda: stats.pulled("g", "T", 0, 64, 5000, times=2))
+
+    await stats.count()
+
+    assert stats.totals == Totals(found=2, transferred=64)
+
+
 async def test_sent_back_messages(clock: Clock) -> None:
     stats = stats_of(Growth(), clock)
     stats.sent_back("g", "T")

@@ -39,7 +39,7 @@ def indexed(
 
 def fuzz(module: ModuleType, directory: Path, seed: int, rounds: int) -> None:
     """Index random logs with and without the kernel, and compare everything."""
-    chance = random.Random(seed)  # noqa: S311 - not a secret
+    chance = random.Random(seed)
     for number in range(rounds):
         log = random_log(chance, chance.choice((1, 5, 30, 120)))
         spans = [log]

@@ -229,3 +229,10 @@ def test_name_at_and_above_the_limit() -> None:
 def test_numbers_that_do_not_fit(code: int, version: int, opaque: int, flag: int) -> None:
     with pytest.raises(ValueError, match="out of range"):
         header_binary.encode(code, LanguageCode.JAVA, version, opaque, flag, None, {})
+
+
+def test_pieces_of_a_header_with_a_remark() -> None:
+    data = encode(remark="FOUND", ext_fields={"k": "VALUE"})
+    pieces = header_binary.pieces(data, ["VALUE"])
+    assert b"FOUND" in pieces[1]
+    assert pieces[2:] == [b"\0\1k", b""]

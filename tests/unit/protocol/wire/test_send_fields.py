@@ -31,7 +31,7 @@ VALUES = {
     [(LONG_NAMES, SendMessageRequestHeader), (SHORT_NAMES, SendMessageRequestHeaderV2)],
 )
 def test_names(names: SendFields, header: type[Header]) -> None:
-    encoded = header(**VALUES).encode()  # type: ignore[arg-type]
+    encoded = header(**VALUES).encode()
 
     for attribute, name in names._asdict().items():
         value = VALUES[attribute]

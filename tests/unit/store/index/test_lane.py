@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pyromq.store.index import lane
 from pyromq.store.index.index import KeyIndex
 from pyromq.store.index.lane import LOAD_SIZE, delay_after
 from tests.support.patience import wait_until
@@ -56,4 +57,30 @@ def test_a_log_under_load_is_indexed_to_its_end(tmp_path: Path) -> None:
         store.seal()
         wait_until(lambda: store.dispatch_behind == 0)
     assert store.query(TOPIC, "key", 1, 0, FOREVER) == places[-1:]
+    store.stop()
+
+
+@pytest.mark.parametrize("body_size", [10, 3000])
+@pytest.mark.parametrize("is_pooled", [False, True])
+@pytest.mark.parametrize(("far_behind", "carried"), [(1 << 40, 0), (1, 400), (1, 10), (5000, 0)])
+def test_large_reads_of_any_kind(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    body_size: int,
+    is_pooled: bool,
+    far_behind: int,
+    carried: int,
+) -> None:
+    """Records that are copied in parts, mapped, or larger than a read; across segments."""
+    monkeypatch.setattr(lane, "_MIN_CATCH_UP", far_behind)
+    monkeypatch.setattr(lane, "_MAX_CARRIED", carried)
+    monkeypatch.setattr(lane, "_MIN_LARGE_READ", 1)
+    monkeypatch.setattr(lane, "_MIN_MAPPED_RECORD", 1000)
+    monkeypatch.setattr(lane, "_MAX_COPIED_SIZE", 700)
+    monkeypatch.setattr(lane, "_MAX_MAPPED_SIZE", 2500)
+    store = open_store(tmp_path, transient_store_pool_enable=is_pooled)
+    places = [put(store, b"x" * (body_size + at * 10), keys="key") for at in range(60)]
+    store.seal()
+    wait_until(lambda: store.dispatch_behind == 0)
+    assert store.query(TOPIC, "key", 64, 0, FOREVER) == places[::-1]
     store.stop()

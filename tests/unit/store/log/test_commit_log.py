@@ -178,15 +178,43 @@ def test_a_segment_whose_file_was_removed_is_viewed_as_long_as_it_is_mapped(
     (tmp_path / "elsewhere").rename(path)
 
 
+def test_large_reads_give_the_same_bytes_as_small_ones(log: CommitLog, tmp_path: Path) -> None:
+    for number in range(3):
+        append(log, bytes([65 + number]) * (SIZE - 100))
+    end = log.watermarks.written
+    for offset in (0, 5, SIZE - 120, SIZE, SIZE + 7, end - 1, end, end + 1):
+        for size in (1, 50, 3 * SIZE):
+            room = memoryview(bytearray(size))
+            assert bytes(room[: log.read_into(offset, room)]) == log.read(offset, size)
+    path = log.segments.files[0].path
+    path.rename(tmp_path / "elsewhere")
+    room = memoryview(bytearray(5))
+    assert log.read_into(6, room) == 5
+    assert bytes(room) == b"AAAAA"
+    (tmp_path / "elsewhere").rename(path)
+
+
 def test_old_pages_are_let_go_and_read_again(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_log, "_MAX_RESIDENT", 4096)
+    monkeypatch.setattr(commit_log, "_MIN_RELEASED", SIZE)
+    released: list[int] = []
+    release = MappedFile.release
+
+    def spied(file: MappedFile, end: int) -> None:
+        released.append(end)
+        release(file, end)
+
+    monkeypatch.setattr(MappedFile, "release", spied)
     data = [bytes([65 + n]) * (SIZE - 100) for n in range(3)]
     for piece in data:
         append(log, piece)
     log.flush()
     log.release_old_pages()
+    assert released
+    log.release_old_pages()
+    assert len(released) <= 3, "nothing more to drop"
     assert [log.read(n * SIZE, SIZE - 100) for n in range(3)] == data
 
 

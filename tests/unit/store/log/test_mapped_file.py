@@ -86,6 +86,19 @@ def test_nothing_is_written_behind_the_end(tmp_path: Path) -> None:
     file.close()
 
 
+def test_a_lent_mapping_counts_as_a_use(tmp_path: Path) -> None:
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    file.reserve(SIZE)
+    file.write(10, b"bytes")
+    file.used = False
+    mapping = file.lend()
+    assert mapping is not None
+    assert mapping[10:15] == b"bytes"
+    assert file.used
+    file.close()
+    assert file.lend() is None
+
+
 def test_read_many_gives_each_record_of_the_entries(tmp_path: Path) -> None:
     file = MappedFile.create(tmp_path, SIZE, SIZE)
     file.reserve(SIZE)
@@ -110,6 +123,22 @@ def test_a_view_is_what_lies_there(tmp_path: Path, start: int) -> None:
     assert bytes(view) == content[start:]
     with pytest.raises(FileNotFoundError):
         file.view(0, 1)
+
+
+def test_a_buffer_is_filled_as_far_as_the_file_goes(tmp_path: Path) -> None:
+    content = bytes(number % 251 for number in range(SIZE))
+    file = MappedFile.create(tmp_path, 0, SIZE)
+    file.reserve(SIZE)
+    file.write(0, content)
+    buffer = bytearray(100)
+    assert file.read_into(7, memoryview(buffer)) == 100
+    assert buffer == content[7:107]
+    assert file.read_into(SIZE - 30, memoryview(buffer)) == 30
+    assert buffer[:30] == content[-30:]
+    assert file.read_into(SIZE, memoryview(buffer)) == 0
+    file.delete()
+    with pytest.raises(FileNotFoundError):
+        file.read_into(0, memoryview(buffer))
 
 
 @pytest.mark.parametrize("holes", [True, False])

@@ -62,6 +62,9 @@ def test_what_is_written_is_read_at_once_and_in_the_file_when_committed(
     assert file.read(0, 6) == b"onetwo"
     assert file.read_many((0, 3), (3, 3)) == [b"one", b"two"]
     assert bytes(file.view(2, 4)) == b"et"
+    buffer = bytearray(2)
+    assert file.read_into(2, memoryview(buffer)) == 2
+    assert buffer == b"et"
     assert not any(file.path.read_bytes())
     file.commit(3)
     assert file.path.read_bytes()[:7] == b"one\0\0\0\0"
@@ -71,6 +74,8 @@ def test_what_is_written_is_read_at_once_and_in_the_file_when_committed(
     assert not file.is_buffered
     assert file.read(0, 6) == b"onetwo"
     assert bytes(file.view(2, 4)) == b"et"
+    assert file.read_into(3, memoryview(buffer)) == 2
+    assert buffer == b"tw"
     file.delete()
     assert not file.path.exists()
 

@@ -47,6 +47,7 @@ def test_the_first_invalid_record_ends_the_log(damaged: int, at: int, rules: Rul
     piece = piece_of(rules, damaged=damaged, at=at)
     valid = piece.examine()
     assert valid.starts.tolist() == piece.starts.tolist()[:damaged]
+    assert len(valid.data) == piece.starts[damaged]
     assert sum(run.offsets.size for run in valid.runs()) == damaged
 
 
