@@ -111,30 +111,6 @@ class Message:
         if self.ordering_key and not isinstance(self.ordering_key, str):
             raise _refusal("ordering_key", self.ordering_key, "expected a str")
 
-    def plain_tags(self, max_body: int) -> str | None:
-        """Return the tags of a message without other properties or flags, None if it has some.
-
-        Such a message needs no check but that of its topic, and its properties are
-        `plain_properties`. Also None for a body above `max_body`, and for anything of an
-        unexpected type. Raises IllegalMessageError.
-        """
-        body, tags = self.body, self.tags
-        if (
-            self.properties
-            or self.keys
-            or self.ordering_key
-            or self.delay_level
-            or self.flag
-            or type(body) is not bytes
-            or not 0 < len(body) <= max_body
-            or type(self.topic) is not str
-            or type(self) is not Message
-        ):
-            return None
-        if not tags:
-            return ""
-        return tags if type(tags) is str and _are_plain_tags(tags) else None
-
     def wire_properties(self, unique_key: str) -> str:
         """Encode all properties for the wire: the application's, then the client's."""
         if not (self.properties or self.keys or self.delay_level or self.ordering_key):
@@ -258,6 +234,31 @@ class ClientMessage(Message):
         text = "\x02".join([*map("\x01".join, self.system_properties.items()), own])
         self._check_size(text)
         return text
+
+
+def plain_tags(message: Message, max_body: int) -> str | None:
+    """Return the tags of a message without other properties or flags, None if it has some.
+
+    Such a message needs no check but that of its topic, and its properties are
+    `plain_properties`. Also None for a body above `max_body`, and for anything of an
+    unexpected type. Raises IllegalMessageError.
+    """
+    body, tags = message.body, message.tags
+    if (
+        message.properties
+        or message.keys
+        or message.ordering_key
+        or message.delay_level
+        or message.flag
+        or type(body) is not bytes
+        or not 0 < len(body) <= max_body
+        or type(message.topic) is not str
+        or type(message) is not Message
+    ):
+        return None
+    if not tags:
+        return ""
+    return tags if type(tags) is str and _are_plain_tags(tags) else None
 
 
 def plain_properties(unique_key: str, tags: str) -> str:

@@ -28,7 +28,6 @@ import asyncio
 import inspect
 import logging
 import ssl
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -53,6 +52,7 @@ from pyromq.remoting.errors import (
     RemotingError,
     RemotingTimeoutError,
 )
+from pyromq.remoting.in_flight import Requests
 
 __all__ = [
     "ClientHandler",
@@ -274,9 +274,9 @@ class ServerConnection(asyncio.Protocol):
         #: How many frames leave without waiting for the end of the loop iteration.
         self._early = _NEVER
         self._opaque = 0
-        self._pending = _Requests()
+        self._pending = Requests()
         #: Send requests; a plain response to one is decoded without its header's other fields.
-        self._sends = _Requests()
+        self._sends = Requests()
         self._handler_tasks: set[asyncio.Task[None]] = set()
         self._close_reason: str | None = None
         #: `loop.time()` when the first frame of this loop iteration was queued.
@@ -412,7 +412,7 @@ class ServerConnection(asyncio.Protocol):
     # Helpers, in call order
 
     def _begin(
-        self, requests: _Requests, opaque: int, frame: bytes, code: int, timeout: float | None
+        self, requests: Requests, opaque: int, frame: bytes, code: int, timeout: float | None
     ) -> asyncio.Future[Any]:
         if self._close_reason is not None:
             raise RemotingClosedError(self.address, self._close_reason)
@@ -428,9 +428,7 @@ class ServerConnection(asyncio.Protocol):
         if timeout is None:
             answer.add_done_callback(lambda _: requests.pop(opaque, None))
             return answer
-        deadlines = requests.deadlines.get(timeout)
-        if deadlines is None:
-            deadlines = requests.deadlines[timeout] = _Deadlines(self, requests, timeout)
+        deadlines = requests.deadlines.get(timeout) or requests.deadlines_of(timeout, self.overdue)
         deadlines.add(self.queued_at + timeout, opaque, code)
         return answer
 
@@ -540,52 +538,6 @@ class ServerConnection(asyncio.Protocol):
             for answer in answers:
                 if not answer.done():
                     answer.set_exception(RemotingClosedError(self.address, self._close_reason))
-
-
-class _Requests(dict[int, asyncio.Future[Any]]):
-    """The requests in flight of one kind, by opaque, with a timer for each time-out in use."""
-
-    __slots__ = ("deadlines",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.deadlines: dict[float, _Deadlines] = {}
-
-
-class _Deadlines:
-    """One timer for the requests of a connection with the same time-out, oldest first."""
-
-    __slots__ = ("_connection", "_entries", "_loop", "_requests", "_seconds", "_timer")
-
-    def __init__(self, connection: ServerConnection, requests: _Requests, seconds: float) -> None:
-        self._connection = connection
-        self._requests = requests
-        self._seconds = seconds
-        self._loop = asyncio.get_running_loop()
-        self._entries: deque[tuple[float, int, int]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, deadline: float, opaque: int, code: int) -> None:
-        """Add a request, which must be in flight."""
-        entries, requests = self._entries, self._requests
-        while entries and entries[0][1] not in requests:
-            entries.popleft()
-        entries.append((deadline, opaque, code))
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._seconds, self._expire)
-
-    def _expire(self) -> None:
-        entries, requests = self._entries, self._requests
-        now = self._loop.time()
-        while entries and (entries[0][0] <= now or entries[0][1] not in requests):
-            _, opaque, code = entries.popleft()
-            answer = requests.pop(opaque, None)
-            if answer is not None:
-                self._connection.overdue(answer, code, self._seconds)
-        if entries:
-            self._timer = self._loop.call_at(entries[0][0], self._expire)
-        else:
-            del requests.deadlines[self._seconds]
 
 
 def _timed_out(address: str, code: int, seconds: float) -> RemotingTimeoutError:

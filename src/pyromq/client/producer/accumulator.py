@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from pyromq.client.arguments import check_count, check_seconds
-from pyromq.client.message import MAX_BODY, Message, check_topic, create_unique_key
+from pyromq.client.message import MAX_BODY, Message, check_topic, create_unique_key, plain_tags
 from pyromq.client.producer.sending import Outgoing, batched_message, plain_batch, plain_size
 from pyromq.client.results import SendResult
 from pyromq.protocol.message.properties import MAX_PROPERTIES
@@ -103,11 +103,11 @@ class Accumulator:
     def add_plain(
         self, message: Message, timeout: float | None = None
     ) -> asyncio.Future[SendResult] | None:
-        """Add a message like `add` if it is plain (`Message.plain_tags`), else return None.
+        """Add a message like `add` if it is plain (`plain_tags`), else return None.
 
         It is encoded with the others of its batch.
         """
-        tags = message.plain_tags(self._max_bytes)
+        tags = plain_tags(message, self._max_bytes)
         if tags is None:
             return None
         topic, body = message.topic, message.body

@@ -42,6 +42,7 @@ from pyromq.client.message import (
     check_group,
     check_message,
     check_topic,
+    plain_tags,
 )
 from pyromq.client.options import Settings
 from pyromq.client.producer.accumulator import Accumulator
@@ -338,7 +339,7 @@ class Producer(Client):
 
     def _send_quickly(self, message: Message) -> QuickSend | None:
         """Send a plain message now; None if it is not plain, or if it would have to wait."""
-        tags = message.plain_tags(self._max_quick_body)
+        tags = plain_tags(message, self._max_quick_body)
         if tags is None or self._session.state is not RUNNING:
             return None
         topic, body = message.topic, message.body
