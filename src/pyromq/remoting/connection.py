@@ -61,7 +61,6 @@ MAX_UNSENT: Final = 4 * MIB
 _MAX_BACKLOG: Final = 64 * MIB
 #: Approximate memory of a parsed frame besides its body.
 _FRAME_COST: Final = 1 * KIB
-#: For `split_frames`.
 _ALL_FRAMES: Final = sys.maxsize
 #: From this size on, a second write is cheaper than copying the buffer.
 _LARGE_BUFFER: Final = 64 * KIB
