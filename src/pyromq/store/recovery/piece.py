@@ -1,8 +1,8 @@
 """A piece of the log: its valid records and their consume-queue entries.
 
 `examine` decides which records are valid, for every walk without the compiled kernel and in both
-processes that may share one (`piece_process`). `examine_with_kernel` does the same, ten times as
-fast. Pure, except for the log lines of `queue_runs`.
+processes that may share one (`piece_process`). `examine_with_kernel` does the same in the kernel.
+Pure, except for the log lines of `queue_runs`.
 """
 
 from __future__ import annotations

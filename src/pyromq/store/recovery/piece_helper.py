@@ -1,6 +1,6 @@
 """Examine the pieces of a log without the compiled kernel, on two cores if the log is long.
 
-Decoding with numpy holds the GIL, so threads would not help; the kernel is three times as fast on
+Decoding with numpy holds the GIL, so threads would not help; the kernel is twice as fast on
 one core as two processes without it. Once a walk gets long, a second process (`piece_process`)
 examines pieces and builds their queue entries, while this process does the same with other pieces
 and writes all entries. The second process maps the same files read-only.
