@@ -73,4 +73,4 @@ cdef i64 write_host(Area area, i64 at, View data, i64 host) noexcept nogil
 
 # Layouts, set at import from the modules that define them.
 cdef Layout LAYOUT
-cdef i64 COMPRESSED, HOST_MASK, PHYSICAL_OFFSET, STORE_HOST, MAX_BYTES, HOST_TEXT, ID_SIZE, SEPARATOR
+cdef i64 COMPRESSED, HOST_MASK, STORE_HOST, MAX_BYTES, HOST_TEXT, ID_SIZE, SEPARATOR

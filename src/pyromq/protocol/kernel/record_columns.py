@@ -44,9 +44,6 @@ from pyromq.protocol.message.message_id import HOST_SIZE_V4, HOST_SIZE_V6
 LAYOUT.magic = layout.MESSAGE_MAGIC
 LAYOUT.head_size = layout.HEAD_SIZE_V4
 LAYOUT.min_size = layout.HEAD_SIZE_V4 + layout.TAIL_LENGTHS
-LAYOUT.body_crc = layout.BODY_CRC_AT
-LAYOUT.queue_id = layout.QUEUE_ID_AT
-LAYOUT.queue_offset = layout.QUEUE_OFFSET_AT
 LAYOUT.physical_offset = layout.PHYSICAL_OFFSET_AT
 LAYOUT.sys_flag = layout.SYS_FLAG_AT
 LAYOUT.store_timestamp = layout.STORE_TIMESTAMP_AT
@@ -57,7 +54,6 @@ LAYOUT.max_topic = layout.MAX_TOPIC
 LAYOUT.max_properties = names.MAX_PROPERTIES
 COMPRESSED = sysflag.COMPRESSED
 HOST_MASK = sysflag.HOST_MASK
-PHYSICAL_OFFSET = layout.FIELD_OFFSETS["physicalOffset"]
 STORE_HOST = layout.FIELD_OFFSETS["storeHost"]
 #: The longest text of an IPv4 host: four numbers of three digits, and a port of ten.
 HOST_TEXT = len("255.255.255.255:4294967295")
@@ -85,6 +81,8 @@ class ColumnDecoder:
         """
         self.columns = list(columns)
         self.with_bodies = False
+        self.name_count = 0
+        self.room = 0
         self.earliest = earliest
         self.latest = latest
         for kind, argument in self.columns:
@@ -93,6 +91,8 @@ class ColumnDecoder:
             elif kind == "property":
                 if self.name_count == MAX_NAMES:
                     raise ValueError(f"more than {MAX_NAMES} properties")
+                if not argument:
+                    raise ValueError("no name of a property")
                 self.names[self.name_count] = view_of(argument)
                 self.name_count += 1
             elif kind in ("int", "long", "time", "host"):
@@ -288,7 +288,7 @@ class ColumnDecoder:
 
     def are_texts(self, spans):
         """Whether all values are UTF-8."""
-        for row in range(self.rows):
+        for row in range(self.rows):  # noqa: SIM110 - a generator does not compile to C
             if not is_utf8(self.data, spans[row].start, spans[row].end):
                 return False
         return True
@@ -356,7 +356,7 @@ class ColumnDecoder:
         at: cython.longlong = 0
         for row in range(self.rows):
             host = self.records[row].start + STORE_HOST
-            offset = self.records[row].start + PHYSICAL_OFFSET
+            offset = self.records[row].start + LAYOUT.physical_offset
             write_word(area, at, hex_digits(cython.cast(u32, read32(self.data, host))))
             write_word(area, at + 8, hex_digits(cython.cast(u32, read32(self.data, host + 4))))
             write_word(area, at + 16, hex_digits(cython.cast(u32, read32(self.data, offset))))
