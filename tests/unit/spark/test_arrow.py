@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from pyromq.spark import arrow
 from pyromq.spark.arrow import RecordDecoder, batches
 from pyromq.spark.columns import COLUMN_NAMES, MAP, RAW, arrow_schema
 from pyromq.spark.origins.origin import RecordBlock
+from tests import kernel_builds
 from tests.support.records import make_record
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -51,6 +54,21 @@ RECORDS = st.builds(
     physical_offset=st.integers(0, 1 << 40),
     store_timestamp=st.integers(0, 1 << 41),
 )
+
+
+@pytest.fixture(
+    scope="module",
+    autouse=True,
+    params=[None, kernel_builds.FAST, kernel_builds.CHECKED],
+    ids=lambda build: build.name if build else "pure",
+)
+def build(request: pytest.FixtureRequest) -> Iterator[kernel_builds.Build | None]:
+    """Decode with the Python code, and with each build of the kernel."""
+    used: kernel_builds.Build | None = request.param
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrow, "load", lambda name: used and kernel_builds.load(used, name))
+        yield used
+    assert used is None or kernel_builds.fault_count(used) == 0
 
 
 def block_of(*records: bytes, before: bytes = b"") -> RecordBlock:
@@ -110,6 +128,42 @@ def test_rows_equal_the_decoded_records(
             assert len(dict(row["properties"])) == len(row["properties"])
             row["properties"] = dict(row["properties"])
     assert rows == [expected_row(record, include_properties) for record in records]
+
+
+@pytest.mark.parametrize("include_properties", [RAW, MAP])
+def test_the_kernel_decodes_plain_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+    build: kernel_builds.Build | None,
+    include_properties: str,
+) -> None:
+    random = Random(5)
+    names = ("KEYS", "TAGS", "UNIQ_KEY", "colour")
+    records = [
+        make_record(
+            properties="\x02".join(
+                f"{name}\x01{'ü' * random.randrange(3)}{number}"
+                for name in random.sample(names, random.randrange(4))
+            ).encode(),
+            body=random.randbytes(random.randrange(99)),
+            queue_offset=number,
+            physical_offset=random.getrandbits(40),
+        )
+        for number in range(300)
+    ]
+    block = block_of(*records, before=b"some bytes")
+    decoder = RecordDecoder(COLUMN_NAMES, include_properties, "broker-a")
+    with monkeypatch.context() as patch:
+        patch.setattr(arrow, "load", lambda name: None)
+        expected = RecordDecoder(COLUMN_NAMES, include_properties, "broker-a").decode(block)
+    if build is not None:
+        monkeypatch.delattr(arrow, "_ends_before_next")  # the Python code alone calls it
+    decoded = decoder.decode(block)
+    decoded.batch.validate(full=True)
+    assert decoded.batch.equals(expected.batch, check_metadata=True)
+    assert decoded.damaged == []
+    # Every other record, in an array with gaps.
+    halves = decoder.decode(RecordBlock(block.buffer, block.starts[::2])).batch
+    assert halves.to_pylist() == decoded.batch.to_pylist()[::2]
 
 
 @pytest.mark.parametrize("name", COLUMN_NAMES)

@@ -211,3 +211,21 @@ cdef inline bytes bytes_in(View view, i64 start, i64 end):
     if is_outside(view.size, start, end - start):
         return b""
     return (<const char*> view.data)[start:end]
+
+
+# Arrays of native integers, by index
+
+cdef inline void put_int(Area area, i64 index, i64 value) noexcept nogil:
+    cdef int number = <int> value
+    if not is_outside(area.size, 4 * index, 4):
+        memcpy(area.data + 4 * index, &number, 4)
+
+cdef inline void put_long(Area area, i64 index, i64 value) noexcept nogil:
+    if not is_outside(area.size, 8 * index, 8):
+        memcpy(area.data + 8 * index, &value, 8)
+
+cdef inline i64 get_long(View view, i64 index) noexcept nogil:
+    cdef i64 value = 0
+    if not is_outside(view.size, 8 * index, 8):
+        memcpy(&value, view.data + 8 * index, 8)
+    return value

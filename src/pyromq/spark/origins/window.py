@@ -26,8 +26,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
+import numpy as np
+
 from pyromq.base.sizes import KIB, MIB
-from pyromq.protocol.message.bulk import read_columns, record_places, record_starts
+from pyromq.protocol.kernel import load
+from pyromq.protocol.message.bulk import Longs, read_columns, record_places, record_starts
 from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.protocol.wire.headers import PullMessageResponseHeader
@@ -172,7 +175,7 @@ class PullWindow:
     def _records(
         self, slot: _Slot, next_offset: int, body: memoryview
     ) -> Sequence[RecordBlock | LostRecords]:
-        starts, end = record_starts(body)
+        starts, end = _find_records(body)
         if end != len(body):
             # A damaged size: hand out the whole records before it, resume the pull after them.
             valid = read_columns(body, starts).valid
@@ -262,3 +265,12 @@ def check_response(response: RemotingCommand, request: str) -> None:
         code = next((each.name for each in ResponseCode if each == response.code), response.code)
         kind = UnreachableError if response.code in _TEMPORARY else OriginError
         raise kind(f"{request}: {code}: {response.remark}")
+
+
+def _find_records(body: memoryview) -> tuple[Longs, int]:
+    """Return where the records of a response start, and where the last complete one ends."""
+    kernel = load("record_columns")
+    if kernel is None:
+        return record_starts(body)
+    starts, end = kernel.find_starts(body)
+    return np.frombuffer(starts, np.int64), end

@@ -24,9 +24,17 @@ from pyromq.spark.origins.origin import (
     UnreachableError,
 )
 from pyromq.spark.origins.window import PullWindow, check_response
+from tests import kernel_builds
 from tests.unit.spark.fake_origin import FakeOrigin
 
 QUEUE = Queue("T", "a", 0)
+
+
+@pytest.fixture(autouse=True, params=[None, kernel_builds.FAST], ids=["pure", "compiled"])
+def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Find records with the Python code, and with the kernel."""
+    used: kernel_builds.Build | None = request.param
+    monkeypatch.setattr(window, "load", lambda name: used and kernel_builds.load(used, name))
 
 
 class FakeConnection:
