@@ -76,7 +76,6 @@ async def test_sessions_leave_the_same_bytes(
         service = broker.assembly.service
         assert service.take_frames is not None
         if with_kernel:
-
             take = service.take_frames
 
             def counted(
