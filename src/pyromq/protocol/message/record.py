@@ -113,6 +113,21 @@ STORE_HOST_AT: Final = 64
 RECONSUME_TIMES_AT: Final = 72
 PREPARED_OFFSET_AT: Final = 76
 BODY_LENGTH_AT: Final = 84
+#: The same by the fields' names, without the two lengths and the magic.
+FIELD_OFFSETS: Final = {
+    "queueId": QUEUE_ID_AT,
+    "flag": FLAG_AT,
+    "queueOffset": QUEUE_OFFSET_AT,
+    "physicalOffset": PHYSICAL_OFFSET_AT,
+    "sysFlag": SYS_FLAG_AT,
+    "bornTimestamp": BORN_TIMESTAMP_AT,
+    "bornHost": BORN_HOST_AT,
+    "storeTimestamp": STORE_TIMESTAMP_AT,
+    "storeHost": STORE_HOST_AT,
+    "reconsumeTimes": RECONSUME_TIMES_AT,
+    "preparedTransactionOffset": PREPARED_OFFSET_AT,
+    "bodyCRC": BODY_CRC_AT,
+}
 assert BODY_LENGTH_AT + 4 == HEAD_SIZE_V4
 #: `read_raw_properties` reads larger records without their bodies.
 _WHOLE_READ_SIZE: Final = 4096
