@@ -3,7 +3,7 @@
     decoder = RecordDecoder(("topic", "queueOffset", "body"), broker_name="broker-a")
     decoded = decoder.decode(block)           # decoded.batch, decoded.damaged
 
-The compiled kernel (`protocol.kernel.record_columns`) builds the columns in Arrow's layout, at 5 to
+The compiled kernel (`protocol.kernel.record_columns`) builds the columns in Arrow's layout, at 3 to
 10 million rows a second. Three times slower is the code for everything that it leaves alone: no
 kernel, a damaged record, a compressed body, an IPv6 host, text that is not UTF-8. There
 `protocol.message.bulk` reads the heads as columns, and Arrow gathers bodies, topics and properties
