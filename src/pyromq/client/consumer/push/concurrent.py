@@ -125,7 +125,10 @@ class ConcurrentHandling:
                     pass
                 elif retry is None:
                     stats.handled += len(messages)
-                    process_queue.finish(messages)
+                    if len(messages) == 1:
+                        process_queue.finish_one(messages[0])
+                    else:
+                        process_queue.finish(messages)
                 else:
                     await self._retry(process_queue, stats, messages, retry)
                     now = clock()
