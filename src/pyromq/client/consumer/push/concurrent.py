@@ -114,7 +114,8 @@ class ConcurrentHandling:
                     retry = await call(process_queue.queue, messages)
                 else:
                     try:
-                        result = await handler(messages if takes_lists else messages[0])
+                        # Its own list: a handler may change it.
+                        result = await handler([*messages] if takes_lists else messages[0])
                         retry = None if result is None else outcome_of(result)
                     except BaseException as error:
                         retry = call.failed(messages, error)
