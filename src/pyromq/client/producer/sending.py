@@ -245,8 +245,10 @@ def quick_result(
             region, trace = fields.get(MSG_REGION, ""), fields.get(TRACE_ON) != "false"
         except (KeyError, TypeError, AttributeError, ValueError):
             return None
-        if type(message_id) is not str or "," in message_id or "transactionId" in fields:
+        if type(message_id) is not str or "transactionId" in fields:
             return None
+    if "," in message_id:
+        return None
     if queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
     return _new_tuple(SendResult, (key, message_id, queue, offset, _SEND_OK, None, region, trace))
