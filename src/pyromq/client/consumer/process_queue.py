@@ -124,18 +124,22 @@ class ProcessQueue:
             self.size -= pull.size
             self.count -= len(pull.offsets)
         else:
-            if self._pulls:
-                self._track_one_by_one()
-            unfinished = self._unfinished
             for message in messages:
-                offset = message.queue_offset
-                if offset in unfinished:
-                    unfinished.remove(offset)
-                    self.size -= message.body_size
-                    self.count -= 1
+                self.finish_one(message)
         if self.when_room is not None and not self.is_full():
-            notify, self.when_room = self.when_room, None
-            notify()
+            self._notify_room()
+
+    def finish_one(self, message: ReceivedMessage) -> None:
+        """Mark one message as handled: `finish` without the search for a whole pull."""
+        if self._pulls:
+            self._track_one_by_one()
+        offset = message.queue_offset
+        if offset in self._unfinished:
+            self._unfinished.remove(offset)
+            self.size -= message.body_size
+            self.count -= 1
+        if self.when_room is not None and not self.is_full():
+            self._notify_room()
 
     def is_unfinished(self, message: ReceivedMessage) -> bool:
         """Return whether a message still has to be handled by this consumer."""
@@ -195,6 +199,11 @@ class ProcessQueue:
             or self.size >= limits.size
             or (limits.span is not None and self.span > limits.span)
         )
+
+    def _notify_room(self) -> None:
+        notify, self.when_room = self.when_room, None
+        if notify is not None:
+            notify()
 
     def _track_one_by_one(self) -> None:
         for pull in self._pulls.values():

@@ -23,7 +23,13 @@ from dataclasses import dataclass
 
 from pyromq.client.arguments import check_count, check_seconds
 from pyromq.client.message import MAX_BODY, Message, check_topic, create_unique_key, plain_tags
-from pyromq.client.producer.sending import Outgoing, batched_message, plain_batch, plain_size
+from pyromq.client.producer.sending import (
+    PLAIN_SIZE,
+    UNTAGGED_SIZE,
+    Outgoing,
+    batched_message,
+    plain_batch,
+)
 from pyromq.client.results import SendResult
 from pyromq.protocol.message.properties import MAX_PROPERTIES
 from pyromq.protocol.message.record import INNER_HEAD_SIZE
@@ -111,7 +117,7 @@ class Accumulator:
         if tags is None:
             return None
         topic, body = message.topic, message.body
-        size = plain_size(tags) + len(body)
+        size = len(body) + (PLAIN_SIZE + len(tags) if tags else UNTAGGED_SIZE)
         batch = self._plain.get(topic)
         if batch is None or batch.size + size > MAX_BODY or batch.timeout != timeout:
             if topic.startswith(RETRY_TOPIC_PREFIX):

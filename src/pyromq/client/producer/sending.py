@@ -61,8 +61,8 @@ _new_tuple: Final = tuple.__new__
 _SEND_OK: Final = SendStatus.SEND_OK
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 #: Bytes of a plain message of a batch besides its body: without tags, and with tags besides them.
-_UNTAGGED_SIZE: Final = INNER_FIXED_SIZE + len(plain_properties("0" * UNIQUE_KEY_SIZE, ""))
-_PLAIN_SIZE: Final = INNER_FIXED_SIZE + len(plain_properties("0" * UNIQUE_KEY_SIZE, "x")) - 1
+UNTAGGED_SIZE: Final = INNER_FIXED_SIZE + len(plain_properties("0" * UNIQUE_KEY_SIZE, ""))
+PLAIN_SIZE: Final = INNER_FIXED_SIZE + len(plain_properties("0" * UNIQUE_KEY_SIZE, "x")) - 1
 
 
 class Outgoing:
@@ -245,8 +245,10 @@ def quick_result(
             region, trace = fields.get(MSG_REGION, ""), fields.get(TRACE_ON) != "false"
         except (KeyError, TypeError, AttributeError, ValueError):
             return None
-        if type(message_id) is not str or "," in message_id or "transactionId" in fields:
+        if type(message_id) is not str or "transactionId" in fields:
             return None
+    if "," in message_id:
+        return None
     if queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
     return _new_tuple(SendResult, (key, message_id, queue, offset, _SEND_OK, None, region, trace))
@@ -434,11 +436,6 @@ def encode_plain_batch(
 
 
 _plain_batch: Final = encode_plain_batch if _compiled is None else _compiled.plain_batch
-
-
-def plain_size(tags: str) -> int:
-    """Return the bytes of a plain message of a batch besides its body."""
-    return _PLAIN_SIZE + len(tags) if tags else _UNTAGGED_SIZE
 
 
 def batches_of(messages: Sequence[Message]) -> list[Outgoing]:

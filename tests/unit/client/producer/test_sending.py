@@ -5,12 +5,13 @@ import zlib
 import pytest
 
 from pyromq.client.message import ClientMessage, Message
-from pyromq.client.producer.sending import Outgoing, Target, batches_of
+from pyromq.client.producer.sending import Outgoing, Target, batches_of, quick_result
 from pyromq.client.results import SendStatus
 from pyromq.protocol.message.sysflag import COMPRESSED, COMPRESSION_ZLIB
 from pyromq.protocol.wire.bodies import MessageQueue
 from pyromq.protocol.wire.codes import RequestCode
 from pyromq.protocol.wire.frame import FLAG_ONEWAY, RemotingCommand, command_from, split_frames
+from pyromq.remoting.client import SendAnswer
 
 QUEUE = MessageQueue('t%"ä', "b%d", 3)
 TARGET = Target(QUEUE, "a:1", 'g"%s', 4)
@@ -100,3 +101,32 @@ def test_encoded_messages_have_one_result() -> None:
     for outgoing in (Outgoing.encoded("t", b"batch"), Outgoing.encoded("t", b"one", "a\x01b")):
         (result,) = outgoing.results(fields, QUEUE, SendStatus.SEND_OK)
         assert (result.queue_offset, result.offset_msg_id) == (17, "A")
+
+
+def test_quick_results_are_those_of_any_request() -> None:
+    fields = {"msgId": "ID", "queueId": "4", "queueOffset": "9", "MSG_REGION": "r"}
+    outgoing = Outgoing(Message("t", b"x"), 99)
+    (key,) = outgoing.keys
+    (expected,) = outgoing.results(fields, QUEUE, SendStatus.SEND_OK)
+    header = {"code": 0, "extFields": fields}
+    plain = SendAnswer("ID", 4, 9, "r", trace_on=True)
+    assert quick_result(key, (0, header, b""), QUEUE) == expected
+    assert quick_result(key, plain, QUEUE) == expected
+    assert outgoing.results_of(plain, QUEUE) == [expected]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"msgId": "A,B"},
+        {"msgId": 5},
+        {"queueId": None},
+        {"queueOffset": "x"},
+        {"transactionId": "id"},
+    ],
+)
+def test_responses_that_are_not_plain_have_no_quick_result(change: dict[str, object]) -> None:
+    fields = {"msgId": "ID", "queueId": "4", "queueOffset": "9", **change}
+    for header in ({"code": 0, "extFields": fields}, {"code": 0}, {"code": 11}, {}):
+        assert quick_result("key", (0, header, b""), QUEUE) is None
+    assert quick_result("key", SendAnswer("A,B", 4, 9, "", trace_on=True), QUEUE) is None

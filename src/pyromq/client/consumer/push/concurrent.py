@@ -114,7 +114,8 @@ class ConcurrentHandling:
                     retry = await call(process_queue.queue, messages)
                 else:
                     try:
-                        result = await handler(messages if takes_lists else messages[0])
+                        # Its own list: a handler may change it.
+                        result = await handler([*messages] if takes_lists else messages[0])
                         retry = None if result is None else outcome_of(result)
                     except BaseException as error:
                         retry = call.failed(messages, error)
@@ -125,7 +126,10 @@ class ConcurrentHandling:
                     pass
                 elif retry is None:
                     stats.handled += len(messages)
-                    process_queue.finish(messages)
+                    if len(messages) == 1:
+                        process_queue.finish_one(messages[0])
+                    else:
+                        process_queue.finish(messages)
                 else:
                     await self._retry(process_queue, stats, messages, retry)
                     now = clock()

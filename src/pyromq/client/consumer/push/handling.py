@@ -120,7 +120,7 @@ class HandlerCaller:
 
         Raises nothing but CancelledError.
         """
-        argument = messages if self.takes_lists else messages[0]
+        argument = [*messages] if self.takes_lists else messages[0]
         if self._hooks.consume:
             return await self._call_with_hooks(queue, messages, argument)
         try:

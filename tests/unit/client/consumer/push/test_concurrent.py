@@ -75,6 +75,18 @@ async def test_single_messages_and_lists() -> None:
         assert (rig.stats.handled, rig.stats.handlings) == (10, len(calls))
 
 
+@pytest.mark.parametrize("batch_size", [4, 32])
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_handler_may_change_its_list(batch_size: int, in_thread: bool) -> None:
+    async def handle(messages: list[ReceivedMessage]) -> None:
+        del messages[1:]
+
+    rig = Rig((lambda messages: messages.clear()) if in_thread else handle, batch_size=batch_size)
+    rig.submit(10)
+    await rig.until_committed(10)
+    assert (rig.stats.handled, rig.queue.count, rig.queue.size) == (10, 0, 0)
+
+
 async def test_failures_go_back_and_do_not_block_others() -> None:
     async def handle(message: ReceivedMessage) -> Retry | None:
         if message.queue_offset == 1:
