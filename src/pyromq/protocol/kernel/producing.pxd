@@ -41,6 +41,7 @@ cdef View view_of_text(str text)
 cdef bint parse_answer(View view, i64 at, i64 end, Answer* answer) noexcept
 cdef i64 parse_field(View view, i64 name, i64 name_end, i64 at, i64 end, Answer* answer) noexcept
 cdef i64 parse_fields(View view, i64 at, i64 end, Answer* answer) noexcept
+cdef bint take_field(View view, i64 name, i64 name_end, i64 start, i64 end, Answer* answer) noexcept
 cdef i64 take_integer(View view, i64 at, i64 end, i64* value) noexcept
 cdef i64 integer_end(View view, i64 at, i64 end) noexcept
 cdef i64 string_end(View view, i64 at, i64 end) noexcept

@@ -472,19 +472,7 @@ def parse_fields(view, at, end, answer):
         value_end = string_end(view, name_end + 2, end)
         if value_end < 0:
             return -1
-        is_new = True
-        if is_name(view, name, name_end, MESSAGE_ID_NAME):
-            is_new = take_text(cython.address(answer.message_ids), start, value_end)
-        elif is_name(view, name, name_end, QUEUE_ID_NAME):
-            is_new = take_text(cython.address(answer.queue_id), start, value_end)
-        elif is_name(view, name, name_end, QUEUE_OFFSET_NAME):
-            is_new = take_text(cython.address(answer.queue_offset), start, value_end)
-        elif is_name(view, name, name_end, REGION_NAME):
-            is_new = take_text(cython.address(answer.region_id), start, value_end)
-        elif is_name(view, name, name_end, TRACE_NAME):
-            is_new = take_text(cython.address(answer.trace_on), start, value_end)
-        elif is_name(view, name, name_end, TRANSACTION_NAME):
-            is_new = False
+        is_new = take_field(view, name, name_end, start, value_end, answer)
         at = value_end + 1
         if not is_new or at >= end:
             return -1
@@ -494,6 +482,21 @@ def parse_fields(view, at, end, answer):
             return at
         if byte != 0x2C:
             return -1
+
+
+def take_field(view, name, name_end, start, end, answer):
+    """Note where a value is; return False if it is repeated or makes the response unusual."""
+    if is_name(view, name, name_end, MESSAGE_ID_NAME):
+        return take_text(cython.address(answer.message_ids), start, end)
+    if is_name(view, name, name_end, QUEUE_ID_NAME):
+        return take_text(cython.address(answer.queue_id), start, end)
+    if is_name(view, name, name_end, QUEUE_OFFSET_NAME):
+        return take_text(cython.address(answer.queue_offset), start, end)
+    if is_name(view, name, name_end, REGION_NAME):
+        return take_text(cython.address(answer.region_id), start, end)
+    if is_name(view, name, name_end, TRACE_NAME):
+        return take_text(cython.address(answer.trace_on), start, end)
+    return not is_name(view, name, name_end, TRANSACTION_NAME)
 
 
 def take_integer(view, at, end, value):
