@@ -329,14 +329,14 @@ async def test_an_index_that_is_behind_goes_on_with_what_is_left(
     store = world.store
     full = threading.Event()
     full.set()
-    real = store._index.put
+    real = store._index.put_span
 
-    def failing(*arguments: Any) -> None:
+    def failing(span: Any) -> int:
         if full.is_set():
             raise OSError(28, "No space left on device")
-        real(*arguments)
+        return real(span)
 
-    monkeypatch.setattr(store._index, "put", failing)
+    monkeypatch.setattr(store._index, "put_span", failing)
     world.fill(6, age_hours=73, keys="key")
     world.percent = lambda path: 80
     await world.retention.clean()
