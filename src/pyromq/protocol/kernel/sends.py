@@ -91,10 +91,10 @@ TAGS = view_of(_tags)
 TRUE = view_of(_true)
 FALSE = view_of(_false)
 
-RECORDS_SIZE = 4 << 20
-RESPONSES_SIZE = 1 << 20
+RECORDS_SIZE = 1 << 20
+RESPONSES_SIZE = 1 << 18
 #: Messages of one call.
-MAX_PUTS = 1 << 15
+MAX_PUTS = 1 << 13
 #: At most, of three numbers in a response, with their lengths.
 NUMBERS_SIZE = 3 * (20 + 4) + 8
 #: Of a physical offset in a message id.
