@@ -18,6 +18,7 @@ from pyromq.protocol.wire.bodies import ConsumerData, HeartbeatData, Subscriptio
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand
 from pyromq.remoting.client import RemotingClient
+from pyromq.store.queues import reading
 from tests.support.brokers import local_broker, small_store
 from tests.support.patience import DEADLINE, until
 from tests.support.requests import pull_request, send_request
@@ -43,6 +44,12 @@ async def heartbeat(client: RemotingClient, broker: Broker, text: str, version: 
     data = HeartbeatData("c1", [], [ConsumerData(GROUP, subscription_data_set=[subscription])])
     request = RemotingCommand(RequestCode.HEART_BEAT, body=data.encode())
     assert (await client.request(broker.address, request)).code == ResponseCode.SUCCESS
+
+
+@pytest.fixture(autouse=True)
+def _patient_filters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pull ends early if filtering takes long, which any stall of the machine does."""
+    monkeypatch.setattr(reading, "_RECORD_FILTER_SECONDS", 60.0)
 
 
 async def send(client: RemotingClient, broker: Broker, *prices: int) -> None:
