@@ -26,31 +26,16 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     write32,
     write64,
 )
-from cython.cimports.pyromq.protocol.kernel.records import read_record, record_size
+from cython.cimports.pyromq.protocol.kernel.records import fill_layout, read_record, record_size
 from cython.cimports.pyromq.protocol.kernel.text import NONE, is_utf8, tags_code_of
 
 from pyromq.protocol.message import properties as names
-from pyromq.protocol.message import record as layout
 from pyromq.protocol.message import sysflag, units
 from pyromq.protocol.message.crc import CRC_MASK as _CRC_MASK
-from pyromq.protocol.message.message_id import HOST_SIZE_V4, HOST_SIZE_V6
 
 fill_crc_tables()
 
-LAYOUT.magic = layout.MESSAGE_MAGIC
-LAYOUT.head_size = layout.HEAD_SIZE_V4
-LAYOUT.min_size = layout.HEAD_SIZE_V4 + layout.TAIL_LENGTHS
-LAYOUT.body_crc = layout.BODY_CRC_AT
-LAYOUT.queue_id = layout.QUEUE_ID_AT
-LAYOUT.queue_offset = layout.QUEUE_OFFSET_AT
-LAYOUT.physical_offset = layout.PHYSICAL_OFFSET_AT
-LAYOUT.sys_flag = layout.SYS_FLAG_AT
-LAYOUT.store_timestamp = layout.STORE_TIMESTAMP_AT
-LAYOUT.born_host_v6 = sysflag.BORN_HOST_V6
-LAYOUT.store_host_v6 = sysflag.STORE_HOST_V6
-LAYOUT.more_for_v6 = HOST_SIZE_V6 - HOST_SIZE_V4
-LAYOUT.max_topic = layout.MAX_TOPIC
-LAYOUT.max_properties = names.MAX_PROPERTIES
+fill_layout(cython.address(LAYOUT))
 CRC_MASK = _CRC_MASK
 TRANSACTION_MASK = sysflag.TRANSACTION_MASK
 TRANSACTION_NOT = sysflag.TRANSACTION_NOT

@@ -18,7 +18,6 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     bytes_of,
     faults,
     find8,
-    is_at,
     is_outside,
     read8,
     read32,
@@ -28,11 +27,15 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     write32,
     write_all,
 )
+from cython.cimports.pyromq.protocol.kernel.request_header import (
+    is_name,
+    name_fields,
+    read_header,
+)
 from cython.cimports.pyromq.protocol.kernel.text import (
     NONE,
     ascii_end,
     parse_number,
-    plain_end,
     write_decimal,
 )
 
@@ -60,17 +63,6 @@ def _view(text: str):
     return encoded
 
 
-CODE_NAME = view_of(_view("code"))
-FLAG_NAME = view_of(_view("flag"))
-OPAQUE_NAME = view_of(_view("opaque"))
-EXT_FIELDS_NAME = view_of(_view("extFields"))
-REMARK_NAME = view_of(_view("remark"))
-MESSAGE_ID_NAME = view_of(_view("msgId"))
-QUEUE_ID_NAME = view_of(_view("queueId"))
-QUEUE_OFFSET_NAME = view_of(_view("queueOffset"))
-REGION_NAME = view_of(_view(names.MSG_REGION))
-TRACE_NAME = view_of(_view(names.TRACE_ON))
-TRANSACTION_NAME = view_of(_view("transactionId"))
 FALSE = view_of(_view("false"))
 # The properties of a plain message around its key and its tags, and the same in a JSON string.
 _WAIT = names.PROPERTY_SEPARATOR + names.WAIT_TRUE
@@ -78,9 +70,26 @@ _TAGS = names.PROPERTY_SEPARATOR + names.TAGS_START
 KEY_START = view_of(_view(names.UNIQ_KEY_START))
 WAIT = view_of(_view(_WAIT))
 TAGS = view_of(_view(_TAGS))
-JSON_KEY_START = view_of(_view(json.dumps(names.UNIQ_KEY_START)[1:-1]))
-JSON_WAIT = view_of(_view(json.dumps(_WAIT)[1:-1]))
-JSON_TAGS = view_of(_view(json.dumps(_TAGS)[1:-1]))
+JSON_KEY_START = view_of(_view(json.dumps(names.UNIQ_KEY_START).strip('"')))
+JSON_WAIT = view_of(_view(json.dumps(_WAIT).strip('"')))
+JSON_TAGS = view_of(_view(json.dumps(_TAGS).strip('"')))
+
+# The owners of the bytes of the views in NAMES, in the order of their numbers.
+_fields = [
+    name.encode()
+    for name in (
+        "msgId",
+        "queueId",
+        "queueOffset",
+        names.MSG_REGION,
+        names.TRACE_ON,
+        "transactionId",
+    )
+]
+assert len(_fields) == FIELD_COUNT
+name_fields(cython.address(NAMES), _fields)
+_remark = b"remark"
+NAMES.refused = view_of(_remark)
 
 #: Digits of a unique key's number.
 NUMBER_SIZE = 4
@@ -134,24 +143,9 @@ class SendTemplate:
             + content.size
         )
         area = scratch_of(bound)
-        at = write_all(area, PREFIX_SIZE, self.pieces[0])
-        at = write_decimal(area, at, sys_flag)
-        at = write_all(area, at, self.pieces[1])
-        at = write_decimal(area, at, born_timestamp)
-        at = write_all(area, at, self.pieces[2])
-        at = write_decimal(area, at, message_flag)
-        at = write_all(area, at, self.pieces[3])
-        at = write8(area, at, 0x22)
+        at = self.begin(area, sys_flag, born_timestamp, message_flag)
         at = write_escaped(area, at, text)
-        at = write8(area, at, 0x22)
-        at = write_all(area, at, self.pieces[4])
-        at = write_decimal(area, at, flag)
-        at = write_all(area, at, self.pieces[5])
-        at = write_decimal(area, at, opaque)
-        at = write_all(area, at, self.pieces[6])
-        write32(area, TOTAL_SIZE, at - PREFIX_SIZE)
-        at = write_all(area, at, content)
-        write32(area, 0, at - TOTAL_SIZE)
+        at = self.finish(area, at, flag, opaque, content)
         return bytes_of(area, 0, at)
 
     def encode_plain(
@@ -181,14 +175,7 @@ class SendTemplate:
             + content.size
         )
         area = scratch_of(bound)
-        at = write_all(area, PREFIX_SIZE, self.pieces[0])
-        at = write8(area, at, 0x30)
-        at = write_all(area, at, self.pieces[1])
-        at = write_decimal(area, at, born_timestamp)
-        at = write_all(area, at, self.pieces[2])
-        at = write8(area, at, 0x30)
-        at = write_all(area, at, self.pieces[3])
-        at = write8(area, at, 0x22)
+        at = self.begin(area, 0, born_timestamp, 0)
         at = write_all(area, at, JSON_KEY_START)
         key_at = at
         at = write_all(area, at, key_head)
@@ -198,16 +185,32 @@ class SendTemplate:
         if text.size:
             at = write_all(area, at, JSON_TAGS)
             at = write_escaped(area, at, text)
+        at = self.finish(area, at, 0, opaque, content)
+        return bytes_of(area, 0, at), key
+
+    def begin(self, area, sys_flag, born_timestamp, message_flag):
+        """Write a frame up to the quote before the properties; return its end."""
+        at = write_all(area, PREFIX_SIZE, self.pieces[0])
+        at = write_decimal(area, at, sys_flag)
+        at = write_all(area, at, self.pieces[1])
+        at = write_decimal(area, at, born_timestamp)
+        at = write_all(area, at, self.pieces[2])
+        at = write_decimal(area, at, message_flag)
+        at = write_all(area, at, self.pieces[3])
+        return write8(area, at, 0x22)
+
+    def finish(self, area, at, flag, opaque, content):
+        """Write the rest of a frame after the properties, and its prefix; return its end."""
         at = write8(area, at, 0x22)
         at = write_all(area, at, self.pieces[4])
-        at = write8(area, at, 0x30)
+        at = write_decimal(area, at, flag)
         at = write_all(area, at, self.pieces[5])
         at = write_decimal(area, at, opaque)
         at = write_all(area, at, self.pieces[6])
         write32(area, TOTAL_SIZE, at - PREFIX_SIZE)
         at = write_all(area, at, content)
         write32(area, 0, at - TOTAL_SIZE)
-        return bytes_of(area, 0, at), key
+        return at
 
 
 def plain_batch(bodies: list, tags: list, head: str, numbers: list) -> tuple:
@@ -261,7 +264,7 @@ def read_answers(
     view = view_of(chunk)
     answers: list = []
     at: cython.longlong = 0
-    answer: Answer
+    answer = cython.address(ANSWER)
     while view.size - at >= PREFIX_SIZE:
         end = at + TOTAL_SIZE + read32(view, at)
         # Its encoding, in the highest byte, must be JSON's 0, and it must have no body.
@@ -269,22 +272,25 @@ def read_answers(
             end > view.size
             or end - at > max_frame
             or read32(view, at + TOTAL_SIZE) != end - at - PREFIX_SIZE
-            or not parse_answer(view, at + PREFIX_SIZE, end, cython.address(answer))
+            or not read_header(answer, cython.address(NAMES), view, at + PREFIX_SIZE, end, False)
+            or not is_plain_success(answer)
         ):
             break
         opaque: object = answer.opaque
         if opaque not in sends:
             break
-        queue_id = parse_number(view, answer.queue_id.start, answer.queue_id.end)
-        queue_offset = parse_number(view, answer.queue_offset.start, answer.queue_offset.end)
+        fields = answer.fields
+        queue_id = parse_number(view, fields[QUEUE_ID].start, fields[QUEUE_ID].end)
+        queue_offset = parse_number(view, fields[QUEUE_OFFSET].start, fields[QUEUE_OFFSET].end)
         if queue_id == NONE or queue_offset == NONE:
             break
         values = (
-            text_in(view, answer.message_ids),
+            text_in(view, fields[MESSAGE_IDS]),
             queue_id,
             queue_offset,
-            "" if answer.region_id.start < 0 else text_in(view, answer.region_id),
-            not is_name(view, answer.trace_on.start, answer.trace_on.end, FALSE),
+            "" if fields[REGION_ID].start < 0 else text_in(view, fields[REGION_ID]),
+            fields[TRACE_ON].start < 0
+            or not is_name(view, fields[TRACE_ON].start, fields[TRACE_ON].end, FALSE),
         )
         answers.append((opaque, _new_tuple(answer_type, values)))
         at = end
@@ -404,140 +410,13 @@ def text_in(view, text):
     )
 
 
-def parse_answer(view, at, end, answer):
-    """Parse a whole header; return False if it is not that of a plain response."""
-    answer.code = answer.flag = answer.opaque = NONE
-    answer.has_fields = False
-    if at >= end or read8(view, at) != 0x7B:
-        return False
-    at += 1
-    while True:
-        name_end = string_end(view, at, end)
-        if name_end < 0 or end - name_end < 3 or read8(view, name_end + 1) != 0x3A:
-            return False
-        at = parse_field(view, at + 1, name_end, name_end + 2, end, answer)
-        if at < 0 or at >= end:
-            return False
-        byte = read8(view, at)
-        at += 1
-        if byte == 0x7D:
-            break
-        if byte != 0x2C:
-            return False
+def is_plain_success(answer):
+    """Return whether a header is that of a plain response to a send."""
     return (
-        at == end
-        and answer.has_fields
-        and answer.code == SUCCESS
-        and answer.flag != NONE
+        answer.code == SUCCESS
         and answer.flag & RESPONSE
-        and answer.opaque != NONE
-        and answer.message_ids.start >= 0
-        and answer.queue_id.start >= 0
-        and answer.queue_offset.start >= 0
+        and answer.fields[MESSAGE_IDS].start >= 0
+        and answer.fields[QUEUE_ID].start >= 0
+        and answer.fields[QUEUE_OFFSET].start >= 0
+        and answer.fields[TRANSACTION_ID].start < 0
     )
-
-
-def parse_field(view, name, name_end, at, end, answer):
-    """Parse a value of the header; return its end, or -1 if it is not plain."""
-    if is_name(view, name, name_end, CODE_NAME):
-        return take_integer(view, at, end, cython.address(answer.code))
-    if is_name(view, name, name_end, FLAG_NAME):
-        return take_integer(view, at, end, cython.address(answer.flag))
-    if is_name(view, name, name_end, OPAQUE_NAME):
-        return take_integer(view, at, end, cython.address(answer.opaque))
-    if is_name(view, name, name_end, EXT_FIELDS_NAME):
-        return parse_fields(view, at, end, answer)
-    if is_name(view, name, name_end, REMARK_NAME):
-        return -1
-    if at < end and read8(view, at) == 0x22:
-        value_end = string_end(view, at, end)
-        return -1 if value_end < 0 else value_end + 1
-    return integer_end(view, at, end)
-
-
-def parse_fields(view, at, end, answer):
-    """Parse the extFields; return their end, or -1 if they are not plain."""
-    if answer.has_fields or at >= end or read8(view, at) != 0x7B:
-        return -1
-    answer.has_fields = True
-    answer.message_ids.start = answer.queue_id.start = answer.queue_offset.start = -1
-    answer.region_id.start = answer.trace_on.start = answer.trace_on.end = -1
-    at += 1
-    while True:
-        name = at + 1
-        name_end = string_end(view, at, end)
-        if name_end < 0 or end - name_end < 3 or read8(view, name_end + 1) != 0x3A:
-            return -1
-        start = name_end + 3
-        value_end = string_end(view, name_end + 2, end)
-        if value_end < 0:
-            return -1
-        is_new = take_field(view, name, name_end, start, value_end, answer)
-        at = value_end + 1
-        if not is_new or at >= end:
-            return -1
-        byte = read8(view, at)
-        at += 1
-        if byte == 0x7D:
-            return at
-        if byte != 0x2C:
-            return -1
-
-
-def take_field(view, name, name_end, start, end, answer):
-    """Note where a value is; return False if it is repeated or makes the response unusual."""
-    if is_name(view, name, name_end, MESSAGE_ID_NAME):
-        return take_text(cython.address(answer.message_ids), start, end)
-    if is_name(view, name, name_end, QUEUE_ID_NAME):
-        return take_text(cython.address(answer.queue_id), start, end)
-    if is_name(view, name, name_end, QUEUE_OFFSET_NAME):
-        return take_text(cython.address(answer.queue_offset), start, end)
-    if is_name(view, name, name_end, REGION_NAME):
-        return take_text(cython.address(answer.region_id), start, end)
-    if is_name(view, name, name_end, TRACE_NAME):
-        return take_text(cython.address(answer.trace_on), start, end)
-    return not is_name(view, name, name_end, TRANSACTION_NAME)
-
-
-def take_integer(view, at, end, value):
-    """Parse an integer that must not be set yet; return its end, or -1."""
-    after = integer_end(view, at, end)
-    if after < 0 or value[0] != NONE:
-        return -1
-    value[0] = parse_number(view, at, after)
-    return -1 if value[0] == NONE else after
-
-
-def integer_end(view, at, end):
-    """Return the end of a JSON integer, or -1."""
-    start: cython.longlong = at
-    if start < end and read8(view, start) == 0x2D:
-        start += 1
-    after: cython.longlong = start
-    while after < end and 0x30 <= read8(view, after) <= 0x39:
-        after += 1
-    if after == start or (after - start > 1 and read8(view, start) == 0x30):
-        return -1
-    return after
-
-
-def string_end(view, at, end):
-    """Return the position of the closing quote of a plain string at `at`, or -1."""
-    if at >= end or read8(view, at) != 0x22:
-        return -1
-    after = plain_end(view, at + 1, end)
-    return after if after < end and read8(view, after) == 0x22 else -1
-
-
-def is_name(view, name, name_end, text):
-    """Return whether a span is a text."""
-    return name_end - name == text.size and is_at(view, name, name_end, text)
-
-
-def take_text(text, at, end):
-    """Set a value, unless it is set already."""
-    if text.start >= 0:
-        return False
-    text.start = at
-    text.end = end
-    return True

@@ -40,11 +40,11 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     write32,
     write_all,
 )
-from cython.cimports.pyromq.protocol.kernel.request_header import MAX_FIELDS, read_header
+from cython.cimports.pyromq.protocol.kernel.request_header import name_fields, read_header
 from cython.cimports.pyromq.protocol.kernel.text import NONE, parse_number, write_decimal
 
 from pyromq.protocol.message import units
-from pyromq.protocol.wire import frame, header_binary, pull_fields
+from pyromq.protocol.wire import frame, pull_fields
 from pyromq.protocol.wire.codes import RequestCode
 
 ENTRY_SIZE = units.CONSUME_QUEUE_ENTRY_SIZE
@@ -61,25 +61,12 @@ ONEWAY = frame.FLAG_ONEWAY
 PULL = RequestCode.PULL_MESSAGE
 LITE_PULL = RequestCode.LITE_PULL_MESSAGE
 
-# The owners of the bytes of module-level views.
+# The owners of the bytes of the views in NAMES.
 _names = [name.encode() for name in pull_fields.NAMES]
-_code, _flag, _opaque, _ext_fields, _null = b"code", b"flag", b"opaque", b"extFields", b"null"
 
 assert len(_names) == FIELD_COUNT
 assert pull_fields.KEY_COUNT == KEY_COUNT
-assert FIELD_COUNT <= MAX_FIELDS
-NAMES.count = FIELD_COUNT
-for _number in range(FIELD_COUNT):
-    NAMES.names[_number] = view_of(_names[_number])
-NAMES.code = view_of(_code)
-NAMES.flag = view_of(_flag)
-NAMES.opaque = view_of(_opaque)
-NAMES.ext_fields = view_of(_ext_fields)
-NAMES.null = view_of(_null)
-NAMES.binary_opaque = header_binary.OPAQUE_AT
-NAMES.binary_flag = header_binary.FLAG_AT
-NAMES.binary_fixed_size = header_binary.FIXED_SIZE
-NAMES.binary_max_name = header_binary.MAX_KEY
+name_fields(cython.address(NAMES), _names)
 
 #: Records of one response.
 MAX_RECORDS = 4096

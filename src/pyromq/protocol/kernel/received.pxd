@@ -1,6 +1,7 @@
 # The C types of `received.py`.
 
 from pyromq.protocol.kernel.raw cimport View, i64
+from pyromq.protocol.kernel.records cimport Layout, Record as Place
 
 cdef class Record:
     cdef public object topic
@@ -21,9 +22,9 @@ cdef class Record:
     cdef i64 after_store_host(self, i64 at) noexcept
 
 # Layouts, set at import from the modules that define them.
-cdef i64 MAGIC, HEAD_SIZE, MORE_FOR_V6, HOST_SIZE_V4, MAX_PROPERTIES, MAX_TOPIC, LENGTH_SIZE
+cdef Layout LAYOUT
+cdef i64 HEAD_SIZE, MORE_FOR_V6, HOST_SIZE_V4
 cdef i64 COMPRESSED, BORN_HOST_V6, STORE_HOST_V6
 cdef i64 FLAG, QUEUE_OFFSET, PHYSICAL_OFFSET, SYS_FLAG, BORN_TIMESTAMP, BORN_HOST
 cdef i64 STORE_TIMESTAMP, STORE_HOST, RECONSUME_TIMES, PREPARED_TRANSACTION_OFFSET
-cdef i64 MAGIC_AT, BODY_LENGTH_SIZE
 cdef bytes EMPTY_HEAD

@@ -13,40 +13,35 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     bytes_in,
     faults,
     is_at,
-    read16,
-    read32,
     read32_signed,
     read64,
     view_of,
 )
+from cython.cimports.pyromq.protocol.kernel.records import fill_layout, read_record, record_size
 
-from pyromq.protocol.message import properties, record, sysflag
+from pyromq.protocol.message import record as layout
+from pyromq.protocol.message import sysflag
 from pyromq.protocol.message.message_id import HOST_SIZE_V4 as _HOST_SIZE_V4
 from pyromq.protocol.message.message_id import HOST_SIZE_V6 as _HOST_SIZE_V6
 
-MAGIC = record.MESSAGE_MAGIC
-HEAD_SIZE = record.HEAD_SIZE_V4
+fill_layout(cython.address(LAYOUT))
+HEAD_SIZE = layout.HEAD_SIZE_V4
 HOST_SIZE_V4 = _HOST_SIZE_V4
 MORE_FOR_V6 = _HOST_SIZE_V6 - _HOST_SIZE_V4
-MAX_PROPERTIES = properties.MAX_PROPERTIES
-MAX_TOPIC = record.MAX_TOPIC
-LENGTH_SIZE = record.PROPERTIES_LENGTH.size
 COMPRESSED = sysflag.COMPRESSED
 BORN_HOST_V6 = sysflag.BORN_HOST_V6
 STORE_HOST_V6 = sysflag.STORE_HOST_V6
-FLAG = record.FLAG_AT
-QUEUE_OFFSET = record.QUEUE_OFFSET_AT
-PHYSICAL_OFFSET = record.PHYSICAL_OFFSET_AT
-SYS_FLAG = record.SYS_FLAG_AT
-BORN_TIMESTAMP = record.BORN_TIMESTAMP_AT
-BORN_HOST = record.BORN_HOST_AT
-STORE_TIMESTAMP = record.STORE_TIMESTAMP_AT
-STORE_HOST = record.STORE_HOST_AT
-RECONSUME_TIMES = record.RECONSUME_TIMES_AT
-PREPARED_TRANSACTION_OFFSET = record.PREPARED_OFFSET_AT
-MAGIC_AT = record.MAGIC_AT
-BODY_LENGTH_SIZE = record.HEAD_SIZE_V4 - record.BODY_LENGTH_AT
-EMPTY_HEAD = bytes(record.HEAD_SIZE_V4)
+FLAG = layout.FLAG_AT
+QUEUE_OFFSET = layout.QUEUE_OFFSET_AT
+PHYSICAL_OFFSET = layout.PHYSICAL_OFFSET_AT
+SYS_FLAG = layout.SYS_FLAG_AT
+BORN_TIMESTAMP = layout.BORN_TIMESTAMP_AT
+BORN_HOST = layout.BORN_HOST_AT
+STORE_TIMESTAMP = layout.STORE_TIMESTAMP_AT
+STORE_HOST = layout.STORE_HOST_AT
+RECONSUME_TIMES = layout.RECONSUME_TIMES_AT
+PREPARED_TRANSACTION_OFFSET = layout.PREPARED_OFFSET_AT
+EMPTY_HEAD = bytes(layout.HEAD_SIZE_V4)
 
 
 def fault_count() -> int:
@@ -65,45 +60,29 @@ def decode(
     known_topic = view_of(topic)
     messages: list = []
     at: cython.longlong = 0
+    place: Place
+    record = cython.address(place)
     while at < view.size:
-        if view.size - at < HEAD_SIZE:
-            return None
-        sys_flag = read32_signed(view, at + SYS_FLAG)
-        body_at: cython.longlong = at + HEAD_SIZE
-        if sys_flag & BORN_HOST_V6:
-            body_at += MORE_FOR_V6
-        if sys_flag & STORE_HOST_V6:
-            body_at += MORE_FOR_V6
-        following = at + read32_signed(view, at)
+        size = record_size(view, at, view.size, cython.address(LAYOUT))
         if (
-            sys_flag & COMPRESSED
-            or read32(view, at + MAGIC_AT) != MAGIC
-            or following > view.size
-            or body_at > following
+            not size
+            or not read_record(view, at, size, cython.address(LAYOUT), record)
+            or record.sys_flag & COMPRESSED
+            or record.topic_end - record.topic + 1 != known_topic.size
+            or not is_at(view, record.topic - 1, record.topic_end, known_topic)
         ):
             return None
-        body_size = read32_signed(view, body_at - BODY_LENGTH_SIZE)
-        if body_size < 0 or body_size >= following - body_at:
-            return None
-        topic_at = body_at + body_size
-        properties_at = topic_at + known_topic.size + LENGTH_SIZE
-        if (
-            properties_at > following
-            or not is_at(view, topic_at, following, known_topic)
-            or read16(view, properties_at - LENGTH_SIZE) != following - properties_at
-            or following - properties_at > MAX_PROPERTIES
-        ):
-            return None
+        body_end = record.topic - 1
         message: Record = message_type()
         message.topic = name
         message.queue = queue
         message.queue_offset = read64(view, at + QUEUE_OFFSET)
-        message.body_size = body_size
-        message.readable_body = bytes_in(view, body_at, topic_at)
-        message._all_properties = bytes_in(view, properties_at, following)
-        message.head = bytes_in(view, at, body_at)
+        message.body_size = body_end - record.body
+        message.readable_body = bytes_in(view, record.body, body_end)
+        message._all_properties = bytes_in(view, record.properties, record.end)
+        message.head = bytes_in(view, at, record.body)
         messages.append(message)
-        at = following
+        at = record.end
     return messages
 
 

@@ -5,21 +5,6 @@ cimport cython
 from pyromq.protocol.kernel.raw cimport Area, View, i64, u32, u64, u8
 from pyromq.protocol.kernel.records cimport Layout, Record
 
-cdef extern from *:
-    """
-    /* The hex digits of 32 bits, the first one lowest: spread the nibbles, then add '0' to each,
-       and 7 more to those above 9. */
-    static inline unsigned long long pyromq_hex(unsigned int value) {
-        unsigned long long word = value;
-        word = (word >> 16 | word << 32) & 0x0000FFFF0000FFFFULL;
-        word = (word >> 8 | word << 16) & 0x00FF00FF00FF00FFULL;
-        word = (word >> 4 | word << 8) & 0x0F0F0F0F0F0F0F0FULL;
-        unsigned long long letters = (word + 0x0606060606060606ULL) >> 4 & 0x0101010101010101ULL;
-        return word + 0x3030303030303030ULL + letters * 7;
-    }
-    """
-    u64 hex_digits "pyromq_hex" (u32 value) nogil
-
 cdef enum:
     MAX_NAMES = 8
 

@@ -33,25 +33,15 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     write8,
     write_word,
 )
-from cython.cimports.pyromq.protocol.kernel.records import read_record, record_size
-from cython.cimports.pyromq.protocol.kernel.text import is_utf8, write_decimal
+from cython.cimports.pyromq.protocol.kernel.records import fill_layout, read_record, record_size
+from cython.cimports.pyromq.protocol.kernel.text import hex_word, is_utf8, write_decimal
 
 from pyromq.protocol.message import properties as names
 from pyromq.protocol.message import record as layout
 from pyromq.protocol.message import sysflag
-from pyromq.protocol.message.message_id import HOST_SIZE_V4, HOST_SIZE_V6
+from pyromq.protocol.message.message_id import HOST_SIZE_V4
 
-LAYOUT.magic = layout.MESSAGE_MAGIC
-LAYOUT.head_size = layout.HEAD_SIZE_V4
-LAYOUT.min_size = layout.HEAD_SIZE_V4 + layout.TAIL_LENGTHS
-LAYOUT.physical_offset = layout.PHYSICAL_OFFSET_AT
-LAYOUT.sys_flag = layout.SYS_FLAG_AT
-LAYOUT.store_timestamp = layout.STORE_TIMESTAMP_AT
-LAYOUT.born_host_v6 = sysflag.BORN_HOST_V6
-LAYOUT.store_host_v6 = sysflag.STORE_HOST_V6
-LAYOUT.more_for_v6 = HOST_SIZE_V6 - HOST_SIZE_V4
-LAYOUT.max_topic = layout.MAX_TOPIC
-LAYOUT.max_properties = names.MAX_PROPERTIES
+fill_layout(cython.address(LAYOUT))
 COMPRESSED = sysflag.COMPRESSED
 HOST_MASK = sysflag.HOST_MASK
 STORE_HOST = layout.FIELD_OFFSETS["storeHost"]
@@ -357,10 +347,10 @@ class ColumnDecoder:
         for row in range(self.rows):
             host = self.records[row].start + STORE_HOST
             offset = self.records[row].start + LAYOUT.physical_offset
-            write_word(area, at, hex_digits(cython.cast(u32, read32(self.data, host))))
-            write_word(area, at + 8, hex_digits(cython.cast(u32, read32(self.data, host + 4))))
-            write_word(area, at + 16, hex_digits(cython.cast(u32, read32(self.data, offset))))
-            write_word(area, at + 24, hex_digits(cython.cast(u32, read32(self.data, offset + 4))))
+            write_word(area, at, hex_word(cython.cast(u32, read32(self.data, host))))
+            write_word(area, at + 8, hex_word(cython.cast(u32, read32(self.data, host + 4))))
+            write_word(area, at + 16, hex_word(cython.cast(u32, read32(self.data, offset))))
+            write_word(area, at + 24, hex_word(cython.cast(u32, read32(self.data, offset + 4))))
             at += ID_SIZE
         return 0, None, ends, ids
 

@@ -1,7 +1,7 @@
 # One record of the log, inlined into the modules of the kernel that read the log.
 #
 # `protocol.message.record` has the byte table. A module passes its positions in a Layout, which it
-# fills at import.
+# fills at import (`fill_layout`).
 
 from pyromq.protocol.kernel.raw cimport View, i64, read8, read16, read32, read32_signed, read64
 
@@ -34,6 +34,25 @@ cdef struct Record:
     i64 properties
     i64 store_timestamp
 
+
+cdef inline int fill_layout(Layout* layout) except -1:
+    from pyromq.protocol.message import message_id, properties, record, sysflag
+
+    layout.magic = record.MESSAGE_MAGIC
+    layout.head_size = record.HEAD_SIZE_V4
+    layout.min_size = record.HEAD_SIZE_V4 + record.TAIL_LENGTHS
+    layout.body_crc = record.BODY_CRC_AT
+    layout.queue_id = record.QUEUE_ID_AT
+    layout.queue_offset = record.QUEUE_OFFSET_AT
+    layout.physical_offset = record.PHYSICAL_OFFSET_AT
+    layout.sys_flag = record.SYS_FLAG_AT
+    layout.store_timestamp = record.STORE_TIMESTAMP_AT
+    layout.born_host_v6 = sysflag.BORN_HOST_V6
+    layout.store_host_v6 = sysflag.STORE_HOST_V6
+    layout.more_for_v6 = message_id.HOST_SIZE_V6 - message_id.HOST_SIZE_V4
+    layout.max_topic = record.MAX_TOPIC
+    layout.max_properties = properties.MAX_PROPERTIES
+    return 0
 
 # The size of the record at `at`; 0 if there is none, or not all of it before `end`.
 cdef inline i64 record_size(View view, i64 at, i64 end, const Layout* layout) noexcept nogil:

@@ -5,7 +5,9 @@
 # way: no field twice, no text that is not UTF-8, no escapes except in the fields `texts`, and nothing
 # in JSON but what clients send. A module names its fields in a FieldNames; others are skipped.
 
-from pyromq.protocol.kernel.raw cimport View, i64, is_at, read8, read16, read32, read32_signed
+from pyromq.protocol.kernel.raw cimport (
+    View, i64, is_at, read8, read16, read32, read32_signed, u8, view_of,
+)
 from pyromq.protocol.kernel.text cimport NONE, is_utf8, parse_number, plain_end, utf8_length
 
 cdef enum:
@@ -27,6 +29,8 @@ cdef struct FieldNames:
     View opaque
     View ext_fields
     View null
+    # A name of the header that makes it unusual, if it is not empty
+    View refused
     i64 binary_opaque
     i64 binary_flag
     i64 binary_fixed_size
@@ -44,6 +48,34 @@ cdef struct RequestHeader:
     i64 successors[MAX_FIELDS + 1]
     i64 last
 
+
+# Name the fields, in the order of their numbers; the caller keeps the bytes alive.
+cdef inline int name_fields(FieldNames* names, list fields) except -1:
+    from pyromq.protocol.wire import header_binary
+
+    cdef i64 number
+    assert len(fields) <= MAX_FIELDS
+    names.count = len(fields)
+    for number in range(names.count):
+        names.names[number] = view_of(fields[number])
+        names.texts[number] = False
+    names.code = literal("code", 4)
+    names.flag = literal("flag", 4)
+    names.opaque = literal("opaque", 6)
+    names.ext_fields = literal("extFields", 9)
+    names.null = literal("null", 4)
+    names.refused = literal("", 0)
+    names.binary_opaque = header_binary.OPAQUE_AT
+    names.binary_flag = header_binary.FLAG_AT
+    names.binary_fixed_size = header_binary.FIXED_SIZE
+    names.binary_max_name = header_binary.MAX_KEY
+    return 0
+
+cdef inline View literal(const char* text, i64 size) noexcept nogil:
+    cdef View view
+    view.data = <const u8*> text
+    view.size = size
+    return view
 
 # Read the header from `at` to `end`; False if it is for the Python code.
 cdef inline bint read_header(
@@ -106,6 +138,8 @@ cdef inline i64 read_json_value(
         return read_integer(chunk, at, end, &header.flag) if is_number else -1
     if is_name(chunk, name, name_end, names.opaque):
         return read_integer(chunk, at, end, &header.opaque) if is_number else -1
+    if names.refused.size and is_name(chunk, name, name_end, names.refused):
+        return -1
     if is_number:
         return read_integer(chunk, at, end, NULL)
     if first == 0x22:

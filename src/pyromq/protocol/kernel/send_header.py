@@ -16,7 +16,7 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     read_only,
     view_of,
 )
-from cython.cimports.pyromq.protocol.kernel.request_header import read_header
+from cython.cimports.pyromq.protocol.kernel.request_header import name_fields, read_header
 from cython.cimports.pyromq.protocol.kernel.text import (
     java_hash,
     plain_end,
@@ -25,7 +25,7 @@ from cython.cimports.pyromq.protocol.kernel.text import (
 )
 
 from pyromq.protocol.message import properties as names
-from pyromq.protocol.wire import header_binary, send_fields
+from pyromq.protocol.wire import send_fields
 
 # The owners of the bytes of module-level views.
 _texts: list = []
@@ -37,19 +37,9 @@ def _kept(text: str) -> bytes:
     return encoded
 
 
-NAMES.count = 2 * FIELD_COUNT
-for _number, _name in enumerate((*send_fields.LONG_NAMES, *send_fields.SHORT_NAMES)):
-    NAMES.names[_number] = view_of(_kept(_name))
-    NAMES.texts[_number] = _number % FIELD_COUNT == PROPERTIES
-NAMES.code = view_of(_kept("code"))
-NAMES.flag = view_of(_kept("flag"))
-NAMES.opaque = view_of(_kept("opaque"))
-NAMES.ext_fields = view_of(_kept("extFields"))
-NAMES.null = view_of(_kept("null"))
-NAMES.binary_opaque = header_binary.OPAQUE_AT
-NAMES.binary_flag = header_binary.FLAG_AT
-NAMES.binary_fixed_size = header_binary.FIXED_SIZE
-NAMES.binary_max_name = header_binary.MAX_KEY
+_fields = [name.encode() for name in (*send_fields.LONG_NAMES, *send_fields.SHORT_NAMES)]
+name_fields(cython.address(NAMES), _fields)
+NAMES.texts[PROPERTIES] = NAMES.texts[FIELD_COUNT + PROPERTIES] = True
 TAGS = view_of(_kept(names.TAGS_START))
 WAIT = view_of(_kept(names.WAIT_START))
 WAIT_TRUE = view_of(_kept(names.WAIT_TRUE))

@@ -3,7 +3,7 @@
 cimport cython
 
 from pyromq.protocol.kernel.queue_table cimport Queue, QueueTable
-from pyromq.protocol.kernel.raw cimport Area, View, i64
+from pyromq.protocol.kernel.raw cimport Area, View, i64, u32
 from pyromq.protocol.kernel.request_header cimport Text
 from pyromq.protocol.kernel.send_header cimport Properties, SendHeader
 
@@ -113,3 +113,4 @@ cdef i64 PREFIX_SIZE, TOTAL_SIZE, HEADER_LENGTH_MASK, RESPONSE, ONEWAY
 cdef i64 SEND, SEND_V2, SEND_BATCH, BORN_HOST_V6, SPECIAL_FLAGS
 cdef i64 MAX_FRAME
 cdef View TAGS, TRUE, FALSE
+cdef i64 ID_DIGITS

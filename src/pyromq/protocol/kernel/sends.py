@@ -35,6 +35,7 @@ from cython.cimports.pyromq.protocol.kernel.raw import (
     write32,
     write64,
     write_all,
+    write_word,
 )
 from cython.cimports.pyromq.protocol.kernel.send_header import (
     BATCH,
@@ -50,6 +51,7 @@ from cython.cimports.pyromq.protocol.kernel.send_header import (
 )
 from cython.cimports.pyromq.protocol.kernel.text import (
     NONE,
+    hex_word,
     parse_number,
     tags_code_of,
     write_decimal,
@@ -587,10 +589,9 @@ def inner_end(view, at, end):
 
 def write_hex(area, at, value):
     """Write 16 hexadecimal digits; return their end."""
-    for shift in range(60, -4, -4):
-        digit = value >> shift & 15
-        at = write8(area, at, digit + (0x30 if digit < 10 else 0x37))
-    return at
+    write_word(area, at, hex_word(cython.cast(u32, value >> 32)))
+    write_word(area, at + 8, hex_word(cython.cast(u32, value)))
+    return at + ID_DIGITS
 
 
 def write_sized_decimal(area, at, value):

@@ -214,3 +214,19 @@ cdef inline i64 tags_code_of(View view, i64 at, i64 end, View tags) noexcept nog
             stop = following
         at = following + 1
     return java_hash(view, start, stop) if start >= 0 else 0
+
+# Eight upper-case hexadecimal digits, for `write_word`.
+cdef extern from *:
+    """
+    /* The hex digits of 32 bits, the first one lowest: spread the nibbles, then add '0' to each,
+       and 7 more to those above 9. */
+    static inline unsigned long long pyromq_hex(unsigned int value) {
+        unsigned long long word = value;
+        word = (word >> 16 | word << 32) & 0x0000FFFF0000FFFFULL;
+        word = (word >> 8 | word << 16) & 0x00FF00FF00FF00FFULL;
+        word = (word >> 4 | word << 8) & 0x0F0F0F0F0F0F0F0FULL;
+        unsigned long long letters = (word + 0x0606060606060606ULL) >> 4 & 0x0101010101010101ULL;
+        return word + 0x3030303030303030ULL + letters * 7;
+    }
+    """
+    u64 hex_word "pyromq_hex" (u32 value) nogil
