@@ -25,7 +25,7 @@ from pyromq.broker.handlers.query import QueryHandlers
 from pyromq.broker.handlers.reply import ReplyHandlers
 from pyromq.broker.handlers.send import SendHandlers
 from pyromq.broker.handlers.send_back import SendBackHandlers
-from pyromq.broker.handlers.send_responses import answers_after_flush
+from pyromq.broker.handlers.send_responses import answers_after_wait
 from pyromq.broker.handlers.transaction import TransactionHandlers
 from pyromq.broker.hooks import with_hooks
 from pyromq.broker.parts import BrokerParts
@@ -98,8 +98,8 @@ def build_service(
        without buffers, then the hooks, then the limit on its body, then the handler of the family.
     3. After the last frame the server ends the chunk: `fast_failure` times the store's `end_chunk`,
        which writes the gathered records to the log. Only then do the responses leave.
-    4. With SYNC_FLUSH `end_chunk` returns a future. The responses wait for it, and
-       `answers_after_flush` tells clients if the fsync took too long.
+    4. With SYNC_FLUSH or SYNC_MASTER `end_chunk` returns a future. The responses wait for it, and
+       `answers_after_wait` tells clients if the fsync or the replica took too long.
 
     While the broker is draining, sends are refused before anything else.
     """
@@ -118,7 +118,7 @@ def build_service(
         queries=routes.queries,
         late_requests=fast_failure,
         on_chunk_end=fast_failure.timed(store.end_chunk),
-        late_answers=answers_after_flush,
+        late_answers=answers_after_wait,
         on_disconnect=heartbeat.disconnected,
     )
 

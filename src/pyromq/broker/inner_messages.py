@@ -38,7 +38,7 @@ from pyromq.protocol.names import (
 )
 from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.protocol.wire.frame import RequestError
-from pyromq.store.flush import FlushOutcome
+from pyromq.store.acknowledgement import AckOutcome
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queues.consume_queue import ConsumeQueue
 
@@ -126,10 +126,10 @@ class MessageWriter:
             self._on_delayed(level)
         return Stored(queue, offset, physical)
 
-    async def stored(self) -> FlushOutcome:
-        """Seal the gathered messages; with SYNC_FLUSH wait until they are fsynced."""
+    async def stored(self) -> AckOutcome:
+        """Seal the gathered messages; wait for their fsync or a replica if the settings say so."""
         waiting = self._store.end_chunk()
-        return FlushOutcome.FLUSHED if waiting is None else await waiting
+        return AckOutcome.STORED if waiting is None else await waiting
 
 
 def delay_level(properties: dict[str, str]) -> int:

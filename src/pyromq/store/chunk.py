@@ -44,9 +44,10 @@ from pyromq.protocol.message.record import (
 )
 from pyromq.protocol.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY
+from pyromq.store.acknowledgement import AckOutcome
 from pyromq.store.batch_encoder import BatchEncoder, BatchPlace
-from pyromq.store.config import FlushDiskType, MessageStoreConfig
-from pyromq.store.flush import FlushOutcome, FlushService
+from pyromq.store.config import MessageStoreConfig
+from pyromq.store.flush import FlushService
 from pyromq.store.growth import SLOW_SEAL_NS, Growth
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queues.consume_queue import ConsumeQueue
@@ -64,11 +65,13 @@ class Chunk:
         "_buffers",
         "_config",
         "_flush",
+        "_gate",
         "_growth",
         "_host_flag",
         "_limit",
         "_log",
         "_max_body",
+        "_on_append",
         "_on_arrival",
         "_pack_head",
         "_pack_head_v6",
@@ -77,7 +80,6 @@ class Chunk:
         "_store_timestamp",
         "_tags",
         "_unchecked_size",
-        "_waits_for_flush",
         "position",
         "touched",
     )
@@ -106,8 +108,11 @@ class Chunk:
         self._tags = raw_tags_codes()
         self._max_body = config.max_message_size
         self._unchecked_size = max_unchecked_record(config)
-        self._waits_for_flush = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        #: Everything below this offset is flushed, or a flush of it is awaited.
+        #: Called with the end of a chunk whose responses must wait; None if none does.
+        self._gate: Callable[[int], asyncio.Future[AckOutcome]] | None = None
+        #: Called after each append to the log.
+        self._on_append: Callable[[], None] | None = None
+        #: Everything below this offset has passed the gate, or waits there.
         self._awaited = 0
         #: Gathered buffers of records, in log order.
         self._buffers: list[bytes | memoryview] = []
@@ -123,6 +128,22 @@ class Chunk:
     def start(self, end: int) -> None:
         """Continue the log at `end`."""
         self.position = end
+
+    def follow(self, end: int) -> None:
+        """Continue at `end` after bytes that others appended to the log. Nothing is gathered."""
+        assert not self.touched
+        assert not self._buffers
+        self.position = self._awaited = end
+        self._limit = 0
+
+    def set_gate(self, gate: Callable[[int], asyncio.Future[AckOutcome]] | None) -> None:
+        """Let the responses of the next chunks wait at `gate`; None lets them leave at once."""
+        self._gate = gate
+        self._awaited = max(self._awaited, self._log.watermarks.written)
+
+    def set_on_append(self, on_append: Callable[[], None] | None) -> None:
+        """Call `on_append` after each append to the log."""
+        self._on_append = on_append
 
     def withdraw_room(self) -> None:
         """Make the next put call `_make_room` first, where it may be refused."""
@@ -386,16 +407,18 @@ class Chunk:
             records = buffers[0] if len(buffers) == 1 else b"".join(buffers)
             self._log.append(records, self._store_timestamp)
             buffers.clear()
+            if self._on_append is not None:
+                self._on_append()
 
-    def end_chunk(self) -> asyncio.Future[FlushOutcome] | None:
-        """Seal. With SYNC_FLUSH, return the flush that the chunk's responses must wait for."""
+    def end_chunk(self) -> asyncio.Future[AckOutcome] | None:
+        """Seal. With SYNC_FLUSH or SYNC_MASTER, return what the chunk's responses must wait for."""
         if self.touched:
             self.seal()
-        position = self.position
-        if not self._waits_for_flush or position <= self._awaited:
+        position, gate = self.position, self._gate
+        if gate is None or position <= self._awaited:
             return None
         self._awaited = position
-        return self._flush.wait(position)
+        return gate(position)
 
     # Room and limits
 

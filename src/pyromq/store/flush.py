@@ -14,7 +14,7 @@ have dropped pages it could not write, and a second fsync would not report that.
 
 Queues arrive through `add` (a deque, safe between threads). A queue's `dirty` is
 cleared before its fsync, and the loop writes before it reads `dirty`, so a write is either part of
-this fsync or marks the queue again. `wait` and the notification of waiters run on the loop.
+this fsync or marks the queue again. `wait` runs on the loop.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
 
 from pyromq.base.descriptors import ShortageError, top_up
+from pyromq.store.acknowledgement import AckOutcome, OffsetWaiters
 from pyromq.store.config import MessageStoreConfig
 from pyromq.store.index.index import KeyIndex
 from pyromq.store.log.checkpoint import Checkpoint
@@ -42,20 +42,6 @@ _PAGE: Final = 4096
 _UNTIMED_SECONDS: Final = 0.01
 #: Delay before a retry if no descriptor was free.
 _RETRY_SECONDS: Final = 0.05
-
-
-class FlushOutcome(Enum):
-    """How waiting for a flush ended."""
-
-    FLUSHED = auto()
-    TIMED_OUT = auto()
-    FAILED = auto()
-
-
-class _Waiter(NamedTuple):
-    offset: int
-    deadline: float
-    future: asyncio.Future[FlushOutcome]
 
 
 class FlushService:
@@ -80,9 +66,7 @@ class FlushService:
         self._failed = False
         #: Ends the pause of the thread for queues and checkpoint.
         self._stop = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiters: deque[_Waiter] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._waiters = OffsetWaiters(lambda: log.watermarks.flushed, AckOutcome.FLUSH_TIMED_OUT)
         self._threads: list[threading.Thread] = []
         self._last_thorough_flush = 0.0
         self.add = self._dirty.append
@@ -109,45 +93,15 @@ class FlushService:
         self._flush_queues()
         self._index.flush()
         self._save_checkpoint()
-        self._notify_waiters()
+        self._waiters.fail(AckOutcome.FLUSH_FAILED)
+        self._waiters.notify()
 
-    def wait(self, offset: int) -> asyncio.Future[FlushOutcome]:
+    def wait(self, offset: int) -> asyncio.Future[AckOutcome]:
         """Return a future that is done when everything below `offset` is on disk, or on timeout."""
-        loop = self._loop = asyncio.get_running_loop()
-        future: asyncio.Future[FlushOutcome] = loop.create_future()
-        timeout = self._config.sync_flush_timeout / 1000
-        self._waiters.append(_Waiter(offset, loop.time() + timeout, future))
-        if self._timer is None:
-            self._timer = loop.call_later(timeout, self._notify_waiters)
-        if self._failed:
-            loop.call_soon(self._notify_waiters)
-        else:
+        future = self._waiters.wait(offset, self._config.sync_flush_timeout / 1000)
+        if not self._failed:
             self._wake.set()
         return future
-
-    def _notify_waiters(self) -> None:
-        """Resolve the waiters that are flushed or timed out. Runs on the loop."""
-        flushed = self._log.watermarks.flushed
-        waiters = self._waiters
-        now = self._loop.time() if self._loop is not None else 0.0
-        while waiters:
-            offset, deadline, future = waiters[0]
-            if offset <= flushed:
-                outcome = FlushOutcome.FLUSHED
-            elif self._failed or self._stopping:
-                outcome = FlushOutcome.FAILED
-            elif deadline <= now:
-                outcome = FlushOutcome.TIMED_OUT
-            else:
-                break
-            waiters.popleft()
-            if not future.done():
-                future.set_result(outcome)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if waiters and self._loop is not None:
-            self._timer = self._loop.call_at(waiters[0].deadline, self._notify_waiters)
 
     def _run_log(self) -> None:
         must_retry = False
@@ -167,8 +121,7 @@ class FlushService:
                 must_retry = True
             except OSError as error:
                 logger.error("flush of %s failed: %s", error.filename or "the log", error)
-            if self._waiters and self._loop is not None:
-                self._loop.call_soon_threadsafe(self._notify_waiters)
+            self._waiters.notify_from_thread()
             # After the waiters are notified: the next fsync may wait for this, no response does.
             self._log.release_old_pages()
 
@@ -209,6 +162,7 @@ class FlushService:
             raise
         except OSError as error:
             self._failed = True
+            self._waiters.fail(AckOutcome.FLUSH_FAILED)
             logger.critical(
                 "commit log flush failed, refusing all messages until a restart: %s", error
             )

@@ -27,7 +27,7 @@ from pyromq.base.descriptors import hold_spares, mapped_files_allowed, release_s
 from pyromq.protocol.message.delay import DelayLevels
 from pyromq.protocol.message.record import HEAD_SIZE_V4, head_size
 from pyromq.store.chunk import Chunk, host_flag
-from pyromq.store.config import MessageStoreConfig
+from pyromq.store.config import BrokerRole, FlushDiskType, MessageStoreConfig
 from pyromq.store.flush import FlushService
 from pyromq.store.growth import Growth
 from pyromq.store.index.index import KeyIndex
@@ -45,6 +45,8 @@ from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.queues.extension import BitMapOf, ConsumeQueueExt, refuse_other_size
 from pyromq.store.queues.reading import MessageFilter, PullParts, Reader
 from pyromq.store.recovery import queue_damage, recovery
+from pyromq.store.replicated import ReplicatedLog
+from pyromq.store.replication import StoreReplication
 from pyromq.store.results import GetResult, GetStatus, StoreError
 from pyromq.store.retention import Retention
 
@@ -132,6 +134,17 @@ class MessageStore:
         self.chunk_time = self._chunk.chunk_time
         self.seal = self._chunk.seal
         self.end_chunk = self._chunk.end_chunk
+        #: For `pyromq.replication`.
+        self.replication = StoreReplication(
+            self._log,
+            self._chunk,
+            self._flush,
+            ReplicatedLog(
+                config, self._log, self._chunk, self._flush, self.growth, self.queue, on_arrival
+            ),
+            waits_for_flush=config.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+        )
+        self._is_replica = config.broker_role is BrokerRole.SLAVE
         self._reader = Reader(self._log, config)
         #: Deletes expired data; the owner calls it periodically.
         self.retention = Retention(
@@ -167,6 +180,7 @@ class MessageStore:
             raise
         self._log.start(end)
         self._chunk.start(end)
+        self.replication.start(end)
         self._index_lane.start(
             recovery.index_from(self._log, self._index, dispatched_from, clean=clean)
         )
@@ -208,6 +222,8 @@ class MessageStore:
         """Return why no message is accepted, or None."""
         if self._state is not StoreState.RUNNING:
             return "the store is not running"
+        if self._is_replica:
+            return "the broker is a replica: only its master takes messages"
         return self._failure or self._full_disk
 
     def _recover(self, *, clean: bool) -> tuple[int, int]:
@@ -520,6 +536,16 @@ class MessageStore:
     def dispatch_behind(self) -> int:
         """Return how many bytes of the log are not indexed yet."""
         return self._index_lane.behind
+
+    # Replication
+
+    def set_replica(self, is_replica: bool) -> None:
+        """Refuse all messages except the master's (`replication.log`), or accept them again."""
+        self.seal()
+        self._is_replica = is_replica
+        self._chunk.withdraw_room()
+        if not is_replica:
+            self.replication.log.finish()
 
     # Callbacks
 

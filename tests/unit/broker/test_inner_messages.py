@@ -22,7 +22,7 @@ from pyromq.protocol.names import (
 )
 from pyromq.protocol.wire.codes import ResponseCode
 from pyromq.protocol.wire.frame import RequestError
-from pyromq.store.flush import FlushOutcome
+from pyromq.store.acknowledgement import AckOutcome
 from pyromq.store.results import PutError, PutStatus
 from tests.unit.broker.assembled import AssembledBroker
 
@@ -50,7 +50,7 @@ async def test_a_message_is_stored_with_all_its_values(broker: AssembledBroker) 
 
     stored = broker.writer.put(message)
     assert broker.store.read_record(0) is None, "nobody sees it before it is sealed"
-    assert await broker.writer.stored() is FlushOutcome.FLUSHED
+    assert await broker.writer.stored() is AckOutcome.STORED
 
     (record,) = broker.records()
     assert (stored.queue.topic, stored.offset, stored.physical) == ("T", 0, 0)

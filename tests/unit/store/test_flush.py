@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pyromq.protocol.message.units import CHECKPOINT
+from pyromq.store.acknowledgement import AckOutcome
 from pyromq.store.config import FlushDiskType
-from pyromq.store.flush import FlushOutcome
 from pyromq.store.log.mapped_file import MappedFile
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queues.consume_queue import ConsumeQueue
@@ -120,7 +120,7 @@ async def test_no_response_waits_for_the_fsync_of_a_queue(
         put(store)
         waiter = store.end_chunk()
         assert waiter is not None
-        assert await waiter is FlushOutcome.FLUSHED
+        assert await waiter is AckOutcome.STORED
     finally:
         may_end.set()
 
@@ -209,7 +209,7 @@ async def test_sync_flush_goes_on_when_descriptors_are_free_again(
     await until(lambda: none.tries > 50)
     assert not waiter.done()
     none.failing = False
-    assert await waiter is FlushOutcome.FLUSHED
+    assert await waiter is AckOutcome.STORED
 
 
 def test_a_sync_that_was_tried_and_failed_is_final_whatever_the_error(
@@ -255,7 +255,7 @@ async def test_sync_flush_waits_until_the_bytes_are_on_the_disk(
     assert not any(waiter is None or waiter.done() for waiter in waiters)
     may_sync.set()
     outcomes = await asyncio.gather(*[waiter for waiter in waiters if waiter is not None])
-    assert set(outcomes) == {FlushOutcome.FLUSHED}
+    assert set(outcomes) == {AckOutcome.STORED}
     assert flushed(store)
     assert len(syncs) < 20, "chunks that came while one sync ran share the next"
 
@@ -277,7 +277,7 @@ async def test_sync_flush_that_takes_too_long_is_told(
     put(store)
     waiter = store.end_chunk()
     assert waiter is not None
-    assert await waiter is FlushOutcome.TIMED_OUT
+    assert await waiter is AckOutcome.FLUSH_TIMED_OUT
     may_sync.set()
 
 
@@ -292,11 +292,11 @@ async def test_sync_flush_that_fails_is_told_at_once(
     put(store)
     first = store.end_chunk()
     assert first is not None
-    assert await first is FlushOutcome.FAILED
+    assert await first is AckOutcome.FLUSH_FAILED
     put(store, b"in the same moment")
     second = store.end_chunk()
     assert second is not None
-    assert await second is FlushOutcome.FAILED
+    assert await second is AckOutcome.FLUSH_FAILED
     with pytest.raises(PutError, match="flush failed"):
         put(store)
     monkeypatch.undo()

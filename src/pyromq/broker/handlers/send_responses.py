@@ -6,7 +6,7 @@ both paths send the same bytes. Joined with `%` holes they are the templates of 
 `SendTarget` keeps a queue and its template until the topic or the settings change.
 
 Used by `handlers.send` (templates), `handlers.send_slow` (everything) and the server
-(`answers_after_flush`). On the loop.
+(`answers_after_wait`). On the loop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyromq.protocol.wire.frame import (
     split_frames,
 )
 from pyromq.protocol.wire.header_binary import pack_int
-from pyromq.store.flush import FlushOutcome
+from pyromq.store.acknowledgement import AckOutcome
 from pyromq.store.queues.consume_queue import ConsumeQueue
 from pyromq.store.results import PutError, PutStatus
 
@@ -263,17 +263,32 @@ def _escaped(piece: bytes) -> bytes:
     return piece.replace(b"%", b"%%")
 
 
-def answers_after_flush(answers: bytes, outcome: FlushOutcome) -> bytes:
-    """Return the responses of a chunk after its flush.
+def answers_after_wait(answers: bytes, outcome: AckOutcome) -> bytes:
+    """Return the responses of a chunk that has waited for its fsync or for a replica.
 
-    If the flush failed or took too long, successful sends get the code FLUSH_DISK_TIMEOUT and keep
-    their fields, as in RocketMQ: the messages are in the log, and most likely on disk soon.
+    If that failed or took too long, successful sends get another code and keep their fields, as in
+    RocketMQ: the messages are in the log, and clients do not send them again.
     """
-    if outcome is FlushOutcome.FLUSHED:
+    code = code_after_wait(outcome)
+    if code is ResponseCode.SUCCESS:
         return answers
     frames, _, _ = split_frames(answers)
     commands = [command_from(frame) for frame in frames]
     for command in commands:
         if command.code == ResponseCode.SUCCESS and "msgId" in command.ext_fields:
-            command.code = ResponseCode.FLUSH_DISK_TIMEOUT
+            command.code = code
     return b"".join(command.encode() for command in commands)
+
+
+def code_after_wait(outcome: AckOutcome) -> ResponseCode:
+    """Return the code of a send whose chunk has waited."""
+    return _CODES_AFTER_WAIT[outcome]
+
+
+_CODES_AFTER_WAIT: Final = {
+    AckOutcome.STORED: ResponseCode.SUCCESS,
+    AckOutcome.FLUSH_TIMED_OUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    AckOutcome.FLUSH_FAILED: ResponseCode.FLUSH_DISK_TIMEOUT,
+    AckOutcome.REPLICA_TIMED_OUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    AckOutcome.NO_REPLICA: ResponseCode.SLAVE_NOT_AVAILABLE,
+}

@@ -22,7 +22,7 @@ from typing import Final
 
 from pyromq.base.memo import Memo
 from pyromq.broker.handlers.send_back import DEAD_LETTER_QUEUES, retry_limit
-from pyromq.broker.handlers.send_responses import SendResponses, SendTargets
+from pyromq.broker.handlers.send_responses import SendResponses, SendTargets, code_after_wait
 from pyromq.broker.inner_messages import InnerMessage, delay_level
 from pyromq.broker.parts import BrokerParts
 from pyromq.broker.state.topics import TOPIC_UNIT, TOPIC_UNIT_SUBSCRIPTION
@@ -49,7 +49,6 @@ from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import RemotingCommand, RequestError
 from pyromq.protocol.wire.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from pyromq.remoting.connection import Connection
-from pyromq.store.flush import FlushOutcome
 from pyromq.store.results import LargeBatchError, PutError, PutStatus
 
 #: Messages in a batch that is stored at once; more would block the loop for over 30 ms.
@@ -117,8 +116,8 @@ class SlowSends:
             outcome = await self._writer.stored()
             if not isinstance(answer, RemotingCommand):
                 answer = await answer
-            if answer.code == ResponseCode.SUCCESS and outcome is not FlushOutcome.FLUSHED:
-                answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
+            if answer.code == ResponseCode.SUCCESS:
+                answer.code = code_after_wait(outcome)
             return answer
 
         return send()

@@ -386,6 +386,15 @@ def inner_count(batch: bytes, limit: int = sys.maxsize) -> int:
     return count
 
 
+def names_offset(head: bytes | memoryview, offset: int) -> bool:
+    """Whether `head` starts a record whose physicalOffset is `offset`."""
+    return (
+        len(head) >= PHYSICAL_OFFSET_AT + _LONG.size
+        and peek(head)[1] == MESSAGE_MAGIC
+        and bool(_LONG.unpack_from(head, PHYSICAL_OFFSET_AT)[0] == offset)
+    )
+
+
 def store_timestamp_at(buffer: bytes | memoryview, offset: int) -> int:
     """Return the storeTimestamp of the record at `offset`."""
     (sys_flag,) = _INT.unpack_from(buffer, offset + SYS_FLAG_AT)

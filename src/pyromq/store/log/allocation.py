@@ -144,6 +144,15 @@ class AllocationService:
         finally:
             self._lock.release()
 
+    def forget(self) -> None:
+        """Work for no segment until `follow`, and remove the preallocated ones."""
+        self._take_lock()
+        try:
+            self._current = self._taken = None
+            self._drop_ahead()
+        finally:
+            self._lock.release()
+
     def discard(self, file: MappedFile) -> None:
         """Remove a file from `take_next` that cannot be used."""
         self._take_lock()

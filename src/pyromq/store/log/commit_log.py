@@ -1,7 +1,8 @@
 """The commit log: every message of the broker, in the order of arrival.
 
 `make_room` reserves disk blocks and returns the range in which the next records fit; `append`
-copies all records of a chunk there at once. `chunk` is the only caller of both.
+copies all records of a chunk there at once. `chunk` is the only caller of both. On a replica,
+`replicated` appends bytes of the master's log instead (`append_raw`).
 
 Invariants
 1. The log ends at the `written` watermark.
@@ -136,6 +137,32 @@ class CommitLog:
         file.write(end - file.base, records)
         self.watermarks.move_written(end + len(records), store_timestamp)
 
+    def begin_at(self, offset: int) -> None:
+        """Let a log without messages begin at `offset`, the start of a segment."""
+        assert self.watermarks.written == self.min_offset, "the log has messages"
+        assert offset % self.segments.segment_size == 0, offset
+        if self.segments.files and self.min_offset == offset:
+            return
+        self._file = None
+        self._allocation.forget()
+        self.segments.delete()
+        self.watermarks.reset(offset)
+
+    def append_raw(self, data: bytes | memoryview, store_timestamp: int) -> None:
+        """Copy bytes of another broker's log, all of one segment, to the end of this one.
+
+        Unlike `make_room`, this writes no blank record, which is among the copied bytes. Raises
+        OSError, and changes nothing, if the disk has no room.
+        """
+        file, end = self._file, self.watermarks.written
+        if file is None or end == file.base + file.size:
+            file = self._begin_segment(end, file)
+        position = end - file.base
+        self._allocation.ensure(file, position + len(data))
+        file.write(position, data)
+        self.watermarks.move_written(end + len(data), store_timestamp)
+        self._allocation.advance(position + len(data))
+
     def holds(self, offset: int, size: int) -> bool:
         """Whether `size` bytes from `offset` on are written, within one segment."""
         file = self.segments.find(offset)
@@ -255,21 +282,28 @@ class CommitLog:
         """End the full segment with a blank record and make the next one active."""
         end = self.watermarks.written
         base = full.base + full.size if full is not None else end
+        file = self._begin_segment(base, full)
+        self.watermarks.move_written(base, self.watermarks.written_timestamp)
+        return file
+
+    def _begin_segment(self, base: int, full: MappedFile | None) -> MappedFile:
+        """Make the segment at `base` active, and end the full one with a blank if it has room."""
+        end = self.watermarks.written
         file = self._next_file(base)
         try:
             self._allocation.ensure(file, min(AHEAD, file.size))
-            if full is not None:
+            if end < base and full is not None:
                 # Nothing is reserved yet in a segment that an earlier run created.
                 self._allocation.ensure(full, end - full.base + BLANK_SIZE)
         except OSError:
             self._allocation.discard(file)
             raise
         if full is not None:
-            full.write(end - full.base, BLANK.pack(base - end, BLANK_MAGIC))
+            if end < base:
+                full.write(end - full.base, BLANK.pack(base - end, BLANK_MAGIC))
             full.hand_to(self._open_files)
         self.segments.add(file)
         self._file = file
-        self.watermarks.move_written(base, self.watermarks.written_timestamp)
         self._allocation.follow(file, 0)
         return file
 

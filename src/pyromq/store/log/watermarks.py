@@ -1,21 +1,24 @@
-"""How far the commit log is written, committed and flushed.
+"""How far the commit log is written, committed, flushed and replicated.
 
 Invariants
 1. flushed <= committed <= written, and none of them moves back while the store runs. Only a
    transient store pool makes `committed` lag. Without one every written byte is already in the
    kernel's page cache, `committed` is not maintained, and the invariant is flushed <= written.
-2. A message that SYNC_FLUSH acknowledged ends at or below `flushed`.
+2. A message that SYNC_FLUSH acknowledged ends at or below `flushed`, one that SYNC_MASTER
+   acknowledged at or below `replicated`.
+3. `replicated` is the highest offset that a replica reported, and only offsets of bytes count that
+   this log has (`replication.acknowledged`). It is 0 until the first report of this run.
 
 Plain attributes suffice, because no mark has two writers at a time: the loop moves `written`, the
-flush thread `flushed`, and `committed` moves under the log's commit lock, on the commit thread or,
-if all buffers are in use, on the loop.
+flush thread `flushed`, the loop `replicated`, and `committed` moves under the log's commit lock, on
+the commit thread or, if all buffers are in use, on the loop.
 """
 
 from __future__ import annotations
 
 
 class Watermarks:
-    """Physical offsets after the last written, committed and flushed byte."""
+    """Physical offsets after the last written, committed, flushed and replicated byte."""
 
     __slots__ = (
         "_has_pool",
@@ -23,6 +26,7 @@ class Watermarks:
         "committed_timestamp",
         "flushed",
         "flushed_timestamp",
+        "replicated",
         "written",
         "written_timestamp",
     )
@@ -33,6 +37,7 @@ class Watermarks:
         self.written = 0
         self.committed = 0
         self.flushed = 0
+        self.replicated = 0
         #: Store timestamps of the last message at or below each mark.
         self.written_timestamp = 0
         self.committed_timestamp = 0
@@ -46,7 +51,7 @@ class Watermarks:
         self.written = offset
 
     def reset(self, offset: int) -> None:
-        """Set all marks to the log's end, which recovery has fsynced."""
+        """Set all marks but `replicated` to the log's end, which recovery has fsynced."""
         self.written = self.committed = self.flushed = offset
 
     def move_written(self, offset: int, timestamp: int) -> None:
@@ -67,3 +72,8 @@ class Watermarks:
         assert self.flushed <= offset <= limit, (self.flushed, offset, limit)
         self.flushed = offset
         self.flushed_timestamp = timestamp
+
+    def move_replicated(self, offset: int) -> None:
+        """A replica has everything below `offset`."""
+        assert self.replicated <= offset <= self.written, (self.replicated, offset, self.written)
+        self.replicated = offset

@@ -2,6 +2,7 @@
 
 `examine` decides which records are valid, for every walk without the compiled kernel and in both
 processes that may share one (`piece_process`). `examine_with_kernel` does the same in the kernel.
+`Examiner` chooses between them for bytes that a replica received.
 Pure, except for the log lines of `queue_runs`.
 """
 
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pyromq.protocol.kernel import load
 from pyromq.protocol.message import bulk
 from pyromq.protocol.message.bulk import Longs, RecordColumns
 from pyromq.protocol.message.delay import DelayLevels
@@ -122,6 +124,28 @@ class _GroupedPiece(LogPiece):
     def runs(self) -> Iterable[QueueRun]:
         """Return the consume-queue entries of the records, queue by queue."""
         return usable_runs(self.data, self.base, self._grouped, self._rules.delay_levels)
+
+
+class Examiner:
+    """Examines bytes of the log with the compiled kernel, or without it if there is none."""
+
+    __slots__ = ("_kernel", "_rules")
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        kernel = load("log_piece")
+        self._kernel: PieceExaminer | None = None if kernel is None else kernel.PieceExaminer()
+
+    def examine(self, base: int, data: memoryview) -> Examined:
+        """Return the valid records that `data` starts with, perhaps not all at once."""
+        if self._kernel is not None:
+            return examine_with_kernel(self._kernel, base, data, self._rules)
+        starts, end = bulk.record_starts(data)
+        if not starts.size:
+            return Examined(LogPiece(base, data[:0], starts, self._rules), 0, False)
+        piece = LogPiece(base, data[:end], starts, self._rules).examine()
+        is_bad = piece.starts.size < starts.size
+        return Examined(piece, int(starts[piece.starts.size]) if is_bad else end, is_bad)
 
 
 def examine_with_kernel(

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.handlers.send_responses import SendResponses, answers_after_flush
+from pyromq.broker.handlers.send_responses import SendResponses, answers_after_wait
 from pyromq.protocol.message.record import encode_inner_message
 from pyromq.protocol.wire.codes import RequestCode, ResponseCode
 from pyromq.protocol.wire.frame import (
@@ -20,7 +20,7 @@ from pyromq.protocol.wire.frame import (
     split_frames,
 )
 from pyromq.protocol.wire.header_binary import pack_int
-from pyromq.store.flush import FlushOutcome
+from pyromq.store.acknowledgement import AckOutcome
 from tests.support.requests import send_request
 from tests.unit.broker.assembled import AssembledBroker
 from tests.unit.broker.handlers.sends import (
@@ -184,8 +184,8 @@ def test_a_failed_flush_changes_the_code_of_stored_messages_only() -> None:
     refused = RemotingCommand(ResponseCode.SYSTEM_ERROR, opaque=3, ext_fields=fields)
     chunk = sent.encode() + other.encode() + refused.encode()
 
-    assert answers_after_flush(chunk, FlushOutcome.FLUSHED) is chunk
-    frames, _, _ = split_frames(answers_after_flush(chunk, FlushOutcome.TIMED_OUT))
+    assert answers_after_wait(chunk, AckOutcome.STORED) is chunk
+    frames, _, _ = split_frames(answers_after_wait(chunk, AckOutcome.FLUSH_TIMED_OUT))
 
     answers = [command_from(frame) for frame in frames]
     assert [(answer.opaque, answer.code) for answer in answers] == [

@@ -361,6 +361,7 @@ def test_all_buffers_are_in_use(tmp_path: Path, fast_fail: bool) -> None:
 )
 def test_who_has_no_pool(tmp_path: Path, changes: dict[str, Any]) -> None:
     store = open_pooled(tmp_path, **changes)
+    store.set_replica(False)  # a promoted replica still has none
     fill(store, 5)
     assert store.free_buffers is None
     assert type(store._log.segments.files[0]) is MappedFile
