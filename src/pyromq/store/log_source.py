@@ -4,18 +4,24 @@ A master ships `slice`s to its replicas; both ends compare `checksum`s before th
 `end` is the end of the bytes that a kill cannot take back, so that a replica never has bytes that
 its master lost.
 
-`slice`, `end`, `first` and `is_boundary` run on the loop; `checksum` and `bring_in` may wait for
-the disk and run on any thread.
+`slice`, `end`, `first` and `is_boundary` run on the loop; the other methods may wait for the
+disk and run on any thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
+
+import numpy as np
 
 from pyromq.base.sizes import MIB
 from pyromq.protocol.message.crc import crc32
+from pyromq.protocol.message.delay import DelayLevels
 from pyromq.protocol.message.record import BLANK_MAGIC, HEAD_SIZE_V4, names_offset, peek
 from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.queues import lookup
+from pyromq.store.recovery.walk import LogWalk
 
 #: Bytes at the log's end that are in memory anyway: the log releases older pages.
 _RESIDENT: Final = 64 * MIB
@@ -90,6 +96,27 @@ class LogSource:
             return True
         head = log.read(offset, HEAD_SIZE_V4)
         return peek(head) == (rest, BLANK_MAGIC) or names_offset(head, offset)
+
+    def boundary_below(self, offset: int) -> int:
+        """Return the largest boundary at or below `offset`. Slow: walks a segment."""
+        if self.is_boundary(offset):
+            return offset
+        start = max(self.first, offset - offset % self.segment_size)
+        walk = LogWalk(self._log, start, delay_levels=DelayLevels(""), check_crc=False, alone=True)
+        found = start
+        with contextlib.closing(iter(walk)) as pieces:
+            for piece in pieces:
+                known = int(np.searchsorted(piece.starts, offset - piece.base, side="right"))
+                if known:
+                    found = piece.base + int(piece.starts[known - 1])
+                if walk.end > offset:
+                    return found
+                found = walk.end
+        return min(found, offset)
+
+    def record(self, offset: int) -> bytes | None:
+        """Return the record that starts at `offset`, or None. May wait for the disk."""
+        return lookup.record_at(self._log, offset)
 
     def checksum(self, start: int, end: int) -> int | None:
         """Return the CRC-32 of at most MAX_CHECKED bytes, or None if they are not stored."""

@@ -1,0 +1,110 @@
+"""A master and a replica in the test's process: two stores and the real sockets between them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from pyromq.replication.master import ReplicationMaster
+from pyromq.replication.replica import Replica
+from pyromq.store.message_store import MessageStore
+from pyromq.store.replication_settings import BrokerRole
+from tests.support.stores import open_store
+
+
+def bound_socket(port: int = 0) -> socket.socket:
+    """A socket on a free port, or on this one."""
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", port))
+    return bound
+
+
+class MasterSide:
+    """A store that serves replicas."""
+
+    def __init__(
+        self, root: Path, role: BrokerRole = BrokerRole.ASYNC_MASTER, **changes: Any
+    ) -> None:
+        self.store = open_store(root, **changes)
+        self.role = role
+        self.master = ReplicationMaster(self.store.config, self.store.replication, "broker-a")
+        self.port = 0
+
+    @property
+    def address(self) -> str:
+        """Where replicas connect."""
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self, port: int = 0) -> None:
+        """Listen."""
+        bound = bound_socket(port)
+        self.port = bound.getsockname()[1]
+        await self.master.listen(bound)
+        self.master.serve(self.role)
+
+    async def stop(self) -> None:
+        """Stop listening, and close the store."""
+        await self.master.stop()
+        self.store.stop()
+
+
+class ReplicaSide:
+    """A store that follows a master."""
+
+    def __init__(self, root: Path, address: Callable[[], str | None], **changes: Any) -> None:
+        self.store: MessageStore = open_store(root, broker_role=BrokerRole.SLAVE, **changes)
+        self.stopped: list[str] = []
+        self.examined: list[str] = []
+
+        async def examine(address: str) -> None:
+            self.examined.append(address)
+
+        self.replica = Replica(
+            self.store.config,
+            self.store.replication,
+            address=address,
+            broker_id=lambda: 1,
+            examine_java=examine,
+            on_stop=self.stopped.append,
+        )
+
+    async def stop(self) -> None:
+        """Stop following, and close the store."""
+        await self.replica.stop()
+        self.store.stop()
+
+
+@asynccontextmanager
+async def pair(
+    tmp_path: Path, role: BrokerRole = BrokerRole.ASYNC_MASTER, **changes: Any
+) -> AsyncIterator[tuple[MasterSide, ReplicaSide]]:
+    """A master and a replica that follows it."""
+    master = MasterSide(tmp_path / "master", role, **changes)
+    await master.start()
+    replica = ReplicaSide(tmp_path / "replica", lambda: master.address, **changes)
+    replica.replica.start()
+    try:
+        yield master, replica
+    finally:
+        await replica.stop()
+        await master.stop()
+
+
+def log_bytes(root: Path) -> dict[str, bytes]:
+    """The segments of a store's log."""
+    return {path.name: path.read_bytes() for path in sorted((root / "commitlog").iterdir())}
+
+
+async def caught_up(master: MasterSide, replica: ReplicaSide) -> None:
+    """Wait until the replica has everything and the master knows it."""
+    end = master.store.max_physical_offset
+    async with asyncio.timeout(60):
+        while replica.store.max_physical_offset < end or not any(
+            status.acked >= end for status in master.master.status()
+        ):
+            await asyncio.sleep(0.005)
