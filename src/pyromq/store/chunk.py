@@ -141,6 +141,11 @@ class Chunk:
         self._gate = gate
         self._awaited = max(self._awaited, self._log.watermarks.written)
 
+    @property
+    def has_gate(self) -> bool:
+        """Whether the responses of chunks wait for something."""
+        return self._gate is not None
+
     def set_on_append(self, on_append: Callable[[], None] | None) -> None:
         """Call `on_append` after each append to the log."""
         self._on_append = on_append

@@ -528,6 +528,11 @@ class MessageStore:
         return self._log.min_offset
 
     @property
+    def has_gate(self) -> bool:
+        """Whether responses to sends wait: for an fsync, a replica, or both."""
+        return self._chunk.has_gate
+
+    @property
     def free_buffers(self) -> int | None:
         """Return how many buffers of the transient store pool are free; None without a pool."""
         return self._log.free_buffers

@@ -35,6 +35,7 @@ from pyromq.protocol.message.properties import (
     WAIT,
     decode_properties,
     encode_properties,
+    waits_for_store,
 )
 from pyromq.protocol.message.record import inner_count
 from pyromq.protocol.message.sysflag import (
@@ -73,7 +74,8 @@ class SlowSends:
         self._responses = responses
         self._targets = targets
         #: Encoded properties that a batch adds to each of its messages, by the batch's own text.
-        self.batch_properties: Memo[str, bytes] = Memo(self._make_batch_properties)
+        #: Raises ValueError for a batch that is not for the hot path.
+        self.batch_properties: Memo[str, bytes] = Memo(self._make_hot_batch_properties)
         #: Held while a large batch is encoded, or a send that queued up after one is stored.
         self._large_batch = asyncio.Lock()
         #: Large batches per connection, and sends that queued up after them.
@@ -81,26 +83,51 @@ class SlowSends:
 
     def send_one(
         self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
         """Serve any send request, with every check.
 
         The first message to a topic is answered once the NameServers know the topic, so that the
-        sender can consume it right away.
+        sender can consume it right away. With WAIT=false, the response waits for no fsync and no
+        replica.
         """
         if connection in self.queued:
             return self._in_turn(connection, request)
         try:
-            return self._send_now(connection, request)
+            answer = self._send_now(connection, request)
         except LargeBatchError:
             return self._in_turn(connection, request)
+        if not self._store.has_gate or _waits(request):
+            return answer
+        return self._answer_unwaited(connection, request, answer)
+
+    def _answer_unwaited(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        answer: RemotingCommand | Awaitable[RemotingCommand],
+    ) -> Awaitable[None] | None:
+        """Answer as soon as the message is in the log, ahead of the rest of its chunk."""
+        self._store.seal()
+
+        async def answer_later(pending: Awaitable[RemotingCommand]) -> None:
+            respond(await pending)
+
+        def respond(command: RemotingCommand) -> None:
+            if not request.is_oneway:
+                connection.send(command)
+
+        if isinstance(answer, RemotingCommand):
+            respond(answer)
+            return None
+        return answer_later(answer)
 
     def _in_turn(
         self, connection: Connection, request: RemotingCommand
-    ) -> Awaitable[RemotingCommand]:
+    ) -> Awaitable[RemotingCommand | None]:
         """Store a large batch, or a send that queued up after one."""
         self.queued[connection] += 1
 
-        async def send() -> RemotingCommand:
+        async def send() -> RemotingCommand | None:
             try:
                 async with self._large_batch:
                     try:
@@ -111,6 +138,11 @@ class SlowSends:
                 self.queued[connection] -= 1
                 if not self.queued[connection]:
                     del self.queued[connection]
+            if self._store.has_gate and not _waits(request):
+                pending = self._answer_unwaited(connection, request, answer)
+                if pending is not None:
+                    await pending
+                return None
             # Without yielding to the loop in between: the end of another connection's chunk would
             # take over this flush.
             outcome = await self._writer.stored()
@@ -150,7 +182,7 @@ class SlowSends:
             encoder = self._store.encode_batch(
                 self._store.queue(topic.topic_name, queue_id),
                 request.body,
-                self.batch_properties[header.properties or ""],
+                self._make_batch_properties(header.properties or ""),
                 born_host,
             )
             while encoder.encode(_BATCH_SLICE):  # noqa: ASYNC110 - work, not polling
@@ -309,7 +341,7 @@ class SlowSends:
         topic: TopicConfig,
     ) -> RemotingCommand:
         sys_flag = _batch_flag(header, topic)
-        properties = self.batch_properties[header.properties or ""]
+        properties = self._make_batch_properties(header.properties or "")
         if inner_count(request.body, MAX_BATCH_AT_ONCE + 1) > MAX_BATCH_AT_ONCE:
             raise LargeBatchError
         queue_id = queue_id_of(header, topic)
@@ -366,6 +398,12 @@ class SlowSends:
             )
         return half_of(message)
 
+    def _make_hot_batch_properties(self, text: str) -> bytes:
+        """Return the same, or raise ValueError with WAIT=false, which `send_one` sees to."""
+        if not waits_for_store(decode_properties(text)):
+            raise ValueError("the batch does not wait for an fsync or a replica")
+        return self._make_batch_properties(text)
+
     def _make_batch_properties(self, text: str) -> bytes:
         """Return the properties that a batch adds to its messages, with the cluster."""
         properties = decode_properties(text)
@@ -373,6 +411,11 @@ class SlowSends:
         if delay_level(properties) > 0:
             raise PutError(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be delayed")
         return encode_properties(properties)
+
+
+def _waits(request: RemotingCommand) -> bool:
+    """Whether the sender wants to wait for an fsync and a replica, where the settings say so."""
+    return waits_for_store(decode_properties(_header_of(request).properties or ""))
 
 
 def _header_of(request: RemotingCommand) -> SendHeader:

@@ -114,3 +114,8 @@ def property_pattern(names: Iterable[str]) -> str:
     alternatives = "|".join(map(re.escape, names))
     separator = PROPERTY_SEPARATOR
     return f"(?:^|{separator})(?:{alternatives}){NAME_VALUE_SEPARATOR}[^{separator}]*"
+
+
+def waits_for_store(properties: Mapping[str, str]) -> bool:
+    """Whether a send waits for an fsync or a replica: WAIT is true, or missing."""
+    return properties.get(WAIT, "true").lower() == "true"
