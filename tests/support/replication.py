@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from pyromq.replication.master import ReplicationMaster
 from pyromq.replication.replica import Replica
 from pyromq.store.message_store import MessageStore
 from pyromq.store.replication_settings import BrokerRole
+from tests.support.patience import until
 from tests.support.stores import open_store
 
 
@@ -103,8 +103,9 @@ def log_bytes(root: Path) -> dict[str, bytes]:
 async def caught_up(master: MasterSide, replica: ReplicaSide) -> None:
     """Wait until the replica has everything and the master knows it."""
     end = master.store.max_physical_offset
-    async with asyncio.timeout(60):
-        while replica.store.max_physical_offset < end or not any(
-            status.acked >= end for status in master.master.status()
-        ):
-            await asyncio.sleep(0.005)
+    await until(
+        lambda: (
+            replica.store.max_physical_offset >= end
+            and any(status.acked >= end for status in master.master.status())
+        )
+    )

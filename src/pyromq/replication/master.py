@@ -20,6 +20,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
+from pyromq.base.sizes import MIB
 from pyromq.replication.acknowledged import ReplicaGate
 from pyromq.replication.feeder import Feeder, FeederState, ReplicaStatus
 from pyromq.store.config import BrokerRole, MessageStoreConfig
@@ -33,6 +34,10 @@ MAX_CONNECTIONS: Final = 64
 _BACKLOG: Final = 16
 #: With a transient store pool, how often committed bytes are looked for.
 _POOL_SECONDS: Final = 0.005
+#: How long a stop waits for replicas, and for which: those that lag by no more than this.
+_DRAIN_SECONDS: Final = 3.0
+_DRAIN_POLL_SECONDS: Final = 0.01
+_MAX_DRAINED: Final = 64 * MIB
 
 
 class ReplicationMaster:
@@ -78,10 +83,21 @@ class ReplicationMaster:
         """Send what is in the log, then close every connection and the port."""
         if self._server is not None:
             self._server.close()
+        await self._drain()
         self.withdraw()
         if self._server is not None:
             await self._server.wait_closed()
             self._server = None
+
+    async def _drain(self) -> None:
+        """Wait until every replica that keeps up has reported the log's end, but not for long."""
+        end = self.source.end
+        deadline = asyncio.get_running_loop().time() + _DRAIN_SECONDS
+        while asyncio.get_running_loop().time() < deadline:
+            lags = [end - each.acked for each in self._fed]
+            if not any(0 < lag <= _MAX_DRAINED for lag in lags):
+                return
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
 
     # Figures
 

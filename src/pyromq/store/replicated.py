@@ -195,13 +195,16 @@ class ReplicatedLog:
         """Add the entries that queues lack, and wake the long polls there. Raises PutError."""
         for run in piece.runs():
             queue = self._queue_of(run.topic, run.queue_id)
-            if run.is_consecutive and int(run.offsets[0]) == queue.next_offset:
+            is_next = run.is_consecutive and int(run.offsets[0]) == queue.next_offset
+            if is_next:
                 queue.append_many(run.entries.tobytes())
             else:
                 append_run(queue, run)
             if queue.pending and queue.write_pending():
                 self._flush.add(queue)
                 self._growth.add(queue)
+            if not is_next:
+                queue.correct_min_offset(self._log.min_offset)
             if queue.watched and self._on_arrival is not None:
                 self._on_arrival(queue)
 

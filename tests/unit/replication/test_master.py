@@ -3,12 +3,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import pytest
-
-from pyromq.store.acknowledgement import AckOutcome
-from pyromq.store.replication_settings import BrokerRole
 from tests.support.replication import caught_up, log_bytes, pair
-from tests.support.stores import put, read_all
+from tests.support.stores import put
 
 
 def fill(store: object, count: int, seed: int = 1, largest: int = 3000) -> None:

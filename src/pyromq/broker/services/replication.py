@@ -1,0 +1,173 @@
+"""Replication as the broker runs it: serves replicas as a master, follows a master as a replica.
+
+Puts the parts of `pyromq.replication` together with what they need of a broker: its role, the
+master's addresses from the NameServer or haMasterAddress, and the copy of the master's tables
+(`services.metadata_sync`). The replication port is bound in either role; a replica closes whatever
+connects to it.
+
+Every minute, the first time after ten seconds, a master logs how far each replica is behind, and a
+replica how far it is.
+
+Used by the broker and `broker.role_switch`. Runs on the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from pyromq.base.periodic import PeriodicTasks
+from pyromq.broker.role import Role
+from pyromq.broker.services.registration import Registration
+from pyromq.replication.feeder import ReplicaStatus
+from pyromq.replication.java_master import JavaMaster, RemotingRequests
+from pyromq.replication.master import ReplicationMaster
+from pyromq.replication.replica import FollowerStatus, Replica
+from pyromq.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+_LINE_SECONDS: Final = 60.0
+_FIRST_LINE_SECONDS: Final = 10.0
+
+
+class TableCopy(Protocol):
+    """Copies the master's tables: `services.metadata_sync`."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    async def stop(self) -> None:
+        """End."""
+
+    async def sync_now(self) -> None:
+        """Copy now, and return when that is done."""
+
+
+class BrokerReplication:
+    """The replication of one broker, in the role that it has."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        role: Role,
+        registration: Registration,
+        client: RemotingRequests,
+        tables: TableCopy,
+        *,
+        broker_name: str,
+        on_stop: Callable[[str], None],
+    ) -> None:
+        """`on_stop` gets the reason if a replica can never follow its master."""
+        self._store = store
+        self._role = role
+        self._registration = registration
+        self._tables = tables
+        config = store.config
+        self._master = ReplicationMaster(config, store.replication, broker_name)
+        java = JavaMaster(config, store.replication, client, lambda: registration.master_address)
+        self._replica = Replica(
+            config,
+            store.replication,
+            address=self._master_address,
+            broker_id=lambda: role.broker_id,
+            examine_java=java.examine,
+            on_stop=on_stop,
+        )
+        self._periodic = PeriodicTasks()
+        role.listeners.append(self._role_changed)
+
+    # Lifecycle
+
+    async def listen(self, bound: socket.socket) -> None:
+        """Accept connections on the replication port. Takes over the socket."""
+        await self._master.listen(bound)
+
+    async def start(self) -> None:
+        """Begin, in the role that the broker has."""
+        self._periodic.start(_LINE_SECONDS, self._log_lag, first=_FIRST_LINE_SECONDS)
+        if self._role.is_replica:
+            await self.become_replica()
+        else:
+            self._master.serve(self._role.current)
+
+    async def stop(self) -> None:
+        """End every connection, after replicas got what the log has."""
+        await self._periodic.stop()
+        await self._tables.stop()
+        await self._replica.stop()
+        await self._master.stop()
+
+    async def become_master(self) -> None:
+        """Stop following, and complete the log so that this broker can continue it."""
+        await self._tables.stop()
+        await self._replica.stop()
+        self._store.set_replica(False)
+
+    async def become_replica(self) -> None:
+        """Stop serving replicas and follow a master."""
+        self._master.withdraw()
+        self._store.set_replica(True)
+        self._replica.start()
+        self._tables.start()
+
+    def _role_changed(self) -> None:
+        if not self._role.is_replica:
+            self._master.serve(self._role.current)
+
+    # Figures
+
+    def is_following(self) -> bool:
+        """Return whether a connection to a master is alive."""
+        return self._role.is_replica and self._replica.status().is_connected
+
+    def status(self) -> list[ReplicaStatus]:
+        """Return how far each replica of this master is."""
+        return self._master.status()
+
+    def follower(self) -> FollowerStatus | None:
+        """Return how this replica is doing; None on a master."""
+        return self._replica.status() if self._role.is_replica else None
+
+    def figures(self) -> dict[str, Any]:
+        """Return everything as JSON values, for GET_REPLICATION_STATUS."""
+        source = self._store.replication.source
+        follower = self.follower()
+        return {
+            "role": self._role.current.name,
+            "brokerId": self._role.broker_id,
+            "logStart": source.first,
+            "logEnd": source.end,
+            "replicated": self._store.replication.replicated_offset,
+            "replicas": [status._asdict() for status in self.status()],
+            "following": None if follower is None else follower._asdict(),
+        }
+
+    def _log_lag(self) -> None:
+        for status in self.status():
+            logger.info(
+                "replica %s (%s): %d bytes, %d ms behind, at %d",
+                status.address,
+                status.kind,
+                status.lag_bytes,
+                status.lag_millis,
+                status.acked,
+            )
+        follower = self.follower()
+        if follower is not None:
+            logger.info(
+                "replica %d %s %s, at %d",
+                self._role.broker_id,
+                "follows" if follower.is_connected else "does not reach",
+                follower.master or "an unknown master",
+                follower.end,
+            )
+
+    def _master_address(self) -> str | None:
+        """Return where the master serves replicas: as configured, or as NameServers answer."""
+        configured = self._store.config.ha_master_address
+        if configured is not None and len(configured) >= 6:  # as RocketMQ tells a real address
+            return configured
+        return self._registration.master_ha_address
