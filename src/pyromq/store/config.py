@@ -1,8 +1,9 @@
 """The store's configuration: RocketMQ's MessageStoreConfig, key for key.
 
-Defaults and units (milliseconds, bytes, hours) are RocketMQ 4.9.7's. RocketMQ's keys without a
-field are listed in `base.unsupported_settings`. Values are checked on construction, so every
-`MessageStoreConfig` is usable.
+Defaults and units (milliseconds, bytes, hours) are RocketMQ 4.9.7's. The settings of replication
+are inherited from `replication_settings`; RocketMQ's keys without a field are listed in
+`base.unsupported_settings`. Values are checked on construction, so every `MessageStoreConfig` is
+usable.
 
 Loaded at start-up by the broker and by tools that open a store. At run time only the live
 settings of a broker's store change.
@@ -20,18 +21,11 @@ from typing import Self
 from pyromq.base.settings import ConfigError, load_settings, refuse_unsupported, setting
 from pyromq.base.unsupported_settings import STORE
 from pyromq.protocol.message.units import CONSUME_QUEUE_ENTRY_SIZE
+from pyromq.store.replication_settings import BrokerRole as BrokerRole
+from pyromq.store.replication_settings import ReplicationSettings
 
-_NO_REPLICATION = "there is no replication"
 _QUEUES_ARE_FLUSHED = "each flushIntervalConsumeQueue flushes all new entries, for a fast recovery"
 _FEWER = "The answer carries fewer messages than requested."
-
-
-class BrokerRole(Enum):
-    """The part of a broker in replication."""
-
-    ASYNC_MASTER = "ASYNC_MASTER"
-    SYNC_MASTER = "SYNC_MASTER"
-    SLAVE = "SLAVE"
 
 
 class FlushDiskType(Enum):
@@ -42,7 +36,7 @@ class FlushDiskType(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class MessageStoreConfig:
+class MessageStoreConfig(ReplicationSettings):
     """Settings of the message store."""
 
     # ruff: noqa: RUF009 - `setting` returns a dataclass field
@@ -342,55 +336,6 @@ class MessageStoreConfig:
         "Let recovery start early enough to complete the key index too.",
         important=True,
     )
-    ha_listen_port: int = setting(
-        "haListenPort",
-        10912,
-        "Serve replicas on this port. A broker always uses listenPort + 1.",
-        minimum=0,
-        maximum=65535,
-    )
-    ha_send_heartbeat_interval: int = setting(
-        "haSendHeartbeatInterval",
-        5000,
-        "Send a heartbeat to a replica after this many milliseconds of silence.",
-        minimum=1,
-        ignored=_NO_REPLICATION,
-    )
-    ha_housekeeping_interval: int = setting(
-        "haHousekeepingInterval",
-        20_000,
-        "Close a replication connection after this many milliseconds of silence.",
-        minimum=1,
-        ignored=_NO_REPLICATION,
-    )
-    ha_transfer_batch_size: int = setting(
-        "haTransferBatchSize",
-        32 * 1024,
-        "Send at most this many bytes of the log to a replica at once.",
-        minimum=1,
-        ignored=_NO_REPLICATION,
-    )
-    ha_master_address: str | None = setting(
-        "haMasterAddress",
-        None,
-        "Replicate from the master at this host:port. The default comes from the NameServer.",
-        important=True,
-        ignored=_NO_REPLICATION,
-    )
-    ha_slave_fallbehind_max: int = setting(
-        "haSlaveFallbehindMax",
-        256 * 1024 * 1024,
-        "Ignore replicas that lag by more than this many bytes when a send waits for a replica.",
-        minimum=0,
-        ignored=_NO_REPLICATION,
-    )
-    broker_role: BrokerRole = setting(
-        "brokerRole",
-        BrokerRole.ASYNC_MASTER,
-        "ASYNC_MASTER is the only role so far. SYNC_MASTER acts the same, with a warning: sends do "
-        "not wait for a replica. SLAVE is refused: a replica would stay empty.",
-        important=True,
-    )
     flush_disk_type: FlushDiskType = setting(
         "flushDiskType",
         FlushDiskType.ASYNC_FLUSH,
@@ -403,13 +348,6 @@ class MessageStoreConfig:
         "With SYNC_FLUSH, answer FLUSH_DISK_TIMEOUT to a send after this many milliseconds.",
         minimum=1,
         live=True,
-    )
-    slave_timeout: int = setting(
-        "slaveTimeout",
-        3000,
-        "With SYNC_MASTER, answer FLUSH_SLAVE_TIMEOUT to a send after this many milliseconds.",
-        minimum=1,
-        ignored=_NO_REPLICATION,
     )
     message_delay_level: str = setting(
         "messageDelayLevel",
@@ -430,12 +368,6 @@ class MessageStoreConfig:
         "Delete unexpired segments while the disk is nearly full.",
         important=True,
         live=True,
-    )
-    offset_check_in_slave: bool = setting(
-        "offsetCheckInSlave",
-        False,
-        "Let a replica correct consumer offsets that are outside its queue.",
-        ignored=_NO_REPLICATION,
     )
     os_page_cache_busy_time_out_mills: int = setting(
         "osPageCacheBusyTimeOutMills",
@@ -499,6 +431,7 @@ class MessageStoreConfig:
                 f"messageDelayLevel={self.message_delay_level}: "
                 "expected delays separated by one space, such as 1s 5m 2h 1d"
             )
+        self.check_replication()
 
     @classmethod
     def load(cls, properties: Mapping[str, str]) -> tuple[Self, list[str]]:
